@@ -1,0 +1,126 @@
+"""What a refused client is told: status, code, when to come back, and why.
+
+A refusal is an answer, and a good one tells three cases apart: *you* asked for too much (429, come
+back when your bucket has filled), *we* have too little (503, come back when the queue has drained),
+and *this can never work* (400, do not come back unchanged). Clients act on the difference: SDKs
+retry 429 and 5xx by themselves and never retry 400.
+
+Rejected: one 503 for all of them. A tenant over quota then looks like an outage on every dashboard,
+and a request that can never fit is sent again for ever.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+RETRY_AFTER_MIN_S: Final = 1.0  # the header has whole seconds: less than one reads as "at once"
+RETRY_AFTER_MAX_S: Final = 60.0  # a queue's state a minute ahead is a guess, however computed
+RETRY_AFTER_UNKNOWN_S: Final = 5.0  # no drain rate known: about the time a replica takes to return
+
+
+@dataclass(slots=True, frozen=True)
+class Shed:
+    """A refusal. ``retry_after_s == 0`` means: send no Retry-After, trying again is useless."""
+
+    status: int
+    code: str
+    retry_after_s: float
+    reason: str
+
+
+def retry_after_s(ahead: int, service_rate: float | None) -> float:
+    """When the work now ahead will be done, bounded; ``service_rate`` is in requests per second.
+
+    The whole backlog is counted, not one place in it: everybody who is refused now gets the same
+    number, and they must not all come back for the first place that becomes free. Jitter is the
+    caller's.
+    """
+    if service_rate is None or service_rate <= 0.0:
+        return RETRY_AFTER_UNKNOWN_S
+    return min(max(ahead / service_rate, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
+
+
+def over_quota(what: str, limit_per_minute: float, wait_s: float) -> Shed:
+    """The tenant's own bucket is empty for now; the wait is exact, not an estimate."""
+    return Shed(
+        429,  # Too Many Requests: the limit is the client's own, our fleet may be idle
+        "rate_limit_exceeded",
+        max(wait_s, RETRY_AFTER_MIN_S),
+        f"over the quota of {limit_per_minute:g} {what} per minute",
+    )
+
+
+def beyond_quota(asked: int, burst: float) -> Shed:
+    """More tokens in one request than the bucket can ever hold."""
+    return Shed(
+        400,  # Bad Request: no wait can help, and unlike 429 no SDK retries it by itself
+        "request_exceeds_quota",
+        0.0,
+        f"asks for {asked} tokens (prompt + max_tokens) and the quota never holds more than "
+        f"{burst:g}: lower max_tokens, shorten the prompt or raise the quota",
+    )
+
+
+def queue_full(what: str, ahead: int, service_rate: float | None) -> Shed:
+    """No place to wait: one of the queue's bounds is reached; ``what`` names it."""
+    return Shed(
+        503,  # Service Unavailable: our overload, not the tenant's; with Retry-After it is polite
+        "queue_full",
+        retry_after_s(ahead, service_rate),
+        f"the queue is full: {what}",
+    )
+
+
+def displaced(ahead: int, service_rate: float | None) -> Shed:
+    """A batch request gave its place to an interactive one."""
+    return Shed(
+        503,  # Service Unavailable: it would have been served had we had more room
+        "displaced",
+        retry_after_s(ahead, service_rate),
+        "the queue is full and an interactive request took the place of this batch request",
+    )
+
+
+def wait_expired(wait_s: float, ahead: int, service_rate: float | None) -> Shed:
+    """Waited as long as its class may wait."""
+    return Shed(
+        503,  # Service Unavailable: never sent to a replica, so it is safe to send again
+        "queue_timeout",
+        retry_after_s(ahead, service_rate),
+        f"waited {wait_s:g} s in the queue without a free replica",
+    )
+
+
+def no_ready_replica(wait_s: float) -> Shed:
+    """Nobody became ready in the time a request is held for that."""
+    return Shed(
+        503,  # Service Unavailable: the model has no ready replica; one may be loading
+        "no_ready_replica",
+        RETRY_AFTER_UNKNOWN_S,
+        f"no replica became ready within {wait_s:g} s",
+    )
+
+
+def deadline_passed() -> Shed:
+    """The request's own deadline passed before it was sent anywhere."""
+    return Shed(
+        504,  # Gateway Timeout: one deadline, one status, wherever in the request's life it passes
+        "deadline_exceeded",
+        0.0,  # the time was the client's choice: waiting longer before asking does not extend it
+        "the deadline of the request passed before it was sent to a replica",
+    )
+
+
+__all__ = [
+    "RETRY_AFTER_MAX_S",
+    "RETRY_AFTER_MIN_S",
+    "RETRY_AFTER_UNKNOWN_S",
+    "Shed",
+    "beyond_quota",
+    "deadline_passed",
+    "displaced",
+    "no_ready_replica",
+    "over_quota",
+    "queue_full",
+    "retry_after_s",
+    "wait_expired",
+]

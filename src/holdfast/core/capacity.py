@@ -1,0 +1,393 @@
+"""How much is enough: spares for an availability, and what queueing theory says of the rest.
+
+A fleet that needs N replicas and runs N + k meets its load while at most k are down. With
+independent failures the number up is binomial. Two things break independence, and both are priced
+here: a zone takes all its replicas with it, and a shared cause (a bad build, a driver, heat) makes
+replicas fail together, which the beta-binomial describes with one number, the correlation of any
+two of them. With both, each zone draws its own beta-binomial: the shared cause stays inside.
+
+Probabilities of *shortfall* are summed, never subtracted from one, so that the twelfth nine is as
+exact as the first. Rejected: running ``ceil(N / a)`` replicas. It carries the load on average; for
+twenty replicas at a = 0.95 that is to fall short a tenth of the time.
+
+The second half is what theory promises for queues, retries and hedges; simulations are held to it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil, exp, expm1, floor, fsum, inf, log1p, log10
+from typing import Final
+
+from holdfast.core.types import ConfigError, require
+
+HOURS_PER_MONTH: Final = 730.0  # 8,760 hours in a year over twelve months
+SPARES_LIMIT: Final = 1000  # past this and twice the need, the answer is not one more spare
+
+
+def _share(value: float, name: str, what: str) -> None:
+    good = 0.0 < value <= 1.0
+    require(good, f"capacity.{name}", f"is {value}", f"use {what}, above 0 and up to 1")
+
+
+def _count(value: int, name: str, least: int) -> None:
+    require(value >= least, f"capacity.{name}", f"is {value}", f"use {least} or more")
+
+
+def _duration(value: float, name: str) -> None:
+    require(0.0 <= value < inf, f"capacity.{name}", f"is {value}", "use a finite time, 0 or more")
+
+
+def _below_one(value: float, name: str, why: str) -> None:
+    require(0.0 <= value < 1.0, f"capacity.{name}", f"is {value}", f"use 0 to below 1: {why}")
+
+
+def _up_distribution(size: int, a: float, correlation: float) -> list[float]:
+    """Probability of 0, 1, … ``size`` replicas up.
+
+    Built outwards from the mean by the ratio of neighbours and normalised at the end: no
+    factorials to overflow, and every term keeps its relative precision at thousands of replicas.
+    """
+    if a == 1.0:
+        return [0.0] * size + [1.0]
+    if correlation:
+        spread_out = (1.0 - correlation) / correlation
+        up, down = a * spread_out, (1.0 - a) * spread_out
+
+        def ratio(j: int) -> float:
+            return (size - j) * (up + j) / ((j + 1) * (down + size - j - 1))
+    else:
+        odds = a / (1.0 - a)
+
+        def ratio(j: int) -> float:
+            return (size - j) * odds / (j + 1)
+
+    start = min(size, int((size + 1) * a))
+    weights = [0.0] * (size + 1)
+    weights[start] = 1.0
+    for j in range(start, size):
+        weights[j + 1] = weights[j] * ratio(j)
+    for j in range(start, 0, -1):
+        weights[j - 1] = weights[j] / ratio(j - 1)
+    total = fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def _convolve(left: list[float], right: list[float]) -> list[float]:
+    out = [0.0] * (len(left) + len(right) - 1)
+    for i, p in enumerate(left):
+        if p:
+            for j, q in enumerate(right, i):
+                out[j] += p * q
+    return out
+
+
+def spread(replicas: int, zones: int) -> tuple[int, ...]:
+    """Replicas per zone when spread as evenly as they go: sizes differ by one at most."""
+    each, more = divmod(replicas, zones)
+    return (each + 1,) * more + (each,) * (zones - more)
+
+
+@dataclass(slots=True, frozen=True)
+class Redundancy:
+    """What a fleet needs and how its replicas fail; asked for the shortfall with k spares."""
+
+    need: int  # replicas that carry the peak within the latency objective
+    a: float  # share of time one replica is up
+    zones: int = 1  # replicas are spread evenly over these
+    zone_a: float = 1.0  # share of time one zone is up; 1 = zones never fail as a whole
+    correlation: float = 0.0  # between any two replicas of a zone; 0 = independent
+
+    def __post_init__(self) -> None:
+        _count(self.need, "need", 1)
+        _share(self.a, "a", "the share of time one replica is up")
+        _count(self.zones, "zones", 1)
+        _share(self.zone_a, "zone_a", "the share of time one zone is up")
+        _below_one(self.correlation, "correlation", "at 1 the replicas are one replica")
+
+    @property
+    def ceiling(self) -> float:
+        """What no number of spares can exceed: some zone must be up."""
+        return 1.0 - (1.0 - self.zone_a) ** self.zones
+
+    def availability(self, spares: int) -> float:
+        """Share of time at least ``need`` replicas are up with this many spares."""
+        return 1.0 - self.shortfall(spares)
+
+    def shortfall(self, spares: int) -> float:
+        """Share of time fewer than ``need`` are up: precise however small."""
+        _count(spares, "spares", 0)
+        return self.shortfall_of(spread(self.need + spares, self.zones))
+
+    def shortfall_of(self, sizes: Sequence[int]) -> float:
+        """The same for given zone sizes.
+
+        Two halves of the zones are convolved and joined by a cumulative sum, because the full
+        distribution of a thousand replicas is work that nobody asked for.
+        """
+        zone: dict[int, list[float]] = {}
+        for size in sizes:
+            if size not in zone:
+                counts = _up_distribution(size, self.a, self.correlation)
+                zone[size] = [self.zone_a * p for p in counts]
+                zone[size][0] += 1.0 - self.zone_a
+        halves = [[1.0], [1.0]]
+        for i, size in enumerate(sizes):
+            halves[i % 2] = _convolve(halves[i % 2], zone[size])
+        below = list(accumulate(halves[1], initial=0.0))  # below[m] = P(second half < m)
+        last = len(below) - 1
+        first = enumerate(halves[0][: self.need])
+        return min(1.0, fsum(p * below[min(last, self.need - up)] for up, p in first))
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """The smallest number of spares that reaches a target, and what it gives."""
+
+    spares: int
+    zone_sizes: tuple[int, ...]
+    availability: float
+    shortfall: float  # one less the availability, precise however small
+
+    @property
+    def replicas(self) -> int:
+        """All replicas to run, the spares among them."""
+        return sum(self.zone_sizes)
+
+
+def availability(need: int, spares: int, a: float) -> float:
+    """A(N, k): at least ``need`` of ``need + spares`` independent replicas are up."""
+    return Redundancy(need, a).availability(spares)
+
+
+def zone_availability(need: int, zones: int, per_zone: int, a: float, zone_a: float) -> float:
+    """At least ``need`` up among ``zones`` zones of ``per_zone`` replicas; zones fail whole."""
+    fleet = Redundancy(need, a, zones, zone_a)
+    _count(per_zone, "per_zone", 1)
+    return 1.0 - fleet.shortfall_of((per_zone,) * zones)
+
+
+def beta_binomial_availability(need: int, spares: int, a: float, correlation: float) -> float:
+    """A(N, k) for replicas of which any two fail together with this correlation."""
+    return Redundancy(need, a, correlation=correlation).availability(spares)
+
+
+def replica_availability(mtbf: float, detect: float, repair: float) -> float:
+    """Share of time one replica is up; the three times in any one unit."""
+    require(0.0 < mtbf < inf, "capacity.mtbf", f"is {mtbf}", "use a finite time above 0")
+    _duration(detect, "detect")
+    _duration(repair, "repair")
+    return mtbf / (mtbf + detect + repair)
+
+
+def spares_for(
+    target: float,
+    need: int,
+    a: float,
+    *,
+    zones: int = 1,
+    zone_a: float = 1.0,
+    correlation: float = 0.0,
+    limit: int | None = None,
+) -> Plan:
+    """The smallest k whose availability reaches ``target``.
+
+    One more replica never hurts in any of these models, so doubling and then halving finds the
+    smallest k without trying them all. ``limit`` bounds it: a thousand and twice the need, enough
+    to lose two zones of three, unless told.
+    """
+    fleet = Redundancy(need, a, zones, zone_a, correlation)
+    require(0.0 < target < 1.0, "capacity.target", f"is {target}", "use a share such as 0.999")
+    limit = SPARES_LIMIT + 2 * need if limit is None else limit
+    _count(limit, "limit", 0)
+    if target > fleet.ceiling:
+        fix = "spread over more zones, add a region, or lower the target"
+        problem = f"is {target}, but {zones} zone(s) up {zone_a} of the time allow no more than"
+        raise ConfigError("capacity.target", f"{problem} {fleet.ceiling:.12g} with any k", fix)
+    high = 0
+    while fleet.availability(high) < target:
+        if high == limit:
+            problem = f"is {target}, but {limit} spares give only {fleet.availability(limit):.12g}"
+            fix = "lower the target or the correlation, add zones, or raise the limit"
+            raise ConfigError("capacity.target", problem, fix)
+        high = min(limit, max(1, 2 * high))
+    low = high // 2 + 1 if high else 0
+    while low < high:
+        middle = (low + high) // 2
+        if fleet.availability(middle) < target:
+            low = middle + 1
+        else:
+            high = middle
+    shortfall = fleet.shortfall(high)
+    return Plan(high, spread(need + high, zones), 1.0 - shortfall, shortfall)
+
+
+def replicas_by_mean(need: int, a: float) -> int:
+    """The rejected rule: as many replicas as have ``need`` up on average."""
+    _count(need, "need", 1)
+    _share(a, "a", "the share of time one replica is up")
+    return ceil(need / a)
+
+
+def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> float:
+    """What the spares cost over ``hours``, a month unless told."""
+    _count(spares, "spares", 0)
+    good = 0.0 <= cost_per_hour < inf
+    require(good, "capacity.cost_per_hour", f"is {cost_per_hour}", "use a price, 0 or more")
+    _duration(hours, "hours")
+    return spares * cost_per_hour * hours
+
+
+def nines(shortfall: float) -> float:
+    """How many nines: 0.001 is three. Infinite for a shortfall of nothing."""
+    good = 0.0 <= shortfall <= 1.0
+    require(good, "capacity.shortfall", f"is {shortfall}", "use a share from 0 to 1")
+    return -log10(shortfall) if shortfall else inf
+
+
+def erlang_c(servers: int, offered: float) -> float:
+    """Chance that an arrival waits in M/M/c; ``offered`` is load in busy servers (erlangs)."""
+    _count(servers, "servers", 1)
+    stable = 0.0 <= offered < servers
+    require(stable, "capacity.offered", f"is {offered}", f"use 0 to below {servers} servers")
+    blocked = 1.0
+    for n in range(1, servers + 1):
+        blocked = offered * blocked / (n + offered * blocked)
+    return blocked / (1.0 - offered / servers * (1.0 - blocked))
+
+
+def mmc_wait(servers: int, offered: float, service: float = 1.0) -> float:
+    """Mean wait before service in M/M/c, in the unit of ``service``."""
+    _duration(service, "service")
+    return erlang_c(servers, offered) / (servers - offered) * service
+
+
+def mmc_wait_tail(servers: int, offered: float, wait: float, service: float = 1.0) -> float:
+    """Chance that an arrival waits longer than ``wait`` in M/M/c."""
+    _duration(wait, "wait")
+    require(0.0 < service < inf, "capacity.service", f"is {service}", "use a time above 0")
+    return erlang_c(servers, offered) * exp(-(servers - offered) * wait / service)
+
+
+def mm1_sojourn_quantile(utilisation: float, q: float, service: float = 1.0) -> float:
+    """The q-quantile of the whole time, wait and service, in first-come M/M/1."""
+    _below_one(q, "q", "the whole distribution has no end")
+    return -log1p(-q) * shared_processor_time(utilisation, service)
+
+
+def shared_processor_time(utilisation: float, service: float = 1.0) -> float:
+    """Mean whole time under processor sharing, whatever the service distribution."""
+    _below_one(utilisation, "utilisation", "a full server has no steady state")
+    _duration(service, "service")
+    return service / (1.0 - utilisation)
+
+
+def pollaczek_khinchine(utilisation: float, cv2: float, service: float = 1.0) -> float:
+    """Mean wait in M/G/1 from the squared coefficient of variation of service."""
+    require(0.0 <= cv2 < inf, "capacity.cv2", f"is {cv2}", "use 0 or more")
+    return utilisation * shared_processor_time(utilisation, service) * (1.0 + cv2) / 2.0
+
+
+def power_of_two_tail(load: float, depth: int) -> float:
+    """Share of queues with at least ``depth`` requests under power of two choices, many queues."""
+    _below_one(load, "load", "a full fleet has no steady state")
+    _count(depth, "depth", 0)
+    return load ** (2.0**depth - 1.0) if depth < 64 else 0.0  # 0.99 ** 2^64 is nothing
+
+
+def power_of_two_time(load: float) -> float:
+    """Mean whole time in service times under power of two choices, many queues."""
+    if power_of_two_tail(load, 1) == 0.0:
+        return 1.0
+    return fsum(power_of_two_tail(load, depth) for depth in range(1, 64)) / load
+
+
+def retry_amplification(
+    attempts: int, failure: float, *, layers: int = 1, budget: float = inf
+) -> float:
+    """Attempts sent per request when each fails with chance ``failure``, at every layer.
+
+    A budget, retries per first attempt, bounds each layer whatever the failure.
+    """
+    _count(attempts, "attempts", 1)
+    _count(layers, "layers", 1)
+    good = 0.0 <= failure <= 1.0
+    require(good, "capacity.failure", f"is {failure}", "use a share from 0 to 1")
+    require(budget >= 0.0, "capacity.budget", f"is {budget}", "use 0 or more, such as 0.2")
+    once = fsum(failure**n for n in range(attempts))
+    return float(min(once, 1.0 + budget) ** layers)
+
+
+def attempts_to_collapse(utilisation: float) -> int:
+    """Fewest attempts per request that keep a failing fleet overloaded after its cause is gone."""
+    _share(utilisation, "utilisation", "the load over the capacity")
+    return floor(1.0 / utilisation) + 1
+
+
+def hedged_survival(survival: Callable[[float], float], delay: float, t: float) -> float:
+    """Chance to be still waiting at ``t`` with a second, independent attempt sent at ``delay``."""
+    return survival(t) * (survival(t - delay) if t > delay else 1.0)
+
+
+def hedged_quantile(survival: Callable[[float], float], delay: float, q: float) -> float:
+    """The q-quantile of a hedged request; an infinite delay is no hedge at all."""
+    require(delay >= 0.0, "capacity.delay", f"is {delay}", "use 0 or more")
+    _below_one(q, "q", "the whole distribution has no end")
+    high = 1.0
+    while hedged_survival(survival, delay, high) > 1.0 - q:
+        high *= 2.0
+        finite = high < 1e300
+        require(finite, "capacity.survival", "never falls", "use a function that tends to 0")
+    low = 0.0
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        if hedged_survival(survival, delay, middle) > 1.0 - q:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def fan_out_tail(tail: float, calls: int) -> float:
+    """Chance that at least one of ``calls`` parallel calls falls into its own tail."""
+    _below_one(tail, "tail", "a call that is always slow has no tail")
+    _count(calls, "calls", 1)
+    return -expm1(calls * log1p(-tail))
+
+
+def per_call_tail(tail: float, calls: int) -> float:
+    """The tail each of ``calls`` parallel calls may have for the whole to have this one."""
+    _below_one(tail, "tail", "a call that is always slow has no tail")
+    _count(calls, "calls", 1)
+    return -expm1(log1p(-tail) / calls)
+
+
+__all__ = [
+    "HOURS_PER_MONTH",
+    "SPARES_LIMIT",
+    "Plan",
+    "Redundancy",
+    "attempts_to_collapse",
+    "availability",
+    "beta_binomial_availability",
+    "cost",
+    "erlang_c",
+    "fan_out_tail",
+    "hedged_quantile",
+    "hedged_survival",
+    "mm1_sojourn_quantile",
+    "mmc_wait",
+    "mmc_wait_tail",
+    "nines",
+    "per_call_tail",
+    "pollaczek_khinchine",
+    "power_of_two_tail",
+    "power_of_two_time",
+    "replica_availability",
+    "replicas_by_mean",
+    "retry_amplification",
+    "shared_processor_time",
+    "spares_for",
+    "spread",
+    "zone_availability",
+]

@@ -1,0 +1,280 @@
+"""How long to wait: deadlines that are learned, relative and doubt themselves.
+
+Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
+So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
+(``learned.py``), with a generous factor, scaled by how much longer than usual the engine's waiting
+queue is. A deadline that fires is evidence against the replica only while its peers deliver.
+When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
+and nobody is sick, so deadlines double and retries, which would make it slower, stop. The doubling
+also keeps learning alive, because an attempt that was given up leaves no sample; if even the
+largest rise does not help, what was learned is forgotten.
+
+Rejected: one fixed timeout. It either kills long prompts or lets a hung replica hold everybody
+for minutes.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, fields
+from functools import partial
+from math import inf
+from typing import Final
+
+from holdfast.core.learned import HANDS, LearnedDeadline, Rise
+from holdfast.core.types import nanos, require
+
+_REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
+_NEVER: Final = 1 << 62
+_WELL, _SLOW, _FIRED = "well", "slow", "fired"
+
+
+@dataclass(slots=True, frozen=True)
+class DeadlineConfig:
+    """The waits of one pool, in seconds."""
+
+    connect_s: float = 1.0  # a live host answers within milliseconds; allows one lost packet
+    first_token_s: float = 60.0  # until learned: above a cold long prompt on a busy engine
+    first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
+    first_token_floor_s: float = 1.0  # a pause of a process or a network is not a failure
+    first_token_factor: float = 4.0  # on p99.9: a healthy replica practically never gets there
+    between_tokens_s: float = 30.0  # until learned: a long prefill may pause every stream
+    between_tokens_samples_min: int = 1000  # gaps; some ten streams
+    between_tokens_floor_s: float = 1.0  # as for the first token
+    between_tokens_factor: float = 10.0  # gaps are small and their tail is heavy
+    request_s: float = 600.0  # the whole request, and the limit of every learned deadline
+    quantile: float = 0.999  # the tail that still belongs to normal service
+    prompt_bounds: tuple[int, ...] = (256, 1024, 4096, 16384)  # tokens; upper ends of the classes
+    forget_s: float = 600.0  # samples live half to all of this, if newer ones can replace them
+    waiting_scale_max: float = 8.0  # a hung engine's queue grows too and must not excuse it
+    firing_window_s: float = 10.0  # firings this close together may have one cause
+    firing_share: float = 0.25  # of the pool; above it the fleet is slow
+    rise_max: int = 8  # with a factor of 4 that is 32 times p99.9; beyond, learning starts over
+    calm_s: float = 30.0  # without a slow fleet, before a rise is halved
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name != "prompt_bounds":
+                value = getattr(self, field.name)
+                self._require(0 < value < inf, field.name, "use a positive number")
+        self._require_at_most("connect_s", "first_token_s")
+        self._require_at_most("first_token_s", "request_s")
+        self._require_at_most("first_token_floor_s", "first_token_s")
+        self._require_at_most("between_tokens_s", "request_s")
+        self._require_at_most("between_tokens_floor_s", "between_tokens_s")
+        for name in ("first_token_factor", "between_tokens_factor", "waiting_scale_max"):
+            self._require(getattr(self, name) >= 1, name, "use at least 1: waits must not shrink")
+        self._require(0.5 <= self.quantile < 1, "quantile", "use 0.5 to below 1, such as 0.999")
+        self._require(self.firing_share < 1, "firing_share", "use a share of the pool below 1")
+        bounds = self.prompt_bounds
+        ascending = all(low < high for low, high in zip((0, *bounds), bounds, strict=False))
+        fix = "use at most 16 ascending token counts"
+        self._require(ascending and len(bounds) <= 16, "prompt_bounds", fix)
+
+    def _require_at_most(self, name: str, other: str) -> None:
+        limit = getattr(self, other)
+        self._require(getattr(self, name) <= limit, name, f"use at most {other} ({limit})")
+
+    def _require(self, condition: bool, name: str, fix: str) -> None:
+        require(condition, f"deadlines.{name}", f"is {getattr(self, name)}", fix)
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """What a deadline that fired means."""
+
+    counts: bool  # against the replica
+    retry: bool  # another replica may do better
+    reason: str
+
+
+class _Recent:
+    """The last thing a replica did about a first token, and the hand it was dealt into."""
+
+    __slots__ = ("at", "hand", "last")
+
+    def __init__(self, hand: int) -> None:
+        self.hand = hand
+        self.last = _WELL
+        self.at = -_NEVER  # no evidence yet
+
+
+class Deadlines:
+    """The deadlines of one pool: asked for once per attempt, told what came of it."""
+
+    __slots__ = (
+        "_bounds",
+        "_classes",
+        "_config",
+        "_dealt",
+        "_evidence",
+        "_firings",
+        "_gaps",
+        "_replicas",
+        "_rise",
+        "_silent_from",
+        "_slow_until",
+        "_window",
+        "connect",
+        "request",
+    )
+
+    def __init__(self, config: DeadlineConfig) -> None:
+        self._config = config
+        self.connect = nanos(config.connect_s)
+        self.request = nanos(config.request_s)
+        self._bounds = config.prompt_bounds
+        learned = partial(
+            LearnedDeadline,
+            limit_s=config.request_s,
+            quantile=config.quantile,
+            forget_s=config.forget_s,
+        )
+        self._classes = [
+            learned(
+                wide_s=config.first_token_s,
+                floor_s=config.first_token_floor_s,
+                factor=config.first_token_factor,
+                samples_min=config.first_token_samples_min,
+            )
+            for _ in range(len(self._bounds) + 1)
+        ]
+        self._gaps = learned(
+            wide_s=config.between_tokens_s,
+            floor_s=config.between_tokens_floor_s,
+            factor=config.between_tokens_factor,
+            samples_min=config.between_tokens_samples_min,
+        )
+        self._window = nanos(config.firing_window_s)
+        self._evidence = nanos(min(config.first_token_floor_s, config.between_tokens_floor_s))
+        self._rise = Rise(config.rise_max, config.calm_s)
+        self._slow_until = 0
+        self._silent_from = _NEVER  # the largest rise has not helped and nothing has arrived since
+        self._replicas: dict[str, _Recent] = {}
+        self._dealt = self._firings = 0
+
+    def first_token(self, prompt_tokens: int, waiting: int | None, now: int) -> int:
+        """How long an attempt may take to its first token; to be asked once per attempt.
+
+        ``waiting`` is the chosen engine's own queue. What attempts found there is remembered: only
+        a queue longer than those the samples were learned under asks for more time.
+        """
+        learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        if now >= learned.refresh_at:
+            learned.refresh(now, self._rise.settle(now))
+        if waiting is None:
+            return learned.deadline
+        learned.attempts += 1
+        learned.waiting += waiting
+        if waiting <= learned.waiting_typical:
+            return learned.deadline
+        return learned.scaled(waiting, self._config.waiting_scale_max)
+
+    def between_tokens(self, now: int) -> int:
+        """How long a stream may pause between two tokens."""
+        gaps = self._gaps
+        if now >= gaps.refresh_at:
+            gaps.refresh(now, self._rise.settle(now))
+        return gaps.deadline
+
+    def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
+        """A quantile of this class's first tokens; ``None`` below ``samples_min`` samples."""
+        learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        return learned.quantile(q, samples_min)
+
+    def observe_first_token(
+        self, replica_id: str, prompt_tokens: int, elapsed: int, now: int
+    ) -> None:
+        """A first token came after ``elapsed``."""
+        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        if elapsed <= learned.norm:
+            replica.last, replica.at = _WELL, now
+        elif replica.last is not _FIRED or now - replica.at >= self._window:
+            replica.last, replica.at = _SLOW, now
+        learned.fresh += 1
+        hand = learned.hands[replica.hand]
+        hand.young_total += elapsed
+        hand.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
+
+    def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
+        """A stream finished with ``count`` gaps; without an id no replica can be left out."""
+        if count > 0:
+            replica = self._replicas.get(replica_id)
+            self._gaps.add_worst(0 if replica is None else replica.hand, worst_gap, count)
+
+    def fired(self, replica_id: str, peers: int, now: int) -> Verdict:
+        """A first-token or between-tokens deadline fired; ``peers``: the pool's other replicas.
+
+        A replica is firing if it fired within the window and delivered nothing in normal time
+        since. Of deliveries only those of the last second (the shortest possible deadline) are
+        evidence: they came while the attempt that fired was waiting.
+        """
+        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        self._firings += 1
+        replica.last, replica.at = _FIRED, now
+        firing = well = slow = 0
+        for other in self._replicas.values():
+            if other.last is _FIRED:
+                firing += now - other.at < self._window
+            elif now - other.at < self._evidence:
+                well += other.last is _WELL
+                slow += other.last is _SLOW
+        peers_slow = firing - 1 + slow > well
+        # One replica firing alone is that replica's trouble, however small the pool; only the
+        # single replica of a pool cannot be told from its fleet.
+        if peers == 0 or (firing >= 2 and firing > self._config.firing_share * (peers + 1)):
+            what = f"{firing} of {peers + 1} replicas fire"
+            return self._doubt(now, what, peers_well=peers > 0 and not peers_slow)
+        self._slow_until = 0
+        if peers_slow:
+            return Verdict(False, True, f"its peers are slow too: {slow} slow, {well} normal")
+        return Verdict(True, True, f"it fired and its peers are not slow: {well} deliver normally")
+
+    def fleet_slow(self, now: int) -> bool:
+        """Whether the last firings were the fleet's rather than a replica's."""
+        return now < self._slow_until
+
+    def snapshot(self) -> dict[str, object]:
+        """What the pool has learned, for people."""
+        classes: list[dict[str, object]] = []
+        for bound, learned in zip((*self._bounds, None), self._classes, strict=True):
+            classes.append({"prompt_tokens_max": bound, **learned.snapshot()})
+        return {
+            "first_token": classes,
+            "between_tokens": self._gaps.snapshot(),
+            "rise": self._rise.value,
+            "firings": self._firings,
+            "replicas": {name: recent.last for name, recent in self._replicas.items()},
+        }
+
+    def _deal(self, replica_id: str) -> _Recent:
+        if len(self._replicas) >= _REPLICAS_MAX:
+            del self._replicas[next(iter(self._replicas))]
+        replica = self._replicas[replica_id] = _Recent(self._dealt % HANDS)
+        self._dealt += 1
+        return replica
+
+    def _doubt(self, now: int, what: str, *, peers_well: bool) -> Verdict:
+        self._slow_until = now + self._window
+        learnt = (*self._classes, self._gaps)
+        known = [one for one in self._classes if one.is_learned()]
+        longest = max(one.deadline for one in known or self._classes)
+        # Attempts made under the present deadlines fire until the longest of them is over. With
+        # long ones it is better to rise too often than to give up everybody's requests meanwhile.
+        if not self._rise.lift(now, min(longest, self._window), longest):
+            if known:
+                self._rise.reset()  # to the wide deadlines; where those failed the rise stays
+            for one in learnt:
+                one.forget()
+            self._silent_from = now + nanos(self._config.first_token_s) if known else now
+        for one in learnt:
+            one.refresh_at = 0
+        if any(one.has_samples() for one in learnt):
+            self._silent_from = _NEVER
+        if peers_well:
+            return Verdict(True, False, f"{what}, though its peers deliver normally")
+        if now >= self._silent_from:
+            return Verdict(True, False, f"{what}, and nothing came even at the widest deadline")
+        return Verdict(False, False, f"{what}: the fleet is slow, deadlines x {self._rise.value}")
+
+
+__all__ = ["DeadlineConfig", "Deadlines", "Verdict"]

@@ -1,0 +1,300 @@
+"""A ladder of models: a smaller answer instead of none, for as long as it must be.
+
+When the asked-for model is saturated, breaks its objective or fails, a growing share of requests
+moves one rung down; when it has been well for a while the share shrinks again. Three things keep
+it from flapping: leaving needs a better reading than entering, both must last, and a return that
+fails at once, or would by the rule of three, waits longer. Nothing moves to a rung without room,
+and whoever is moved is told.
+
+Rejected: switching all traffic at one threshold. The switch empties the upper model, which then
+looks well, and everybody comes back at once: the remedy is its own alarm.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil, inf
+from random import Random
+from typing import Final
+from zlib import crc32
+
+from holdfast.core.types import Priority, Request, nanos, require
+
+
+class Level(StrEnum):
+    """Which way the ladder moves."""
+
+    STEADY = "steady"  # everybody gets what was asked for
+    DEGRADING = "degrading"
+    DEGRADED = "degraded"
+    RECOVERING = "recovering"
+
+
+class Move(StrEnum):
+    """One step, or its absence."""
+
+    DOWN = "down"
+    BOTTOM = "bottom"  # the last step down: everybody is on the smallest model
+    UP = "up"
+    TOP = "top"  # the last step up
+    SETTLED = "settled"  # no step for as long as one may take
+
+
+TRANSITIONS: Final[dict[tuple[Level, Move], Level]] = {
+    **{(level, Move.DOWN): Level.DEGRADING for level in Level},
+    **{(level, Move.BOTTOM): Level.DEGRADED for level in Level},
+    **{(level, Move.UP): Level.RECOVERING for level in Level if level is not Level.STEADY},
+    **{(level, Move.TOP): Level.STEADY for level in Level if level is not Level.STEADY},
+    (Level.DEGRADING, Move.SETTLED): Level.DEGRADED,
+    (Level.RECOVERING, Move.SETTLED): Level.DEGRADED,
+}
+
+
+@dataclass(slots=True, frozen=True)
+class DegradeConfig:
+    """The ladder, and what it takes to move along it."""
+
+    ladder: tuple[str, ...]  # model names, best first
+    enter_saturation: float = 0.95  # share of capacity in use; beyond it queues grow without end
+    leave_saturation: float = 0.75  # well below the queue's knee, where noise does not reach back
+    enter_attainment: float = 0.95  # share of requests within their objective, below which to act
+    leave_attainment: float = 0.99  # and from which on it is met again
+    enter_error_share: float = 0.10  # of attempts on the upper model
+    leave_error_share: float = 0.02  # ordinary noise of a large fleet
+    outage_error_share: float = 0.5  # most fail: a gradual move would only prolong the errors
+    step_s: float = 2.0  # a breach must last so long, and a step must show before the next
+    hold_s: float = 10.0  # well for so long before a step back
+    hold_max_s: float = 120.0  # the doubled wait after failed returns stops here
+    share_step: float = 0.25  # of the traffic per step
+    interactive_only: bool = True  # a batch item can wait for the model it asked for
+    stale_s: float = 60.0  # without new readings an old verdict no longer binds anybody
+
+    def __post_init__(self) -> None:
+        named = len(self.ladder) >= 2 and all(self.ladder)
+        once = len(dict.fromkeys(self.ladder)) == len(self.ladder)
+        finite = "use finite seconds above 0"
+        apart = "leave a gap: it is what keeps the ladder from flapping"
+        for field, fits, fix in (
+            ("ladder", named and once, "name at least two models, each once, best first"),
+            ("step_s", 0 < self.step_s < inf, finite),
+            ("stale_s", 0 < self.stale_s < inf, finite),
+            ("hold_s", self.step_s <= self.hold_s < inf, "use at least step_s"),
+            ("hold_max_s", self.hold_s <= self.hold_max_s < inf, "use at least hold_s"),
+            ("enter_saturation", 0 < self.enter_saturation < inf, "use a share above 0"),
+            ("leave_saturation", 0 <= self.leave_saturation < self.enter_saturation, apart),
+            ("enter_attainment", 0 < self.enter_attainment < 1, "use a share in (0, 1)"),
+            ("leave_attainment", self.enter_attainment < self.leave_attainment <= 1, apart),
+            ("enter_error_share", 0 < self.enter_error_share <= 1, "use a share in (0, 1]"),
+            ("leave_error_share", 0 <= self.leave_error_share < self.enter_error_share, apart),
+            ("outage_error_share", 0 < self.outage_error_share <= 1, "use a share in (0, 1]"),
+            ("share_step", 0 < self.share_step <= 1, "use a share in (0, 1]"),
+        ):
+            require(fits, f"degrade.{field}", f"is {getattr(self, field)}", fix)
+
+
+@dataclass(slots=True, frozen=True)
+class DegradeChange:
+    """One step of the ladder: now ``share`` of the traffic is on ``model`` or below."""
+
+    at: int
+    before: Level
+    after: Level
+    model: str
+    share: float
+    reason: str
+
+
+class MoveError(RuntimeError):
+    """A step that the level does not know: our own fault, told with what led there."""
+
+
+_AS_ASKED: Final = "as asked"
+
+
+class Degrader:
+    """Where on its ladder one model's traffic is served."""
+
+    __slots__ = (
+        "_config",
+        "_depth",
+        "_depth_max",
+        "_hold_max_ns",
+        "_hold_ns",
+        "_index",
+        "_mood",
+        "_mood_since",
+        "_moved",
+        "_moved_at",
+        "_observed_at",
+        "_rng",
+        "_rung",
+        "_share",
+        "_stale_ns",
+        "_step_ns",
+        "_steps_per_rung",
+        "history",
+        "level",
+    )
+
+    def __init__(self, config: DegradeConfig, rng: Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._step_ns = nanos(config.step_s)
+        self._hold_ns = nanos(config.hold_s)
+        self._hold_max_ns = nanos(config.hold_max_s)
+        self._stale_ns = nanos(config.stale_s)
+        self._steps_per_rung = ceil(1.0 / config.share_step - 1e-9)
+        self._depth_max = self._steps_per_rung * (len(config.ladder) - 1)
+        self._index = {model: i for i, model in enumerate(config.ladder)}
+        self._moved = tuple((model, f"degraded to {model}") for model in config.ladder)
+        self.level = Level.STEADY
+        self.history: deque[DegradeChange] = deque(maxlen=32)  # the oldest go first
+        self._depth = 0  # steps down from the top
+        self._rung, self._share = 0, 0.0  # share of traffic on rung + 1, the rest on rung
+        self._moved_at: int | None = None
+        self._mood, self._mood_since = "", 0  # what the readings say, and since when
+        self._observed_at = 0
+
+    @property
+    def watched(self) -> str:
+        """The model whose readings ``observe`` wants: the best one that has traffic."""
+        return self._config.ladder[self._rung]
+
+    @property
+    def below(self) -> str | None:
+        """The model that a step down would load; None at the bottom."""
+        return None if self._depth == self._depth_max else self._config.ladder[self._rung + 1]
+
+    @property
+    def above(self) -> str | None:
+        """The model that a step up would load; None at the top."""
+        if not self._depth:
+            return None
+        return self._config.ladder[(self._depth - 1) // self._steps_per_rung]
+
+    def choose(self, request: Request, now: int, *, degradable: bool = True) -> tuple[str, str]:
+        """The model for this request, and why. A session stays together while shares move."""
+        model = request.model
+        if not self._depth or not degradable:
+            return model, _AS_ASKED
+        if self._config.interactive_only and request.priority is not Priority.INTERACTIVE:
+            return model, "as asked: it can wait"
+        asked = self._index.get(model)
+        if asked is None or now - self._observed_at > self._stale_ns:
+            return model, _AS_ASKED
+        rung = self._rung
+        if self._share:
+            session = request.session
+            rung += (_place(session) if session else self._rng.random()) < self._share
+        return self._moved[rung] if rung > asked else (model, _AS_ASKED)
+
+    def observe(
+        self,
+        now: int,
+        saturation: float | None,
+        slo_attainment: float | None,
+        error_share: float | None,
+        lower_has_room: bool | None,
+        *,
+        upper_has_room: bool | None = None,
+    ) -> DegradeChange | None:
+        """Take readings of ``watched``, smoothed over about a second; None is unknown.
+
+        ``lower_has_room`` is about ``below``, ``upper_has_room`` about ``above``: False forbids a
+        step there, unknown does not.
+        """
+        self._observed_at = now
+        breach = self._breach(saturation, slo_attainment, error_share)
+        well = not breach and self._well(saturation, slo_attainment, error_share)
+        mood = "breach" if breach else "well" if well else ""
+        if mood != self._mood:
+            self._mood, self._mood_since = mood, now
+        rest = inf if self._moved_at is None else now - self._moved_at
+        lasted = min(now - self._mood_since, rest)
+        forth = breach and self.below and lower_has_room is not False
+        if forth and lasted >= self._step_ns:
+            return self._go_down(breach, error_share, rest, now)
+        back = well and self._depth > 0 and upper_has_room is not False
+        if back and lasted >= self._patience(saturation):
+            return self._move(self._depth - 1, "well for long enough", now)
+        if self.level in (Level.DEGRADING, Level.RECOVERING) and rest >= self._hold_ns:
+            return self._enter(Move.SETTLED, "neither worse nor well enough to return", now)
+        return None
+
+    def _breach(self, saturation: float | None, met: float | None, errors: float | None) -> str:
+        """Which reading is past its limit; empty when none is."""
+        config = self._config
+        if saturation is not None and saturation >= config.enter_saturation:
+            return f"saturated at {saturation:.0%}"
+        if met is not None and met < config.enter_attainment:
+            return f"only {met:.1%} within the objective"
+        if errors is not None and errors >= config.enter_error_share:
+            return f"{errors:.0%} of attempts fail"
+        return ""
+
+    def _well(self, saturation: float | None, met: float | None, errors: float | None) -> bool:
+        """Whether every known reading is good, and one is known: silence is no recovery."""
+        config = self._config
+        return (
+            not (saturation is None and met is None and errors is None)
+            and (saturation is None or saturation <= config.leave_saturation)
+            and (met is None or met >= config.leave_attainment)
+            and (errors is None or errors <= config.leave_error_share)
+        )
+
+    def _patience(self, saturation: float | None) -> int:
+        """How long all must be well before a step up: longest where it would be the next breach."""
+        # Not for ever, as some of the upper model's load may never have moved (batch, for one).
+        kept = 1.0 - self._share
+        grown = (saturation or 0.0) * min(1.0, kept + self._config.share_step) / kept
+        return self._hold_ns if grown < self._config.enter_saturation else self._hold_max_ns
+
+    def _go_down(self, why: str, errors: float | None, rest: float, now: int) -> DegradeChange:
+        if self.level in (Level.RECOVERING, Level.STEADY) and rest < self._hold_ns:
+            self._hold_ns = min(2 * self._hold_ns, self._hold_max_ns)  # the return came too early
+        elif rest > self._hold_max_ns:
+            self._hold_ns = nanos(self._config.hold_s)
+        outage = errors is not None and errors >= self._config.outage_error_share
+        steps = self._steps_per_rung - self._depth % self._steps_per_rung if outage else 1
+        return self._move(self._depth + steps, why, now)
+
+    def _move(self, depth: int, why: str, now: int) -> DegradeChange:
+        down = depth > self._depth
+        self._depth, self._moved_at = depth, now
+        self._rung, step = divmod(depth, self._steps_per_rung)
+        self._share = step * self._config.share_step
+        if down:
+            return self._enter(Move.BOTTOM if depth == self._depth_max else Move.DOWN, why, now)
+        return self._enter(Move.UP if depth else Move.TOP, why, now)
+
+    def _enter(self, move: Move, why: str, now: int) -> DegradeChange:
+        before, after = self.level, TRANSITIONS.get((self.level, move))
+        if after is None:
+            told = " | ".join(f"{c.at} {c.before}>{c.after} {c.reason}" for c in self.history)
+            raise MoveError(f"{before} cannot take {move}; history: {told or 'none'}")
+        self.level = after
+        lower = self._rung + 1 if self._share else self._rung
+        model, share = self._config.ladder[lower], self._share if self._share or not lower else 1.0
+        reason = f"{why}: {share:.0%} of the traffic on {model}" if self._depth else why
+        change = DegradeChange(now, before, after, model, share, reason)
+        self.history.append(change)
+        return change
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data for dashboards."""
+        return {
+            "level": self.level.value,
+            "ladder": list(self._config.ladder),
+            "model": self.watched,
+            "share_below": self._share,
+            "hold_ns": self._hold_ns,
+            "history": [[c.at, c.after.value, c.model, c.share, c.reason] for c in self.history],
+        }
+
+
+def _place(session: str) -> float:
+    """A session's fixed place in [0, 1): as shares move, each session moves once."""
+    return crc32(session.encode(errors="replace")) / 2**32
+
+
+__all__ = ["DegradeChange", "DegradeConfig", "Degrader", "Level", "Move", "MoveError"]

@@ -1,0 +1,178 @@
+"""Take a replica out of service without taking its requests with it.
+
+First it gets no new work and what is in flight may finish. When the deadline passes with work still
+there, the remaining streams are continued on other replicas of the same revision. When nothing is
+left, or the time for moving is over too, it is stopped. Whoever finishes early stops early.
+
+A drain can be called off only while it waits. Once streams are being moved the replica may be half
+empty, its caches gone cold and its peers carrying its load: it leaves, and comes back as a start.
+
+Rejected: waiting for the last stream however long it takes. One client that reads slowly would hold
+up every rollout. Rejected: stopping at the deadline. Most answers longer than it would be cut,
+though another replica could finish them.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from holdfast.core.types import Decision, nanos, require
+
+
+class DrainPhase(StrEnum):
+    """How far a replica has left."""
+
+    SERVING = "serving"
+    WAITING = "waiting"  # no new work; in-flight requests finish
+    MOVING = "moving"  # what is still there is continued elsewhere
+    STOPPED = "stopped"
+
+
+class DrainSignal(StrEnum):
+    """What can move a drain."""
+
+    STARTED = "started"
+    ABANDONED = "abandoned"
+    EMPTY = "empty"  # nothing is in flight any more
+    DEADLINE = "deadline"  # waited long enough: move what is left
+    MOVE_DEADLINE = "move_deadline"  # moved long enough: stop with what is left
+
+
+_SERVING: Final = DrainPhase.SERVING
+_WAITING: Final = DrainPhase.WAITING
+_MOVING: Final = DrainPhase.MOVING
+_STOPPED: Final = DrainPhase.STOPPED
+
+TRANSITIONS: Final[dict[tuple[DrainPhase, DrainSignal], DrainPhase]] = {
+    (_SERVING, DrainSignal.STARTED): _WAITING,
+    (_WAITING, DrainSignal.ABANDONED): _SERVING,
+    (_WAITING, DrainSignal.EMPTY): _STOPPED,
+    (_WAITING, DrainSignal.DEADLINE): _MOVING,
+    (_MOVING, DrainSignal.EMPTY): _STOPPED,
+    (_MOVING, DrainSignal.MOVE_DEADLINE): _STOPPED,
+}
+
+DrainAction = Literal["none", "wait", "move", "stop"]
+
+_HISTORY_MAX: Final = 8  # a drain has four phases: two whole drains called off, and this one
+
+
+@dataclass(slots=True, frozen=True)
+class DrainConfig:
+    """How long a replica may take to leave."""
+
+    deadline_s: float = 30.0  # seconds: most answers end within it, a rollout can afford it
+    move_s: float = 10.0  # seconds: a continuation needs one prefill on another replica
+
+    def __post_init__(self) -> None:
+        wait, fix = self.deadline_s, "use 0 (move at once) to a day, 86400 s"
+        require(0 <= wait <= 86_400, "drain.deadline_s", f"is {wait}", fix)
+        move, fix = self.move_s, "use 0 (cut what is left) to a day, 86400 s"
+        require(0 <= move <= 86_400, "drain.move_s", f"is {move}", fix)
+
+
+@dataclass(slots=True, frozen=True)
+class DrainStep:
+    """What to do about a replica now."""
+
+    phase: DrainPhase
+    action: DrainAction
+    reason: str
+
+
+class DrainError(RuntimeError):
+    """A drain was told something its table does not know: a bug in whoever drives it."""
+
+
+_IDLE: Final = DrainStep(_SERVING, "none", "not draining")
+_DONE: Final = DrainStep(_STOPPED, "none", "stopped")
+_ACCEPTED: Final = Decision(True, "draining")
+_CALLED_OFF: Final = Decision(True, "drain called off")
+
+
+class Drain:
+    """The leaving of one replica; a replica that comes back gets a new one.
+
+    ``decide`` is asked whenever in-flight work changes and whenever the driver's timer ticks.
+    ``move`` is answered as long as something is left to move, so a driver moves the streams it has
+    not moved yet. ``stop`` is answered once, at the end.
+    """
+
+    __slots__ = ("_history", "_move", "_move_until", "_wait", "_wait_until", "phase", "reason")
+
+    def __init__(self, config: DrainConfig) -> None:
+        self.phase = _SERVING
+        self.reason = ""  # why it drains, in the words of whoever started it
+        self._wait = nanos(config.deadline_s)
+        self._move = nanos(config.move_s)
+        self._wait_until = 0
+        self._move_until = 0
+        self._history: deque[str] = deque(maxlen=_HISTORY_MAX)
+
+    def start(self, now: int, reason: str) -> Decision:
+        """Begin: from here on the replica gets no new work. A second start changes nothing."""
+        if self.phase is not _SERVING:
+            return Decision(False, f"already {self.phase}: {self.reason}")
+        self._advance(DrainSignal.STARTED, now)
+        self.reason = reason
+        self._wait_until = now + self._wait
+        return _ACCEPTED
+
+    def abandon(self, now: int) -> Decision:
+        """Call it off, so that the replica serves on: possible only while it waits."""
+        if self.phase is not _WAITING:
+            return Decision(False, f"cannot be called off while {self.phase}")
+        self._advance(DrainSignal.ABANDONED, now)
+        self.reason = ""
+        self._wait_until = 0
+        return _CALLED_OFF
+
+    def decide(self, inflight: int, now: int) -> DrainStep:
+        """Say what to do with ``inflight`` requests still on the replica."""
+        if self.phase is _SERVING:
+            return _IDLE
+        if self.phase is _STOPPED:
+            return _DONE
+        if inflight <= 0:
+            self._advance(DrainSignal.EMPTY, now)
+            return DrainStep(_STOPPED, "stop", f"nothing in flight; {self.reason}")
+        if self.phase is _WAITING:
+            if now < self._wait_until:
+                return DrainStep(_WAITING, "wait", f"{inflight} in flight; {self.reason}")
+            self._advance(DrainSignal.DEADLINE, now)
+            # Counted from now: a driver that comes late must not take the streams' chance away.
+            self._move_until = now + self._move
+        if now < self._move_until:
+            return DrainStep(_MOVING, "move", f"{inflight} past the deadline; {self.reason}")
+        self._advance(DrainSignal.MOVE_DEADLINE, now)
+        return DrainStep(_STOPPED, "stop", f"{inflight} could not be moved; {self.reason}")
+
+    def _advance(self, signal: DrainSignal, now: int) -> None:
+        after = TRANSITIONS.get((self.phase, signal))
+        if after is None:
+            past = "; ".join(self._history) or "it never moved"
+            raise DrainError(f"{signal} while {self.phase}: no such transition; history: {past}")
+        self._history.append(f"at {now}: {self.phase} -> {after} ({signal})")
+        self.phase = after
+
+    def snapshot(self) -> dict[str, object]:
+        """The drain as a dashboard shows it; a time of 0 is not set yet."""
+        return {
+            "phase": self.phase.value,
+            "reason": self.reason,
+            "wait_until": self._wait_until,
+            "move_until": self._move_until,
+        }
+
+
+__all__ = [
+    "TRANSITIONS",
+    "Drain",
+    "DrainAction",
+    "DrainConfig",
+    "DrainError",
+    "DrainPhase",
+    "DrainSignal",
+    "DrainStep",
+]

@@ -1,0 +1,230 @@
+"""One model's lane through a gateway: its pool, its queue, its learned deadlines.
+
+The flow decides what becomes of requests; the lane keeps the books that those decisions read:
+who holds which slot, what each replica's breaker, limit and latency have learned, how long a first
+token takes here. Everything is per (replica, model): one server may be ill in one model only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from holdfast.core import routing
+from holdfast.core.admission.fairness import TokenCounters
+from holdfast.core.admission.limit import GradientLimit, LimitConfig
+from holdfast.core.admission.queue import FairQueue, QueueConfig
+from holdfast.core.breaker import TRIAL, Breaker, BreakerChange, BreakerConfig, BreakerState
+from holdfast.core.candidate import Candidate
+from holdfast.core.deadlines import DeadlineConfig, Deadlines
+from holdfast.core.failover import FailoverConfig, Ladder
+from holdfast.core.failure import Kind, Outcome
+from holdfast.core.life import Attempt, Life
+from holdfast.core.messages import Tally
+from holdfast.core.pool import Pool
+from holdfast.core.stats import PeakEwma
+from holdfast.core.types import Replica, nanos, require
+
+_CLOSED: Final = BreakerState.CLOSED
+_SUCCESS: Final = Outcome.SUCCESS
+_FAILURE: Final = Outcome.FAILURE
+_BACKPRESSURE: Final = Outcome.BACKPRESSURE
+
+# Latency is kept as a multiple of the pool's typical first token for prompts of that length.
+_TYPICAL_SAMPLES_MIN: Final = 20  # before that nothing is typical and all replicas look alike
+_FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
+_BUSY_LOOKS_LIKE: Final = 3.0  # × typical: backpressure lowers the weight without blame
+
+
+@dataclass(slots=True, frozen=True)
+class LaneConfig:
+    """How one model's requests are queued, routed and judged."""
+
+    routing: str = "power_of_two"
+    routing_options: Mapping[str, Any] = field(default_factory=dict)
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    limit: LimitConfig = field(default_factory=LimitConfig)
+    failover: FailoverConfig = field(default_factory=FailoverConfig)
+    slo_first_token_s: float | None = None  # the promise that a ladder of models watches
+
+    def __post_init__(self) -> None:
+        slo = self.slo_first_token_s
+        fix = "use seconds above 0, or leave it out"
+        require(slo is None or slo > 0, "lane.slo_first_token_s", f"is {slo}", fix)
+
+
+class Lane:
+    """The books of one model. Only its flow writes here."""
+
+    __slots__ = (
+        "_config",
+        "_ended",
+        "_failed",
+        "_first",
+        "_first_late",
+        "_slo",
+        "_streams",
+        "deadlines",
+        "model",
+        "pool",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        model: str,
+        config: LaneConfig,
+        tenant_weights: Mapping[str, float],
+        streams: Callable[[str], Random],
+    ) -> None:
+        self.model = model
+        self._config = config
+        self._streams = streams
+        policy = routing.build(
+            config.routing, streams(f"routing/{model}"), **dict(config.routing_options)
+        )
+        self.pool = Pool(model, policy, Ladder(config.failover), self._candidate)
+        self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
+        self.deadlines = Deadlines(config.deadlines)
+        slo = config.slo_first_token_s
+        self._slo = nanos(slo) if slo is not None else 1 << 62
+        self._first = self._first_late = 0  # first tokens since the last reading, and late ones
+        self._ended = self._failed = 0  # attempts since the last reading, and failed ones
+
+    def _candidate(self, replica: Replica) -> Candidate:
+        config = self._config
+        breaker = Breaker(config.breaker, self._streams(f"breaker/{self.model}/{replica.id}"))
+        # Declared slots are knowledge; a limit learned beside them could only take some away.
+        adaptive = config.limit.enabled and not replica.slots
+        gradient = GradientLimit(config.limit) if adaptive else None
+        return Candidate(replica, breaker, PeakEwma(), gradient)
+
+    def open(self, life: Life, candidate: Candidate, now: int) -> Attempt:
+        """Claim a slot on the chosen replica and start the clock of its first token."""
+        trial = False
+        if candidate.breaker.state is not _CLOSED:
+            trial = candidate.breaker.allow(now) is TRIAL
+            self.pool.changed(now)
+        request = life.request
+        prompt_tokens = request.prompt_tokens
+        patience = self.deadlines.first_token(prompt_tokens, candidate.waiting, now)
+        number = life.attempts
+        attempt = Attempt(number, candidate, now, now + patience, trial)
+        attempt.tokens = tokens = prompt_tokens + request.max_tokens
+        candidate.inflight += 1
+        candidate.own_tokens += tokens
+        self.pool.inflight += 1
+        life.attempts = number + 1
+        life.live.append(attempt)
+        life.tried += (candidate.id,)
+        return attempt
+
+    def first_content(self, life: Life, attempt: Attempt, now: int) -> BreakerChange | None:
+        """Learn from a first token: latency, limit, deadlines; a trial has passed."""
+        attempt.first_at = now
+        candidate = attempt.candidate
+        prompt_tokens = life.request.prompt_tokens
+        elapsed = now - attempt.started
+        deadlines = self.deadlines
+        typical = deadlines.first_token_quantile(prompt_tokens, 0.5, _TYPICAL_SAMPLES_MIN)
+        deadlines.observe_first_token(candidate.id, prompt_tokens, elapsed, now)
+        self._first += 1
+        if now - life.request.arrived > self._slo:
+            self._first_late += 1
+        if typical:
+            candidate.latency.observe(elapsed / typical, now)
+        gradient = candidate.gradient
+        if gradient is not None:
+            gradient.observe(elapsed, candidate.inflight, now, typical)
+            limit = gradient.limit
+            candidate.limit = limit if limit < candidate.slots else candidate.slots
+        if attempt.trial:
+            attempt.trial = False
+            self.pool.changed(now)
+            return candidate.breaker.record(_SUCCESS, now, trial=True)
+        return None
+
+    def close(
+        self, life: Life, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
+    ) -> BreakerChange | None:
+        """Give the slot back and take in how the attempt ended."""
+        candidate = attempt.candidate
+        candidate.inflight -= 1
+        if attempt.report == candidate.reports:
+            candidate.own_tokens -= attempt.tokens
+        self.pool.inflight -= 1
+        life.live.remove(attempt)
+        self._ended += 1
+        if outcome is _SUCCESS:
+            candidate.successes += 1
+        elif outcome is _FAILURE:
+            candidate.failures += 1
+            self._failed += 1
+            candidate.latency.penalise(_FAILURE_LOOKS_LIKE, now)
+        elif outcome is _BACKPRESSURE:
+            candidate.backpressure += 1
+            candidate.latency.penalise(_BUSY_LOOKS_LIKE, now)
+            if candidate.gradient is not None:
+                candidate.gradient.on_backpressure(now)
+                candidate.limit = min(candidate.slots, candidate.gradient.limit)
+        change = candidate.breaker.record(
+            outcome, now, strong=kind is Kind.REFUSED, trial=attempt.trial
+        )
+        if change is not None or attempt.trial:
+            self.pool.changed(now)
+        return change
+
+    def saturation(self) -> float | None:
+        """Share of the pool's capacity in use; above one while requests wait for it."""
+        used = self.pool.utilisation()
+        if used is None:
+            return None
+        return max(1.0, used) if len(self.queue) else used
+
+    def readings(self) -> tuple[float | None, float | None, float | None]:
+        """Saturation, SLO attainment and error share since the last call, for a ladder."""
+        attained = 1.0 - self._first_late / self._first if self._first else None
+        errors = self._failed / self._ended if self._ended else None
+        self._first = self._first_late = self._ended = self._failed = 0
+        return self.saturation(), attained, errors
+
+    def tallies(self) -> list[Tally]:
+        """What was seen since the last call, of replicas that had any traffic."""
+        told = []
+        for candidate in self.pool.candidates.values():
+            if not (
+                candidate.successes
+                or candidate.failures
+                or candidate.backpressure
+                or candidate.inflight
+                or candidate.told_inflight  # the last one was cancelled: say that it is empty
+            ):
+                continue
+            told.append(
+                Tally(
+                    self.model,
+                    candidate.id,
+                    candidate.successes,
+                    candidate.failures,
+                    candidate.backpressure,
+                    candidate.inflight,
+                    candidate.tokens,
+                )
+            )
+            candidate.successes = candidate.failures = 0
+            candidate.backpressure = candidate.tokens = 0
+            candidate.told_inflight = candidate.inflight
+        return told
+
+    def snapshot(self, now: int) -> dict[str, object]:
+        """The lane for people."""
+        return {
+            "pool": self.pool.snapshot(),
+            "queue": self.queue.snapshot(now),
+            "deadlines": self.deadlines.snapshot(),
+        }
+
+
+__all__ = ["Lane", "LaneConfig"]

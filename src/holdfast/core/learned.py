@@ -1,0 +1,242 @@
+"""One deadline learned from what a pool delivers, without trusting any single replica.
+
+Until there are enough samples the deadline is wide. Then it is a factor on a far quantile of the
+samples of the last minutes. That quantile is the work of very few samples, so one slow replica
+alone could teach the pool that slow is normal. Therefore replicas are dealt into hands, and the
+slowest quarter of the hands is not listened to: a slow replica taints its own hand only.
+
+Rejected: the median over the replicas' own p99.9 (each has too few samples for a p99.9, and the
+result is far too tight), and bounding each replica's share of the samples (one in a thousand is
+enough to be the p99.9).
+"""
+
+from math import inf
+from typing import Final
+
+from holdfast.core.stats import QuantileSketch
+from holdfast.core.types import SECOND, nanos, seconds
+
+HANDS: Final = 8  # replicas share hands when there are more; two of eight are left out
+_ACCURACY: Final = 0.05  # far below any factor put on top, and few bins are quick to merge
+_REFRESH: Final = SECOND  # how old a cached deadline may be
+_MERGE_SAMPLES: Final = 256  # merging costs tens of µs: spread over this many samples …
+_MERGE_AFTER: Final = 10 * SECOND  # … or over this time
+_ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are computed again
+
+
+class Hand:
+    """The samples of one share of the replicas, in two generations."""
+
+    __slots__ = ("old", "old_total", "young", "young_total")
+
+    def __init__(self) -> None:
+        self.young = QuantileSketch(_ACCURACY)
+        self.young_total = 0  # sum of the samples, for the mean
+        self.rotate()
+
+    def rotate(self) -> None:
+        """The young generation becomes the old one, which is forgotten."""
+        self.old, self.old_total = self.young, self.young_total
+        self.young, self.young_total = QuantileSketch(_ACCURACY), 0
+
+    def count(self) -> int:
+        """Samples of both generations."""
+        return self.young.count + self.old.count
+
+    def mean(self) -> float:
+        """How slow this hand is; it must hold a sample."""
+        return (self.young_total + self.old_total) / self.count()
+
+
+class LearnedDeadline:
+    """Wide at first, then ``factor`` times the quantile of what the pool delivers.
+
+    ``deadline`` and ``norm`` are cached durations: owners compare ``now`` with ``refresh_at`` and
+    call ``refresh`` when it has passed. Samples go straight into ``hands[i]`` and are announced
+    in ``fresh``; both are open because they are touched on every request.
+    """
+
+    __slots__ = (
+        "_asked_for",
+        "_factor",
+        "_floor",
+        "_limit",
+        "_merged_at",
+        "_quantile",
+        "_rotate_after",
+        "_rotated_at",
+        "_samples_min",
+        "_tail",
+        "_wide",
+        "attempts",
+        "deadline",
+        "fresh",
+        "hands",
+        "heard",
+        "norm",
+        "refresh_at",
+        "waiting",
+        "waiting_typical",
+    )
+
+    def __init__(
+        self,
+        *,
+        wide_s: float,
+        floor_s: float,
+        limit_s: float,
+        factor: float,
+        quantile: float,
+        samples_min: int,
+        forget_s: float,
+    ) -> None:
+        self._wide = nanos(wide_s)
+        self._floor = nanos(floor_s)
+        self._limit = nanos(limit_s)
+        self._factor = factor
+        self._quantile = quantile
+        self._samples_min = samples_min
+        self._rotate_after = nanos(forget_s) // 2
+        self.deadline = 0  # 0 = never asked for
+        self.forget()
+
+    def forget(self) -> None:
+        """Start over: what was learned is not true any more."""
+        self.hands = [Hand() for _ in range(HANDS)]
+        self.heard = QuantileSketch(_ACCURACY)  # the hands that are listened to, merged
+        self.fresh = 0  # samples since the last merge
+        self.attempts = self.waiting = 0  # how many, and the sum of the queues they met
+        self.waiting_typical = inf  # until learned the deadline is wide enough for any queue
+        self.norm = self._limit  # what takes no longer is normal
+        self.refresh_at = 0
+        self._merged_at = self._rotated_at = 0
+        self._tail = 0.0
+        self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
+
+    def is_learned(self) -> bool:
+        """Whether the deadline follows the pool rather than the config."""
+        return self.heard.count >= self._samples_min
+
+    def has_samples(self) -> bool:
+        """Whether anything was delivered since the start or the last ``forget``."""
+        return self.fresh > 0 or self.heard.count > 0
+
+    def refresh(self, now: int, rise: int) -> None:
+        """Bring the cached deadline up to date; cheap unless many samples came."""
+        self.refresh_at = now + _REFRESH
+        young = 0
+        for hand in self.hands:
+            young += hand.young.count
+        enough = young >= self._samples_min
+        if enough and now - self._rotated_at >= self._rotate_after:
+            # Only when the young can stand in: a quiet pool keeps what it knows.
+            self._rotated_at = now
+            self.attempts, self.waiting = self.attempts // 2, self.waiting // 2
+            for hand in self.hands:
+                hand.rotate()
+        due = self.fresh >= _MERGE_SAMPLES or now - self._merged_at >= _MERGE_AFTER
+        if self.fresh and (due or (enough and not self.is_learned())):
+            self._merge(now)
+        base = self._wide
+        if self.is_learned():
+            base = max(self._floor, int(self._factor * self._tail))
+            self.norm = int(base / self._factor)
+            self.waiting_typical = self.waiting / max(1, self.attempts)
+        self.deadline = min(base * rise, self._limit)
+
+    def scaled(self, waiting: int, scale_max: float) -> int:
+        """The deadline behind a queue longer than those the samples were learned under."""
+        scale = (1 + waiting) / (1 + self.waiting_typical)
+        return min(int(self.deadline * min(scale, scale_max)), self._limit)
+
+    def add_worst(self, hand: int, worst: int, count: int) -> None:
+        """Take in ``count`` samples of which only the largest is known.
+
+        It stands for a little more than its share of the tail, and the others count as zero: they
+        lie below it, and only the tail is asked for. For independent samples in lots well below a
+        thousand this finds the true p99.9; for longer ones it errs to the patient side.
+        """
+        tail = int(count * (1.0 - self._quantile)) + 1
+        dealt = self.hands[hand]
+        dealt.young.add(worst * 1.0, tail)
+        if count > tail:
+            dealt.young.add(0.0, count - tail)
+        dealt.young_total += worst * tail
+        self.fresh += count
+
+    def quantile(self, q: float, samples_min: int) -> int | None:
+        """Any quantile of what is listened to, as of the last merge."""
+        if self.heard.count < samples_min:
+            return None
+        if q not in self._asked_for:
+            if len(self._asked_for) >= _ASKED_FOR_MAX:
+                self._asked_for.clear()
+            value = self.heard.quantile(q)
+            self._asked_for[q] = None if value is None else int(value)
+        return self._asked_for[q]
+
+    def snapshot(self) -> dict[str, object]:
+        """What is known, for people."""
+        return {
+            "learned": self.is_learned(),
+            "samples": self.heard.count,
+            "quantile_s": seconds(int(self._tail)),
+            "deadline_s": seconds(self.deadline),
+        }
+
+    def _merge(self, now: int) -> None:
+        self._merged_at, self.fresh = now, 0
+        self._asked_for.clear()
+        dealt = sorted((hand for hand in self.hands if hand.count()), key=Hand.mean)
+        chosen = dealt[: -max(1, len(dealt) // 4)]
+        samples = 0
+        for hand in chosen:
+            samples += hand.count()
+        self.heard.clear()
+        # Too few samples without the slowest hands: better to know from all than not to know.
+        for hand in chosen if samples >= self._samples_min else dealt:
+            self.heard.merge(hand.young)
+            self.heard.merge(hand.old)
+        self._tail = self.heard.quantile(self._quantile) or 0.0
+
+
+class Rise:
+    """What all deadlines of a pool are multiplied by while its fleet is slow."""
+
+    __slots__ = ("_calm", "_calm_since", "_maximum", "_next", "value")
+
+    def __init__(self, maximum: int, calm_s: float) -> None:
+        self._maximum = maximum
+        self._calm = nanos(calm_s)
+        self._calm_since = 0
+        self._next = 0
+        self.value = 1
+
+    def settle(self, now: int) -> int:
+        """Halve once for each calm time since the fleet was last slow; returns the value."""
+        while self.value > 1 and now - self._calm_since >= self._calm:
+            self.value = (self.value + 1) // 2
+            self._calm_since += self._calm
+        return self.value
+
+    def lift(self, now: int, pause: int, longest: int) -> bool:
+        """The fleet is slow: double, at most once per ``pause``. False if there is no way up.
+
+        ``longest`` is the longest deadline: calm means nothing before doubled ones could fire.
+        """
+        self.settle(now)
+        self._calm_since = now + 2 * longest
+        if now < self._next:
+            return True
+        self._next = now + pause
+        if self.value >= self._maximum:
+            return False
+        self.value = min(2 * self.value, self._maximum)
+        return True
+
+    def reset(self) -> None:
+        """Back to no rise at all."""
+        self.value = 1
+
+
+__all__ = ["HANDS", "Hand", "LearnedDeadline", "Rise"]

@@ -1,0 +1,217 @@
+"""What may follow what in a replica's life: the signals, the verdicts and the one table.
+
+What may live here: names, transitions, and the rows of equal signals; no time and no thresholds.
+``health.py`` weighs the evidence and walks this table. Most signals come from outside and may be
+late, doubled or out of order; in a state where they mean nothing they lead back to it, so that a
+control loop never dies of old news. The three that our own bookkeeping sends are legal only where
+it may send them: elsewhere they are our own fault and must be loud.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from holdfast.core.types import State
+
+
+class Signal(StrEnum):
+    """What is reported. A late signal changes nothing; it is never an error."""
+
+    LAUNCHED = "launched"  # the platform says that the process runs
+    LOAD_BEGAN = "load_began"
+    LOADED = "loaded"  # the engine says that it is ready; we do not take its word
+    LOAD_TIMEOUT = "load_timeout"  # our own clock: ``load_deadline`` passed
+    CANARY_PASS = "canary_pass"  # noqa: S105 the right answer in good time
+    CANARY_SLOW = "canary_slow"  # the right answer, much later than from its peers
+    CANARY_FAIL = "canary_fail"  # no answer, or an error
+    CANARY_WRONG = "canary_wrong"  # another answer than expected
+    BUSY = "busy"  # the canary got 429 or timed out while users' streams progress: neutral
+    STALLED = "stalled"  # requests are running and no token comes out
+    UNKNOWN = "unknown"  # the probe itself cannot be trusted: neutral
+    PASSIVE_OK = "passive_ok"  # users were served since the last report
+    PASSIVE_FAILING = "passive_failing"  # a gateway's breaker opened; once per opening
+    NO_SUCCESS = "no_success"  # nothing but backpressure for 10 s: not ready
+    REFUSED = "refused"  # nobody listens
+    EXITED = "exited"
+    WRONG_REVISION = "wrong_revision"  # it serves another revision than declared
+    BOUND_HELD = "bound_held"  # an ejection was due and ``ejection.py`` forbids it
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    DRAINED = "drained"  # our own drain says that nothing is in flight any more
+    SPOT_NOTICE = "spot_notice"
+    STOP = "stop"
+    RELAUNCH = "relaunch"  # a new incarnation begins, whoever began it
+
+
+class Verdict(StrEnum):
+    """What repeated signals amount to. Only the counters conclude these."""
+
+    PASSED_ENOUGH = "passed_enough"
+    FAILED_REPEATEDLY = "failed_repeatedly"
+    WRONG_REPEATEDLY = "wrong_repeatedly"
+    SLOW_REPEATEDLY = "slow_repeatedly"
+    REFUSED_REPEATEDLY = "refused_repeatedly"
+    STILL_BARRED = "still_barred"  # undrained, but it was quarantined before the drain
+
+
+_ALIVE: Final = tuple(state for state in State if state not in (State.STOPPED, State.DEAD))
+ROUTABLE: Final = (State.READY, State.SUSPECT)
+# Evidence counts only here: before it is loaded or while it leaves, failing proves nothing.
+JUDGED: Final = (State.WARMING, State.READY, State.SUSPECT, State.QUARANTINED)
+_OURS: Final = (Signal.LOAD_TIMEOUT, Signal.BOUND_HELD, Signal.DRAINED)
+
+TRANSITIONS: Final[dict[tuple[State, Signal | Verdict], State]] = {
+    **{(s, signal): s for s in State for signal in Signal if signal not in _OURS},
+    **{(s, Signal.RELAUNCH): State.STARTING for s in State},
+    **{(s, Signal.STOP): State.STOPPED for s in _ALIVE},
+    **{(s, Signal.EXITED): State.DEAD for s in _ALIVE},
+    **{(s, Signal.DRAIN): State.DRAINING for s in _ALIVE},
+    **{(s, Signal.SPOT_NOTICE): State.DRAINING for s in _ALIVE},
+    **{(s, Signal.WRONG_REVISION): State.QUARANTINED for s in _ALIVE if s is not State.DRAINING},
+    (State.STARTING, Signal.LOAD_BEGAN): State.LOADING,
+    (State.STARTING, Signal.LOADED): State.WARMING,
+    (State.LOADING, Signal.LOADED): State.WARMING,
+    (State.STARTING, Signal.LOAD_TIMEOUT): State.DEAD,
+    (State.LOADING, Signal.LOAD_TIMEOUT): State.DEAD,
+    (State.WARMING, Signal.LOAD_TIMEOUT): State.DEAD,
+    (State.WARMING, Verdict.PASSED_ENOUGH): State.READY,
+    (State.WARMING, Signal.CANARY_SLOW): State.SUSPECT,  # right but slow: a tenth, not nothing
+    (State.READY, Signal.CANARY_FAIL): State.SUSPECT,
+    (State.READY, Signal.CANARY_WRONG): State.SUSPECT,
+    (State.READY, Signal.PASSIVE_FAILING): State.SUSPECT,
+    (State.READY, Signal.REFUSED): State.SUSPECT,
+    (State.READY, Signal.BOUND_HELD): State.SUSPECT,
+    (State.READY, Verdict.SLOW_REPEATEDLY): State.SUSPECT,
+    (State.SUSPECT, Signal.BOUND_HELD): State.SUSPECT,
+    (State.SUSPECT, Verdict.PASSED_ENOUGH): State.READY,
+    (State.SUSPECT, Verdict.FAILED_REPEATEDLY): State.QUARANTINED,
+    **{(s, Signal.STALLED): State.QUARANTINED for s in ROUTABLE},
+    **{(s, Signal.NO_SUCCESS): State.QUARANTINED for s in ROUTABLE},
+    **{(s, Verdict.WRONG_REPEATEDLY): State.QUARANTINED for s in JUDGED},
+    **{(s, Verdict.REFUSED_REPEATEDLY): State.DEAD for s in JUDGED},
+    (State.QUARANTINED, Verdict.PASSED_ENOUGH): State.READY,
+    (State.DRAINING, Signal.UNDRAIN): State.WARMING,  # nobody watched it: one canary, then ready
+    (State.DRAINING, Verdict.STILL_BARRED): State.QUARANTINED,
+    (State.DRAINING, Signal.DRAINED): State.STOPPED,
+    (State.STOPPED, Signal.DRAINED): State.STOPPED,
+    (State.DEAD, Signal.DRAINED): State.DEAD,
+}
+
+REASONS: Final[dict[Signal | Verdict, str]] = {
+    Signal.LOAD_BEGAN: "loads the model",
+    Signal.LOADED: "the engine says it is loaded; waiting for a right answer",
+    Signal.LOAD_TIMEOUT: "was not admitted within its loading time",
+    Signal.CANARY_SLOW: "answers right but much slower than its peers",
+    Signal.CANARY_FAIL: "a canary got no answer",
+    Signal.CANARY_WRONG: "a canary got another answer than expected",
+    Signal.STALLED: "requests run and no token comes out",
+    Signal.PASSIVE_FAILING: "users' requests fail there",
+    Signal.NO_SUCCESS: "answers nothing but backpressure",
+    Signal.REFUSED: "refused a connection",
+    Signal.EXITED: "its process exited",
+    Signal.WRONG_REVISION: "serves another revision than declared",
+    Signal.BOUND_HELD: "its ejection is due and held back",
+    Signal.DRAIN: "drains",
+    Signal.UNDRAIN: "taken back from its drain; waiting for a right answer",
+    Signal.DRAINED: "drained: nothing is in flight",
+    Signal.SPOT_NOTICE: "drains because the platform will take it away",
+    Signal.STOP: "stopped",
+    Signal.RELAUNCH: "launched anew",
+    Verdict.PASSED_ENOUGH: "answered its canaries right",
+    Verdict.FAILED_REPEATEDLY: "kept failing while under suspicion",
+    Verdict.WRONG_REPEATEDLY: "answered its canaries wrong, repeatedly",
+    Verdict.SLOW_REPEATEDLY: "answers much slower than its peers, repeatedly",
+    Verdict.REFUSED_REPEATEDLY: "refuses every connection: nobody listens",
+    Verdict.STILL_BARRED: "taken back from its drain into its quarantine",
+}
+
+_Row = tuple[tuple[State, ...], str, str, Verdict]
+_FAILED: Final = Verdict.FAILED_REPEATEDLY
+# In these states, so many in a row (``Tally`` field, ``HealthConfig`` field) amount to a verdict.
+REPEATED: Final[dict[Signal, _Row]] = {
+    Signal.CANARY_FAIL: ((State.SUSPECT,), "failures", "failures_to_quarantine", _FAILED),
+    Signal.PASSIVE_FAILING: ((State.SUSPECT,), "failures", "failures_to_quarantine", _FAILED),
+    Signal.CANARY_SLOW: ((State.READY,), "slows", "slows_to_suspect", Verdict.SLOW_REPEATEDLY),
+    Signal.CANARY_WRONG: (JUDGED, "wrongs", "wrongs_to_quarantine", Verdict.WRONG_REPEATEDLY),
+    Signal.REFUSED: (JUDGED, "refusals", "refusals_to_dead", Verdict.REFUSED_REPEATEDLY),
+}
+
+_BAD: Final = (
+    *(Signal.CANARY_FAIL, Signal.PASSIVE_FAILING, Signal.STALLED),
+    *(Signal.NO_SUCCESS, Signal.BOUND_HELD),
+)
+_LISTENING: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW, Signal.BUSY, Signal.PASSIVE_OK)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Rows of equal evidence. A right answer ends the rows of bad ones, and they end its own."""
+
+    passes: int = 0
+    failures: int = 0
+    wrongs: int = 0
+    slows: int = 0
+    refusals: int = 0
+
+    def count(self, signal: Signal) -> None:
+        """Take one signal into account; the neutral ones only show that somebody listens."""
+        if signal in _LISTENING:
+            self.refusals = 0
+        if signal is Signal.CANARY_PASS:
+            self.passes += 1
+            self.failures = self.wrongs = self.slows = 0
+        elif signal is Signal.CANARY_SLOW:
+            self.slows += 1
+            self.passes = self.wrongs = 0
+        elif signal is Signal.CANARY_WRONG:
+            self.wrongs += 1
+            self.passes = 0
+        elif signal is Signal.REFUSED:
+            self.refusals += 1
+            self.passes = 0
+        elif signal in _BAD:
+            self.failures += 1
+            self.passes = 0
+
+    def begin_state(self) -> None:
+        """A new state asks for new evidence; wrong answers and refusals count across states."""
+        self.passes = self.failures = self.slows = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Change:
+    """One step of a life. ``before`` equals ``after`` where only the reason got graver."""
+
+    replica_id: str
+    model: str
+    before: State
+    after: State
+    signal: Signal
+    reason: str
+    at: int
+
+    def __str__(self) -> str:
+        return f"{self.at} {self.before}>{self.after} on {self.signal}: {self.reason}"
+
+
+class ImpossibleSignalError(RuntimeError):
+    """A signal that only a fault of our own can send in this state; tells what led there."""
+
+    def __init__(self, who: str, state: State, signal: Signal, history: Iterable[Change]) -> None:
+        told = " | ".join(str(change) for change in history) or "none"
+        super().__init__(f"{who} is {state} and got {signal}; history, oldest first: {told}")
+
+
+__all__ = [
+    "JUDGED",
+    "REASONS",
+    "REPEATED",
+    "ROUTABLE",
+    "TRANSITIONS",
+    "Change",
+    "ImpossibleSignalError",
+    "Signal",
+    "Tally",
+    "Verdict",
+]

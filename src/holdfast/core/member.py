@@ -1,0 +1,45 @@
+"""One replica of a fleet as control remembers it."""
+
+from holdfast.core.drain import Drain
+from holdfast.core.health import ReplicaHealth
+from holdfast.core.types import Replica
+
+
+class Member:
+    """One replica of the fleet: its health and what else control remembers of it."""
+
+    __slots__ = (
+        "busy_at",
+        "canary_at",
+        "canary_out",
+        "canary_passed",
+        "drain",
+        "exits",
+        "health",
+        "inflight",
+        "leaving",
+        "only_busy_since",
+        "replica",
+        "wake_at",
+    )
+
+    def __init__(self, replica: Replica, health: ReplicaHealth) -> None:
+        self.replica = replica
+        self.health = health
+        self.drain: Drain | None = None
+        self.leaving = False  # drained on request: it is not started again
+        self.exits = 0  # in a row, without a long life between
+        self.busy_at = 0
+        self.canary_passed = True
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        """A new process: what was seen of the one before it is void."""
+        self.inflight = 0  # as gateways last said
+        self.only_busy_since: int | None = None
+        self.canary_out = False
+        self.canary_at = 0
+        self.wake_at = 0  # no earlier tick has anything to do here
+
+
+__all__ = ["Member"]

@@ -1,0 +1,356 @@
+"""What goes into the two machines and what comes out: plain values, no behaviour.
+
+Events are facts a driver reports; actions are work a driver must do. Both are unfrozen slotted
+dataclasses: building a frozen one costs three times as much, and these are built for every request.
+Nobody may change one after it was handed over.
+
+    driver ── event, now ─► Flow.handle / Fleet.handle ── [action, …] ─► driver
+"""
+
+from dataclasses import dataclass, field
+
+from holdfast.core.failure import Class, Kind
+from holdfast.core.types import Replica, Request, State
+
+RequestId = int | str
+
+
+# --- the fleet view: what control tells gateways -------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaView:
+    """One (replica, model) as control sees it; ``share`` is 0 when it must get no new work."""
+
+    replica: Replica
+    state: State
+    share: float
+    firm: bool = False  # stands even when control is not heard of: wrong answers, wrong revision
+    reason: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class FleetView:
+    """All replicas at one moment. A higher version replaces a lower one, never the reverse."""
+
+    version: int
+    replicas: tuple[ReplicaView, ...]
+    panic: tuple[str, ...] = ()  # models whose pools fail open at present
+
+
+# --- events for Flow: one request's life ---------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A client's request is complete and valid."""
+
+    request: Request
+
+
+@dataclass(slots=True)
+class FirstContent:
+    """The first non-empty delta of an attempt. From here on the client may have seen text."""
+
+    request_id: RequestId
+    attempt: int
+
+
+@dataclass(slots=True)
+class Ended:
+    """An attempt is over. ``kind`` is ``None`` for a complete, well-formed answer."""
+
+    request_id: RequestId
+    attempt: int
+    kind: Kind | None = None
+    tokens: int = 0  # output tokens this attempt delivered, by the engine's usage
+    worst_gap: int = 0  # longest silence between two tokens, ns
+    retry_after_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Silent:
+    """An attempt that had begun to answer emitted nothing for the time given at its dispatch."""
+
+    request_id: RequestId
+    attempt: int
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class ClientGone:
+    """The client closed its connection; nobody waits for this answer."""
+
+    request_id: RequestId
+
+
+@dataclass(slots=True)
+class ViewChanged:
+    """Control published a new fleet view."""
+
+    view: FleetView
+
+
+@dataclass(slots=True)
+class LoadReported:
+    """An engine's own account of its load. ``None`` means it did not say."""
+
+    model: str
+    replica_id: str
+    tokens: int | None = None
+    waiting: int | None = None
+    kv_used: float | None = None
+
+
+@dataclass(slots=True)
+class Tick:
+    """Time passed. Drivers send one every few milliseconds; all timers hang on it."""
+
+
+FlowEvent = Arrived | FirstContent | Ended | Silent | ClientGone | ViewChanged | LoadReported | Tick
+
+
+# --- actions of Flow -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """Send the request to a replica. The driver reports FirstContent, Silent and Ended for it."""
+
+    request: Request
+    model: str  # the model that serves it: another than asked for when degraded
+    attempt: int
+    replica_id: str
+    reason: str
+    silence_max: int  # ns between two tokens after which the driver reports Silent
+    resume_tokens: int = 0  # > 0: continue an answer of which the client saw this much
+
+
+@dataclass(slots=True)
+class Abort:
+    """Cancel an attempt upstream; nothing more is expected of it."""
+
+    request_id: RequestId
+    attempt: int
+    replica_id: str
+    kind: Kind
+
+
+@dataclass(slots=True)
+class Finish:
+    """The one terminal answer of a request: success, honest error, or nobody there to tell."""
+
+    request_id: RequestId
+    status: int
+    code: str
+    reason: str
+    attempts: int = 0
+    continued: int = 0
+    model: str = ""
+    replica_id: str = ""
+    shown: bool = False  # content had been sent: an error must be an event in the stream
+    retry_after_s: float = 0.0
+    story: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """Something control should know at once: a breaker moved, a pool is slow as a whole."""
+
+    model: str
+    replica_id: str
+    what: str
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
+class Tally:
+    """What one gateway saw of one replica since its last summary."""
+
+    model: str
+    replica_id: str
+    successes: int
+    failures: int
+    backpressure: int
+    inflight: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Summary:
+    """Tallies for control, once a second, only of replicas that had traffic."""
+
+    tallies: tuple[Tally, ...]
+
+
+FlowAction = Dispatch | Abort | Finish | Report | Summary
+
+
+# --- events for Fleet: membership and lifecycle --------------------------------------------------
+
+
+@dataclass(slots=True)
+class Joined:
+    """A replica was declared or discovered. ``running`` = it was there before we looked."""
+
+    replica: Replica
+    running: bool = False
+
+
+@dataclass(slots=True)
+class Left:
+    """A replica was taken out of the fleet for good."""
+
+    replica_id: str
+
+
+@dataclass(slots=True)
+class Phase:
+    """The platform saw a replica's life move: launched, load began, loaded."""
+
+    replica_id: str
+    phase: State  # STARTING, LOADING or WARMING
+
+
+@dataclass(slots=True)
+class Exited:
+    """A replica's process ended."""
+
+    replica_id: str
+    kind: Kind = Kind.EXITED  # OUT_OF_MEMORY where the kernel was the witness
+
+
+@dataclass(slots=True)
+class SpotNotice:
+    """The platform will take this replica's host away."""
+
+    replica_id: str
+    lead: int
+
+
+@dataclass(slots=True)
+class CanaryResult:
+    """A canary came back, or did not. ``None`` = unknown, and unknown is not a failure."""
+
+    replica_id: str
+    verdict: str  # pass, fail, wrong, slow, timeout, unknown
+    latency: int = 0
+    running: int | None = None  # requests in the engine while it ran
+    progress: bool | None = None  # whether user tokens moved while it ran
+    incarnation: int = 0  # of the process that was asked, as RunCanary named it
+
+
+@dataclass(slots=True)
+class Seen:
+    """Passive evidence of a gateway: its reports and summaries, forwarded as they are."""
+
+    actions: tuple[Report | Summary, ...]
+
+
+@dataclass(slots=True)
+class DrainAsked:
+    """An operator or a rollout wants this replica empty."""
+
+    replica_id: str
+    reason: str
+
+
+FleetEvent = Joined | Left | Phase | Exited | SpotNotice | CanaryResult | Seen | DrainAsked | Tick
+
+
+# --- actions of Fleet ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RunCanary:
+    """Ask this replica the known question on the real path; report CanaryResult."""
+
+    replica_id: str
+    model: str
+    deadline: int  # ns from now
+    incarnation: int  # to be given back: answers of an earlier process do not count
+
+
+@dataclass(slots=True)
+class Launch:
+    """Start, or start again, this replica's engine after a delay."""
+
+    replica_id: str
+    delay: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Stop:
+    """End this replica's engine."""
+
+    replica_id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Move:
+    """Cut what still runs there; report each attempt as Ended with kind DRAINED."""
+
+    model: str
+    replica_id: str
+
+
+@dataclass(slots=True)
+class Publish:
+    """Send the new view to all gateways."""
+
+    view: FleetView
+
+
+@dataclass(slots=True)
+class Notice:
+    """A fact for people: state changes, held ejections, panic. Never acted on by a driver."""
+
+    at: int
+    model: str
+    replica_id: str
+    what: str
+    reason: str
+    failure_class: Class | None = None
+
+
+FleetAction = RunCanary | Launch | Stop | Move | Publish | Notice
+
+__all__ = [
+    "Abort",
+    "Arrived",
+    "CanaryResult",
+    "ClientGone",
+    "Dispatch",
+    "DrainAsked",
+    "Ended",
+    "Exited",
+    "Finish",
+    "FirstContent",
+    "FleetAction",
+    "FleetEvent",
+    "FleetView",
+    "FlowAction",
+    "FlowEvent",
+    "Joined",
+    "Launch",
+    "Left",
+    "LoadReported",
+    "Move",
+    "Notice",
+    "Phase",
+    "Publish",
+    "ReplicaView",
+    "Report",
+    "RequestId",
+    "RunCanary",
+    "Seen",
+    "Silent",
+    "SpotNotice",
+    "Stop",
+    "Summary",
+    "Tally",
+    "Tick",
+    "ViewChanged",
+]

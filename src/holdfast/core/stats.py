@@ -1,0 +1,399 @@
+"""What policies remember of many samples, in bounded space and without keeping the samples.
+
+Each class answers one question: how large is it lately (``Ewma``, ``PeakEwma``), how is it spread
+(``QuantileSketch``, ``Moments``), how often lately (``RateWindow``, ``OutcomeWindow``), has it
+moved away from what it was (``Cusum``). None reads a clock: ``now`` is integer nanoseconds, and a
+``now`` that steps back is read as "no time has passed". What many gateways count apart merges.
+
+Rejected: fixed histogram buckets (their error depends on guessing the range of latencies before
+seeing an engine) and reservoirs of samples (they draw random numbers and lose the far tail, which
+is the only part a deadline needs).
+"""
+
+from collections.abc import Mapping
+from math import ceil, exp, isfinite, log, log2, sqrt
+from typing import Any, Final, Self
+
+from holdfast.core.types import Decision, nanos, require
+
+# ruff: noqa: SLF001 - merging reads the other object's state, which is of the same class
+
+_INFINITE: Final = float("inf")
+_SMALLEST: Final = 1e-9  # up to this a sketch counts a zero: no duration or rate is that small
+_ZERO_BIN: Final = -(2**62)  # so low that gamma to its power underflows to exactly 0.0
+
+
+class Ewma:
+    """Mean of all samples, each weighing half as much per half-life of age.
+
+    Weights count samples, not time, so that several samples at one instant all count.
+    """
+
+    __slots__ = ("_decay", "_last", "_weight", "value")
+
+    def __init__(self, halflife_s: float) -> None:
+        require(halflife_s > 0, "ewma.halflife_s", f"is {halflife_s}", "use a positive half-life")
+        self._decay = -log(2.0) / nanos(halflife_s)
+        self._last = 0
+        self._weight = 0.0
+        self.value: float | None = None  # None = no sample yet
+
+    def add(self, value: float, now: int) -> None:
+        """Take one sample into the mean."""
+        _require_finite(value)
+        known = self.value
+        if known is None:
+            self.value, self._weight, self._last = float(value), 1.0, now
+            return
+        if now > self._last:
+            self._weight *= exp((now - self._last) * self._decay)
+            self._last = now
+        self._weight += 1.0
+        self.value = known + (value - known) / self._weight
+
+
+class PeakEwma:
+    """A level that jumps up at once and comes down slowly: pessimism with a memory.
+
+    A plain mean needs many slow answers before it admits that a replica became slow; by then they
+    have all been sent there.
+    """
+
+    __slots__ = ("_decay", "_last", "value")
+
+    def __init__(self, decay_s: float = 10.0) -> None:
+        require(decay_s > 0, "peak_ewma.decay_s", f"is {decay_s}", "use a positive time constant")
+        self._decay = -1.0 / nanos(decay_s)
+        self._last = 0
+        self.value: float | None = None  # None = unknown: neither fast nor slow
+
+    def observe(self, value: float, now: int) -> None:
+        """Rise to a larger sample at once; else move toward it with the time since the last."""
+        known = self.value
+        elapsed = now - self._last
+        if elapsed > 0:
+            self._last = now
+            if known is not None and value < known:
+                value += (known - value) * exp(elapsed * self._decay)
+            self.value = value
+        elif known is None or value > known:
+            self.value = value
+
+    def penalise(self, floor: float, now: int) -> None:
+        """Hold the level at ``floor`` at least, from now on. Never lowers it."""
+        known = self.value
+        if known is None or floor > known:
+            self.value = floor
+            self._last = max(self._last, now)
+
+
+class _Range:
+    """The smallest and the largest sample so far; ``None`` before the first."""
+
+    __slots__ = ("_high", "_low")
+    _high: float
+    _low: float
+
+    @property
+    def minimum(self) -> float | None:
+        return None if self._low > self._high else self._low
+
+    @property
+    def maximum(self) -> float | None:
+        return None if self._low > self._high else self._high
+
+
+class QuantileSketch(_Range):
+    """Counts in bins whose width grows with the value: any quantile within a relative error.
+
+    When more than ``bins_max`` bins are open the lowest eighth is folded into the next one up:
+    the error of the low quantiles grows, that of the high ones, which deadlines use, does not.
+    Negative samples count as zero: a duration below zero is a clock that stepped.
+    """
+
+    __slots__ = ("_bins", "_gamma", "_scale", "bins_max", "count", "relative_accuracy")
+
+    def __init__(self, relative_accuracy: float = 0.01, bins_max: int = 2048) -> None:
+        field, problem = "sketch.relative_accuracy", f"is {relative_accuracy}"
+        require(0 < relative_accuracy < 1, field, problem, "use a share between 0 and 1")
+        require(bins_max >= 2, "sketch.bins_max", f"is {bins_max}", "use at least 2")
+        self.relative_accuracy = relative_accuracy
+        self.bins_max = bins_max
+        self._gamma = (1 + relative_accuracy) / (1 - relative_accuracy)
+        self._scale = 1.0 / log2(self._gamma)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every sample."""
+        self._bins: dict[int, int] = {}  # bin i holds the samples in (gamma^(i-1), gamma^i]
+        self.count = 0
+        self._low, self._high = _INFINITE, -_INFINITE
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Count ``value``, ``count`` times."""
+        if _SMALLEST < value < _INFINITE:
+            index = ceil(log2(value) * self._scale)  # log2: a third of the time of log
+        else:
+            if not value < _INFINITE or value == -_INFINITE:
+                raise ValueError(f"a sample must be a finite number, not {value}")
+            value = 0.0
+            index = _ZERO_BIN
+        if index in self._bins:
+            self._bins[index] += count
+        else:
+            self._open(index, count)
+        self.count += count
+        if value > self._high:  # noqa: PLR1730 - max() costs three times as much here
+            self._high = value
+        if value < self._low:  # noqa: PLR1730
+            self._low = value
+
+    def quantile(self, q: float) -> float | None:
+        """The value that a share ``q`` of the samples does not exceed; ``None`` if there is none.
+
+        O(bins log bins): cache it on a hot path.
+        """
+        if not 0 <= q <= 1:
+            raise ValueError(f"a quantile lies between 0 and 1, not at {q}")
+        if self.count == 0:
+            return None
+        rank = q * self.count
+        below = self.count
+        for index in sorted(self._bins, reverse=True):  # from the top: tails are asked for most
+            below -= self._bins[index]
+            if below < rank:
+                break
+        # From the bin's lower edge, which is a float whenever one of its samples was.
+        middle = self._gamma ** (index - 1) * 2.0 * self._gamma / (self._gamma + 1.0)
+        return min(max(middle, self._low), self._high)
+
+    def merge(self, other: "QuantileSketch") -> None:
+        """Take in the samples of another sketch of the same accuracy; ``other`` is unchanged."""
+        if other.relative_accuracy != self.relative_accuracy:
+            raise ValueError(
+                f"cannot merge a sketch of accuracy {other.relative_accuracy} into one of "
+                f"{self.relative_accuracy}; build both with the same accuracy"
+            )
+        for index, count in tuple(other._bins.items()):
+            if index in self._bins:
+                self._bins[index] += count
+            else:
+                self._open(index, count)
+        self.count += other.count
+        self._low = min(self._low, other._low)
+        self._high = max(self._high, other._high)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data, in an order that does not depend on the order of the samples."""
+        return {
+            "relative_accuracy": self.relative_accuracy,
+            "bins_max": self.bins_max,
+            "count": self.count,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "bins": [[index, self._bins[index]] for index in sorted(self._bins)],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The sketch that ``to_dict`` described."""
+        sketch = cls(data["relative_accuracy"], data["bins_max"])
+        for index, count in data["bins"]:
+            sketch._open(index, count)
+        sketch.count = data["count"]
+        if sketch.count:
+            sketch._low, sketch._high = data["minimum"], data["maximum"]
+        return sketch
+
+    def _open(self, index: int, count: int) -> None:
+        self._bins[index] = count
+        if len(self._bins) > self.bins_max:
+            # An eighth at once, so that a stream of ever new values does not sort on each one.
+            lowest = sorted(self._bins)[: max(1, self.bins_max // 8) + 1]
+            for folded in lowest[:-1]:
+                self._bins[lowest[-1]] += self._bins.pop(folded)
+
+
+class Moments(_Range):
+    """Mean, variance and range in one pass (Welford): no squares of large numbers to cancel."""
+
+    __slots__ = ("_squares", "count", "mean")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self._squares = 0.0  # sum of squared distances from the mean
+        self._low, self._high = _INFINITE, -_INFINITE
+
+    def add(self, value: float) -> None:
+        """Take one sample in."""
+        _require_finite(value)
+        self.count += 1
+        distance = value - self.mean
+        self.mean += distance / self.count
+        self._squares += distance * (value - self.mean)
+        self._low = min(self._low, value)
+        self._high = max(self._high, value)
+
+    def merge(self, other: "Moments") -> None:
+        """Take in the samples another has seen; ``other`` is unchanged."""
+        if other.count == 0:
+            return
+        count = self.count + other.count
+        distance = other.mean - self.mean
+        self._squares += other._squares + distance * distance * self.count * other.count / count
+        self.mean += distance * other.count / count
+        self.count = count
+        self._low = min(self._low, other._low)
+        self._high = max(self._high, other._high)
+
+    @property
+    def variance(self) -> float | None:
+        """Unbiased sample variance; ``None`` below two samples, where it says nothing."""
+        return None if self.count < 2 else self._squares / (self.count - 1)
+
+    @property
+    def sd(self) -> float | None:
+        """Standard deviation, in the unit of the samples."""
+        variance = self.variance
+        return None if variance is None else sqrt(variance)
+
+
+class Cusum:
+    """Two-sided cumulative sum on a frozen baseline: small lasting shifts add up, noise does not.
+
+    The baseline must not follow the samples, or a slow drift would teach it that drift is normal.
+    With the defaults a shift of half a standard deviation is caught after some 80 samples, and a
+    false alarm comes about once in a hundred thousand.
+    """
+
+    __slots__ = ("_alarm", "_sd", "_slack", "_threshold", "high", "low", "mean", "samples")
+
+    def __init__(self, mean: float, sd: float, slack: float = 0.25, threshold: float = 20) -> None:
+        require(isfinite(mean), "cusum.mean", f"is {mean}", "use the baseline's finite mean")
+        require(0 < sd < _INFINITE, "cusum.sd", f"is {sd}", "use the baseline's deviation")
+        require(slack >= 0, "cusum.slack", f"is {slack}", "use half the shift to catch, in sd")
+        require(threshold > 0, "cusum.threshold", f"is {threshold}", "use a positive sum, in sd")
+        self.mean = mean
+        self._sd = sd
+        self._slack = slack
+        self._threshold = threshold
+        self._alarm: Decision | None = None
+        self.high = self.low = 0.0
+        self.samples = 0
+
+    def add(self, x: float) -> Decision | None:
+        """Weigh one sample; once fired, every call returns that alarm until ``reset()``."""
+        _require_finite(x)
+        self.samples += 1
+        if self._alarm is not None:
+            return self._alarm
+        distance = (x - self.mean) / self._sd
+        self.high = max(0.0, self.high + distance - self._slack)
+        self.low = max(0.0, self.low - distance - self._slack)
+        if self.high > self._threshold:
+            self._alarm = self._fire("up", self.high)
+        elif self.low > self._threshold:
+            self._alarm = self._fire("down", self.low)
+        return self._alarm
+
+    def reset(self) -> None:
+        """Start over on the same baseline: the cause was found, or the replica replaced."""
+        self._alarm = None
+        self.high = self.low = 0.0
+        self.samples = 0
+
+    def _fire(self, direction: str, total: float) -> Decision:
+        what = f"drifted {direction} from mean {self.mean:.6g}: cumulative sum {total:.1f} sd"
+        return Decision(True, f"{what} after {self.samples} samples, limit {self._threshold:.6g}")
+
+
+class RateWindow:
+    """How many in the last ``span_s``, in coarse buckets that expire one at a time.
+
+    The oldest bucket leaves whole, so the total covers between ``span - span/buckets`` and
+    ``span``: it never counts anything older than the span.
+    """
+
+    __slots__ = ("_buckets", "_counts", "_end", "_slot", "_tick", "_total", "_width")
+
+    def __init__(self, span_s: float, buckets: int = 10) -> None:
+        require(span_s > 0, "rate_window.span_s", f"is {span_s}", "use a positive span")
+        require(buckets >= 1, "rate_window.buckets", f"is {buckets}", "use at least one bucket")
+        self._width = max(1, nanos(span_s) // buckets)
+        self._buckets = buckets
+        self._counts = [0] * buckets
+        self._tick = 0  # number of the current bucket since time zero
+        self._slot = 0  # its place in the ring: tick % buckets
+        self._end = self._width  # when it closes
+        self._total = 0
+
+    def add(self, now: int, n: int = 1) -> None:
+        """Count ``n`` at ``now``."""
+        if now >= self._end:
+            self._advance(now // self._width)
+        self._counts[self._slot] += n
+        self._total += n
+
+    def total(self, now: int) -> int:
+        """How many were counted in the span that ends at ``now``."""
+        if now >= self._end:
+            self._advance(now // self._width)
+        return self._total
+
+    def merge(self, other: "RateWindow") -> None:
+        """Add what another window of the same shape counted; ``other`` is unchanged."""
+        if (other._width, other._buckets) != (self._width, self._buckets):
+            raise ValueError("cannot merge rate windows of different span or buckets")
+        if other._tick > self._tick:
+            self._advance(other._tick)
+        for tick in range(other._tick - self._buckets + 1, other._tick + 1):
+            if tick > self._tick - self._buckets:
+                slot = tick % self._buckets
+                self._counts[slot] += other._counts[slot]
+                self._total += other._counts[slot]
+
+    def _advance(self, tick: int) -> None:
+        for expired in range(max(self._tick, tick - self._buckets) + 1, tick + 1):
+            slot = expired % self._buckets
+            self._total -= self._counts[slot]
+            self._counts[slot] = 0
+        self._tick = tick
+        self._slot = tick % self._buckets
+        self._end = (tick + 1) * self._width
+
+
+class OutcomeWindow:
+    """The last ``size`` outcomes, failed or not; the oldest leaves when a new one comes."""
+
+    __slots__ = ("_next", "_ring", "count", "failures", "size")
+
+    def __init__(self, size: int) -> None:
+        require(size >= 1, "outcome_window.size", f"is {size}", "use at least one outcome")
+        self.size = size
+        self._ring = bytearray(size)
+        self._next = self.count = self.failures = 0
+
+    def add(self, failed: bool) -> None:
+        """Remember one outcome."""
+        at = self._next
+        ring = self._ring
+        self.failures += failed - ring[at]  # a slot never used holds 0
+        ring[at] = failed
+        if self.count < self.size:
+            self.count += 1
+        at += 1
+        self._next = at if at < self.size else 0
+
+    def clear(self) -> None:
+        """Forget all outcomes."""
+        self._ring = bytearray(self.size)
+        self._next = self.count = self.failures = 0
+
+
+def _require_finite(value: float) -> None:
+    if not isfinite(value):
+        raise ValueError(f"a sample must be a finite number, not {value}")
+
+
+__all__ = ["Cusum", "Ewma", "Moments", "OutcomeWindow", "PeakEwma", "QuantileSketch", "RateWindow"]

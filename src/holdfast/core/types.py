@@ -1,0 +1,154 @@
+"""The nouns that every policy shares: time, requests, replicas.
+
+What may live here: values that at least two policies exchange. No behaviour beyond validation.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Final
+
+SECOND: Final = 1_000_000_000  # all core time is integer nanoseconds: exact, ordered, replayable
+MILLISECOND: Final = 1_000_000
+
+
+def nanos(seconds: float) -> int:
+    """Seconds, as people write them in configs, to the integer time of the core."""
+    return round(seconds * SECOND)
+
+
+def seconds(duration: int) -> float:
+    """Core time back to seconds, for people and for rates."""
+    return duration / SECOND
+
+
+class ConfigError(ValueError):
+    """A policy was given values that cannot work; names the field and the fix."""
+
+    def __init__(self, field: str, problem: str, fix: str) -> None:
+        super().__init__(f"{field}: {problem}; {fix}")
+        self.field = field
+        self.problem = problem
+        self.fix = fix
+
+
+def require(condition: bool, field: str, problem: str, fix: str) -> None:
+    """Refuse a config value: every frozen config calls this from ``__post_init__``."""
+    if not condition:
+        raise ConfigError(field, problem, fix)
+
+
+class Priority(IntEnum):
+    """Who goes first when there is not enough for all. Lower is more urgent."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+class State(StrEnum):
+    """A replica's life, per model. The transitions are the table in ``health.py``."""
+
+    STARTING = "starting"
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    SUSPECT = "suspect"
+    QUARANTINED = "quarantined"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+@dataclass(slots=True, frozen=True)
+class Replica:
+    """One engine unit holding one model: what is declared about it, never how it feels."""
+
+    id: str
+    model: str
+    revision: str = "1"
+    zone: str = "zone-a"
+    region: str = "region-a"
+    slots: int = 0  # requests it runs at once; 0 = not declared, only the adaptive limit holds
+    weight: float = 1.0  # relative capacity within its pool
+
+    def __post_init__(self) -> None:
+        require(bool(self.id), "replica.id", "is empty", "give every replica a unique name")
+        require(bool(self.model), "replica.model", "is empty", "name the model it serves")
+        require(self.slots >= 0, "replica.slots", f"is {self.slots}", "use 0 for undeclared")
+        require(self.weight > 0, "replica.weight", f"is {self.weight}", "use a positive weight")
+
+
+class Request:
+    """What one client asked for. Read-only for policies; a plain slotted class for speed."""
+
+    __slots__ = (
+        "arrived",
+        "continuable",
+        "deadline",
+        "hedgeable",
+        "id",
+        "max_tokens",
+        "model",
+        "prefix",
+        "priority",
+        "prompt_tokens",
+        "session",
+        "tenant",
+    )
+
+    def __init__(
+        self,
+        id: int | str,  # noqa: A002
+        model: str,
+        *,
+        arrived: int,
+        deadline: int = 0,
+        prompt_tokens: int = 0,
+        max_tokens: int = 0,
+        tenant: str = "default",
+        priority: Priority = Priority.INTERACTIVE,
+        prefix: tuple[int, ...] = (),
+        session: str = "",
+        hedgeable: bool = True,
+        continuable: bool = True,
+    ) -> None:
+        self.id = id
+        self.model = model
+        self.arrived = arrived
+        self.deadline = deadline  # absolute; 0 = the flow's default for the whole request
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens  # what to reserve; 0 = the client did not say
+        self.tenant = tenant
+        self.priority = priority
+        self.prefix = prefix  # block hashes of the prompt, longest prefix first block first
+        self.session = session
+        self.hedgeable = hedgeable  # False where a second execution would have an effect
+        self.continuable = continuable  # False for n > 1, logprobs, tools, guided decoding …
+
+    def __repr__(self) -> str:
+        return f"Request({self.id!r}, {self.model!r}, tenant={self.tenant!r})"
+
+
+@dataclass(slots=True, frozen=True)
+class Decision:
+    """A yes or no with its reason: decisions are returned with reasons, always."""
+
+    allowed: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+__all__ = [
+    "MILLISECOND",
+    "SECOND",
+    "ConfigError",
+    "Decision",
+    "Priority",
+    "Replica",
+    "Request",
+    "State",
+    "nanos",
+    "require",
+    "seconds",
+]

@@ -1,0 +1,852 @@
+import json
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from holdfast.core.drain import DrainConfig
+from holdfast.core.ejection import EjectionConfig
+from holdfast.core.failure import Class, Kind
+from holdfast.core.fleet import Fleet
+from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.health import HealthConfig
+from holdfast.core.messages import (
+    CanaryResult,
+    DrainAsked,
+    Exited,
+    FleetView,
+    Joined,
+    Launch,
+    Left,
+    Move,
+    Notice,
+    Phase,
+    Publish,
+    Report,
+    RunCanary,
+    Seen,
+    SpotNotice,
+    Stop,
+    Summary,
+    Tally,
+    Tick,
+)
+from holdfast.core.types import MILLISECOND, SECOND, Replica, State, nanos
+
+START = 100 * SECOND
+STEP = 200 * MILLISECOND
+
+
+class Control:
+    """Drives one fleet as the control loop does; replicas answer canaries as they are told to."""
+
+    def __init__(self, *names: str, joined: bool = True, **config) -> None:
+        self.fleet = Fleet(FleetConfig(**config), Random)
+        self.now = START
+        self.published: list[FleetView] = []
+        self.answers: dict[str, str | None] = {}  # others pass; None: no answer yet
+        if joined:
+            for name in names:
+                self.join(name)
+            self.wait(1.0)
+            self.wait(31.0, every=SECOND)  # slow starts are over
+
+    # what happens
+
+    def tell(self, event) -> list:
+        actions = self.fleet.handle(event, self.now)
+        self.published += [a.view for a in actions if isinstance(a, Publish)]
+        return actions
+
+    def join(self, name: str, *, running: bool = True, model: str = "m", **declared) -> list:
+        return self.tell(Joined(Replica(name, model, **declared), running))
+
+    def phase(self, name: str, *phases: State) -> list:
+        return [action for phase in phases for action in self.tell(Phase(name, phase))]
+
+    def canary(self, name: str, verdict: str, **kwargs) -> list:
+        """A canary's answer, of the process that runs there now."""
+        life = self.fleet.members[name].health.incarnation
+        return self.tell(CanaryResult(name, verdict, incarnation=life, **kwargs))
+
+    def seen(self, *actions) -> list:
+        return self.tell(Seen(actions))
+
+    def tally(self, name: str, successes=0, failures=0, backpressure=0, inflight=0) -> list:
+        told = Tally("m", name, successes, failures, backpressure, inflight, 0)
+        return self.seen(Summary((told,)))
+
+    def breaker_opened(self, name: str) -> list:
+        return self.seen(Report("m", name, "open", "5 failures in a row"))
+
+    def tick(self) -> list:
+        """One tick, and the canaries it asks for answered at once."""
+        actions = self.tell(Tick())
+        for action in [a for a in actions if isinstance(a, RunCanary)]:
+            answer = self.answers.get(action.replica_id, "pass")
+            if answer is not None:
+                life = action.incarnation
+                actions += self.tell(CanaryResult(action.replica_id, answer, incarnation=life))
+        return actions
+
+    def wait(self, delay_s: float, every: int = STEP) -> list:
+        actions, until = [], self.now + nanos(delay_s)
+        while self.now < until:
+            self.now = min(self.now + every, until)
+            actions += self.tick()
+        return actions
+
+    def after(self, delay_s: float) -> "Control":
+        self.now += nanos(delay_s)
+        return self
+
+    # what is seen
+
+    def state(self, name: str) -> State:
+        return self.fleet.members[name].health.state
+
+    def states(self) -> list[State]:
+        return [member.health.state for member in self.fleet.members.values()]
+
+    def share(self, name: str) -> float:
+        """As gateways were last told."""
+        return next(v.share for v in self.published[-1].replicas if v.replica.id == name)
+
+    def firm(self, name: str) -> bool:
+        return next(v.firm for v in self.published[-1].replicas if v.replica.id == name)
+
+
+def all_of(actions: list, kind: type) -> list:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def notices(actions: list, what: str | None = None) -> list[Notice]:
+    return [n for n in all_of(actions, Notice) if what in (None, n.what)]
+
+
+# --- from declared to ready ----------------------------------------------------------------------
+
+
+def test_a_declared_replica_is_launched_and_gets_no_traffic_yet():
+    control = Control(joined=False)
+    actions = control.join("r1", running=False)
+    assert all_of(actions, Launch) == [Launch("r1", 0, "declared")]
+    assert control.state("r1") is State.STARTING
+    assert control.share("r1") == 0.0
+
+
+def test_a_replica_is_admitted_by_a_right_answer_and_by_nothing_less():
+    control = Control(joined=False)
+    control.answers["r1"] = None
+    control.join("r1", running=False)
+    told = control.phase("r1", State.STARTING, State.LOADING, State.WARMING)
+    assert [n.what for n in notices(told)] == ["loading", "warming"]
+    (canary,) = all_of(control.wait(0.2), RunCanary)
+    assert (canary.replica_id, canary.model) == ("r1", "m")
+    assert control.state("r1") is State.WARMING
+    assert control.share("r1") == 0.0
+    (notice,) = notices(control.canary("r1", "pass"))
+    assert (notice.replica_id, notice.what) == ("r1", "ready")
+    assert control.share("r1") > 0.0
+
+
+def test_a_replica_that_was_there_before_is_not_launched_but_has_to_answer_too():
+    control = Control(joined=False)
+    actions = control.join("r1", running=True)
+    assert all_of(actions, Launch) == []
+    assert control.state("r1") is State.WARMING
+    control.wait(0.2)
+    assert control.state("r1") is State.READY
+
+
+def test_a_second_replica_of_the_same_name_is_refused_by_name():
+    control = Control("r1")
+    with pytest.raises(ValueError, match="'r1' joined twice"):
+        control.join("r1")
+
+
+def test_a_replica_taken_out_is_no_longer_told_of():
+    control = Control("r1", "r2")
+    (notice,) = notices(control.tell(Left("r1")))
+    assert (notice.replica_id, notice.what) == ("r1", "left")
+    assert [view.replica.id for view in control.published[-1].replicas] == ["r2"]
+
+
+def test_news_of_replicas_that_are_not_here_is_ignored():
+    control = Control("r1")
+    for event in (
+        Left("r9"),
+        Phase("r9", State.LOADING),
+        Exited("r9"),
+        SpotNotice("r9", SECOND),
+        CanaryResult("r9", "wrong"),
+        DrainAsked("r9", "rollout"),
+        Seen((Report("m", "r9", "open", "x"), Summary((Tally("m", "r9", 1, 0, 0, 0, 0),)))),
+    ):
+        assert control.tell(event) == []
+
+
+def test_a_load_that_takes_too_long_is_given_up_and_begun_anew():
+    control = Control(joined=False, health=HealthConfig(load_timeout_s=60.0))
+    control.join("r1", running=False)
+    control.phase("r1", State.STARTING, State.LOADING)
+    assert all_of(control.wait(59.0, every=SECOND), Stop) == []
+    actions = control.wait(2.0)
+    (dead,) = notices(actions, "dead")
+    assert dead.failure_class is Class.LOADING
+    assert dead.reason == "was not admitted within its loading time (stuck while loading)"
+    assert all_of(actions, Stop) == [Stop("r1", "load_stalled")]
+    assert all_of(actions, Launch) == [Launch("r1", SECOND, "load_stalled")]
+    assert control.state("r1") is State.STARTING
+
+
+def test_a_replica_that_loads_but_never_answers_right_is_stuck_too():
+    control = Control(joined=False, health=HealthConfig(load_timeout_s=20.0))
+    control.answers["r1"] = "fail"
+    control.join("r1", running=False)
+    control.phase("r1", State.WARMING)
+    actions = control.wait(21.0)
+    assert "stuck while warming" in notices(actions, "dead")[0].reason
+    assert len(all_of(actions, Launch)) == 1
+
+
+def test_waiting_for_a_launch_is_not_loading():
+    control = Control(
+        joined=False,
+        health=HealthConfig(load_timeout_s=5.0),
+        launch_backoff_s=60.0,
+        launch_backoff_max_s=60.0,
+    )
+    control.join("r1", running=False)
+    control.tell(Exited("r1"))
+    assert all_of(control.wait(64.0, every=SECOND), Launch) == []
+    assert len(all_of(control.wait(2.0), Launch)) == 1
+
+
+# --- canaries ------------------------------------------------------------------------------------
+
+
+def test_a_ready_replica_is_asked_every_few_seconds_with_jitter():
+    control = Control("r1")
+    asked = []
+    for _ in range(300):
+        control.after(0.2)
+        if all_of(control.tick(), RunCanary):
+            asked.append(control.now)
+    gaps = [(later - earlier) / SECOND for earlier, later in pairwise(asked)]
+    assert 8 <= len(gaps) <= 15
+    assert min(gaps) >= 3.9
+    assert max(gaps) <= 6.3
+    assert len(set(gaps)) > 1
+
+
+def test_one_canary_at_a_time():
+    control = Control("r1")
+    control.answers["r1"] = None
+    assert len(all_of(control.wait(60.0), RunCanary)) == 1
+
+
+def test_a_canary_on_a_busy_replica_gets_more_time_within_a_bound():
+    control = Control("r1", canary_deadline_s=5.0, canary_deadline_max_s=12.0)
+    deadlines = []
+    for inflight in (0, 16, 1000):
+        control.tally("r1", successes=1, inflight=inflight)
+        (canary,) = all_of(control.wait(6.5), RunCanary)[:1]
+        deadlines.append(canary.deadline)
+    assert deadlines == [5 * SECOND, 10 * SECOND, 12 * SECOND]
+
+
+def test_a_failing_canary_makes_a_suspect_with_a_tenth_of_its_share():
+    control = Control("r1", "r2", "r3")
+    (notice,) = notices(control.canary("r1", "fail"))
+    assert (notice.what, notice.reason) == ("suspect", "a canary got no answer")
+    assert control.share("r1") == pytest.approx(0.1)
+    assert control.share("r2") == 1.0
+
+
+def test_a_suspect_that_keeps_failing_is_quarantined_and_asked_on():
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = "fail"
+    actions = control.canary("r1", "fail") + control.wait(5.0)
+    assert [n.what for n in notices(actions) if n.replica_id] == ["suspect", "quarantined"]
+    assert control.share("r1") == 0.0
+    assert not control.firm("r1")
+    assert [c for c in all_of(control.wait(3.0), RunCanary) if c.replica_id == "r1"]
+
+
+def test_a_suspect_that_passes_again_is_ready_again_and_starts_slowly():
+    control = Control("r1", "r2", "r3")
+    control.canary("r1", "fail")
+    control.wait(4.0)
+    assert control.state("r1") is State.READY
+    assert control.share("r1") < 0.5
+
+
+def test_a_quarantined_replica_comes_back_after_enough_right_answers():
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = "fail"
+    control.canary("r1", "fail")
+    control.wait(5.0)
+    assert control.state("r1") is State.QUARANTINED
+    control.answers["r1"] = "pass"
+    control.wait(10.0)
+    assert control.state("r1") is State.READY
+
+
+def test_a_quarantine_without_recovery_ends_in_a_new_process():
+    control = Control("r1", "r2", "r3", relaunch_after_s=30.0)
+    control.answers["r1"] = "fail"
+    actions = control.canary("r1", "fail") + control.wait(40.0)
+    assert len(all_of(actions, Stop)) == 1
+    (launch,) = all_of(actions, Launch)
+    assert (launch.replica_id, launch.delay) == ("r1", SECOND)
+    assert control.state("r1") is State.STARTING
+
+
+def test_an_answer_of_an_earlier_process_does_not_count():
+    control = Control("r1", "r2")
+    control.tell(Exited("r1"))
+    control.phase("r1", State.WARMING)
+    assert control.tell(CanaryResult("r1", "pass", incarnation=0)) == []
+    assert control.state("r1") is State.WARMING
+    control.canary("r1", "pass")
+    assert control.state("r1") is State.READY
+
+
+def test_a_doubt_about_one_asks_its_peers_at_once():
+    control = Control("r1", "r2", "r3")
+    control.wait(6.0)
+    control.canary("r1", "fail")
+    control.after(0.01)
+    asked = {canary.replica_id for canary in all_of(control.tick(), RunCanary)}
+    assert {"r2", "r3"} <= asked
+
+
+def test_slowness_makes_a_suspect_but_never_ejects():
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = "slow"
+    control.wait(60.0)
+    assert control.state("r1") is State.SUSPECT
+    assert control.share("r1") == pytest.approx(0.1)
+
+
+# --- busy, stalled, unknown ----------------------------------------------------------------------
+
+
+def test_a_canary_that_times_out_while_users_are_served_means_busy():
+    control = Control("r1", "r2", "r3")
+    for _ in range(10):
+        assert notices(control.canary("r1", "timeout", running=8, progress=True)) == []
+    assert control.state("r1") is State.READY
+
+
+def test_a_canary_that_times_out_while_nothing_moves_means_stalled():
+    control = Control("r1", "r2", "r3")
+    (notice,) = notices(control.canary("r1", "timeout", running=8, progress=False))
+    assert notice.what == "quarantined"
+    assert "8 requests running and no token emitted" in notice.reason
+
+
+@pytest.mark.parametrize("running", [0, None])
+def test_a_canary_that_times_out_on_an_idle_replica_is_a_failure(running):
+    control = Control("r1", "r2", "r3")
+    (notice,) = notices(control.canary("r1", "timeout", running=running))
+    assert (notice.what, "idle" in notice.reason) == ("suspect", True)
+
+
+@pytest.mark.parametrize("verdict", ["unknown", "busy"])
+def test_a_probe_that_cannot_be_trusted_changes_nothing(verdict):
+    control = Control("r1", "r2", "r3")
+    for _ in range(10):
+        assert control.canary("r1", verdict) == []
+    assert control.state("r1") is State.READY
+
+
+# --- wrong answers -------------------------------------------------------------------------------
+
+
+def liar(control: Control, name: str = "r1") -> list:
+    return control.canary(name, "wrong") + control.after(0.1).canary(name, "wrong")
+
+
+def test_repeated_wrong_answers_are_firm():
+    control = Control("r1", "r2", "r3")
+    assert [n.what for n in notices(liar(control))] == ["suspect", "quarantined"]
+    assert control.firm("r1")
+    assert control.share("r1") == 0.0
+
+
+def test_a_lie_is_no_suspicion_and_no_bound_holds_it():
+    control = Control("r1", "r2", ejection=EjectionConfig(share_max=0.0))
+    control.canary("r2", "pass")
+    liar(control)
+    assert control.state("r1") is State.QUARANTINED
+    assert control.firm("r1")
+
+
+def test_a_liar_is_not_readmitted_by_panic():
+    control = Control("r1", "r2", "r3", "r4")
+    liar(control)
+    for name in ("r2", "r3"):
+        control.canary(name, "timeout", running=3, progress=False)
+    control.canary("r4", "pass")
+    assert control.published[-1].panic == ("m",)
+    assert control.share("r1") == 0.0
+    assert control.share("r2") > 0.0
+
+
+def test_without_a_witness_for_the_expected_answer_the_verdict_is_held():
+    control = Control("r1", "r2", "r3")
+    control.after(60.0)  # nobody has answered lately
+    control.canary("r1", "wrong")
+    actions = control.after(0.1).canary("r1", "wrong")
+    (held,) = notices(actions, "verdict held")
+    assert "no peer gave the expected answer lately" in held.reason
+    assert control.state("r1") is State.SUSPECT
+    assert not control.firm("r1")
+
+
+def test_a_replica_without_peers_needs_no_witness():
+    control = Control("r1")
+    liar(control)
+    assert control.state("r1") is State.QUARANTINED
+
+
+def test_a_liar_that_never_served_is_held_back_without_a_witness_too():
+    control = Control("r2")
+    control.join("r1", running=True)
+    control.after(60.0)
+    control.canary("r1", "wrong")
+    actions = control.after(0.1).canary("r1", "wrong")
+    assert [n.what for n in notices(actions)] == ["verdict held"]
+    assert control.state("r1") is State.WARMING
+
+
+# --- when every canary fails ---------------------------------------------------------------------
+
+
+def test_when_every_canary_fails_at_once_the_expected_answer_is_suspect():
+    control = Control("r1", "r2", "r3")
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "wrong")
+    actions = control.wait(60.0)
+    (doubted,) = notices(actions, "canaries doubted")
+    assert (doubted.model, doubted.replica_id) == ("m", "")
+    assert State.QUARANTINED not in control.states()
+    assert all(control.share(name) > 0.0 for name in ("r1", "r2", "r3"))
+    assert control.fleet.snapshot()["doubts"] == {"m": doubted.reason}
+
+
+def test_a_doubt_is_over_when_somebody_passes():
+    control = Control("r1", "r2", "r3")
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "fail")
+    control.wait(10.0)
+    control.answers = {}
+    assert len(notices(control.wait(10.0), "canaries trusted again")) == 1
+    assert control.fleet.snapshot()["doubts"] == {}
+    control.wait(60.0)
+    assert control.states() == [State.READY] * 3
+
+
+def test_those_quarantined_on_doubtful_canaries_serve_again_though_their_state_is_held():
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = "fail"
+    control.canary("r1", "fail")
+    control.wait(5.0)
+    assert control.share("r1") == 0.0
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "fail")
+    control.wait(15.0)
+    assert control.state("r1") is State.QUARANTINED
+    assert control.share("r1") > 0.0
+    assert control.published[-1].panic == ("m",)
+
+
+def test_failures_of_an_earlier_process_raise_no_doubt():
+    control = Control("r1", "r2")
+    control.answers = {"r1": None, "r2": None}
+    control.wait(15.0)
+    control.canary("r1", "fail")
+    control.tell(Exited("r1"))
+    control.phase("r1", State.WARMING)
+    actions = control.canary("r2", "fail")
+    assert notices(actions, "canaries doubted") == []
+    assert control.state("r2") is State.SUSPECT
+
+
+def test_models_are_doubted_each_for_itself():
+    control = Control("r1", "r2")
+    for name in ("o1", "o2"):
+        control.join(name, model="other")
+    control.wait(35.0)
+    control.answers = {"r1": "fail", "r2": "fail"}
+    (doubted,) = notices(control.wait(10.0), "canaries doubted")
+    assert doubted.model == "m"
+    control.canary("o1", "fail")
+    assert control.state("o1") is State.SUSPECT
+
+
+# --- the bound on suspicion ----------------------------------------------------------------------
+
+
+def stall(control: Control, name: str) -> list:
+    return control.canary(name, "timeout", running=4, progress=False)
+
+
+def test_half_of_a_pool_may_be_out_on_suspicion_and_no_more():
+    control = Control("r1", "r2", "r3", "r4")
+    for name in ("r1", "r2", "r3"):
+        control.canary("r4", "pass")
+        stall(control, name)
+    assert control.states().count(State.QUARANTINED) == 2
+    assert control.state("r3") is State.SUSPECT
+
+
+def test_beyond_the_bound_the_pool_fails_open_and_says_so():
+    control = Control("r1", "r2", "r3", "r4")
+    for name in ("r1", "r2"):
+        control.canary("r4", "pass")
+        stall(control, name)
+    assert control.published[-1].panic == ()
+    actions = stall(control, "r3")
+    (panic,) = notices(actions, "panic")
+    assert (panic.model, panic.replica_id) == ("m", "")
+    assert "failing open" in panic.reason
+    assert control.published[-1].panic == ("m",)
+    assert [control.share(f"r{n}") for n in (1, 2, 3)] == [pytest.approx(0.1)] * 3
+    assert "held back" in control.fleet.members["r3"].health.reason
+
+
+def test_a_panic_is_over_when_enough_are_well_again():
+    control = Control("r1", "r2", "r3", "r4")
+    for name in ("r1", "r2", "r3"):
+        control.canary("r4", "pass")
+        stall(control, name)
+    actions = control.wait(30.0)
+    assert len(notices(actions, "panic over")) == 1
+    assert control.published[-1].panic == ()
+    assert control.states() == [State.READY] * 4
+
+
+def test_a_panic_ends_with_the_model_it_was_about():
+    control = Control("r1", "r2")
+    control.join("o1", model="other")
+    control.canary("r2", "pass")
+    stall(control, "r1")
+    control.canary("r1", "pass")
+    stall(control, "r2")
+    assert control.published[-1].panic == ("m",)
+    control.tell(Left("r1"))
+    control.tell(Left("r2"))
+    control.wait(2.0)
+    assert control.published[-1].panic == ()
+
+
+def test_the_dead_do_not_count_as_ejected():
+    control = Control("r1", "r2", "r3", "r4")
+    control.tell(Exited("r1"))
+    control.tell(Exited("r2"))
+    control.canary("r4", "pass")
+    stall(control, "r3")
+    assert control.state("r3") is State.QUARANTINED
+
+
+# --- what gateways have seen ---------------------------------------------------------------------
+
+
+def test_an_opened_breaker_makes_a_suspect_and_calls_its_canary():
+    control = Control("r1", "r2", "r3")
+    control.wait(6.0)
+    (notice,) = notices(control.breaker_opened("r1"))
+    assert (notice.what, notice.failure_class) == ("suspect", Class.RUNTIME)
+    assert "5 failures in a row" in notice.reason
+    asked = [canary.replica_id for canary in all_of(control.wait(1.3), RunCanary)]
+    assert "r1" in asked
+
+
+def test_repeated_openings_quarantine():
+    control = Control("r1", "r2", "r3")
+    for _ in range(3):
+        control.breaker_opened("r1")
+    assert control.state("r1") is State.QUARANTINED
+
+
+@pytest.mark.parametrize("what", ["closed", "half_open", "ladder moved"])
+def test_other_reports_say_nothing_about_a_replica(what):
+    control = Control("r1", "r2")
+    assert control.seen(Report("m", "r1", what, "x")) == []
+
+
+def test_nothing_but_backpressure_for_ten_seconds_is_not_ready():
+    control = Control("r1", "r2", "r3")
+    seen = []
+    for _ in range(11):
+        seen.append(control.state("r1"))
+        control.tally("r1", backpressure=3)
+        control.after(1.0)
+    assert seen == [State.READY] * 11
+    assert control.state("r1") is State.QUARANTINED
+    assert control.fleet.members["r1"].health.reason == "answers nothing but backpressure"
+    assert not control.firm("r1")
+
+
+def test_one_success_among_the_backpressure_is_enough():
+    control = Control("r1", "r2", "r3")
+    for second in range(30):
+        control.tally("r1", backpressure=3, successes=int(second % 8 == 0))
+        control.after(1.0)
+    assert control.state("r1") is State.READY
+
+
+def test_a_replica_back_from_its_backpressure_has_its_ten_seconds_again():
+    control = Control("r1", "r2", "r3")
+    for _ in range(12):
+        control.tally("r1", backpressure=3)
+        control.after(1.0)
+    control.wait(6.0)
+    assert control.state("r1") is State.READY  # a right answer was enough
+    control.tally("r1", backpressure=1)
+    assert control.state("r1") is State.READY
+
+
+def test_two_refusals_an_hour_apart_are_not_an_hour_of_backpressure():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", backpressure=1)
+    control.after(3600.0)
+    control.tally("r1", backpressure=1)
+    assert control.state("r1") is State.READY
+
+
+def test_users_that_are_served_show_that_somebody_listens():
+    control = Control("r1", "r2", "r3")
+    control.canary("r1", "refused")
+    control.tally("r1", successes=5)
+    control.canary("r1", "refused")
+    assert control.state("r1") is State.SUSPECT
+    control.canary("r1", "refused")
+    assert control.state("r1") is State.DEAD
+
+
+# --- ends and new beginnings ---------------------------------------------------------------------
+
+
+def test_a_process_that_exits_is_launched_again():
+    control = Control("r1", "r2")
+    actions = control.tell(Exited("r1"))
+    assert [n.what for n in notices(actions)] == ["dead", "starting"]
+    assert all_of(actions, Launch) == [Launch("r1", SECOND, "exited")]
+    assert notices(actions)[0].failure_class is Class.RUNTIME
+    assert control.share("r1") == 0.0
+
+
+def test_an_exit_while_loading_is_a_failure_of_loading():
+    control = Control(joined=False)
+    control.join("r1", running=False)
+    control.phase("r1", State.STARTING, State.LOADING)
+    actions = control.tell(Exited("r1", Kind.OUT_OF_MEMORY))
+    assert notices(actions)[0].failure_class is Class.LOADING
+    assert notices(actions)[0].reason == "its process exited (out_of_memory)"
+
+
+def test_a_crash_loop_is_launched_ever_more_slowly_up_to_a_bound():
+    control = Control("r1", launch_backoff_max_s=10.0)
+    delays = []
+    for _ in range(7):
+        (launch,) = all_of(control.tell(Exited("r1")), Launch)
+        delays.append(launch.delay // SECOND)
+    assert delays == [1, 2, 4, 8, 10, 10, 10]
+
+
+def test_a_long_life_forgives_earlier_exits():
+    control = Control("r1", launch_forgive_s=100.0)
+    for _ in range(3):
+        control.tell(Exited("r1"))
+    control.phase("r1", State.WARMING)
+    control.wait(1.0)
+    (launch,) = all_of(control.after(50.0).tell(Exited("r1")), Launch)
+    assert launch.delay == 8 * SECOND
+    control.phase("r1", State.WARMING)
+    control.wait(1.0)
+    (launch,) = all_of(control.after(101.0).tell(Exited("r1")), Launch)
+    assert launch.delay == SECOND
+
+
+def test_a_replica_that_refuses_every_connection_is_dead_and_replaced():
+    control = Control("r1", "r2", "r3")
+    control.canary("r1", "refused")
+    control.canary("r1", "refused")
+    assert control.state("r1") is State.DEAD
+    assert control.firm("r1")
+    actions = control.wait(0.2)
+    assert [type(a) for a in actions if isinstance(a, Stop | Launch)] == [Stop, Launch]
+    assert control.state("r1") is State.STARTING
+
+
+def test_the_history_of_an_earlier_process_is_void():
+    control = Control("r1", "r2", "r3")
+    liar(control)
+    control.tally("r1", inflight=48)
+    control.tell(Exited("r1"))
+    control.answers["r1"] = None
+    control.phase("r1", State.WARMING)
+    (canary,) = all_of(control.wait(0.2), RunCanary)[:1]
+    assert (canary.replica_id, canary.deadline) == ("r1", 5 * SECOND)
+    control.canary("r1", "pass")
+    assert control.state("r1") is State.READY
+    assert not control.firm("r1")
+
+
+# --- leaving -------------------------------------------------------------------------------------
+
+
+def test_a_drained_replica_gets_no_new_work_and_stops_when_it_is_empty():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    (notice,) = notices(control.tell(DrainAsked("r1", "rollout")))
+    assert (notice.what, notice.reason) == ("draining", "drains (rollout)")
+    assert control.share("r1") == 0.0
+    assert all_of(control.wait(5.0), Stop) == []
+    control.tally("r1", successes=2, inflight=0)
+    actions = control.wait(0.4)
+    (stop,) = all_of(actions, Stop)
+    assert (stop.replica_id, stop.reason) == ("r1", "nothing in flight; rollout")
+    assert control.state("r1") is State.STOPPED
+    assert all_of(control.wait(120.0, every=SECOND), Launch | Stop) == []
+
+
+def test_what_is_left_at_the_deadline_is_moved_and_then_it_stops():
+    control = Control("r1", "r2", drain=DrainConfig(deadline_s=30.0, move_s=10.0))
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(DrainAsked("r1", "rollout"))
+    assert all_of(control.wait(29.0), Move | Stop) == []
+    actions = control.wait(2.0)
+    assert [type(a) for a in actions if isinstance(a, Move | Stop)] == [Move, Stop]
+    assert all_of(actions, Move) == [Move("m", "r1")]
+
+
+def test_a_drained_replica_that_exits_is_not_launched_again():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(DrainAsked("r1", "rollout"))
+    assert all_of(control.tell(Exited("r1")), Launch) == []
+    assert control.state("r1") is State.DEAD
+    assert all_of(control.wait(120.0, every=SECOND), Launch | Stop) == []
+
+
+def test_a_stopped_replica_that_exits_late_is_not_launched_again():
+    control = Control("r1", "r2")
+    control.tell(DrainAsked("r1", "rollout"))
+    control.wait(0.4)
+    assert control.state("r1") is State.STOPPED
+    assert all_of(control.tell(Exited("r1")), Launch) == []
+
+
+def test_a_stopped_replica_cannot_be_drained_again():
+    control = Control("r1", "r2")
+    control.tell(DrainAsked("r1", "rollout"))
+    control.wait(0.4)
+    assert control.tell(DrainAsked("r1", "again")) == []
+    assert all_of(control.wait(60.0, every=SECOND), Move | Stop) == []
+
+
+def test_a_second_request_to_drain_changes_nothing():
+    control = Control("r1", "r2", drain=DrainConfig(deadline_s=30.0))
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(DrainAsked("r1", "rollout"))
+    control.wait(20.0)
+    control.tell(DrainAsked("r1", "again"))
+    assert len(all_of(control.wait(12.0), Move)) == 1
+
+
+def test_a_replica_that_still_loads_can_be_drained_at_once():
+    control = Control(joined=False)
+    control.join("r1", running=False)
+    control.phase("r1", State.LOADING)
+    control.tell(DrainAsked("r1", "scaled down"))
+    assert len(all_of(control.wait(0.2), Stop)) == 1
+    assert control.state("r1") is State.STOPPED
+
+
+def test_a_spot_notice_drains():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    (notice,) = notices(control.tell(SpotNotice("r1", 120 * SECOND)))
+    assert notice.what == "draining"
+    assert control.share("r1") == 0.0
+    assert len(all_of(control.wait(31.0), Move)) == 1
+
+
+def test_a_host_that_was_taken_away_is_replaced():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(SpotNotice("r1", 120 * SECOND))
+    control.tell(SpotNotice("r1", 60 * SECOND))
+    assert len(all_of(control.tell(Exited("r1")), Launch)) == 1
+    assert control.state("r1") is State.STARTING
+
+
+def test_a_drain_asked_for_after_a_spot_notice_still_means_not_to_come_back():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(SpotNotice("r1", 120 * SECOND))
+    control.tell(DrainAsked("r1", "scaled down"))
+    assert all_of(control.tell(Exited("r1")), Launch) == []
+
+
+# --- what gateways are told ----------------------------------------------------------------------
+
+
+def test_a_new_view_is_published_whenever_a_state_moves_and_versions_grow():
+    control = Control("r1", "r2", "r3")
+    before = control.published[-1].version
+    actions = control.canary("r1", "fail")
+    assert isinstance(actions[-1], Publish)
+    assert actions[-1].view.version == before + 1
+    versions = [view.version for view in control.published]
+    assert versions == sorted(versions)
+
+
+def test_an_unchanged_view_is_repeated_so_that_gateways_do_not_doubt_control():
+    control = Control("r1", "r2", heartbeat_s=2.0)
+    control.published = []
+    control.wait(20.0)
+    assert 9 <= len(control.published) <= 11
+    assert len({view.version for view in control.published}) == 1
+
+
+def test_a_slow_start_is_published_step_by_step():
+    control = Control("r1", joined=False)
+    control.join("r1")
+    control.wait(0.2)
+    shares = []
+    for _ in range(32):
+        control.wait(1.0)
+        shares.append(control.share("r1"))
+    assert shares == sorted(shares)
+    assert shares[0] < 0.2
+    assert shares[14] == pytest.approx(0.1 + 0.9 * 15 / 30, abs=0.05)
+    assert shares[-1] == 1.0
+
+
+def test_nothing_is_published_of_an_empty_fleet():
+    control = Control(joined=False)
+    assert control.wait(10.0) == []
+    assert control.fleet.snapshot()["version"] == 0
+
+
+def test_a_snapshot_is_plain_data():
+    control = Control("r1", "r2", "r3")
+    control.canary("r1", "fail")
+    shot = json.loads(json.dumps(control.fleet.snapshot()))
+    assert shot["replicas"]["r1"]["state"] == "suspect"
+    assert shot["replicas"]["r1"]["share"] == pytest.approx(0.1)
+    assert shot["replicas"]["r2"]["zone"] == "zone-a"
+    assert (shot["panic"], shot["doubts"]) == ({}, {})
+
+
+def test_the_same_events_cause_the_same_actions():
+    def run() -> str:
+        control = Control("r1", "r2", "r3")
+        control.answers = {"r1": "fail"}
+        actions = control.wait(90.0) + control.tell(Exited("r2")) + control.wait(30.0)
+        return repr(actions)
+
+    assert run() == run()
