@@ -1,0 +1,1 @@
+"""The second driver of the core: a virtual clock, modelled replicas, and models held to theory."""

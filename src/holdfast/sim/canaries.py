@@ -1,0 +1,87 @@
+"""Canaries as the simulated replicas answer them: real requests on the real path.
+
+A canary shares the batch with users' requests, so it is slow where they are slow and silent where
+the engine hangs. What else the engine was doing meanwhile travels with the verdict; reading it is
+the fleet's business.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.faults import FaultKind
+from holdfast.core.messages import CanaryResult, RunCanary
+from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
+from holdfast.sim.law import Run
+from holdfast.sim.unit import REFUSED_AFTER, Unit
+
+CANARY_PROMPT: Final = 16  # tokens
+CANARY_OUTPUT: Final = 4  # tokens: read to the last one
+
+
+class Canaries:
+    """Sends canaries to units and reports what came back."""
+
+    __slots__ = ("_clock", "_die", "_tell_fleet", "_units", "enabled")
+
+    def __init__(
+        self,
+        units: dict[str, Unit],
+        clock: Clock,
+        tell_fleet: Callable[[CanaryResult, int], None],
+        die: Handler,
+    ) -> None:
+        self._units = units
+        self._clock = clock
+        self._tell_fleet = tell_fleet
+        self._die = die  # what a request does to a unit that is out of memory
+        self.enabled = True
+
+    def ask(self, action: RunCanary, now: int) -> None:
+        """Send one canary; what becomes of it is told within its deadline."""
+        unit = self._units[action.replica_id]
+        blind = any(fault.kind is FaultKind.PROBE_BLIND for fault in unit.faults)
+        if not self.enabled:
+            self._later(action, "unknown", REFUSED_AFTER, now)
+        elif blind or (unit.instant and unit.instant[0] is Kind.SERVER_ERROR):
+            self._later(action, "fail", REFUSED_AFTER, now)
+        elif unit.instant and unit.instant[0] is Kind.CONNECT_TIMEOUT:
+            self._later(action, "fail", action.deadline, now)
+        elif not unit.serving:
+            self._later(action, "refused", REFUSED_AFTER, now)
+        elif unit.instant:
+            self._later(action, "busy", REFUSED_AFTER, now)
+        else:
+            run = Run(None, unit, action.incarnation, CANARY_PROMPT, CANARY_OUTPUT)
+            unit.spoil(run)
+            unit.engine.submit(run, now)
+            watch = (unit, run, unit.incarnation, unit.tokens_seen, now)
+            self._clock.at(now + action.deadline, CONTROL, self._overdue, watch)
+            if unit.dies_at_request:
+                self._clock.at(now + REFUSED_AFTER, WORLD, self._die, unit)
+
+    def _later(self, action: RunCanary, verdict: str, delay: int, now: int) -> None:
+        result = CanaryResult(action.replica_id, verdict, incarnation=action.incarnation)
+        self._clock.at(now + delay, CONTROL, self._tell_fleet, result)
+
+    def answered(self, run: Run, now: int) -> None:
+        """A canary was read to its last token."""
+        unit = run.unit
+        verdict = "wrong" if unit.wrong else "pass"
+        if run.ends_as is not None:
+            verdict = "wrong" if run.ends_as is Kind.DEGENERATE else "fail"
+        self._tell_fleet(CanaryResult(unit.replica.id, verdict, incarnation=run.attempt), now)
+
+    def _overdue(self, watch: tuple[Unit, Run, int, int, int], now: int) -> None:
+        unit, run, incarnation, seen, began = watch
+        engine = unit.engine
+        if incarnation != unit.incarnation or not engine.holds(run):
+            return
+        running = engine.running
+        progress = unit.tokens_seen > seen or engine.last_token_at(now) > began
+        engine.cancel(run, now)
+        asked = unit.replica.id, "timeout", now - began
+        self._tell_fleet(CanaryResult(*asked, running, progress, run.attempt), now)
+
+
+__all__ = ["Canaries"]

@@ -1,0 +1,39 @@
+"""A whole experiment as one value: fleet, traffic, faults, policies. Everything but the seed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.faults import FaultSchedule
+from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.flow_config import FlowConfig
+from holdfast.core.types import Replica
+from holdfast.sim.law import EngineLaw
+from holdfast.sim.loading import LoadingConfig
+from holdfast.sim.results import Slo
+from holdfast.sim.workload import Workload
+
+Observer = Callable[[int, str, Any, Sequence[Any]], None]
+"""Sees every event with the actions it caused: (now, "flow" or "fleet", event, actions)."""
+
+
+@dataclass(slots=True, frozen=True)
+class Setup:
+    """A whole experiment, apart from its seed."""
+
+    replicas: tuple[Replica, ...]
+    duration_s: float = 60.0
+    workloads: tuple[tuple[str, Workload], ...] = ()  # (model, its arrivals)
+    law: EngineLaw = field(default_factory=EngineLaw)
+    laws: tuple[tuple[str, EngineLaw], ...] = ()  # by model, where it differs
+    flow: FlowConfig = field(default_factory=FlowConfig)
+    fleet: FleetConfig = field(default_factory=FleetConfig)
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
+    faults: FaultSchedule = field(default_factory=FaultSchedule)
+    slo: Slo = field(default_factory=Slo)
+    warm: bool = True  # replicas are up and admitted when the run begins
+    poll_s: float = 1.0  # how often engines' load is read; 0 = never
+    canaries: bool = True
+
+
+__all__ = ["Observer", "Setup"]

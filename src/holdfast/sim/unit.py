@@ -1,0 +1,139 @@
+"""One simulated replica: a process that starts, loads, serves and falls ill.
+
+Faults are kept as a list of what is active; their joint effect is worked out when it changes, so
+that a healthy replica costs one attribute test per request.
+"""
+
+from random import Random
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.faults import Fault, FaultKind
+from holdfast.core.types import MILLISECOND, Replica, nanos
+from holdfast.sim.engine import Engine
+from holdfast.sim.law import Run
+
+GARBAGE_TOKENS: Final = 32  # a degenerate stream is recognised after so many tokens
+ANSWER_AT_ONCE: Final = MILLISECOND  # a 500 or a 429 that costs the replica nothing
+REFUSED_AFTER: Final = MILLISECOND // 5  # a closed port answers within a round trip
+CONNECT_TIMEOUT: Final = nanos(1.0)  # a partition: nobody answers at all
+
+_DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS)
+
+
+class Unit:
+    """A replica's process and engine, and the faults upon it."""
+
+    __slots__ = (
+        "dies_at_request",
+        "engine",
+        "faults",
+        "flaky",
+        "flaky_tokens",
+        "hung",
+        "incarnation",
+        "instant",
+        "next_check",
+        "replica",
+        "rng",
+        "serving",
+        "stalls_loading",
+        "tokens_seen",
+        "touched",
+        "truncates",
+        "up",
+        "wrong",
+    )
+
+    def __init__(self, replica: Replica, engine: Engine, rng: Random) -> None:
+        self.replica = replica
+        self.engine = engine
+        self.rng = rng
+        self.faults: list[Fault] = []
+        self.up = False  # the process runs
+        self.serving = False  # and its port answers
+        self.incarnation = 0
+        self.touched = False  # some fault is active: look closer at each request
+        self.hung = False
+        self.wrong = False
+        self.dies_at_request = False
+        self.stalls_loading = False
+        self.flaky = 0.0  # probability that an attempt fails
+        self.flaky_tokens = 1  # after so much work, unseen
+        self.instant: tuple[Kind, int] | None = None  # answered without the engine
+        self.truncates: tuple[Kind, int] | None = None  # ends as that after so many tokens
+        self.next_check = 0  # the pending look for silent streams, 0 = none
+        self.tokens_seen = 0  # user tokens out, for telling busy from stalled
+
+    @property
+    def down(self) -> bool:
+        """Whether an active fault keeps the host from running anything."""
+        return any(fault.kind in _DOWN for fault in self.faults)
+
+    def apply_faults(self, now: int) -> None:
+        """Work out the joint effect of the active faults."""
+        was_hung = self.hung
+        kinds = {fault.kind: fault for fault in self.faults}
+        self.touched = bool(self.faults)
+        self.hung = self.serving and FaultKind.HANG in kinds
+        self.wrong = FaultKind.WRONG_OUTPUT in kinds or FaultKind.GARBAGE in kinds
+        self.dies_at_request = FaultKind.OOM in kinds
+        self.stalls_loading = FaultKind.LOAD_STALL in kinds
+        self._apply_flaky()
+        self.instant = self._instant(kinds)
+        self.truncates = self._truncates(kinds)
+        if self.serving:
+            self._apply_pace(kinds, was_hung, now)
+
+    def _apply_flaky(self) -> None:
+        passes = 1.0
+        self.flaky_tokens = 1
+        for fault in self.faults:
+            if fault.kind is FaultKind.FLAKY:
+                passes *= 1.0 - fault.probability
+                self.flaky_tokens = max(self.flaky_tokens, fault.tokens)
+        self.flaky = 1.0 - passes
+
+    def _apply_pace(self, kinds: dict[FaultKind, Fault], was_hung: bool, now: int) -> None:
+        factor = 1.0
+        for fault in self.faults:
+            if fault.kind is FaultKind.SLOW:
+                factor *= fault.factor
+        drip = nanos(kinds[FaultKind.DRIP].interval_s) if FaultKind.DRIP in kinds else 0
+        if self.hung and not was_hung:
+            self.engine.hang(now)
+        self.engine.pace(factor, float(drip), now)
+        if was_hung and not self.hung:
+            self.engine.resume(now)
+
+    def _instant(self, kinds: dict[FaultKind, Fault]) -> tuple[Kind, int] | None:
+        if FaultKind.PARTITION in kinds:
+            return Kind.CONNECT_TIMEOUT, CONNECT_TIMEOUT
+        if FaultKind.BLACK_HOLE in kinds:
+            return Kind.SERVER_ERROR, ANSWER_AT_ONCE
+        if FaultKind.REFUSE_BUSY in kinds:
+            return Kind.OVERLOADED, ANSWER_AT_ONCE
+        return None
+
+    def _truncates(self, kinds: dict[FaultKind, Fault]) -> tuple[Kind, int] | None:
+        if FaultKind.EMPTY in kinds:
+            return Kind.EMPTY, 1
+        if FaultKind.GARBAGE in kinds:
+            return Kind.DEGENERATE, GARBAGE_TOKENS
+        if FaultKind.CUT in kinds:
+            return Kind.CUT, kinds[FaultKind.CUT].tokens
+        return None
+
+    def spoil(self, run: Run) -> None:
+        """Plan how a fault will end this run, if one does."""
+        if self.flaky and self.rng.random() < self.flaky:
+            run.output = min(run.output, self.flaky_tokens)
+            run.ends_as, run.mute = Kind.SERVER_ERROR, True
+        elif self.truncates is not None:
+            kind, tokens = self.truncates
+            if tokens < run.output or kind is Kind.EMPTY:
+                run.output, run.ends_as = max(1, tokens), kind
+                run.mute = kind is Kind.EMPTY or tokens == 0
+
+
+__all__ = ["ANSWER_AT_ONCE", "CONNECT_TIMEOUT", "REFUSED_AFTER", "Unit"]

@@ -1,0 +1,480 @@
+"""The simulator's driver of ``Flow`` and ``Fleet``: executes their actions in virtual time.
+
+It moves things and reports what happened; every choice is made by the two machines, the same
+objects that the gateway and the control loop drive. Replicas, their loading and their faults are
+modelled; nothing of the decisions is.
+"""
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.fleet import Fleet
+from holdfast.core.flow import Flow
+from holdfast.core.messages import (
+    Abort,
+    Arrived,
+    CanaryResult,
+    Dispatch,
+    Ended,
+    Exited,
+    Finish,
+    FirstContent,
+    FleetAction,
+    FleetEvent,
+    FleetView,
+    FlowAction,
+    FlowEvent,
+    Joined,
+    Launch,
+    LoadReported,
+    Move,
+    Notice,
+    Phase,
+    Publish,
+    Report,
+    RunCanary,
+    Seen,
+    Silent,
+    SpotNotice,
+    Stop,
+    Summary,
+    Tick,
+    ViewChanged,
+)
+from holdfast.core.types import MILLISECOND, SECOND, Request, State, nanos
+from holdfast.sim.canaries import Canaries
+from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
+from holdfast.sim.engine import Engine
+from holdfast.sim.law import Run
+from holdfast.sim.loading import Store
+from holdfast.sim.results import Detections, Record, Results
+from holdfast.sim.setup import Observer, Setup
+from holdfast.sim.streams import stream, streams_of
+from holdfast.sim.unit import REFUSED_AFTER, Unit
+from holdfast.sim.workload import arrivals
+
+FLOW_TICK: Final = 20 * MILLISECOND
+FLEET_TICK: Final = 200 * MILLISECOND
+MESSAGE_DELAY: Final = MILLISECOND  # between gateway and control, either way
+NOTICES_MAX: Final = 10_000
+_BATCH: Final = 1_000  # finished requests booked at a time
+_DRAIN_TIME: Final = nanos(1200.0)  # after the last arrival everything must come to an end
+_EJECTED: Final = State.QUARANTINED.value
+_ILL: Final = (State.SUSPECT, State.QUARANTINED, State.DEAD, State.DRAINING, State.STARTING)
+
+
+class World:
+    """One run of one setup under one seed."""
+
+    def __init__(self, setup: Setup, seed: int, observers: Sequence[Observer] = ()) -> None:
+        self.setup = setup
+        self.clock = Clock()
+        self.flow = Flow(setup.flow, streams_of(seed, "flow"))
+        self.fleet = Fleet(setup.fleet, streams_of(seed, "fleet"))
+        self.records: dict[int | str, Record] = {}
+        self.results = Results(seed, setup.slo, _window(setup.faults), nanos(setup.duration_s))
+        self.view: FleetView | None = None
+        self._seed = seed
+        self._observers = tuple(observers)
+        self._store = Store(setup.loading, self.clock)
+        laws = dict(setup.laws)
+        self.units: dict[str, Unit] = {}
+        for replica in setup.replicas:
+            law = laws.get(replica.model, setup.law)
+            engine = Engine(law, self.clock, self._on_first, self._on_done, self._on_slow_step)
+            unit = Unit(replica, engine, stream(seed, replica.id, "faults"))
+            self.units[replica.id] = unit
+        self._by_engine = {id(unit.engine): unit for unit in self.units.values()}
+        self._detections = Detections(self.results.detections)
+        self._canaries = Canaries(self.units, self.clock, self._tell_fleet, self._die_of_memory)
+        self._canaries.enabled = setup.canaries
+        self._done: list[Record] = []
+        self._end = nanos(setup.duration_s)
+        self._handlers: dict[type, Any] = {
+            Dispatch: self._do_dispatch,
+            Finish: self._do_finish,
+            Abort: self._do_abort,
+            Report: self._do_tell_control,
+            Summary: self._do_tell_control,
+            RunCanary: self._canaries.ask,
+            Launch: self._do_launch,
+            Stop: self._do_stop,
+            Move: self._do_move,
+            Publish: self._do_publish,
+            Notice: self._do_notice,
+        }
+
+    def add_observer(self, observe: Observer) -> None:
+        """Let somebody see every event with its actions, from now on."""
+        self._observers += (observe,)
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def run(self) -> Results:
+        """From the first arrival until the last request has its answer."""
+        collecting = gc.isenabled()
+        gc.disable()  # a run makes no cycles, and looking for them takes an eighth of its time
+        try:
+            return self._run()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self) -> Results:
+        clock, setup = self.clock, self.setup
+        for replica in setup.replicas:
+            self._start(self.units[replica.id])
+        for time, edge, fault in setup.faults.edges():
+            begins = edge == "begin"
+            clock.at(time, WORLD, self._begin_fault if begins else self._end_fault, fault)
+        many = len(setup.workloads)
+        for index, (model, workload) in enumerate(setup.workloads):
+            self._next_arrival(arrivals(workload, model, self._seed, index, many))
+        clock.at(0, CONTROL, self._tick_fleet)
+        clock.at(0, TRAFFIC, self._tick_flow)
+        if setup.poll_s:
+            clock.at(nanos(setup.poll_s), CONTROL, self._poll)
+        clock.run(self._end)
+        horizon = self._end + _DRAIN_TIME
+        while self.records and clock.now < horizon:
+            clock.run(min(horizon, clock.now + SECOND))
+        if self.records:
+            stuck = ", ".join(str(key) for key in list(self.records)[:5])
+            raise RuntimeError(f"{len(self.records)} requests never ended, among them {stuck}")
+        self._account()
+        self.results.events = clock.steps
+        return self.results
+
+    def _start(self, unit: Unit) -> None:
+        """Declare a replica; a warm one has already passed its admission canary."""
+        warm = self.setup.warm
+        self._tell_fleet(Joined(unit.replica, running=warm), 0)
+        if warm:
+            unit.up = unit.serving = True
+            self._tell_fleet(CanaryResult(unit.replica.id, "pass", incarnation=self._told(unit)), 0)
+
+    def _told(self, unit: Unit) -> int:
+        """The incarnation that control knows of; canaries carry it both ways."""
+        return self.fleet.members[unit.replica.id].health.incarnation
+
+    def _next_arrival(self, source: Iterator[tuple[Request, int]]) -> None:
+        for request, output in source:
+            if request.arrived <= self._end:
+                self.clock.at(request.arrived, TRAFFIC, self._arrive, (source, request, output))
+            return
+
+    def _arrive(self, arrival: tuple[Any, Request, int], now: int) -> None:
+        source, request, output = arrival
+        self.records[request.id] = Record(request, output)
+        self._tell_flow(Arrived(request), now)
+        self._next_arrival(source)
+
+    def _tick_flow(self, _: object, now: int) -> None:
+        self._tell_flow(_TICK, now)
+        if now < self._end or self.records:
+            self.clock.at(now + FLOW_TICK, TRAFFIC, self._tick_flow)
+
+    def _tick_fleet(self, _: object, now: int) -> None:
+        self._tell_fleet(_TICK, now)
+        if now < self._end or self.records:
+            self.clock.at(now + FLEET_TICK, CONTROL, self._tick_fleet)
+
+    def _tell_flow(self, event: FlowEvent, now: int) -> None:
+        actions = self.flow.handle(event, now)
+        for observe in self._observers:
+            observe(now, "flow", event, actions)
+        if actions:
+            self._execute(actions, now)
+
+    def _tell_fleet(self, event: FleetEvent, now: int) -> None:
+        actions = self.fleet.handle(event, now)
+        for observe in self._observers:
+            observe(now, "fleet", event, actions)
+        if actions:
+            self._execute(actions, now)
+
+    def _execute(self, actions: Iterable[FlowAction | FleetAction], now: int) -> None:
+        handlers = self._handlers
+        for action in actions:
+            handlers[type(action)](action, now)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _do_dispatch(self, action: Dispatch, now: int) -> None:
+        request = action.request
+        record = self.records[request.id]
+        unit = self.units[action.replica_id]
+        resumed = action.resume_tokens
+        output = record.output - resumed
+        run = Run(record, unit, action.attempt, request.prompt_tokens + resumed, max(1, output))
+        run.silence_max = action.silence_max
+        record.runs[action.attempt] = run
+        record.attempts += 1
+        if resumed:
+            record.continued += 1
+        if self._detections.open:
+            self._detections.sent(action.replica_id)
+        if not unit.serving or unit.touched:
+            self._send_to_troubled(run, unit, now)
+        elif unit.engine.fits(run):
+            unit.engine.submit(run, now)
+        else:
+            self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
+
+    def _send_to_troubled(self, run: Run, unit: Unit, now: int) -> None:
+        """A replica that is down or has a fault: see what becomes of the attempt."""
+        if unit.instant is not None and unit.instant[0] is Kind.CONNECT_TIMEOUT:
+            self._end_later(run, *unit.instant, now)
+        elif not unit.serving:
+            self._end_later(run, Kind.REFUSED, REFUSED_AFTER, now)
+        elif unit.instant is not None:
+            self._end_later(run, *unit.instant, now)
+        elif not unit.engine.fits(run):
+            self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
+        else:
+            unit.spoil(run)
+            unit.engine.submit(run, now)
+            if unit.dies_at_request:
+                self.clock.at(now + REFUSED_AFTER, WORLD, self._die_of_memory, unit)
+
+    def _die_of_memory(self, unit: Unit, now: int) -> None:
+        self._crash(unit, Kind.OUT_OF_MEMORY, now)
+
+    def _end_later(self, run: Run, kind: Kind, delay: int, now: int) -> None:
+        self.clock.at(now + delay, TRAFFIC, self._end_unserved, (run, kind))
+
+    def _end_unserved(self, ended: tuple[Run, Kind], now: int) -> None:
+        run, kind = ended
+        if run.owner.runs.get(run.attempt) is run:
+            self._close(run, kind, 0, now)
+
+    def _on_first(self, run: Run, now: int) -> None:
+        record = run.owner
+        if record is None or run.mute:
+            return
+        if not record.first_at:
+            record.first_at = now
+        self._tell_flow(FirstContent(record.request.id, run.attempt), now)
+
+    def _on_done(self, run: Run, now: int) -> None:
+        if run.owner is None:
+            self._canaries.answered(run, now)
+            return
+        run.unit.tokens_seen += run.output
+        self._close(run, run.ends_as, 0 if run.mute else run.output, now)
+
+    def _close(self, run: Run, kind: Kind | None, tokens: int, now: int) -> None:
+        """An attempt is over: keep the account and tell the flow."""
+        record = run.owner
+        del record.runs[run.attempt]
+        gap = 0
+        if kind is None or tokens:
+            record.shown += tokens
+            if run.unit.wrong and kind is not Kind.DEGENERATE:  # that was recognised in time
+                record.wrong = True
+            if tokens > 1:
+                gap = run.unit.engine.worst_gap_since(run.first_at)
+        if kind is not None and not tokens:
+            record.wasted_calls += 1
+        self._tell_flow(Ended(record.request.id, run.attempt, kind, tokens, gap), now)
+
+    def _do_abort(self, action: Abort, now: int) -> None:
+        record = self.records[action.request_id]
+        run = record.runs.pop(action.attempt)
+        tokens = run.unit.engine.produced(run, now)
+        shown = bool(run.first_at) and not run.mute and action.kind is not Kind.SUPERSEDED
+        if shown:
+            record.shown += tokens
+            record.wrong = record.wrong or run.unit.wrong
+        else:
+            record.wasted_calls += 1
+            record.wasted_tokens += tokens
+        run.unit.engine.cancel(run, now)
+
+    def _do_finish(self, action: Finish, now: int) -> None:
+        record = self.records.pop(action.request_id)
+        record.status = action.status
+        record.done_at = now
+        record.model = action.model
+        self._done.append(record)
+        if len(self._done) >= _BATCH:
+            self._account()
+
+    def _account(self) -> None:
+        """Book finished requests, many at a time: it is cheaper, and nobody waits for it."""
+        for record in self._done:
+            self.results.add(record)
+        self._done.clear()
+
+    # --- streams that fall silent ----------------------------------------------------------------
+
+    def _on_slow_step(self, engine: Engine, now: int) -> None:
+        """A step is long enough that a reader may lose patience: look again in time."""
+        self._watch(self._by_engine[id(engine)], max(now, self.clock.now))
+
+    def _watch(self, unit: Unit, now: int) -> None:
+        patience = min((run.silence_max for run in unit.engine.streaming() if run.owner), default=0)
+        if patience and not unit.next_check:
+            unit.next_check = now + patience
+            self.clock.at(unit.next_check, TRAFFIC, self._look_for_silence, unit)
+
+    def _look_for_silence(self, unit: Unit, now: int) -> None:
+        unit.next_check = 0
+        engine = unit.engine
+        last = engine.last_token_at(now)
+        for run in engine.streaming():
+            record = run.owner
+            if record is None or record.runs.get(run.attempt) is not run:
+                continue
+            if now - max(last, run.first_at) >= run.silence_max:
+                tokens = engine.produced(run, now)
+                self._tell_flow(Silent(record.request.id, run.attempt, tokens), now)
+        if unit.hung or engine.slow():
+            self._watch(unit, now)
+
+    # --- control ---------------------------------------------------------------------------------
+
+    def _do_tell_control(self, action: Report | Summary, now: int) -> None:
+        if isinstance(action, Report) and action.replica_id:
+            self._detections.noticed(action.replica_id, f"breaker: {action.what}", now)
+        self.clock.at(now + MESSAGE_DELAY, CONTROL, self._hear, action)
+
+    def _hear(self, action: Report | Summary, now: int) -> None:
+        self._tell_fleet(Seen((action,)), now)
+
+    def _do_publish(self, action: Publish, now: int) -> None:
+        delay = MESSAGE_DELAY if now else 0  # the first view is there before the first request
+        self.clock.at(now + delay, CONTROL if now else WORLD, self._deliver, action.view)
+
+    def _deliver(self, view: FleetView, now: int) -> None:
+        self.view = view
+        self._tell_flow(ViewChanged(view), now)
+
+    def _poll(self, _: object, now: int) -> None:
+        """Read every engine's own account of its load."""
+        for unit in self.units.values():
+            if unit.serving and not unit.hung:
+                engine, replica = unit.engine, unit.replica
+                report = LoadReported(
+                    replica.model, replica.id, engine.tokens, engine.waiting, engine.kv_used
+                )
+                self._tell_flow(report, now)
+        if now < self._end:
+            self.clock.at(now + nanos(self.setup.poll_s), CONTROL, self._poll)
+
+    def _do_notice(self, action: Notice, now: int) -> None:
+        results = self.results
+        if len(results.notices) < NOTICES_MAX:
+            results.notices.append(action)
+        if action.what == _EJECTED:
+            results.ejected += 1
+        if action.replica_id and action.what in _ILL:
+            self._detections.noticed(action.replica_id, f"health: {action.what}", now)
+
+    # --- replicas --------------------------------------------------------------------------------
+
+    def _do_launch(self, action: Launch, now: int) -> None:
+        unit = self.units[action.replica_id]
+        start = now + action.delay + nanos(self.setup.loading.start_s)
+        unit.incarnation += 1
+        self.clock.at(start, WORLD, self._process_runs, (unit, unit.incarnation))
+
+    def _process_runs(self, launched: tuple[Unit, int], now: int) -> None:
+        unit, incarnation = launched
+        if incarnation != unit.incarnation:
+            return
+        replica_id = unit.replica.id
+        if unit.down:
+            self._tell_fleet(Exited(replica_id), now)
+            return
+        unit.up = True
+        self._tell_fleet(Phase(replica_id, State.STARTING), now)
+        self._tell_fleet(Phase(replica_id, State.LOADING), now)
+        if not unit.stalls_loading:
+            self._store.load(replica_id, lambda at: self._loaded(unit, incarnation, at), now)
+
+    def _loaded(self, unit: Unit, incarnation: int, now: int) -> None:
+        if incarnation != unit.incarnation:
+            return
+        unit.serving = True
+        unit.apply_faults(now)
+        self._tell_fleet(Phase(unit.replica.id, State.WARMING), now)
+
+    def _do_stop(self, action: Stop, now: int) -> None:
+        unit = self.units[action.replica_id]
+        self._take_down(unit, now)
+        unit.incarnation += 1
+
+    def _do_move(self, action: Move, now: int) -> None:
+        unit = self.units[action.replica_id]
+        engine = unit.engine
+        for run in engine.everyone():
+            record = run.owner
+            if record is not None and record.runs.get(run.attempt) is run:
+                tokens = 0 if run.mute else engine.produced(run, now)
+                engine.cancel(run, now)
+                self._close(run, Kind.DRAINED, tokens, now)
+
+    def _crash(self, unit: Unit, kind: Kind, now: int) -> None:
+        if not unit.up:
+            return
+        unit.incarnation += 1
+        self._take_down(unit, now)
+        self._tell_fleet(Exited(unit.replica.id, kind), now)
+
+    def _take_down(self, unit: Unit, now: int) -> None:
+        """The process is gone: connections are reset, its share of the store is free."""
+        unit.up = unit.serving = unit.hung = False
+        self._store.cancel(unit.replica.id, now)
+        for run, tokens in unit.engine.crash(now):
+            if run.owner is not None and run.owner.runs.get(run.attempt) is run:
+                shown = run.first_at and not run.mute
+                self._close(run, Kind.RESET, tokens if shown else 0, now)
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    def _touched(self, fault: Fault) -> list[Unit]:
+        units = self.units.values()
+        return [u for u in units if fault.touches(u.replica.id, u.replica.zone)]
+
+    def _begin_fault(self, fault: Fault, now: int) -> None:
+        for unit in self._touched(fault):
+            unit.faults.append(fault)
+            unit.apply_faults(now)
+            replica_id = unit.replica.id
+            self._detections.began(fault.kind.value, replica_id, now)
+            if fault.kind is FaultKind.SPOT_NOTICE:
+                self._tell_fleet(SpotNotice(replica_id, nanos(fault.lead_s)), now)
+            death = fault.dies_at()
+            if death is not None:
+                self.clock.at(death, WORLD, self._die_of_fault, (unit, fault))
+            if unit.hung:
+                self._watch(unit, now)
+
+    def _die_of_fault(self, doomed: tuple[Unit, Fault], now: int) -> None:
+        unit, fault = doomed
+        if fault in unit.faults:
+            leak = fault.kind is FaultKind.LEAK
+            self._crash(unit, Kind.OUT_OF_MEMORY if leak else Kind.EXITED, now)
+
+    def _end_fault(self, fault: Fault, now: int) -> None:
+        for unit in self._touched(fault):
+            unit.faults.remove(fault)
+            unit.apply_faults(now)
+
+
+_TICK: Final = Tick()
+
+
+def _window(faults: FaultSchedule) -> tuple[int, int] | None:
+    edges = faults.edges()
+    if not edges:
+        return None
+    endless = any(fault.until is None for _, _, fault in edges)
+    return edges[0][0], (1 << 62) if endless else edges[-1][0]
+
+
+__all__ = ["World"]

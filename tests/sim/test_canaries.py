@@ -1,0 +1,134 @@
+"""How a simulated replica answers a canary, by what ails it."""
+
+from random import Random
+
+import pytest
+
+from holdfast.core.faults import Fault, FaultKind
+from holdfast.core.messages import CanaryResult, RunCanary
+from holdfast.core.types import MILLISECOND, SECOND, Replica
+from holdfast.sim.canaries import Canaries
+from holdfast.sim.clock import Clock
+from holdfast.sim.engine import Engine
+from holdfast.sim.law import EngineLaw, Run
+from holdfast.sim.unit import REFUSED_AFTER, Unit
+
+LAW = EngineLaw(step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0)
+STEP = 10 * MILLISECOND
+PATIENCE = 2 * SECOND
+
+
+class Bench:
+    """One replica, and what was told of its canaries."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.told: list[tuple[CanaryResult, int]] = []
+        self.deaths: list[int] = []
+        engine = Engine(
+            LAW, self.clock, lambda _run, _now: None, self.done, lambda _engine, _now: None
+        )
+        self.unit = Unit(Replica("r", "m"), engine, Random(1))
+        self.unit.up = self.unit.serving = True
+        self.canaries = Canaries(
+            {"r": self.unit},
+            self.clock,
+            lambda result, now: self.told.append((result, now)),
+            lambda unit, now: self.deaths.append(now),
+        )
+
+    def done(self, run: Run, now: int) -> None:
+        if run.owner is None:
+            self.canaries.answered(run, now)
+
+    def ail(self, kind: FaultKind, **settings: float) -> None:
+        self.unit.faults.append(Fault(kind, "r", 0, **settings))
+        self.unit.apply_faults(self.clock.now)
+
+    def ask(self, incarnation: int = 7) -> list[tuple[CanaryResult, int]]:
+        self.canaries.ask(RunCanary("r", "m", PATIENCE, incarnation), self.clock.now)
+        self.clock.run(self.clock.now + 10 * SECOND)
+        return self.told
+
+
+def test_a_healthy_replica_passes_after_the_last_token() -> None:
+    assert Bench().ask() == [(CanaryResult("r", "pass", incarnation=7), 4 * STEP)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "after"),
+    [
+        (FaultKind.WRONG_OUTPUT, "wrong", 4 * STEP),
+        (FaultKind.GARBAGE, "wrong", 4 * STEP),
+        (FaultKind.FLAKY, "fail", STEP),
+        (FaultKind.EMPTY, "fail", STEP),
+        (FaultKind.CUT, "fail", STEP),
+        (FaultKind.PROBE_BLIND, "fail", REFUSED_AFTER),
+        (FaultKind.BLACK_HOLE, "fail", REFUSED_AFTER),
+        (FaultKind.PARTITION, "fail", PATIENCE),
+        (FaultKind.REFUSE_BUSY, "busy", REFUSED_AFTER),
+    ],
+)
+def test_each_fault_shows_in_the_verdict(kind: FaultKind, verdict: str, after: int) -> None:
+    bench = Bench()
+    bench.ail(kind)
+    assert bench.ask() == [(CanaryResult("r", verdict, incarnation=7), after)]
+
+
+def test_a_replica_that_does_not_listen_refuses() -> None:
+    bench = Bench()
+    bench.unit.serving = False
+    assert bench.ask() == [(CanaryResult("r", "refused", incarnation=7), REFUSED_AFTER)]
+
+
+def test_without_canaries_nothing_is_known() -> None:
+    bench = Bench()
+    bench.canaries.enabled = False
+    bench.ail(FaultKind.WRONG_OUTPUT)
+    assert bench.ask() == [(CanaryResult("r", "unknown", incarnation=7), REFUSED_AFTER)]
+
+
+def test_a_hung_replica_lets_the_canary_wait_without_progress() -> None:
+    bench = Bench()
+    user = Run("user", bench.unit, 0, 10, 100)
+    bench.unit.engine.submit(user, 0)
+    bench.clock.run(5 * STEP)
+    bench.ail(FaultKind.HANG)
+    bench.clock.run(SECOND)
+    ((result, now),) = bench.ask()
+    assert now == SECOND + PATIENCE
+    assert result == CanaryResult("r", "timeout", PATIENCE, 1, False, 7)
+    assert bench.unit.engine.everyone() == [user]  # the canary does not stay behind
+
+
+def test_a_busy_replica_lets_the_canary_wait_while_tokens_move() -> None:
+    bench = Bench()
+    bench.ail(FaultKind.SLOW, factor=80.0)
+    ((result, _),) = bench.ask()
+    assert (result.verdict, result.progress, result.running) == ("timeout", True, 1)
+
+
+def test_tokens_that_users_got_are_progress_too() -> None:
+    bench = Bench()
+    bench.ail(FaultKind.HANG)
+    bench.canaries.ask(RunCanary("r", "m", PATIENCE, 7), 0)
+    bench.unit.tokens_seen += 5
+    bench.clock.run(10 * SECOND)
+    ((result, _),) = bench.told
+    assert result.progress is True
+
+
+def test_a_canary_is_a_request_that_a_replica_may_die_of() -> None:
+    bench = Bench()
+    bench.ail(FaultKind.OOM)
+    bench.ask()
+    assert bench.deaths == [REFUSED_AFTER]
+
+
+def test_a_canary_lost_with_its_process_is_told_nobody() -> None:
+    bench = Bench()
+    bench.canaries.ask(RunCanary("r", "m", PATIENCE, 7), 0)
+    bench.unit.engine.crash(STEP)
+    bench.unit.incarnation += 1
+    bench.clock.run(10 * SECOND)
+    assert bench.told == []

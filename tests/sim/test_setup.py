@@ -1,0 +1,20 @@
+from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.flow_config import FlowConfig
+from holdfast.core.types import Replica
+from holdfast.sim.law import EngineLaw
+from holdfast.sim.setup import Setup
+
+
+def test_only_the_replicas_must_be_given() -> None:
+    setup = Setup((Replica("r0", "m"),))
+    assert setup.workloads == setup.laws == ()
+    assert setup.law == EngineLaw()
+    assert (setup.flow, setup.fleet) == (FlowConfig(), FleetConfig())
+    assert len(setup.faults) == 0
+    assert (setup.warm, setup.canaries, setup.poll_s) == (True, True, 1.0)
+
+
+def test_two_setups_share_nothing_that_could_change() -> None:
+    one, two = Setup(()), Setup(())
+    assert one.flow.lanes is not two.flow.lanes
+    assert one.faults is not two.faults
