@@ -1,0 +1,1 @@
+"""Tables and screens for the terminal. Piped, everything is plain text."""
