@@ -7,6 +7,7 @@ from holdfast.core.admission.shed import Shed, queue_full
 from holdfast.core.degrade import DegradeConfig
 from holdfast.core.desk import ERROR_DEFAULT, ERRORS, Desk
 from holdfast.core.failure import Kind, Outcome
+from holdfast.core.flow_config import FlowConfig
 from holdfast.core.lane import Lane, LaneConfig
 from holdfast.core.life import IllegalStepError, Life, Step
 from holdfast.core.messages import ReplicaView
@@ -18,7 +19,7 @@ LADDER = DegradeConfig(ladder=("big", "small"), step_s=1.0, hold_s=2.0, share_st
 
 
 def desk(quotas: dict[str, QuotaConfig] | None = None, *ladders: DegradeConfig) -> Desk:
-    return Desk(WHOLE, quotas or {}, ladders, Random, Wheel())
+    return Desk(FlowConfig(quotas=quotas or {}, degrade=ladders), Random, Wheel())
 
 
 def request(request_id: str = "q1", model: str = "m", **kwargs: object) -> Request:
@@ -48,6 +49,11 @@ def occupy(subject: Lane, attempts: int, now: int = 0) -> list[tuple[Life, objec
 def test_a_request_without_a_deadline_gets_that_of_the_whole_request():
     life = desk().open(request(), 5)
     assert life.deadline == 5 + WHOLE
+
+
+def test_a_batch_request_has_its_hour_in_the_queue_on_top():
+    life = desk().open(request(priority=Priority.BATCH), 5)
+    assert life.deadline == 5 + WHOLE + 3600 * SECOND
 
 
 def test_a_requests_own_deadline_holds():
@@ -105,7 +111,7 @@ def test_a_request_cannot_be_answered_twice():
 
 def test_a_finished_request_has_no_timer_left():
     wheel: Wheel[Life] = Wheel()
-    subject = Desk(WHOLE, {}, (), Random, wheel)
+    subject = Desk(FlowConfig(), Random, wheel)
     life = subject.open(request(), 0)
     life.due = 5 * SECOND
     wheel.file(life)

@@ -717,9 +717,42 @@ def test_what_is_left_at_the_deadline_is_moved_and_then_it_stops():
     control.tally("r1", successes=1, inflight=2)
     control.tell(DrainAsked("r1", "rollout"))
     assert all_of(control.wait(29.0), Move | Stop) == []
-    actions = control.wait(2.0)
-    assert [type(a) for a in actions if isinstance(a, Move | Stop)] == [Move, Stop]
-    assert all_of(actions, Move) == [Move("m", "r1")]
+    assert all_of(control.wait(2.0), Move | Stop) == [Move("m", "r1")]
+    control.tally("r1", inflight=1)  # one could not be moved yet: ask again
+    assert all_of(control.wait(2.0), Move | Stop) == [Move("m", "r1")]
+    control.tally("r1", inflight=0)
+    (stop,) = all_of(control.wait(1.0), Move | Stop)
+    assert isinstance(stop, Stop)
+
+
+def test_what_cannot_be_moved_in_time_is_cut():
+    control = Control("r1", "r2", drain=DrainConfig(deadline_s=30.0, move_s=10.0))
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(DrainAsked("r1", "rollout"))
+    assert all_of(control.wait(39.0), Stop) == []
+    assert len(all_of(control.wait(2.0), Stop)) == 1
+
+
+def test_a_replica_whose_host_is_taken_away_comes_back_elsewhere():
+    control = Control("r1", "r2")
+    control.tell(SpotNotice("r1", 120 * SECOND))
+    actions = control.wait(0.4)
+    assert len(all_of(actions, Stop)) == 1
+    assert len(all_of(actions, Launch)) == 1
+    assert control.state("r1") is State.STARTING
+
+
+def test_in_flight_requests_of_all_gateways_count():
+    control = Control("r1", "r2")
+    control.tell(DrainAsked("r1", "rollout"))
+    for gateway, inflight in (("g1", 1), ("g2", 2)):
+        tally = Tally("m", "r1", 1, 0, 0, inflight, 0)
+        control.tell(Seen((Summary((tally,)),), gateway))
+    assert all_of(control.wait(1.0), Stop) == []
+    control.tell(Seen((Summary((Tally("m", "r1", 1, 0, 0, 0, 0),)),), "g1"))
+    assert all_of(control.wait(1.0), Stop) == []  # the other one still has two
+    control.tell(Seen((Summary((Tally("m", "r1", 1, 0, 0, 0, 0),)),), "g2"))
+    assert len(all_of(control.wait(1.0), Stop)) == 1
 
 
 def test_a_drained_replica_that_exits_is_not_launched_again():

@@ -45,6 +45,7 @@ from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request,
 START = 100 * SECOND
 TICK = 10 * MILLISECOND
 WHOLE = 40 * SECOND
+BATCH_WAIT = 8 * SECOND
 REPLICAS = {
     replica.id: replica
     for replica in (
@@ -60,7 +61,7 @@ CONFIG = FlowConfig(
             depth_max=4,
             batch_depth_max=2,
             wait_interactive_s=5.0,
-            wait_batch_s=8.0,
+            wait_batch_s=BATCH_WAIT / SECOND,
             wait_no_replica_s=2.0,
         ),
         deadlines=DeadlineConfig(first_token_s=2.0, between_tokens_s=2.0, request_s=WHOLE / SECOND),
@@ -94,7 +95,8 @@ class Account:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.deadline = request.deadline or request.arrived + WHOLE
+        queue = BATCH_WAIT if request.priority is Priority.BATCH else 0
+        self.deadline = request.deadline or request.arrived + WHOLE + queue
         self.live: dict[int, Out] = {}
         self.dispatched = 0
         self.resumed = 0
@@ -394,7 +396,7 @@ class FlowUnderFire(RuleBasedStateMachine):
 
     def teardown(self):
         """Nobody reports anything any more: deadlines alone must bring everything to an end."""
-        for _ in range(6):
+        for _ in range(8):
             self.tick(WHOLE // 4)
         assert self.open == {}
         assert self.flow.lives == {}

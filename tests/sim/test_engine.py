@@ -263,19 +263,16 @@ def test_a_cancelled_head_of_the_queue_lets_the_next_in_at_the_next_boundary() -
     assert seen.done == Stepper(law).run(ops).done
 
 
-def test_a_cancelled_request_that_can_never_fit_does_not_block_those_behind_it() -> None:
-    law = replace(PLAIN, kv_tokens_max=100)
-    clock, seen = Clock(), Seen()
-    engine = make(law, seen, clock)
+def test_a_request_that_can_never_fit_is_not_taken_and_blocks_nobody() -> None:
+    bench = Bench(replace(PLAIN, kv_tokens_max=100))
     giant, small = Run(1, None, 0, 90, 20), Run(2, None, 0, 10, 1)
-    assert not engine.fits(giant)
-    assert engine.fits(small)
-    engine.submit(giant, 0)
-    engine.submit(small, 0)
-    assert engine.waiting == 2
-    engine.cancel(giant, STEP)
-    clock.run(FOREVER)
-    assert seen.done == {2: 2 * STEP}
+    assert not bench.engine.submit(giant, 0)
+    assert not bench.engine.holds(giant)
+    assert bench.engine.produced(giant, 0) == 0
+    assert bench.engine.submit(small, 0)
+    assert bench.engine.submit(Run(3, None, 0, 90, 10), 0)  # alone it fits exactly
+    bench.until(FOREVER)
+    assert bench.seen.done == {2: STEP, 3: 11 * STEP}
 
 
 # --- one thing at a time --------------------------------------------------------------------------

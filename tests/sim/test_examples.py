@@ -77,7 +77,7 @@ def test_a_replica_that_hangs_is_noticed_and_nobody_fails(spread):
 
 
 def test_a_naive_client_burns_far_more_in_a_partial_outage(spread):
-    runs = run_all(spread, until(scenario("partial-outage.yaml"), 240.0))
+    runs = run_all(spread, until(scenario("partial-outage.yaml"), 200.0))
     wasted = {name: run["phases"]["during"]["wasted_calls"] for name, run in runs.items()}
     assert wasted["naive retry"] > 10 * wasted["holdfast"]
 
@@ -97,7 +97,7 @@ def test_a_slow_fleet_ejects_nobody_and_retries_nothing(spread):
 
 
 def test_hedging_helps_where_routing_is_blind_and_hardly_elsewhere(spread):
-    runs = run_all(spread, scenario("hedging.yaml"))
+    runs = run_all(spread, until(scenario("hedging.yaml"), 120.0))
     p99 = {name: run["phases"]["during"]["first_token_s"]["p99"] for name, run in runs.items()}
     assert p99["blind, hedged"] < p99["blind routing"] / 2
     assert p99["hedged"] > p99["holdfast"] * 0.8

@@ -32,7 +32,7 @@ class Fleet:
 
 
 def forty(parallel_max: int) -> dict[str, float]:
-    fleet = Fleet(size_gb=10.0, bandwidth_gb_s=0.1, parallel_max=parallel_max)
+    fleet = Fleet(size_gb=10.0, bandwidth_gb_per_s=0.1, parallel_max=parallel_max)
     for index in range(40):
         fleet.load(f"r{index}")
     return fleet.run()
@@ -63,7 +63,7 @@ def test_the_last_is_ready_at_the_same_time_however_many_load_at_once() -> None:
 
 
 def test_one_that_joins_later_slows_the_other_from_then_on() -> None:
-    fleet = Fleet(size_gb=10.0, bandwidth_gb_s=1.0)
+    fleet = Fleet(size_gb=10.0, bandwidth_gb_per_s=1.0)
     fleet.load("early")
     fleet.load("late", nanos(4.0))
     # Alone for 4 s (4 GB), then 6 GB at half the speed; after that the late one is alone.
@@ -71,7 +71,7 @@ def test_one_that_joins_later_slows_the_other_from_then_on() -> None:
 
 
 def test_cancelling_gives_the_share_to_the_others() -> None:
-    fleet = Fleet(size_gb=10.0, bandwidth_gb_s=1.0)
+    fleet = Fleet(size_gb=10.0, bandwidth_gb_per_s=1.0)
     fleet.load("stays")
     fleet.load("goes")
     fleet.cancel("goes", nanos(4.0))
@@ -79,7 +79,7 @@ def test_cancelling_gives_the_share_to_the_others() -> None:
 
 
 def test_cancelling_lets_the_next_in_line_begin() -> None:
-    fleet = Fleet(size_gb=10.0, bandwidth_gb_s=1.0, parallel_max=1)
+    fleet = Fleet(size_gb=10.0, bandwidth_gb_per_s=1.0, parallel_max=1)
     for name in ("first", "second", "third"):
         fleet.load(name)
     fleet.cancel("first", nanos(3.0))
@@ -88,7 +88,7 @@ def test_cancelling_lets_the_next_in_line_begin() -> None:
 
 
 def test_cancelling_one_that_waits_or_is_unknown_disturbs_nobody() -> None:
-    fleet = Fleet(size_gb=10.0, bandwidth_gb_s=1.0, parallel_max=1)
+    fleet = Fleet(size_gb=10.0, bandwidth_gb_per_s=1.0, parallel_max=1)
     fleet.load("first")
     fleet.load("second")
     fleet.cancel("second", nanos(1.0))
@@ -97,7 +97,7 @@ def test_cancelling_one_that_waits_or_is_unknown_disturbs_nobody() -> None:
 
 
 def test_a_replica_may_load_again_after_it_was_cancelled() -> None:
-    fleet = Fleet(size_gb=10.0, bandwidth_gb_s=1.0)
+    fleet = Fleet(size_gb=10.0, bandwidth_gb_per_s=1.0)
     fleet.load("r")
     fleet.cancel("r", nanos(9.0))
     fleet.load("r", nanos(20.0))
@@ -119,7 +119,7 @@ def test_nothing_to_read_is_ready_at_once() -> None:
     parallel_max=st.integers(0, 4),
 )
 def test_the_store_is_never_idle_while_somebody_loads(starts: list[int], parallel_max: int) -> None:
-    fleet = Fleet(size_gb=2.0, bandwidth_gb_s=1.0, parallel_max=parallel_max)
+    fleet = Fleet(size_gb=2.0, bandwidth_gb_per_s=1.0, parallel_max=parallel_max)
     for index, start in enumerate(starts):
         fleet.load(f"r{index}", start * SECOND)
     ready = sorted(fleet.run().values())
@@ -133,7 +133,7 @@ def test_the_store_is_never_idle_while_somebody_loads(starts: list[int], paralle
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("start_s", -1.0), ("size_gb", -0.1), ("bandwidth_gb_s", 0.0), ("parallel_max", -1)],
+    [("start_s", -1.0), ("size_gb", -0.1), ("bandwidth_gb_per_s", 0.0), ("parallel_max", -1)],
 )
 def test_a_config_that_cannot_be_is_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"loading\.{field}: is {value}; use "):

@@ -240,11 +240,11 @@ REFUSED = {
     ),
     "text for a number": (
         MODEL.replace("replicas: 2", "replicas: two"),
-        "scenario.yaml:4: models[0].replicas: must be a whole number (is 'two'); use number of",
+        "scenario.yaml:4: models[0].replicas: must be a whole number (is 'two'); use replicas",
     ),
     "no replicas": (
         MODEL.replace("replicas: 2", "replicas: 0"),
-        "scenario.yaml:4: models[0].replicas: must be at least 1 (is 0); use number of replicas",
+        "scenario.yaml:4: models[0].replicas: must be at least 1 (is 0); use replicas",
     ),
     "a number for text": (
         MODEL.replace("name: m", "name: 5"),
@@ -355,8 +355,8 @@ REFUSED = {
         "scenario.yaml:7: slo.latency_s: is 0.0; use seconds above 0, or leave it out",
     ),
     "a store without bandwidth": (
-        MODEL + "loading:\n  bandwidth_gb_s: 0\n",
-        "scenario.yaml:7: loading.bandwidth_gb_s: is 0.0; use GB/s above 0",
+        MODEL + "loading:\n  bandwidth_gb_per_s: 0\n",
+        "scenario.yaml:7: loading.bandwidth_gb_per_s: is 0.0; use GB/s above 0",
     ),
     "yes for true": (
         MODEL + "warm: yes\n",

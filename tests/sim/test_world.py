@@ -48,7 +48,7 @@ from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
 CHAT = Workload(rate=8.0, prompt=Lengths(mean=200.0), output=Lengths(mean=60.0, maximum=400))
-QUICK_LOAD = LoadingConfig(start_s=1.0, size_gb=2.0, bandwidth_gb_s=1.0)
+QUICK_LOAD = LoadingConfig(start_s=1.0, size_gb=2.0, bandwidth_gb_per_s=1.0)
 FROM, UNTIL = 20.0, 60.0
 
 
@@ -292,6 +292,18 @@ def test_part_of_an_answer_from_a_replica_that_lies_makes_it_wrong() -> None:
     assert story.total.wrong == len(finished_there) + len(resumed)
 
 
+def test_a_stream_given_up_on_a_replica_that_lies_is_wrong_too() -> None:
+    lies = fault(FaultKind.WRONG_OUTPUT, until=None)
+    hang = fault(FaultKind.HANG, at=FROM + 1.0, until=None)
+    story = Story(setup(lies, hang, workloads=(("m", replace(CHAT, rate=40.0)),)))
+    resumed = {action.request.id for _, action in story.of(Dispatch) if action.resume_tokens}
+    assert resumed
+    finished_there = [
+        now for now, finish in story.of(Finish, "r0") if finish.status == 200 and now >= FROM
+    ]
+    assert story.total.wrong == len(finished_there) + len(resumed)
+
+
 def test_work_that_was_never_shown_is_not_counted_as_shown() -> None:
     flaky = fault(FaultKind.FLAKY, at=0.0, tokens=400)
     crash = fault(FaultKind.CRASH, at=3.0)
@@ -440,6 +452,14 @@ def test_loading_one_after_the_other_serves_sooner() -> None:
     ready = [next(n for n, s in story.states(f"r{i}") if s == State.READY) for i in range(4)]
     assert ready == sorted(ready)
     assert ready == pytest.approx([3.0, 5.0, 7.0, 9.0], abs=0.5)
+
+
+def test_a_replica_that_dies_while_it_loads_leaves_the_store_to_the_others() -> None:
+    crash = fault(FaultKind.CRASH, at=1.5, until=None)
+    story = Story(setup(crash, warm=False, replicas=replicas(2), duration_s=10.0))
+    ready = next(now for now, state in story.states("r1") if state == State.READY)
+    # Both read from 1 s on; after half a second of sharing, 1.75 of 2 GB are left for one.
+    assert ready == pytest.approx(3.25, abs=0.4)
 
 
 def test_who_waits_too_long_for_a_fleet_that_does_not_come_is_told_so() -> None:

@@ -123,7 +123,7 @@ class BreakerChange:
     at: int
 
 
-class BreakerError(RuntimeError):
+class BreakerError(Exception):
     """A breaker was told something its table does not know: a bug in whoever drives it."""
 
 

@@ -175,6 +175,10 @@ class Deadlines:
             gaps.refresh(now, self._rise.settle(now))
         return gaps.deadline
 
+    def first_token_typical(self, prompt_tokens: int) -> int | None:
+        """The median first token of this class; ``None`` until a few were seen."""
+        return self._classes[bisect_left(self._bounds, prompt_tokens)].median
+
     def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
         """A quantile of this class's first tokens; ``None`` below ``samples_min`` samples."""
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]

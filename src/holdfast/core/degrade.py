@@ -104,7 +104,7 @@ class DegradeChange:
     reason: str
 
 
-class MoveError(RuntimeError):
+class MoveError(Exception):
     """A step that the level does not know: our own fault, told with what led there."""
 
 

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
-from holdfast.core.admission.quota import Quota, QuotaConfig, Reservation
+from holdfast.core.admission.quota import Quota, Reservation
 from holdfast.core.admission.shed import Shed
-from holdfast.core.degrade import DegradeConfig, Degrader
+from holdfast.core.degrade import Degrader
 from holdfast.core.failure import Kind
+from holdfast.core.flow_config import FlowConfig
 from holdfast.core.lane import Lane
 from holdfast.core.life import Life, Step
 from holdfast.core.messages import Finish, Report, RequestId
-from holdfast.core.types import Request
+from holdfast.core.types import Request, nanos
 from holdfast.core.wheel import Wheel
 
 # The answer for an attempt's failure that nothing could mend. Beside each status: why this one.
@@ -39,19 +40,19 @@ class Desk:
 
     def __init__(
         self,
-        whole: int,
-        quotas: Mapping[str, QuotaConfig],
-        ladders: tuple[DegradeConfig, ...],
+        config: FlowConfig,
         streams: Callable[[str], Random],
         wheel: Wheel[Life],
     ) -> None:
         self._wheel = wheel
         self.lives: dict[RequestId, Life] = {}
-        self._whole = whole
-        self._quotas = {tenant: Quota(quota) for tenant, quota in quotas.items()}
+        whole = nanos(config.lane.deadlines.request_s)
+        # A batch request may wait in the queue for longer than any answer takes.
+        self._whole = (whole, whole + nanos(config.lane.queue.wait_batch_s))
+        self._quotas = {tenant: Quota(quota) for tenant, quota in config.quotas.items()}
         self._degraders = {
             ladder.ladder[0]: Degrader(ladder, streams(f"degrade/{ladder.ladder[0]}"))
-            for ladder in ladders
+            for ladder in config.degrade
         }
 
     def open(self, request: Request, now: int) -> Life:
@@ -59,7 +60,7 @@ class Desk:
         if request.id in self.lives:
             raise ValueError(f"request id {request.id!r} is already under way; ids must be unique")
         model = request.model
-        deadline = request.deadline or now + self._whole
+        deadline = request.deadline or now + self._whole[request.priority]
         degrader = self._degraders.get(model) if self._degraders else None
         if degrader is None:
             life = Life(request, model, deadline)

@@ -81,7 +81,7 @@ class DrainStep:
     reason: str
 
 
-class DrainError(RuntimeError):
+class DrainError(Exception):
     """A drain was told something its table does not know: a bug in whoever drives it."""
 
 

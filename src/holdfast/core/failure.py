@@ -64,6 +64,7 @@ class Meaning:
     outcome: Outcome
     retryable: bool  # another replica may do better; the budget still has to agree
     free: bool = False  # with no byte answered it costs no retry budget, once per request
+    continuable: bool = False  # what was shown before it is sound and may be continued elsewhere
     failure_class: Class | None = None
 
 
@@ -71,27 +72,35 @@ _FAIL = Outcome.FAILURE
 _RUN = Class.RUNTIME
 
 MEANINGS: Final[dict[Kind, Meaning]] = {
-    Kind.REFUSED: Meaning(_FAIL, retryable=True, free=True, failure_class=_RUN),
-    Kind.CONNECT_TIMEOUT: Meaning(_FAIL, retryable=True, failure_class=Class.ROUTING),
-    Kind.RESET: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.STALE_SOCKET: Meaning(Outcome.CANCELLED, retryable=True, free=True),
-    Kind.FIRST_TOKEN_TIMEOUT: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.BETWEEN_TOKENS_TIMEOUT: Meaning(_FAIL, retryable=True, failure_class=_RUN),
+    Kind.REFUSED: Meaning(_FAIL, retryable=True, continuable=True, free=True, failure_class=_RUN),
+    Kind.CONNECT_TIMEOUT: Meaning(
+        _FAIL, retryable=True, continuable=True, failure_class=Class.ROUTING
+    ),
+    Kind.RESET: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.STALE_SOCKET: Meaning(Outcome.CANCELLED, retryable=True, continuable=True, free=True),
+    Kind.FIRST_TOKEN_TIMEOUT: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.BETWEEN_TOKENS_TIMEOUT: Meaning(
+        _FAIL, retryable=True, continuable=True, failure_class=_RUN
+    ),
     Kind.DEADLINE: Meaning(Outcome.CANCELLED, retryable=False, failure_class=Class.ROUTING),
-    Kind.CUT: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.EMPTY: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.MALFORMED: Meaning(_FAIL, retryable=True, failure_class=_RUN),
+    Kind.CUT: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.EMPTY: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.MALFORMED: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
     Kind.DEGENERATE: Meaning(_FAIL, retryable=True, failure_class=_RUN),
     Kind.WRONG_OUTPUT: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.SERVER_ERROR: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.OVERLOADED: Meaning(Outcome.BACKPRESSURE, retryable=True, failure_class=Class.ROUTING),
+    Kind.SERVER_ERROR: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.OVERLOADED: Meaning(
+        Outcome.BACKPRESSURE, retryable=True, continuable=True, failure_class=Class.ROUTING
+    ),
     Kind.BAD_REQUEST: Meaning(Outcome.CLIENT_ERROR, retryable=False),
-    Kind.OUT_OF_MEMORY: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.EXITED: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.LOAD_STALLED: Meaning(_FAIL, retryable=True, failure_class=Class.LOADING),
+    Kind.OUT_OF_MEMORY: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.EXITED: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.LOAD_STALLED: Meaning(
+        _FAIL, retryable=True, continuable=True, failure_class=Class.LOADING
+    ),
     Kind.CLIENT_GONE: Meaning(Outcome.CANCELLED, retryable=False),
     Kind.SUPERSEDED: Meaning(Outcome.CANCELLED, retryable=False),
-    Kind.DRAINED: Meaning(Outcome.CANCELLED, retryable=True),
+    Kind.DRAINED: Meaning(Outcome.CANCELLED, retryable=True, continuable=True),
 }
 
 

@@ -68,7 +68,10 @@ _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 class Fleet:
     """All replicas of all models. ``handle`` is its only mutator."""
 
-    def __init__(self, config: FleetConfig, streams: Callable[[str], Random]) -> None:
+    def __init__(
+        self, config: FleetConfig, streams: Callable[[str], Random], epoch: int = 0
+    ) -> None:
+        self._epoch = epoch  # grows with each control that takes over; gateways follow the latest
         self._config = config
         self._streams = streams
         self._members: dict[str, Member] = {}
@@ -177,12 +180,11 @@ class Fleet:
         member = self._members.get(event.replica_id)
         if member is None:
             return
+        member.leaving = True  # also where the platform's notice came first, or it is dead just now
         self._signal(member, Signal.DRAIN, now, actions, event.reason)
-        if member.health.state is State.DRAINING:
-            member.leaving = True  # also where the platform's notice came first
-            if member.drain is None:
-                member.drain = Drain(self._config.drain)
-                member.drain.start(now, event.reason)
+        if member.health.state is State.DRAINING and member.drain is None:
+            member.drain = Drain(self._config.drain)
+            member.drain.start(now, event.reason)
 
     # --- evidence --------------------------------------------------------------------------------
 
@@ -258,13 +260,14 @@ class Fleet:
                     self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
             else:
                 for tally in seen.tallies:
-                    self._on_tally(tally, now, actions)
+                    self._on_tally(event.gateway, tally, now, actions)
 
-    def _on_tally(self, tally: Tally, now: int, actions: list[FleetAction]) -> None:
+    def _on_tally(self, gateway: str, tally: Tally, now: int, actions: list[FleetAction]) -> None:
         member = self._members.get(tally.replica_id)
         if member is None:
             return
-        member.inflight = tally.inflight
+        member.inflight_at[gateway] = tally.inflight
+        member.move_told = False
         if tally.successes:
             member.only_busy_since = None
             if member.health.state is not State.READY:
@@ -360,11 +363,14 @@ class Fleet:
             return
         step = drain.decide(member.inflight, now)
         if step.action == "move":
-            actions.append(Move(member.replica.model, member.replica.id))
-            member.inflight = 0  # the next summary says what is left
+            if not member.move_told:
+                member.move_told = True
+                actions.append(Move(member.replica.model, member.replica.id))
         elif step.action == "stop":
             self._signal(member, Signal.DRAINED, now, actions, step.reason)
             actions.append(Stop(member.replica.id, step.reason))
+            if not member.leaving:  # the platform takes the host, the fleet still wants the replica
+                self._launch_again(member, step.reason, now, actions)
 
     # --- what gateways are told ------------------------------------------------------------------
 
@@ -399,7 +405,8 @@ class Fleet:
         self._shares = shares
         self._published_at = now
         self._version += 1
-        self._view = FleetView(self._version, tuple(views), tuple(self._panics))
+        panic = tuple(self._panics)
+        self._view = FleetView(self._version, tuple(views), panic, self._epoch)
         actions.append(Publish(self._view))
 
     def _look_for_panic(self, actions: list[FleetAction], now: int) -> dict[str, tuple[str, ...]]:

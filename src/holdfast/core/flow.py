@@ -20,6 +20,7 @@ from holdfast.core.failure import MEANINGS, Kind, Outcome
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.hedge import Hedger
 from holdfast.core.lane import Lane
+from holdfast.core.lanes import Lanes
 from holdfast.core.life import Attempt, Life, Phase, Step
 from holdfast.core.messages import (
     Abort,
@@ -31,12 +32,10 @@ from holdfast.core.messages import (
     FlowAction,
     FlowEvent,
     LoadReported,
-    ReplicaView,
     Report,
     RequestId,
     Silent,
     Summary,
-    Tally,
     Tick,
     ViewChanged,
 )
@@ -53,21 +52,20 @@ class Flow:
 
     def __init__(self, config: FlowConfig, streams: Callable[[str], Random]) -> None:
         self._config = config
-        self._streams = streams
-        self._lanes: dict[str, Lane] = {}
+        stale = nanos(config.view_stale_s)
+        weights = config.tenant_weights
+        self._book = Lanes(config.lane, config.lanes, weights, stale, streams)
+        self._lanes = self._book.by_model
         self._budget = RetryBudget(config.retry)
         self._retry = Retry(config.retry, self._budget, streams("retry"))
         self._hedger = Hedger(config.hedge)
-        self._hedging = config.hedge.enabled
-        whole = nanos(config.lane.deadlines.request_s)
+        self._hedging = config.hedge.enabled and config.retry.attempts > 1  # a hedge is an attempt
+        self._metered = bool(config.quotas)
         self._wheel: Wheel[Life] = Wheel()
-        self._desk = Desk(whole, config.quotas, config.degrade, streams, self._wheel)
+        self._desk = Desk(config, streams, self._wheel)
         self._lives = self._desk.lives
         self._summary_every = nanos(config.summary_s)
         self._summary_at = 0
-        self._view_stale = nanos(config.view_stale_s)
-        self._view_at: int | None = None
-        self._view_version = -1
         self._handlers: dict[type, Callable[[Any, int], list[FlowAction]]] = {
             Arrived: self._on_arrived,
             FirstContent: self._on_first_content,
@@ -101,9 +99,10 @@ class Flow:
         lane = self._lanes.get(life.model)
         if lane is None:
             return [self._desk.finish(life, 404, "model_not_found", "no such model", now)]
-        shed = self._desk.reserve(life, now)
-        if shed is not None:
-            return [self._desk.shed(life, shed, now)]
+        if self._metered:
+            shed = self._desk.reserve(life, now)
+            if shed is not None:
+                return [self._desk.shed(life, shed, now)]
         self._budget.on_request(now)
         if self._hedging:
             self._hedger.on_request(now)
@@ -353,7 +352,7 @@ class Flow:
 
     def _continue(self, life: Life, lane: Lane, kind: Kind, now: int) -> list[FlowAction]:
         """Content was shown: only a continuation on the same revision is honest."""
-        if not (life.request.continuable and MEANINGS[kind].retryable):
+        if not (life.request.continuable and MEANINGS[kind].continuable):
             return [self._desk.fail(life, kind, "this answer cannot be continued", now)]
         decision = self._retry.decide_continuation(
             continuations_made=life.continued, deadline=life.deadline, now=now
@@ -426,17 +425,11 @@ class Flow:
 
     def _each_second(self, actions: list[FlowAction], now: int) -> None:
         self._summary_at = now + self._summary_every
-        tallies: list[Tally] = []
-        for lane in self._lanes.values():
-            tallies.extend(lane.tallies())
         actions.extend(self._desk.watch_ladders(self._lanes, now))
+        tallies = self._book.tallies()
         if tallies:
             actions.append(Summary(tuple(tallies)))
-        if self._view_at is not None and now - self._view_at > self._view_stale:
-            for lane in self._lanes.values():
-                for replica_id in lane.pool.doubt_view(now):
-                    what = "view stale: quarantine decays to a trial"
-                    actions.append(Report(lane.model, replica_id, what, "control is silent"))
+        actions.extend(self._book.doubt(now))
 
     # --- news of the world -----------------------------------------------------------------------
 
@@ -455,24 +448,11 @@ class Flow:
         return actions
 
     def _on_view_changed(self, event: ViewChanged, now: int) -> list[FlowAction]:
-        view = event.view
-        self._view_at = now
-        if view.version < self._view_version:
-            return []  # a late frame; the newer one holds. One repeated ends a doubt of the view
-        self._view_version = view.version
-        by_model: dict[str, list[ReplicaView]] = {model: [] for model in self._lanes}
-        for replica in view.replicas:
-            by_model.setdefault(replica.replica.model, []).append(replica)
         actions: list[FlowAction] = []
-        for model, replicas in by_model.items():
-            lane = self._lanes.get(model)
-            if lane is None:
-                config = self._config.lanes.get(model, self._config.lane)
-                weights = self._config.tenant_weights
-                lane = self._lanes[model] = Lane(model, config, weights, self._streams)
-            lane.pool.apply(replicas, now)
-            if lane.queue.held:
-                self._serve_queue(lane, now, actions)
+        if self._book.apply(event.view, now):
+            for lane in self._lanes.values():
+                if lane.queue.held:
+                    self._serve_queue(lane, now, actions)
         return actions
 
     def _on_load_reported(self, event: LoadReported, _now: int) -> list[FlowAction]:
@@ -489,7 +469,7 @@ class Flow:
         """Everything a dashboard or a bug report needs, as plain data."""
         return {
             "requests": len(self._lives),
-            "view_version": self._view_version,
+            "view": list(self._book.view),
             "lanes": {model: lane.snapshot(now) for model, lane in self._lanes.items()},
             "retry": self._retry.snapshot(),
             "hedge": self._hedger.snapshot(),

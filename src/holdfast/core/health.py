@@ -11,7 +11,7 @@ wrong answer, and two thresholds on a noisy number flap.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from random import Random
 
@@ -56,7 +56,7 @@ class HealthConfig:
     history_max: int = 32  # changes kept per replica; the oldest go first
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in (each.name for each in fields(self)):
             value, field = getattr(self, name), f"health.{name}"
             if name.endswith("_s"):
                 require(0 < value < inf, field, f"is {value}", "use finite seconds above 0")

@@ -31,7 +31,6 @@ _FAILURE: Final = Outcome.FAILURE
 _BACKPRESSURE: Final = Outcome.BACKPRESSURE
 
 # Latency is kept as a multiple of the pool's typical first token for prompts of that length.
-_TYPICAL_SAMPLES_MIN: Final = 20  # before that nothing is typical and all replicas look alike
 _FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
 _BUSY_LOOKS_LIKE: Final = 3.0  # × typical: backpressure lowers the weight without blame
 
@@ -128,7 +127,7 @@ class Lane:
         prompt_tokens = life.request.prompt_tokens
         elapsed = now - attempt.started
         deadlines = self.deadlines
-        typical = deadlines.first_token_quantile(prompt_tokens, 0.5, _TYPICAL_SAMPLES_MIN)
+        typical = deadlines.first_token_typical(prompt_tokens)
         deadlines.observe_first_token(candidate.id, prompt_tokens, elapsed, now)
         self._first += 1
         if now - life.request.arrived > self._slo:

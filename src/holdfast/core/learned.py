@@ -21,27 +21,30 @@ _ACCURACY: Final = 0.05  # far below any factor put on top, and few bins are qui
 _REFRESH: Final = SECOND  # how old a cached deadline may be
 _MERGE_SAMPLES: Final = 256  # merging costs tens of µs: spread over this many samples …
 _MERGE_AFTER: Final = 10 * SECOND  # … or over this time
+_MEDIAN_SAMPLES_MIN: Final = 20  # below that nothing is typical
 _ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are computed again
 
 
 class Hand:
     """The samples of one share of the replicas, in two generations."""
 
-    __slots__ = ("old", "old_total", "young", "young_total")
+    __slots__ = ("old", "old_below", "old_total", "young", "young_below", "young_total")
 
     def __init__(self) -> None:
         self.young = QuantileSketch(_ACCURACY)
         self.young_total = 0  # sum of the samples, for the mean
+        self.young_below = 0  # further samples, known only to lie below one that was counted
         self.rotate()
 
     def rotate(self) -> None:
         """The young generation becomes the old one, which is forgotten."""
         self.old, self.old_total = self.young, self.young_total
         self.young, self.young_total = QuantileSketch(_ACCURACY), 0
+        self.old_below, self.young_below = self.young_below, 0
 
     def count(self) -> int:
         """Samples of both generations."""
-        return self.young.count + self.old.count
+        return self.young.count + self.young_below + self.old.count + self.old_below
 
     def mean(self) -> float:
         """How slow this hand is; it must hold a sample."""
@@ -73,6 +76,7 @@ class LearnedDeadline:
         "fresh",
         "hands",
         "heard",
+        "median",
         "norm",
         "refresh_at",
         "waiting",
@@ -111,6 +115,7 @@ class LearnedDeadline:
         self.refresh_at = 0
         self._merged_at = self._rotated_at = 0
         self._tail = 0.0
+        self.median: int | None = None  # the typical sample, as of the last merge
         self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
 
     def is_learned(self) -> bool:
@@ -126,7 +131,7 @@ class LearnedDeadline:
         self.refresh_at = now + _REFRESH
         young = 0
         for hand in self.hands:
-            young += hand.young.count
+            young += hand.young.count + hand.young_below
         enough = young >= self._samples_min
         if enough and now - self._rotated_at >= self._rotate_after:
             # Only when the young can stand in: a quiet pool keeps what it knows.
@@ -160,7 +165,7 @@ class LearnedDeadline:
         dealt = self.hands[hand]
         dealt.young.add(worst * 1.0, tail)
         if count > tail:
-            dealt.young.add(0.0, count - tail)
+            dealt.young_below += count - tail
         dealt.young_total += worst * tail
         self.fresh += count
 
@@ -197,7 +202,11 @@ class LearnedDeadline:
         for hand in chosen if samples >= self._samples_min else dealt:
             self.heard.merge(hand.young)
             self.heard.merge(hand.old)
+            below = hand.young_below + hand.old_below
+            if below:
+                self.heard.add(0.0, below)
         self._tail = self.heard.quantile(self._quantile) or 0.0
+        self.median = self.quantile(0.5, _MEDIAN_SAMPLES_MIN)
 
 
 class Rise:

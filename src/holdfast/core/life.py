@@ -14,6 +14,7 @@ from typing import Final
 from holdfast.core.admission.quota import Reservation
 from holdfast.core.candidate import Candidate
 from holdfast.core.types import Request
+from holdfast.core.wheel import Timed
 
 
 class Phase(StrEnum):
@@ -57,7 +58,7 @@ TRANSITIONS: Final[dict[tuple[Phase, Step], Phase]] = {
 }
 
 
-class IllegalStepError(RuntimeError):
+class IllegalStepError(Exception):
     """A request was asked to do what its phase does not know: a bug, told with its story."""
 
 
@@ -88,15 +89,13 @@ class Attempt:
         self.report = candidate.reports  # a later report of the replica includes them
 
 
-class Life:
+class Life(Timed):
     """One request from arrival to its one terminal answer."""
 
     __slots__ = (
         "attempts",
         "continued",
         "deadline",
-        "due",
-        "filed",
         "free_used",
         "hedge_at",
         "live",

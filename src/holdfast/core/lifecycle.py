@@ -195,7 +195,7 @@ class Change:
         return f"{self.at} {self.before}>{self.after} on {self.signal}: {self.reason}"
 
 
-class ImpossibleSignalError(RuntimeError):
+class ImpossibleSignalError(Exception):
     """A signal that only a fault of our own can send in this state; tells what led there."""
 
     def __init__(self, who: str, state: State, signal: Signal, history: Iterable[Change]) -> None:

@@ -16,8 +16,9 @@ class Member:
         "drain",
         "exits",
         "health",
-        "inflight",
+        "inflight_at",
         "leaving",
+        "move_told",
         "only_busy_since",
         "replica",
         "wake_at",
@@ -26,7 +27,6 @@ class Member:
     def __init__(self, replica: Replica, health: ReplicaHealth) -> None:
         self.replica = replica
         self.health = health
-        self.drain: Drain | None = None
         self.leaving = False  # drained on request: it is not started again
         self.exits = 0  # in a row, without a long life between
         self.busy_at = 0
@@ -35,11 +35,18 @@ class Member:
 
     def begin_life(self) -> None:
         """A new process: what was seen of the one before it is void."""
-        self.inflight = 0  # as gateways last said
+        self.drain: Drain | None = None
+        self.move_told = False  # gateways were asked to move what is left; their next word decides
+        self.inflight_at: dict[str, int] = {}  # as each gateway last said
         self.only_busy_since: int | None = None
         self.canary_out = False
         self.canary_at = 0
         self.wake_at = 0  # no earlier tick has anything to do here
+
+    @property
+    def inflight(self) -> int:
+        """Requests on it now, over all gateways."""
+        return sum(self.inflight_at.values())
 
 
 __all__ = ["Member"]

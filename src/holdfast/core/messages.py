@@ -36,6 +36,7 @@ class FleetView:
     version: int
     replicas: tuple[ReplicaView, ...]
     panic: tuple[str, ...] = ()  # models whose pools fail open at present
+    epoch: int = 0  # of the control that speaks; a later control's views replace an earlier one's
 
 
 # --- events for Flow: one request's life ---------------------------------------------------------
@@ -245,6 +246,7 @@ class Seen:
     """Passive evidence of a gateway: its reports and summaries, forwarded as they are."""
 
     actions: tuple[Report | Summary, ...]
+    gateway: str = ""  # who saw it; in-flight counts are kept for each
 
 
 @dataclass(slots=True)

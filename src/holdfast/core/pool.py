@@ -64,12 +64,17 @@ class Pool:
     def apply(self, views: Iterable[ReplicaView], now: int) -> None:
         """Take over control's view of this pool; replicas it no longer names are forgotten."""
         kept: dict[str, Candidate] = {}
+        moved = self._stale  # a ramp of weights alone sorts nobody anew
         for view in views:
             candidate = self.candidates.get(view.replica.id)
             if candidate is None:
                 candidate = self._candidate(view.replica)
-            else:
+                moved = True
+            elif candidate.replica is not view.replica:
                 candidate.update(view.replica)
+                moved = True
+            if candidate.state is not view.state or (candidate.weight > 0) != (view.share > 0):
+                moved = True
             if view.state is State.STARTING and candidate.state is not State.STARTING:
                 candidate.latency.value = None  # a new process: what the old one did is history
             if view.state is State.READY and candidate.state is not State.READY:
@@ -79,9 +84,11 @@ class Pool:
             candidate.firm = view.firm
             candidate.weight = view.replica.weight * view.share
             kept[candidate.id] = candidate
+        moved = moved or len(kept) != len(self.candidates)
         self.candidates = kept
         self._stale = False
-        self.changed(now)
+        if moved:
+            self.changed(now)
 
     def changed(self, now: int) -> None:
         """Something about a candidate moved; sort again before the next choice."""

@@ -16,6 +16,7 @@ It empties fastest when a few clients fail for reasons of their own, and says no
 as "at most so many per window", which is what the bound of a window says.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal, NamedTuple
@@ -92,7 +93,7 @@ class RetryBudget:
     requests are counted over slightly less than the window and grants over slightly more.
     """
 
-    __slots__ = ("_enabled", "_floor", "_ratio", "_requests", "_retries")
+    __slots__ = ("_enabled", "_floor", "_ratio", "_requests", "_retries", "on_request")
 
     def __init__(self, config: RetryConfig) -> None:
         bucket = -(-nanos(config.budget_window_s) // _BUCKETS)  # up: grants cover a whole window
@@ -100,11 +101,8 @@ class RetryBudget:
         self._ratio = config.budget_ratio
         self._floor = config.budget_floor_per_s * config.budget_window_s
         self._requests = RateWindow(config.budget_window_s, _BUCKETS)
+        self.on_request: Callable[[int], None] = self._requests.add  # a client's request earns
         self._retries = RateWindow(seconds(bucket * (_BUCKETS + 1)), _BUCKETS + 1)
-
-    def on_request(self, now: int) -> None:
-        """Count a request of a client: it earns its share."""
-        self._requests.add(now)
 
     def would_allow(self, now: int) -> bool:
         """Whether one more retry fits. Asking takes nothing."""

@@ -30,6 +30,9 @@ class ConfigError(ValueError):
         self.problem = problem
         self.fix = fix
 
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, str, str]]:
+        return type(self), (self.field, self.problem, self.fix)  # args hold the joined text only
+
 
 def require(condition: bool, field: str, problem: str, fix: str) -> None:
     """Refuse a config value: every frozen config calls this from ``__post_init__``."""

@@ -54,7 +54,9 @@ class Canaries:
         else:
             run = Run(None, unit, action.incarnation, CANARY_PROMPT, CANARY_OUTPUT)
             unit.spoil(run)
-            unit.engine.submit(run, now)
+            if not unit.engine.submit(run, now):
+                self._later(action, "fail", REFUSED_AFTER, now)
+                return
             watch = (unit, run, unit.incarnation, unit.tokens_seen, now)
             self._clock.at(now + action.deadline, CONTROL, self._overdue, watch)
             if unit.dies_at_request:

@@ -6,7 +6,6 @@ ever removed from the heap; whoever scheduled an event knows when it no longer m
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any, Final
 
 # At one instant, the world changes before requests move, and requests before control looks.
@@ -27,11 +26,12 @@ class Clock:
         self.steps = 0
         self.after_event: Callable[[int], None] | None = None  # invariants hang here
         self.heap: list[tuple[int, int, int, Handler, Any]] = []
-        self.ticket = count().__next__
+        self.ticket = 0  # of the last event scheduled
 
     def at(self, time: int, priority: int, handler: Handler, argument: Any = None) -> None:
         """Call ``handler(argument, time)`` at that time, never earlier than now."""
-        heappush(self.heap, (time, priority, self.ticket(), handler, argument))
+        self.ticket = ticket = self.ticket + 1
+        heappush(self.heap, (time, priority, ticket, handler, argument))
 
     def run(self, until: int) -> None:
         """Let everything up to and including ``until`` happen."""

@@ -39,6 +39,7 @@ class Engine:
         "_batch",
         "_before",
         "_c",
+        "_clock",
         "_drip",
         "_factor",
         "_finish",
@@ -46,7 +47,6 @@ class Engine:
         "_fresh",
         "_gaps",
         "_grow",
-        "_heap",
         "_hung",
         "_kv",
         "_kv_max",
@@ -65,7 +65,6 @@ class Engine:
         "_slow_step",
         "_step",
         "_t0",
-        "_ticket",
         "_version",
         "_waiting",
         "batch_max",
@@ -81,8 +80,7 @@ class Engine:
         slow_step: int = nanos(1.0),
     ) -> None:
         self._prefill_max = law.prefill_tokens_max
-        self._heap = clock.heap  # pushed to directly: an edge is planned three times per request
-        self._ticket = clock.ticket
+        self._clock = clock
         self._on_edge = self._edge
         self._on_first = on_first
         self._on_done = on_done
@@ -143,10 +141,6 @@ class Engine:
             queued += run.prompt + run.output
         return self._reserved + queued
 
-    def fits(self, run: Run) -> bool:
-        """Whether this request could ever be admitted."""
-        return run.prompt + run.output <= self._kv_max
-
     def produced(self, run: Run, now: int) -> int:
         """Tokens the run has emitted by now."""
         if run.place <= WAITING:
@@ -190,22 +184,24 @@ class Engine:
 
     # --- what a driver may do --------------------------------------------------------------------
 
-    def submit(self, run: Run, now: int) -> None:
-        """Hand a run over; it starts at the next boundary with room for it."""
+    def submit(self, run: Run, now: int) -> bool:
+        """Hand a run over; it starts at the next boundary with room. False: it can never fit."""
+        need = run.prompt + run.output
+        if need > self._kv_max:
+            return False
         waiting = self._waiting
         waiting.append(run)
         run.place = WAITING
-        if self._hung:
-            return
         if (
-            len(waiting) > 1
-            or self._batch >= self.batch_max
-            or self._reserved + run.prompt + run.output > self._kv_max
-            or not self._to_boundary(now)
+            not self._hung
+            and len(waiting) == 1
+            and self._batch < self.batch_max
+            and self._reserved + need <= self._kv_max
+            and self._to_boundary(now)
         ):
-            return  # an edge to come will admit it
-        self._admit()
-        self._plan()
+            self._admit()
+            self._plan()  # else an edge to come will admit it
+        return True
 
     def cancel(self, run: Run, now: int) -> None:
         """Take a run out; its place is free from the next boundary on."""
@@ -398,7 +394,9 @@ class Engine:
         if first > self._slow_step:
             self._on_slow_step(self, self._t0)
         edge = self._t0 + (int(lasts + 0.5) or 1)
-        heappush(self._heap, (edge, TRAFFIC, self._ticket(), self._on_edge, version))
+        clock = self._clock  # written out: an edge is planned three times per request
+        clock.ticket = ticket = clock.ticket + 1
+        heappush(clock.heap, (edge, TRAFFIC, ticket, self._on_edge, version))
 
     def _edge(self, version: int, now: int) -> None:
         if version != self._version:

@@ -1,10 +1,14 @@
 """What an engine is made of: the law of its steps, and the runs it works on."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.types import require
+
+if TYPE_CHECKING:
+    from holdfast.sim.results import Record
+    from holdfast.sim.unit import Unit
 
 # Where a run is.
 OUTSIDE: Final = -1  # not handed over yet, or never
@@ -55,8 +59,10 @@ class Run:
         "unit",
     )
 
-    def __init__(self, owner: Any, unit: Any, attempt: int, prompt: int, output: int) -> None:
-        self.owner = owner  # whatever the driver needs to find its way back
+    def __init__(
+        self, owner: "Record | None", unit: "Unit", attempt: int, prompt: int, output: int
+    ) -> None:
+        self.owner = owner  # the request it belongs to; a canary has none
         self.unit = unit
         self.attempt = attempt
         self.prompt = prompt

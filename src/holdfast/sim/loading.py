@@ -18,14 +18,14 @@ class LoadingConfig:
 
     start_s: float = 2.0  # from launch to the first byte read: process, imports, device
     size_gb: float = 16.0  # weights of one replica
-    bandwidth_gb_s: float = 1.0  # of the store, shared by all that load at once
+    bandwidth_gb_per_s: float = 1.0  # of the store, shared by all that load at once
     parallel_max: int = 0  # loads at a time, in order of asking; 0 = no bound
 
     def __post_init__(self) -> None:
         require(self.start_s >= 0, "loading.start_s", f"is {self.start_s}", "use 0 or more seconds")
         require(self.size_gb >= 0, "loading.size_gb", f"is {self.size_gb}", "use 0 or more GB")
-        speed = self.bandwidth_gb_s
-        require(speed > 0, "loading.bandwidth_gb_s", f"is {speed}", "use GB/s above 0")
+        speed = self.bandwidth_gb_per_s
+        require(speed > 0, "loading.bandwidth_gb_per_s", f"is {speed}", "use GB/s above 0")
         most = self.parallel_max
         require(most >= 0, "loading.parallel_max", f"is {most}", "use 0 for no bound")
 
@@ -38,7 +38,7 @@ class Store:
     def __init__(self, config: LoadingConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._rate = config.bandwidth_gb_s * 1e9 / SECOND  # bytes per nanosecond
+        self._rate = config.bandwidth_gb_per_s * 1e9 / SECOND  # bytes per nanosecond
         self._active: dict[
             str, tuple[float, Callable[[int], None]]
         ] = {}  # bytes left, whom to tell

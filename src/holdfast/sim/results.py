@@ -4,10 +4,13 @@ Every offered request counts, answered or not. A request belongs to the phase of
 it arrived: *before* the first, *during* (until the last has ended), *after*.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.types import SECOND, Request, require
+
+if TYPE_CHECKING:
+    from holdfast.sim.law import Run
 
 PHASES: Final = ("before", "during", "after")
 SLICES: Final = 60  # of the run's time, for pictures
@@ -50,7 +53,7 @@ class Record:
     def __init__(self, request: Request, output: int) -> None:
         self.request = request
         self.output = output  # tokens a full answer has
-        self.runs: dict[int, Any] = {}  # live attempts
+        self.runs: dict[int, Run] = {}  # live attempts
         self.attempts = 0
         self.continued = 0
         self.model = request.model
@@ -224,7 +227,7 @@ class Results:
     notices: list[Any] = field(default_factory=list)  # bounded by the driver
     offered_over_time: list[int] = field(default_factory=lambda: [0] * SLICES)
     good_over_time: list[int] = field(default_factory=lambda: [0] * SLICES)
-    ejected: int = 0  # times a replica was quarantined on suspicion
+    ejected: int = 0  # times a replica was quarantined
     events: int = 0
     digest: str = ""  # of the event log, where one was kept
 
@@ -248,7 +251,7 @@ class Results:
         """All phases in one account."""
         whole = Phase()
         for phase in self.phases.values():
-            for name in Phase.__slots__:
+            for name in (each.name for each in fields(Phase)):
                 setattr(whole, name, getattr(whole, name) + getattr(phase, name))
         return whole
 

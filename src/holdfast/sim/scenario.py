@@ -7,7 +7,7 @@ shipped default. ``variants`` run the same arrivals and faults under other polic
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -24,13 +24,15 @@ from holdfast.sim.setup import Setup
 from holdfast.sim.streams import stream
 from holdfast.sim.workload import Workload
 
+SHIPPED: Final = "holdfast"  # the row of the scenario's own policies
+
 
 class ModelSection(Section):
     """One model: its replicas, its engine, and the traffic that asks for it."""
 
     name: str = "model"
     revision: str = "1"
-    replicas: Annotated[int, Field(ge=1, le=10_000, description="number of replicas")] = 8
+    replicas: Annotated[int, Field(ge=1, le=10_000, description="replicas")] = 8
     zones: Annotated[list[str], Field(min_length=1, description="zone names")] = Field(
         default_factory=lambda: ["zone-a"]
     )
@@ -113,9 +115,9 @@ class VariantSection(Section):
     """The same fleet, traffic and faults under other policies."""
 
     name: str
-    flow: Annotated[FlowConfig, Policy()] = FlowConfig()
-    fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
-    canaries: bool = True
+    flow: Annotated[FlowConfig, Policy()] | None = None  # left out: as in the scenario itself
+    fleet: Annotated[FleetConfig, Policy()] | None = None
+    canaries: bool | None = None
 
 
 class Scenario(Section):
@@ -141,6 +143,10 @@ class Scenario(Section):
         names = [model.name for model in self.models]
         unique = len(dict.fromkeys(names)) == len(names)
         require(unique, "models", f"repeats a name among {', '.join(names)}", "name each once")
+        rows = [SHIPPED, *(variant.name for variant in self.variants)]
+        unique = len(dict.fromkeys(rows)) == len(rows)
+        fix = f"name each variant once, and none {SHIPPED!r}: that is the scenario itself"
+        require(unique, "variants", f"repeats a name among {', '.join(rows)}", fix)
         asked = any(model.workload is not None for model in self.models)
         require(asked, "models", "has no workload", "give at least one model a workload")
         replicas = [replica for model in self.models for replica in model.members()]
@@ -153,7 +159,8 @@ class Scenario(Section):
                 raise ConfigError(field, f"is {fault.target!r}", f"use one of {_few(known)} or '*'")
         _check_flow("flow", self.flow, names)
         for index, variant in enumerate(self.variants):
-            _check_flow(f"variants.{index}.flow", variant.flow, names)
+            if variant.flow is not None:
+                _check_flow(f"variants.{index}.flow", variant.flow, names)
         _schedule(self, tuple(replicas), seed=0)
         return self
 
@@ -229,9 +236,11 @@ def prepare(scenario: Scenario, seed: int) -> Experiment:
         poll_s=scenario.poll,
         canaries=scenario.canaries,
     )
-    variants = [("holdfast", base)]
+    variants = [(SHIPPED, base)]
     for variant in scenario.variants:
-        setup = replace(base, flow=variant.flow, fleet=variant.fleet, canaries=variant.canaries)
+        canaries = base.canaries if variant.canaries is None else variant.canaries
+        flow, fleet = variant.flow or base.flow, variant.fleet or base.fleet
+        setup = replace(base, flow=flow, fleet=fleet, canaries=canaries)
         variants.append((variant.name, setup))
     return Experiment(scenario.name, scenario.description, tuple(variants))
 

@@ -18,6 +18,7 @@ ANSWER_AT_ONCE: Final = MILLISECOND  # a 500 or a 429 that costs the replica not
 REFUSED_AFTER: Final = MILLISECOND // 5  # a closed port answers within a round trip
 CONNECT_TIMEOUT: Final = nanos(1.0)  # a partition: nobody answers at all
 
+_SILENT: Final = frozenset((FaultKind.HANG, FaultKind.PARTITION))  # nothing comes out any more
 _DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS)
 
 
@@ -75,7 +76,7 @@ class Unit:
         was_hung = self.hung
         kinds = {fault.kind: fault for fault in self.faults}
         self.touched = bool(self.faults)
-        self.hung = self.serving and FaultKind.HANG in kinds
+        self.hung = self.serving and bool(_SILENT & kinds.keys())
         self.wrong = FaultKind.WRONG_OUTPUT in kinds or FaultKind.GARBAGE in kinds
         self.dies_at_request = FaultKind.OOM in kinds
         self.stalls_loading = FaultKind.LOAD_STALL in kinds

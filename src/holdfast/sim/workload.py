@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
+from itertools import count, repeat
 from math import cos, exp, log, pi, sqrt
 from pathlib import Path
 from random import Random
@@ -165,13 +165,14 @@ def _times(workload: Workload, rng: Random) -> Iterator[int]:
             yield time
     shaped = workload.pattern in ("bursts", "diurnal")
     highest = workload.rate * workload.peak if shaped else workload.rate
-    scale = highest / SECOND
+    mean_gap = SECOND / highest
+    draw = rng.random
     now = 0.0
     while True:
-        now += rng.expovariate(scale)
+        now -= log(1.0 - draw()) * mean_gap
         if shaped and rng.random() * highest > workload.rate_at(now / SECOND):
             continue
-        yield round(now)
+        yield int(now)
 
 
 def _generate(
@@ -182,7 +183,7 @@ def _generate(
     output = workload.output.sampler(stream(seed, entity, "output"))
     tenant = _tenants(workload, stream(seed, entity, "tenant"))
     for number, time in zip(ids, _times(workload, stream(seed, entity, "arrival")), strict=False):
-        who = tenant()
+        name, priority = tenant()
         tokens = output()
         request = Request(
             number,
@@ -190,18 +191,17 @@ def _generate(
             arrived=time,
             prompt_tokens=prompt(),
             max_tokens=tokens,
-            tenant=who.name,
-            priority=who.priority,
+            tenant=name,
+            priority=priority,
         )
         yield request, tokens
 
 
-def _tenants(workload: Workload, rng: Random) -> Callable[[], Tenant]:
-    tenants = workload.tenants
+def _tenants(workload: Workload, rng: Random) -> Callable[[], tuple[str, Priority]]:
+    tenants = [(tenant.name, tenant.priority) for tenant in workload.tenants]
     if len(tenants) == 1:
-        only = tenants[0]
-        return lambda: only
-    weights = [tenant.share for tenant in tenants]
+        return repeat(tenants[0]).__next__
+    weights = [tenant.share for tenant in workload.tenants]
     return lambda: rng.choices(tenants, weights)[0]
 
 
@@ -219,15 +219,15 @@ def _replay(
             problem = f"{path} goes back in time {last / SECOND:.3f} s after its beginning"
             raise ConfigError("workload.trace", problem, "sort the trace by time")
         last = time - first
-        who = tenant()
+        name, priority = tenant()
         request = Request(
             number,
             model,
             arrived=round((time - first) / workload.speed),
             prompt_tokens=prompt,
             max_tokens=output,
-            tenant=who.name,
-            priority=who.priority,
+            tenant=name,
+            priority=priority,
             prefix=prefix,
         )
         yield request, max(1, output)

@@ -6,7 +6,7 @@ modelled; nothing of the decisions is.
 """
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from holdfast.core.failure import Kind
@@ -22,10 +22,8 @@ from holdfast.core.messages import (
     Exited,
     Finish,
     FirstContent,
-    FleetAction,
     FleetEvent,
     FleetView,
-    FlowAction,
     FlowEvent,
     Joined,
     Launch,
@@ -161,10 +159,9 @@ class World:
         return self.fleet.members[unit.replica.id].health.incarnation
 
     def _next_arrival(self, source: Iterator[tuple[Request, int]]) -> None:
-        for request, output in source:
-            if request.arrived <= self._end:
-                self.clock.at(request.arrived, TRAFFIC, self._arrive, (source, request, output))
-            return
+        arrival = next(source, None)
+        if arrival is not None and arrival[0].arrived <= self._end:
+            self.clock.at(arrival[0].arrived, TRAFFIC, self._arrive, (source, *arrival))
 
     def _arrive(self, arrival: tuple[Any, Request, int], now: int) -> None:
         source, request, output = arrival
@@ -184,22 +181,20 @@ class World:
 
     def _tell_flow(self, event: FlowEvent, now: int) -> None:
         actions = self.flow.handle(event, now)
-        for observe in self._observers:
-            observe(now, "flow", event, actions)
+        if self._observers:
+            for observe in self._observers:
+                observe(now, "flow", event, actions)
         if actions:
-            self._execute(actions, now)
+            handlers = self._handlers
+            for action in actions:
+                handlers[type(action)](action, now)
 
     def _tell_fleet(self, event: FleetEvent, now: int) -> None:
         actions = self.fleet.handle(event, now)
         for observe in self._observers:
             observe(now, "fleet", event, actions)
-        if actions:
-            self._execute(actions, now)
-
-    def _execute(self, actions: Iterable[FlowAction | FleetAction], now: int) -> None:
-        handlers = self._handlers
         for action in actions:
-            handlers[type(action)](action, now)
+            self._handlers[type(action)](action, now)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -215,13 +210,11 @@ class World:
         record.attempts += 1
         if resumed:
             record.continued += 1
-        if self._detections.open:
+        if action.replica_id in self._detections.open:
             self._detections.sent(action.replica_id)
         if not unit.serving or unit.touched:
             self._send_to_troubled(run, unit, now)
-        elif unit.engine.fits(run):
-            unit.engine.submit(run, now)
-        else:
+        elif not unit.engine.submit(run, now):
             self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
 
     def _send_to_troubled(self, run: Run, unit: Unit, now: int) -> None:
@@ -232,12 +225,11 @@ class World:
             self._end_later(run, Kind.REFUSED, REFUSED_AFTER, now)
         elif unit.instant is not None:
             self._end_later(run, *unit.instant, now)
-        elif not unit.engine.fits(run):
-            self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
         else:
             unit.spoil(run)
-            unit.engine.submit(run, now)
-            if unit.dies_at_request:
+            if not unit.engine.submit(run, now):
+                self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
+            elif unit.dies_at_request:
                 self.clock.at(now + REFUSED_AFTER, WORLD, self._die_of_memory, unit)
 
     def _die_of_memory(self, unit: Unit, now: int) -> None:
@@ -248,8 +240,9 @@ class World:
 
     def _end_unserved(self, ended: tuple[Run, Kind], now: int) -> None:
         run, kind = ended
-        if run.owner.runs.get(run.attempt) is run:
-            self._close(run, kind, 0, now)
+        record = run.owner
+        if record is not None and record.runs.get(run.attempt) is run:
+            self._close(record, run, kind, 0, now)
 
     def _on_first(self, run: Run, now: int) -> None:
         record = run.owner
@@ -260,15 +253,15 @@ class World:
         self._tell_flow(FirstContent(record.request.id, run.attempt), now)
 
     def _on_done(self, run: Run, now: int) -> None:
-        if run.owner is None:
+        record = run.owner
+        if record is None:
             self._canaries.answered(run, now)
             return
         run.unit.tokens_seen += run.output
-        self._close(run, run.ends_as, 0 if run.mute else run.output, now)
+        self._close(record, run, run.ends_as, 0 if run.mute else run.output, now)
 
-    def _close(self, run: Run, kind: Kind | None, tokens: int, now: int) -> None:
+    def _close(self, record: Record, run: Run, kind: Kind | None, tokens: int, now: int) -> None:
         """An attempt is over: keep the account and tell the flow."""
-        record = run.owner
         del record.runs[run.attempt]
         gap = 0
         if kind is None or tokens:
@@ -416,7 +409,7 @@ class World:
             if record is not None and record.runs.get(run.attempt) is run:
                 tokens = 0 if run.mute else engine.produced(run, now)
                 engine.cancel(run, now)
-                self._close(run, Kind.DRAINED, tokens, now)
+                self._close(record, run, Kind.DRAINED, tokens, now)
 
     def _crash(self, unit: Unit, kind: Kind, now: int) -> None:
         if not unit.up:
@@ -430,9 +423,10 @@ class World:
         unit.up = unit.serving = unit.hung = False
         self._store.cancel(unit.replica.id, now)
         for run, tokens in unit.engine.crash(now):
-            if run.owner is not None and run.owner.runs.get(run.attempt) is run:
+            record = run.owner
+            if record is not None and record.runs.get(run.attempt) is run:
                 shown = run.first_at and not run.mute
-                self._close(run, Kind.RESET, tokens if shown else 0, now)
+                self._close(record, run, Kind.RESET, tokens if shown else 0, now)
 
     # --- faults ----------------------------------------------------------------------------------
 
@@ -450,13 +444,15 @@ class World:
                 self._tell_fleet(SpotNotice(replica_id, nanos(fault.lead_s)), now)
             death = fault.dies_at()
             if death is not None:
-                self.clock.at(death, WORLD, self._die_of_fault, (unit, fault))
+                doomed = (unit, fault, unit.incarnation)
+                self.clock.at(death, WORLD, self._die_of_fault, doomed)
             if unit.hung:
                 self._watch(unit, now)
 
-    def _die_of_fault(self, doomed: tuple[Unit, Fault], now: int) -> None:
-        unit, fault = doomed
-        if fault in unit.faults:
+    def _die_of_fault(self, doomed: tuple[Unit, Fault, int], now: int) -> None:
+        unit, fault, incarnation = doomed
+        moved = fault.kind in _MENDED_BY_A_NEW_PROCESS and incarnation != unit.incarnation
+        if fault in unit.faults and not moved:
             leak = fault.kind is FaultKind.LEAK
             self._crash(unit, Kind.OUT_OF_MEMORY if leak else Kind.EXITED, now)
 
@@ -467,6 +463,7 @@ class World:
 
 
 _TICK: Final = Tick()
+_MENDED_BY_A_NEW_PROCESS: Final = (FaultKind.SPOT_NOTICE, FaultKind.LEAK)  # another host, empty
 
 
 def _window(faults: FaultSchedule) -> tuple[int, int] | None:

@@ -1,7 +1,8 @@
 """Who gets this request: one policy a file, all behind ``build``.
 
     round_robin · weighted · least_loaded · power_of_two · token_work      choose by themselves
-    prefix_affinity · session_affinity · zone_preference · length_classes  wrap an inner policy
+    prefix_affinity · session_affinity · zone_preference · length_classes · kv_headroom
+                                                                           wrap an inner policy
 
 A wrapper's ``inner`` setting is a name, or a mapping with a ``name`` and that policy's settings:
 wrappers nest. Own zone first, in it by prefix, in doubt the cheaper of two.
@@ -12,6 +13,7 @@ from dataclasses import fields
 from random import Random
 from typing import Any, Final, TypeVar
 
+from holdfast.core.routing.kv_headroom import KvHeadroom, KvHeadroomConfig
 from holdfast.core.routing.least_loaded import LeastLoaded
 from holdfast.core.routing.length_classes import LengthClasses, LengthClassesConfig
 from holdfast.core.routing.policy import Choice, RoutingPolicy
@@ -113,6 +115,7 @@ POLICIES: Final[dict[str, Callable[..., RoutingPolicy]]] = {
     "token_work": _tuned("token_work", TokenWork, TokenWorkConfig),
     "prefix_affinity": _wrapping("prefix_affinity", PrefixAffinity, PrefixAffinityConfig),
     "session_affinity": _wrapping("session_affinity", SessionAffinity, SessionAffinityConfig),
+    "kv_headroom": _wrapping("kv_headroom", KvHeadroom, KvHeadroomConfig),
     "zone_preference": _wrapping("zone_preference", ZonePreference, ZonePreferenceConfig),
     "length_classes": _length_classes,
 }

@@ -1,0 +1,80 @@
+"""The lanes of one gateway and the fleet view they follow.
+
+A view of control's replaces an older one, never the reverse: of one control the higher version, of
+two controls the one that started later. When control falls silent for too long, what it had only
+suspected is doubted; what it knew stands.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from holdfast.core.lane import Lane, LaneConfig
+from holdfast.core.messages import FleetView, ReplicaView, Report, Tally
+
+
+class Lanes:
+    """One lane per model that control has named."""
+
+    __slots__ = (
+        "_configs",
+        "_default",
+        "_stale",
+        "_streams",
+        "_view_at",
+        "_weights",
+        "by_model",
+        "view",
+    )
+
+    def __init__(
+        self,
+        default: LaneConfig,
+        configs: Mapping[str, LaneConfig],
+        tenant_weights: Mapping[str, float],
+        stale: int,
+        streams: Callable[[str], Random],
+    ) -> None:
+        self.by_model: dict[str, Lane] = {}
+        self.view = (0, -1)  # epoch and version of the view that holds
+        self._default = default
+        self._configs = configs
+        self._weights = tenant_weights
+        self._stale = stale
+        self._streams = streams
+        self._view_at: int | None = None
+
+    def apply(self, view: FleetView, now: int) -> bool:
+        """Follow a view; False for a late frame. The same one again says that control is there."""
+        came = (view.epoch, view.version)
+        if came < self.view:
+            return False
+        self.view = came
+        self._view_at = now
+        by_model: dict[str, list[ReplicaView]] = {model: [] for model in self.by_model}
+        for replica in view.replicas:
+            by_model.setdefault(replica.replica.model, []).append(replica)
+        for model, replicas in by_model.items():
+            lane = self.by_model.get(model)
+            if lane is None:
+                config = self._configs.get(model, self._default)
+                lane = self.by_model[model] = Lane(model, config, self._weights, self._streams)
+            lane.pool.apply(replicas, now)
+        return True
+
+    def tallies(self) -> list[Tally]:
+        """What was seen of each replica since the last call."""
+        return [tally for lane in self.by_model.values() for tally in lane.tallies()]
+
+    def doubt(self, now: int) -> list[Report]:
+        """If control is silent, let quarantines on suspicion decay to trials; say which did."""
+        if self._view_at is None or now - self._view_at <= self._stale:
+            return []
+        what = "view stale: quarantine decays to a trial"
+        return [
+            Report(lane.model, replica_id, what, "control is silent")
+            for lane in self.by_model.values()
+            for replica_id in lane.pool.doubt_view(now)
+        ]
+
+
+__all__ = ["Lanes"]
