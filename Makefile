@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check bench fuzz lock clean
+.PHONY: install run test check bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -32,6 +32,10 @@ bench: install
 
 fuzz: install
 	$(BIN)/python -m holdfast.sim.fuzz --seeds 1000
+
+# Rewrites what the docs take from the code and from running it.
+docs: install
+	$(BIN)/python docs/generate.py
 
 # Writes the lock file anew; needs uv. No index address may enter it.
 lock:

@@ -1,0 +1,289 @@
+"""Writes what the docs can take from the code: diagrams, tables, command help, real output.
+
+    .venv/bin/python docs/generate.py            rewrite every generated block
+    .venv/bin/python docs/generate.py --check    change nothing; exit 1 if a page is out of date
+
+A page marks a block with ``<!-- generated: NAME -->`` and ``<!-- end -->``; what stands between is
+replaced. Nothing else in a page is touched. Outputs of commands are run, not pasted: a seed gives
+the same figures everywhere, so a figure that moved is found here and not by a reader.
+"""
+
+# ruff: noqa: INP001 - a script, not a package
+
+import argparse
+import ast
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import click
+from click.testing import CliRunner
+from scenario_keys import fields_table, first_paragraph, meaning_of, scenario_reference, table
+from state_diagrams import machine, verdicts_table
+
+from holdfast.cli import main as command_line
+from holdfast.core import breaker, degrade, drain, life, lifecycle
+from holdfast.core.admission import shed
+from holdfast.core.desk import ERROR_DEFAULT, ERRORS
+from holdfast.core.failure import MEANINGS, Kind
+from holdfast.core.faults import FaultKind
+from holdfast.core.routing import POLICIES
+from holdfast.core.types import State
+
+DOCS: Final = Path(__file__).resolve().parent
+ROOT: Final = DOCS.parent
+PACKAGE: Final = ROOT / "src" / "holdfast"
+PAGES: Final = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+
+BLOCK: Final = re.compile(
+    r"(?P<open><!-- generated: (?P<name>[\w -]+) -->\n)(?P<body>.*?)(?P<close><!-- end -->)",
+    re.DOTALL,
+)
+
+PARTS: Final = ("core", "config", "sim", "ui", "cli")  # folders of the package, lowest first
+
+# Commands whose output a page shows, by the name of their block.
+OUTPUTS: Final = {
+    "output first": "holdfast simulate examples/first.yaml",
+    "output seeds": "holdfast simulate examples/first.yaml --seeds 5",
+    "output plan": "holdfast plan redundancy --need 20 --availability 0.995 --target 0.999",
+    "output plan zones": "holdfast plan redundancy --need 8 --availability 0.99 --target 0.9999"
+    " --zones 3 --zone-availability 0.999",
+    "output book": "holdfast simulate book",
+}
+
+# --- tables ---
+
+
+def faults_table() -> str:
+    """The kinds of faults."""
+    rows = [(f"`{kind.value}`", meaning_of(FaultKind, kind.name)) for kind in FaultKind]
+    return table(("kind", "what it does"), rows)
+
+
+def kinds_table() -> str:
+    """What an attempt's end is taken to mean."""
+    rows = []
+    for kind, meaning in MEANINGS.items():
+        again = "yes, once for free" if meaning.free else "yes" if meaning.retryable else "no"
+        where = "" if meaning.failure_class is None else meaning.failure_class.value
+        rows.append((f"`{kind.value}`", meaning_of(Kind, kind.name), meaning.outcome, again, where))
+    return table(("kind", "what was seen", "outcome", "try again?", "class"), rows)
+
+
+def errors_table() -> str:
+    """What a client is told, with the reason that stands beside each status in the source."""
+    default_status, default_code = ERROR_DEFAULT
+    by_answer: dict[tuple[int, str], list[str]] = {}
+    for kind, answer in ERRORS.items():
+        by_answer.setdefault(answer, []).append(f"`{kind.value}`")
+    rows = [(str(s), f"`{c}`", ", ".join(kinds)) for (s, c), kinds in by_answer.items()]
+    rows.append((str(default_status), f"`{default_code}`", "any other failure"))
+    for refuse in shed.__all__:
+        built = getattr(shed, refuse)
+        if inspect.isfunction(built) and built.__annotations__.get("return") is shed.Shed:
+            called = built(
+                **{n: _sample(p) for n, p in inspect.signature(built).parameters.items()}
+            )
+            rows.append((str(called.status), f"`{called.code}`", first_paragraph(built)))
+    return table(("status", "code", "when"), rows)
+
+
+def _sample(parameter: inspect.Parameter) -> Any:
+    return "" if parameter.annotation is str else 1
+
+
+def routing_reference() -> str:
+    """Every routing policy with its reasons and its settings."""
+    parts = []
+    for name in POLICIES:
+        module = sys.modules[f"holdfast.core.routing.{name}"]
+        parts.append(f"## `{name}`\n\n{prose(inspect.getdoc(module) or '')}")
+        configs = [
+            held
+            for held in vars(module).values()
+            if isinstance(held, type) and is_dataclass(held) and held.__module__ == module.__name__
+        ]
+        if name in _WRAPPERS:
+            parts.append("Wraps another policy: `inner` names it (default `power_of_two`).")
+        parts.extend(fields_table(config, {}) for config in configs)
+    return "\n\n".join(parts)
+
+
+_WRAPPERS: Final = {
+    name for name, factory in POLICIES.items() if "inner" in inspect.signature(factory).parameters
+}
+
+
+def prose(docstring: str) -> str:
+    """A docstring as Markdown: paragraphs joined, code spans in single ticks."""
+    paragraphs = [" ".join(part.split()) for part in docstring.split("\n\n")]
+    return "\n\n".join(paragraphs).replace("``", "`").replace(" Rejected", "\n\nRejected")
+
+
+# --- modules, commands, outputs -------------------------------------------------------------------
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Every module with its docstring, by path below the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if said:
+            yield path.relative_to(PACKAGE).as_posix(), said
+
+
+def modules_table(folder: str) -> str:
+    """The modules of one part of the package, each with its first sentence."""
+    rows = []
+    for path, said in modules():
+        inside = path.startswith(f"{folder}/") if folder else "/" not in path
+        if inside:
+            sentences = re.split(r"(?<=\.)\s", " ".join(said.split("\n\n")[0].split()))
+            wanted = 1 if len(sentences[0]) > 20 else 2  # "Decisions." alone says little
+            words = " ".join(sentences[:wanted]).replace("``", "`").rstrip(".:")
+            rows.append((f"`{path}`", words))
+    return table(("file", "what it is"), rows)
+
+
+def rejected() -> str:
+    """What module docstrings say was rejected, and why."""
+    lines = []
+    for path, said in modules():
+        for paragraph in said.split("\n\n"):
+            joined = " ".join(paragraph.split()).replace("``", "`")
+            _, found, reasons = joined.partition("Rejected")
+            if found:
+                lines.append(f"- `{path}`: rejected{reasons}")
+    return "\n".join(lines)
+
+
+def helps() -> str:
+    """The help of every command, as it is printed."""
+    parts = []
+    for words in _commands(command_line, ("holdfast",)):
+        out = CliRunner().invoke(command_line, [*words[1:], "--help"], prog_name="holdfast").stdout
+        parts.append(f"## `{' '.join(words)}`\n\n```text\n{out.strip()}\n```")
+    return "\n\n".join(parts)
+
+
+def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield words
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from _commands(child, (*words, name))
+
+
+def output(line: str, shown: str = "") -> str:
+    """A command with what it prints in a pipe."""
+    runner = CliRunner(env={"FORCE_COLOR": None, "TTY_COMPATIBLE": None, "COLUMNS": None})
+    done = runner.invoke(command_line, shlex.split(line)[1:], prog_name="holdfast")
+    if done.exit_code:
+        raise SystemExit(f"{line} failed: {done.output or repr(done.exception)}")
+    printed = "\n".join(row.rstrip() for row in done.stdout.splitlines())
+    return f"```console\n$ {_folded(shown or line)}\n{printed}\n```"
+
+
+REFUSED: Final = """\
+name: a file with mistakes
+duraton: 30s
+models:
+  - replicas: 4
+    workload: {rate: -1}
+"""
+
+
+def refused() -> str:
+    """What a bad file is answered with."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "bad.yaml"
+        path.write_text(REFUSED, encoding="utf-8")
+        done = CliRunner().invoke(command_line, ["simulate", str(path)], prog_name="holdfast")
+        told = done.stderr.replace(str(path), path.name)
+    return f"```console\n$ cat bad.yaml\n{REFUSED}$ holdfast simulate bad.yaml\n{told}```"
+
+
+def _folded(line: str) -> str:
+    """A long command over two lines, as one types it."""
+    if len(line) <= 78:
+        return line
+    at = line.rindex(" --", 0, 78)
+    return f"{line[:at]} \\\n    {line[at + 1 :]}"
+
+
+def make_run() -> str:
+    """What ``make run`` prints: the command is read from the Makefile."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(r"^run:.*\n\t\$\(BIN\)/(holdfast .*)$", makefile, re.MULTILINE)
+    if found is None:
+        raise SystemExit("the Makefile's target run does not start holdfast")
+    return output(found[1], "make run")
+
+
+BLOCKS: Final[dict[str, Callable[[], str]]] = {
+    "breaker": lambda: machine(breaker.TRANSITIONS, breaker.BreakerState.CLOSED),
+    "replica": lambda: machine(lifecycle.TRANSITIONS, State.STARTING, everywhere=True),
+    "verdicts": verdicts_table,
+    "request": lambda: machine(life.TRANSITIONS, life.Phase.NEW),
+    "drain": lambda: machine(drain.TRANSITIONS, drain.DrainPhase.SERVING),
+    "ladder": lambda: machine(degrade.TRANSITIONS, degrade.Level.STEADY),
+    "scenario": scenario_reference,
+    "faults": faults_table,
+    "kinds": kinds_table,
+    "errors": errors_table,
+    "routing": routing_reference,
+    "help": helps,
+    "rejected": rejected,
+    "output make run": make_run,
+    "refused": refused,
+    "modules top": partial(modules_table, ""),
+    **{f"modules {part}": partial(modules_table, part) for part in PARTS},
+    **{name: partial(output, line) for name, line in OUTPUTS.items()},
+}
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@cache
+def block(name: str) -> str:
+    """A block's text; each is made once, however many pages show it."""
+    if name not in BLOCKS:
+        raise SystemExit(f"no block is called {name!r}; there are {', '.join(BLOCKS)}")
+    return BLOCKS[name]()
+
+
+def renewed(text: str) -> str:
+    """A page with its blocks made anew."""
+    return BLOCK.sub(lambda m: f"{m['open']}\n{block(m['name'])}\n\n{m['close']}", text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Rewrite the pages, or say which are out of date."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 if stale")
+    given = parser.parse_args(arguments)
+    stale = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        fresh = renewed(text)
+        if fresh == text:
+            continue
+        stale += 1
+        name = page.relative_to(ROOT)
+        if given.check:
+            sys.stdout.write(f"{name} is out of date: run docs/generate.py\n")
+        else:
+            page.write_text(fresh, encoding="utf-8")
+            sys.stdout.write(f"{name} rewritten\n")
+    return 1 if given.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

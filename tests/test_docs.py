@@ -1,0 +1,186 @@
+"""The docs say what the code does: blocks are fresh, links lead on, commands and snippets work."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from holdfast.cli import main
+from holdfast.sim.run import run_setup
+from holdfast.sim.scenario import prepare, read_scenario
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "holdfast"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+
+GENERATED = re.compile(r"<!-- generated: .*?<!-- end -->", re.DOTALL)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|md|yaml|toml|lock))`")
+FOLDER = re.compile(r"`((?:tests|docs|examples|bench|src)/[\w./-]*)`")
+SLOW = re.compile(r"#\s*takes (?:(?:half )?an? (?:minute|hour)|(?:a few|some) (?:seconds|minutes))")
+
+# What a reader is asked to make, or what stands for any file.
+NOT_HERE = {"mine.yaml", "bad.yaml", "SCENARIO.yaml"}
+
+MINIMAL = {"name": "minimal", "models": [{"workload": {"rate": 5}}]}
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def fences(name: str, *kinds: str, generated: bool = False) -> list[str]:
+    """The bodies of a page's fenced blocks; those that were generated only on request."""
+    text = text_of(name) if generated else GENERATED.sub("", text_of(name))
+    return [body for kind, body in FENCE.findall(text) if kind in kinds]
+
+
+def command_lines(name: str) -> list[str]:
+    """The ``holdfast …`` lines that somebody typed into this page."""
+    joined = "\n".join(fences(name, "sh", "console", "text")).replace("\\\n", " ")
+    lines = [line.removeprefix("$ ").strip() for line in joined.splitlines()]
+    return [line for line in lines if line.startswith("holdfast ")]
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {
+        slug(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    }
+
+
+COMMANDS = sorted({(name, line) for name in NAMES for line in command_lines(name)})
+SNIPPETS = [(name, body) for name in NAMES for body in fences(name, "yaml")]
+
+
+def test_there_is_something_to_look_at():
+    assert "docs/concepts.md" in NAMES
+    assert COMMANDS
+    assert SNIPPETS
+
+
+def test_generated_blocks_are_up_to_date():
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_that_was_opened_is_closed(name):
+    text = text_of(name)
+    assert (
+        text.count("<!-- generated: ") == text.count("<!-- end -->") == len(GENERATED.findall(text))
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_leads_somewhere(name):
+    page = ROOT / name
+    for link in LINK.findall(FENCE.sub("", text_of(name))):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{name} links to {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{name} links to {link}, which has no such heading"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_that_is_named_exists(name):
+    text = text_of(name)
+    for said in {*PATH.findall(text), *FOLDER.findall(text)} - NOT_HERE:
+        places = (ROOT / said, PACKAGE / said, PACKAGE / "core" / said, ROOT / "examples" / said)
+        assert any(place.exists() for place in places), f"{name} names {said}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_page_is_reached_from_the_map(name):
+    index = text_of("docs/index.md") + text_of("README.md")
+    assert name in {"README.md", "docs/index.md"} or Path(name).name in index
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_make_target_that_is_named_exists(name):
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    said = re.findall(r"(?:^|`)make ([a-z]+)(?=`| {2,}#|$)", text_of(name), re.MULTILINE)
+    assert set(said) <= targets
+
+
+@pytest.mark.parametrize(("name", "line"), COMMANDS)
+def test_every_command_parses(name, line):
+    words = shlex.split(line, comments=True)[1:]
+    command: click.Command = main
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    settings = main.context_settings
+    command.make_context("holdfast", words, parent=click.Context(main, **settings))
+
+
+PLANS = sorted({line for _, line in COMMANDS if line.startswith("holdfast plan ")})
+FILES = sorted({word for _, line in COMMANDS for word in line.split() if word.endswith(".yaml")})
+
+
+@pytest.mark.parametrize("line", PLANS)
+def test_every_plan_works(line):
+    words = shlex.split(line, comments=True)[1:]
+    result = CliRunner().invoke(main, words, prog_name="holdfast")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file not in NOT_HERE])
+def test_every_scenario_that_a_command_names_can_be_run(file):
+    """They are run, shorter, by the tests of the examples; here it is enough that they are read."""
+    assert file.startswith("examples/")
+    assert prepare(read_scenario(ROOT / file), 1).variants
+
+
+def test_whoever_must_wait_is_told_so():
+    """Commands that take long say so beside them."""
+    slow = [line for _, line in COMMANDS if "--exercises" in line or "--seeds" in line]
+    assert slow
+    assert all(SLOW.search(line) for line in slow)
+
+
+@pytest.mark.parametrize(("name", "body"), SNIPPETS)
+def test_every_snippet_of_a_scenario_loads(name, body, tmp_path):
+    """A part of a file is completed with the smallest scenario first."""
+    part = yaml.safe_load(body)
+    whole = {**MINIMAL, **part}
+    path = tmp_path / "snippet.yaml"
+    path.write_text(body if "name" in part and "models" in part else yaml.safe_dump(whole))
+    assert prepare(read_scenario(path), 1).variants
+
+
+def test_every_figure_of_the_json_is_explained(tmp_path):
+    path = tmp_path / "minimal.yaml"
+    path.write_text(yaml.safe_dump({**MINIMAL, "duration": "5s"}))
+    (_, setup), *_ = prepare(read_scenario(path), 1).variants
+    account = run_setup(setup, 1)
+    explained = set(re.findall(r"^\| `(\w+)` \|", text_of("docs/reference/cli.md"), re.MULTILINE))
+    assert set(account) | set(account["total"]) <= explained
+
+
+WORKPLACE = re.compile(r"\b(?:/work/|/tmp/|/root/|pypi|pythonhosted)", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_page_speaks_of_the_machine_it_was_written_on(name):
+    assert not WORKPLACE.search(text_of(name))
