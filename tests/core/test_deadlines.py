@@ -48,6 +48,27 @@ def test_the_first_token_follows_four_times_the_tail():
     assert taught().first_token(100, None, WARM_UNTIL) == pytest.approx(2 * SECOND, rel=0.06)
 
 
+def test_when_the_whole_pool_is_three_times_slower_everybody_gets_three_times_as_long():
+    deadlines = taught()
+    usual = deadlines.first_token(100, None, WARM_UNTIL)
+    for _ in range(25):
+        deliver(deadlines, ("r0", "r1", "r2", "r3"), 1.5, WARM_UNTIL)
+    slow = deadlines.first_token(100, None, WARM_UNTIL)
+    assert slow == pytest.approx(3 * usual, rel=0.05)
+    for _ in range(25):
+        deliver(deadlines, ("r0", "r1", "r2", "r3"), 0.5, WARM_UNTIL)
+    assert deadlines.first_token(100, None, WARM_UNTIL) == usual  # and back, when it is over
+
+
+def test_one_replica_that_is_ten_times_slower_than_its_three_peers_does_not_excuse_itself():
+    deadlines = taught()
+    usual = deadlines.first_token(100, None, WARM_UNTIL)
+    for _ in range(25):
+        deliver(deadlines, ("r0",), 5.0, WARM_UNTIL)
+        deliver(deadlines, ("r1", "r2", "r3"), 0.5, WARM_UNTIL)
+    assert deadlines.first_token(100, None, WARM_UNTIL) == usual
+
+
 def test_a_class_of_prompt_lengths_learns_apart_from_the_others():
     deadlines = taught()
     learned = deadlines.first_token(100, None, WARM_UNTIL)
@@ -238,15 +259,21 @@ def test_the_only_replica_of_a_pool_is_doubted_last():
 # Learning that must not be poisoned, and must not freeze
 
 
+class Log(list):
+    """(time, replica, verdict or None) of every attempt's end, and what the last one was granted."""
+
+    patience = 0
+
+
 def drive(deadlines, latency_of, *, seed, start, span_s, rate, replicas):
-    """A closed model of a pool; returns (time, replica, verdict or None) of every attempt's end."""
-    rng, ends, log = Random(seed), [], []
+    """A closed model of a pool, attempt by attempt."""
+    rng, ends, log = Random(seed), [], Log()
     for number in range(int(span_s * rate)):
         now = start + number * SECOND // rate
         replica = f"r{number % replicas}"
         while ends and ends[0][0] <= now:
             log.append(end_attempt(deadlines, *heapq.heappop(ends), replicas))
-        patience = deadlines.first_token(100, None, now)
+        log.patience = patience = deadlines.first_token(100, None, now)
         latency = nanos(latency_of(replica, now, rng))
         heapq.heappush(ends, (now + min(patience, latency), number, replica, latency, patience))
     while ends:
@@ -282,7 +309,7 @@ def test_a_slow_replica_does_not_drag_the_deadline_and_is_blamed_alone(replicas)
 
     deadlines = Deadlines(DeadlineConfig())
     log = drive(deadlines, latency_of, seed=7, start=0, span_s=180, rate=40, replicas=replicas)
-    assert deadlines.first_token(100, None, log[-1][0]) <= 8 * SECOND
+    assert log.patience <= 8 * SECOND
     fired = [(replica, verdict) for _, replica, verdict in log if verdict]
     assert len(fired) > 100
     blamed = {replica for replica, verdict in fired if verdict.counts}

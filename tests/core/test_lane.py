@@ -152,6 +152,17 @@ def test_latency_is_kept_as_a_multiple_of_what_is_typical():
     assert subject.pool.candidates["r1"].latency.value == pytest.approx(2.0, rel=0.1)
 
 
+def test_an_attempt_that_its_hedge_overtook_took_at_least_that_long():
+    subject = learned("r1", "r2", took=100 * MILLISECOND)
+    request, slow = opened(subject, "r1", now=0)
+    subject.overtaken(request, [slow], 500 * MILLISECOND)
+    assert slow.candidate.latency.value == pytest.approx(5.0, rel=0.1)
+    fresh = lane("r1")
+    request, slow = opened(fresh, "r1", now=0)
+    fresh.overtaken(request, [slow], 500 * MILLISECOND)
+    assert slow.candidate.latency.value is None  # nothing is typical yet
+
+
 def test_a_fast_failure_never_looks_like_a_fast_answer():
     subject = learned("r1")
     started, attempt = opened(subject, now=START + 3 * SECOND)

@@ -553,7 +553,7 @@ def test_load_is_polled_unless_it_is_not_asked_for() -> None:
 
 
 def test_a_run_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world_module, "_DRAIN_TIME", 2 * SECOND)
+    monkeypatch.setattr(world_module, "_DRAIN_MARGIN", (2 - 600 - 3600) * SECOND)
     hang = fault(FaultKind.HANG, "*", at=3.0, until=None)
     experiment = setup(hang, duration_s=5.0)
     with pytest.raises(RuntimeError, match=r"\d+ requests never ended, among them \d+"):

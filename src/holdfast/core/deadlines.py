@@ -3,7 +3,8 @@
 Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
 So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
 (``learned.py``), with a generous factor, scaled by how much longer than usual the engine's waiting
-queue is. A deadline that fires is evidence against the replica only while its peers deliver.
+queue is, and by how much slower than its own median the pool as a whole has become. A deadline
+that fires is evidence against the replica only while its peers deliver.
 When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
 and nobody is sick, so deadlines double and retries, which would make it slower, stop. The doubling
 also keeps learning alive, because an attempt that was given up leaves no sample; if even the
@@ -24,6 +25,11 @@ from holdfast.core.types import nanos, require
 
 _REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
 _NEVER: Final = 1 << 62
+# How the pool is doing now. One very slow replica must not excuse itself: it counts as three times
+# slower at most, and a normal answer weighs four slow ones, so that one slow of two stays normal.
+_PACE_UP, _PACE_DOWN = 0.05, 0.2
+_PACE_MAX: Final = 3.0
+_PACE_NORMAL: Final = 2.0
 _WELL, _SLOW, _FIRED = "well", "slow", "fired"
 
 
@@ -108,6 +114,7 @@ class Deadlines:
         "_evidence",
         "_firings",
         "_gaps",
+        "_pace",
         "_replicas",
         "_rise",
         "_silent_from",
@@ -150,6 +157,7 @@ class Deadlines:
         self._silent_from = _NEVER  # the largest rise has not helped and nothing has arrived since
         self._replicas: dict[str, _Recent] = {}
         self._dealt = self._firings = 0
+        self._pace = 1.0  # recent first tokens of the whole pool, in medians of their class
 
     def first_token(self, prompt_tokens: int, waiting: int | None, now: int) -> int:
         """How long an attempt may take to its first token; to be asked once per attempt.
@@ -160,13 +168,15 @@ class Deadlines:
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         if now >= learned.refresh_at:
             learned.refresh(now, self._rise.settle(now))
-        if waiting is None:
-            return learned.deadline
-        learned.attempts += 1
-        learned.waiting += waiting
-        if waiting <= learned.waiting_typical:
-            return learned.deadline
-        return learned.scaled(waiting, self._config.waiting_scale_max)
+        deadline = learned.deadline
+        if waiting is not None:
+            learned.attempts += 1
+            learned.waiting += waiting
+            if waiting > learned.waiting_typical:
+                deadline = learned.scaled(waiting, self._config.waiting_scale_max)
+        if self._pace > _PACE_NORMAL:
+            return min(int(deadline * self._pace), self.request)
+        return deadline
 
     def between_tokens(self, now: int) -> int:
         """How long a stream may pause between two tokens."""
@@ -194,6 +204,11 @@ class Deadlines:
             replica.last, replica.at = _WELL, now
         elif replica.last is not _FIRED or now - replica.at >= self._window:
             replica.last, replica.at = _SLOW, now
+        median = learned.median
+        if median:
+            ratio = elapsed / median
+            more = (ratio if ratio < _PACE_MAX else _PACE_MAX) - self._pace
+            self._pace += more * (_PACE_UP if more > 0.0 else _PACE_DOWN)
         learned.fresh += 1
         hand = learned.hands[replica.hand]
         hand.young_total += elapsed
@@ -246,6 +261,7 @@ class Deadlines:
             "first_token": classes,
             "between_tokens": self._gaps.snapshot(),
             "rise": self._rise.value,
+            "pace": self._pace,
             "firings": self._firings,
             "replicas": {name: recent.last for name, recent in self._replicas.items()},
         }

@@ -203,6 +203,9 @@ class Flow:
             actions.append(self._report(lane, attempt, change))
         if len(life.live) > 1:
             rivals = [other for other in life.live if other is not attempt]
+            lane.overtaken(
+                life, [rival for rival in rivals if rival.started < attempt.started], now
+            )
             self._abort_all(life, lane, rivals, Kind.SUPERSEDED, actions, now)
         life.step(Step.CONTENT)
         life.revision = attempt.candidate.revision

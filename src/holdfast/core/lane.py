@@ -145,6 +145,20 @@ class Lane:
             return candidate.breaker.record(_SUCCESS, now, trial=True)
         return None
 
+    def overtaken(self, life: Life, slower: list[Attempt], now: int) -> None:
+        """A hedge was faster: its elders took at least this long.
+
+        Learning from winners alone would make hedging come ever earlier.
+        """
+        prompt_tokens = life.request.prompt_tokens
+        typical = self.deadlines.first_token_typical(prompt_tokens)
+        for attempt in slower:
+            elapsed = now - attempt.started
+            candidate = attempt.candidate
+            self.deadlines.observe_first_token(candidate.id, prompt_tokens, elapsed, now)
+            if typical:
+                candidate.latency.observe(elapsed / typical, now)
+
     def close(
         self, life: Life, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
     ) -> BreakerChange | None:

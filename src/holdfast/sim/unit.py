@@ -76,7 +76,7 @@ class Unit:
         was_hung = self.hung
         kinds = {fault.kind: fault for fault in self.faults}
         self.touched = bool(self.faults)
-        self.hung = self.serving and bool(_SILENT & kinds.keys())
+        self.hung = self.serving and not _SILENT.isdisjoint(kinds)
         self.wrong = FaultKind.WRONG_OUTPUT in kinds or FaultKind.GARBAGE in kinds
         self.dies_at_request = FaultKind.OOM in kinds
         self.stalls_loading = FaultKind.LOAD_STALL in kinds

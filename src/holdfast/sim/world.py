@@ -59,7 +59,7 @@ FLEET_TICK: Final = 200 * MILLISECOND
 MESSAGE_DELAY: Final = MILLISECOND  # between gateway and control, either way
 NOTICES_MAX: Final = 10_000
 _BATCH: Final = 1_000  # finished requests booked at a time
-_DRAIN_TIME: Final = nanos(1200.0)  # after the last arrival everything must come to an end
+_DRAIN_MARGIN: Final = nanos(600.0)  # beyond the longest life of a request, all must have ended
 _EJECTED: Final = State.QUARANTINED.value
 _ILL: Final = (State.SUSPECT, State.QUARANTINED, State.DEAD, State.DRAINING, State.STARTING)
 
@@ -136,7 +136,9 @@ class World:
         if setup.poll_s:
             clock.at(nanos(setup.poll_s), CONTROL, self._poll)
         clock.run(self._end)
-        horizon = self._end + _DRAIN_TIME
+        lane = setup.flow.lane
+        longest = nanos(lane.deadlines.request_s + lane.queue.wait_batch_s)
+        horizon = self._end + longest + _DRAIN_MARGIN
         while self.records and clock.now < horizon:
             clock.run(min(horizon, clock.now + SECOND))
         if self.records:

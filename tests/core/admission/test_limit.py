@@ -31,20 +31,20 @@ def sharp(capacity):
 
 @pytest.mark.parametrize("ceiling", [0, 8, 64])
 def test_constant_latency_never_takes_away_what_is_in_use(ceiling):
-    limit = GradientLimit(LimitConfig(), ceiling)
+    limit = GradientLimit(LimitConfig(initial=32), ceiling)
     seen = drive(limit, 20_000, lambda used: BASE)
     assert seen == sorted(seen)
     assert limit.limit == (ceiling or 1_000)
 
 
 def test_traffic_that_does_not_use_the_limit_does_not_inflate_it():
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     drive(limit, 5_000, lambda used: BASE, inflight=10)
     assert limit.limit == 32
 
 
 def test_a_limit_that_is_not_in_use_is_not_lowered_either():
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     drive(limit, 100, lambda used: BASE, inflight=10)
     drive(limit, 5_000, lambda used: 10 * BASE, inflight=10)
     assert limit.limit == 32
@@ -53,7 +53,7 @@ def test_a_limit_that_is_not_in_use_is_not_lowered_either():
 @pytest.mark.parametrize("capacity", [4, 8, 20, 100, 400])
 @pytest.mark.parametrize("model", [queueing, sharp])
 def test_latency_that_grows_with_the_load_settles_the_limit_near_capacity(capacity, model):
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     seen = drive(limit, 40_000, model(capacity))[-20_000:]
     assert capacity / 2 <= sorted(seen)[len(seen) // 2] <= capacity * 2
     assert min(seen) >= capacity / 4
@@ -76,13 +76,13 @@ def test_a_wrong_baseline_is_followed_down_in_one_go():
 
 @pytest.mark.parametrize("capacity", [20, 100, 400])
 def test_the_experiments_cost_little_throughput(capacity):
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     seen = drive(limit, 60_000, sharp(capacity))[-30_000:]
     assert sum(min(one, capacity) for one in seen) / len(seen) >= 0.93 * capacity
 
 
 def test_the_baseline_does_not_follow_a_latency_that_the_load_may_have_caused():
-    limit = GradientLimit(LimitConfig(), ceiling=40)
+    limit = GradientLimit(LimitConfig(initial=32), ceiling=40)
     drive(limit, 40, lambda used: BASE)
     drive(limit, 40, lambda used: 1.4 * BASE)
     assert limit.snapshot()["baseline"] == BASE
@@ -91,7 +91,7 @@ def test_the_baseline_does_not_follow_a_latency_that_the_load_may_have_caused():
 
 
 def test_in_steady_overload_the_limit_does_not_creep_up():
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     drive(limit, 20_000, queueing(50))
     seen = drive(limit, 80_000, queueing(50))
     assert max(seen[-40_000:]) <= 100
@@ -99,7 +99,7 @@ def test_in_steady_overload_the_limit_does_not_creep_up():
 
 @pytest.mark.parametrize("ceiling", [0, 64])
 def test_a_slowdown_of_the_whole_fleet_does_not_collapse_the_limit(ceiling):
-    limit = GradientLimit(LimitConfig(maximum=200), ceiling)
+    limit = GradientLimit(LimitConfig(initial=32, maximum=200), ceiling)
     before = drive(limit, 10_000, lambda used: BASE)[-1]
     seen = drive(limit, 10_000, lambda used: 3 * BASE)
     assert min(seen) >= before // 2
@@ -119,7 +119,7 @@ def test_a_slowdown_met_at_the_minimum_does_not_hold_the_limit_there():
 
 
 def test_capacity_that_is_lost_takes_the_limit_with_it():
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     drive(limit, 20_000, queueing(100))
     assert limit.limit >= 100
     seen = drive(limit, 20_000, queueing(10))[-10_000:]
@@ -127,7 +127,7 @@ def test_capacity_that_is_lost_takes_the_limit_with_it():
 
 
 def test_a_slow_queue_shrinks_to_where_halving_no_longer_pays():
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     drive(limit, 20_000, queueing(40))
     seen = drive(limit, 40_000, queueing(40, slowdown=3.0))[-20_000:]
     assert 20 <= sorted(seen)[10_000] <= 80
@@ -137,7 +137,7 @@ def test_a_slow_queue_shrinks_to_where_halving_no_longer_pays():
 @pytest.mark.parametrize("ceiling", [8, 64])
 def test_noise_alone_hardly_moves_the_limit(seed, ceiling):
     random = Random(seed)
-    limit = GradientLimit(LimitConfig(), ceiling)
+    limit = GradientLimit(LimitConfig(initial=32), ceiling)
     seen = drive(limit, 30_000, lambda used: BASE * random.lognormvariate(0, 0.4))
     assert sum(seen) / len(seen) >= 0.99 * ceiling
 
@@ -145,14 +145,14 @@ def test_noise_alone_hardly_moves_the_limit(seed, ceiling):
 @pytest.mark.parametrize("seed", range(3))
 def test_prompts_of_all_lengths_do_not_shrink_it_to_nothing(seed):
     random = Random(seed)
-    limit = GradientLimit(LimitConfig(), ceiling=64)
+    limit = GradientLimit(LimitConfig(initial=32), ceiling=64)
     seen = drive(limit, 40_000, lambda used: BASE * random.lognormvariate(0, 1.2))
     assert sum(seen) / len(seen) >= 0.85 * 64
 
 
 def test_with_an_expectation_only_the_ratio_counts():
     random = Random(7)
-    limit = GradientLimit(LimitConfig(), ceiling=64)
+    limit = GradientLimit(LimitConfig(initial=32), ceiling=64)
     for number in range(20_000):
         expected = BASE * random.choice([1, 10, 100])
         limit.observe(int(expected), limit.limit, number, expected)
@@ -162,7 +162,7 @@ def test_with_an_expectation_only_the_ratio_counts():
 
 
 def test_once_ratios_are_known_bare_times_are_ignored():
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     drive(limit, 15, lambda used: BASE)
     drive(limit, 15, lambda used: BASE, expected=float(BASE))
     assert limit.limit == 32
@@ -173,7 +173,7 @@ def test_once_ratios_are_known_bare_times_are_ignored():
 
 
 def test_the_first_tokens_of_the_old_limit_are_not_held_against_the_new():
-    limit = GradientLimit(LimitConfig(), ceiling=40)
+    limit = GradientLimit(LimitConfig(initial=32), ceiling=40)
     drive(limit, 40, lambda used: BASE)
     drive(limit, 40, lambda used: 2 * BASE)
     assert limit.limit == 30
@@ -220,9 +220,9 @@ def test_a_limit_between_two_whole_numbers_is_in_use_at_the_lower_one():
 
 
 def test_a_declared_ceiling_is_where_it_starts_and_what_it_never_exceeds():
-    assert GradientLimit(LimitConfig(), ceiling=256).limit == 256
-    assert GradientLimit(LimitConfig(), ceiling=5_000).limit == 1_000
-    single = GradientLimit(LimitConfig(), ceiling=1)
+    assert GradientLimit(LimitConfig(initial=32), ceiling=256).limit == 256
+    assert GradientLimit(LimitConfig(initial=32), ceiling=5_000).limit == 1_000
+    single = GradientLimit(LimitConfig(initial=32), ceiling=1)
     single.on_backpressure(0)
     assert single.limit == 1
 
@@ -237,7 +237,7 @@ def test_disabled_it_stays_where_it_is():
 
 
 def test_the_snapshot_says_what_was_learned():
-    limit = GradientLimit(LimitConfig())
+    limit = GradientLimit(LimitConfig(initial=32))
     assert limit.snapshot()["reason"] == "initial"
     drive(limit, 32, lambda used: BASE)
     assert limit.snapshot() == {
@@ -297,4 +297,4 @@ def test_a_bad_config_names_the_field_and_the_fix(values, field):
 
 def test_a_negative_ceiling_is_refused():
     with pytest.raises(ConfigError, match=r"replica\.slots: is -1; use 0 for undeclared"):
-        GradientLimit(LimitConfig(), ceiling=-1)
+        GradientLimit(LimitConfig(initial=32), ceiling=-1)

@@ -34,7 +34,7 @@ class LimitConfig:
     """The adaptive concurrency limit of one (replica, model)."""
 
     enabled: bool = True
-    initial: int = 32  # requests, where the replica declares no slots; grows by half per round
+    initial: int = 256  # requests, where no slots are declared: what a GPU engine batches at most
     minimum: int = 2  # requests; one running and one waiting keep a replica busy
     maximum: int = 1_000  # requests; above the batch of any engine
     tolerance: float = 1.5  # times the baseline; below is noise and batching, above is a queue
