@@ -260,7 +260,7 @@ def test_the_only_replica_of_a_pool_is_doubted_last():
 
 
 class Log(list):
-    """(time, replica, verdict or None) of every attempt's end, and what the last one was granted."""
+    """(time, replica, verdict or None) of every attempt, and the patience of the last one."""
 
     patience = 0
 
