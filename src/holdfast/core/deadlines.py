@@ -30,7 +30,9 @@ _NEVER: Final = 1 << 62
 _PACE_UP, _PACE_DOWN = 0.05, 0.2
 _PACE_MAX: Final = 3.0
 _PACE_NORMAL: Final = 2.0
-_WELL, _SLOW, _FIRED = "well", "slow", "fired"
+_WELL: Final = "well"
+_SLOW: Final = "slow"
+_FIRED: Final = "fired"
 
 
 @dataclass(slots=True, frozen=True)
@@ -205,7 +207,7 @@ class Deadlines:
         elif replica.last is not _FIRED or now - replica.at >= self._window:
             replica.last, replica.at = _SLOW, now
         median = learned.median
-        if median:
+        if median and learned.settled:
             ratio = elapsed / median
             more = (ratio if ratio < _PACE_MAX else _PACE_MAX) - self._pace
             self._pace += more * (_PACE_UP if more > 0.0 else _PACE_DOWN)

@@ -79,6 +79,7 @@ class LearnedDeadline:
         "median",
         "norm",
         "refresh_at",
+        "settled",
         "waiting",
         "waiting_typical",
     )
@@ -116,6 +117,7 @@ class LearnedDeadline:
         self._merged_at = self._rotated_at = 0
         self._tail = 0.0
         self.median: int | None = None  # the typical sample, as of the last merge
+        self.settled = False  # whether the deadline was learned, as of the last merge
         self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
 
     def is_learned(self) -> bool:
@@ -207,6 +209,7 @@ class LearnedDeadline:
                 self.heard.add(0.0, below)
         self._tail = self.heard.quantile(self._quantile) or 0.0
         self.median = self.quantile(0.5, _MEDIAN_SAMPLES_MIN)
+        self.settled = self.is_learned()
 
 
 class Rise:
