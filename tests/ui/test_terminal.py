@@ -1,7 +1,9 @@
 import pytest
 
+from holdfast.sim.run import Outcome
+from holdfast.sim.scenario import Scenario
 from holdfast.ui.terminal.console import duration, money, stdout
-from holdfast.ui.terminal.simulation import progress_bar, strip
+from holdfast.ui.terminal.simulation import progress_bar, show_simulation, strip
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,70 @@ def test_the_progress_bar_is_silent_where_nobody_looks(capsys):
         progress(2, 2)
     out, err = capsys.readouterr()
     assert (out, err) == ("", "")
+
+
+def account(seed: int, *, detections: int = 0, p99: float | None = 0.5) -> dict:
+    phase = {
+        "offered": 10,
+        "goodput": 1.0,
+        "slo_attainment": 0.5,
+        "refused": 1,
+        "failed": 2,
+        "amplification": 1.0,
+        "wasted_calls": seed,
+        "first_token_s": {"p99": p99},
+        "latency_s": {"p99": p99},
+    }
+    found = [
+        {
+            "fault": "hang",
+            "replica": f"r{number}",
+            "began_s": 1.0,
+            "time_to_detect_s": None if number == 0 else 0.5,
+            "by": "breaker: open",
+            "requests_sent": 3,
+        }
+        for number in range(detections)
+    ]
+    return {
+        "seed": seed,
+        "total": phase,
+        "phases": {"before": phase},
+        "timeline": [1.0, None],
+        "detections": found,
+    }
+
+
+def shown(capsys, *runs: dict) -> str:
+    models = [{"name": "m", "workload": {}}]
+    scenario = Scenario.model_validate({"name": "a test", "models": models})
+    show_simulation(scenario, 1, [Outcome("holdfast", runs)])
+    return capsys.readouterr().out
+
+
+def test_a_run_without_faults_has_one_block_and_no_phase_titles(capsys):
+    out = shown(capsys, account(1))
+    assert "before the faults" not in out
+    assert "100.00" in out
+    assert "500 ms" in out
+    assert "█·" in out
+
+
+def test_what_was_not_measured_is_a_dash(capsys):
+    assert "–" in shown(capsys, account(1, p99=None))
+
+
+def test_a_fault_nobody_acted_on_is_told_as_such(capsys):
+    out = shown(capsys, account(1, detections=2))
+    assert "not acted on (3 sent there)" in out
+    assert "500 ms  breaker: open (3 sent there)" in out
+
+
+def test_a_long_list_of_faults_is_cut_and_says_where_the_rest_is(capsys):
+    assert "and 8 more (--json has all)" in shown(capsys, account(1, detections=20))
+
+
+def test_over_seeds_counts_carry_their_interval(capsys):
+    out = shown(capsys, account(1), account(3))
+    assert "seeds 1 to 2" in out
+    assert "2 ±13" in out
