@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test check bench fuzz docs lock clean
+.PHONY: install run test check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -27,6 +27,10 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Optional: the hot part as machine code, in build/compiled; needs a C compiler. See docs/internals/compiled.md.
+compiled: install
+	$(BIN)/python bench/compiled.py
+
 bench: install
 	$(BIN)/python bench/sim.py
 
@@ -43,4 +47,4 @@ lock:
 	  --no-header --no-annotate --group dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,6 +45,14 @@ def test_require_refuses_with_the_field_the_problem_and_the_fix():
     assert caught.value.field == "policy.field"
     assert caught.value.problem == "is -1"
     assert caught.value.fix == "use 0 or more"
+
+
+def test_a_config_error_survives_the_way_from_another_process():
+    error = ConfigError("policy.field", "is -1", "use 0 or more")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is ConfigError
+    assert str(copy) == str(error)
+    assert (copy.field, copy.problem, copy.fix) == ("policy.field", "is -1", "use 0 or more")
 
 
 def test_a_config_error_is_a_value_error_so_that_parsers_report_it():

@@ -89,6 +89,13 @@ class Flow:
 
     def handle(self, event: FlowEvent, now: int) -> list[FlowAction]:
         """Take one event; return the work it causes, in order."""
+        # The three of every request go past the table: direct calls compile to direct calls.
+        if isinstance(event, FirstContent):
+            return self._on_first_content(event, now)
+        if isinstance(event, Ended):
+            return self._on_ended(event, now)
+        if isinstance(event, Arrived):
+            return self._on_arrived(event, now)
         return self._handlers[type(event)](event, now)
 
     # --- arrival ---------------------------------------------------------------------------------

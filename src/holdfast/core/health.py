@@ -56,7 +56,8 @@ class HealthConfig:
     history_max: int = 32  # changes kept per replica; the oldest go first
 
     def __post_init__(self) -> None:
-        for name in (each.name for each in fields(self)):
+        for each in fields(self):
+            name = each.name
             value, field = getattr(self, name), f"health.{name}"
             if name.endswith("_s"):
                 require(0 < value < inf, field, f"is {value}", "use finite seconds above 0")

@@ -251,8 +251,9 @@ class Results:
         """All phases in one account."""
         whole = Phase()
         for phase in self.phases.values():
-            for name in (each.name for each in fields(Phase)):
-                setattr(whole, name, getattr(whole, name) + getattr(phase, name))
+            for each in fields(Phase):
+                total = getattr(whole, each.name) + getattr(phase, each.name)
+                setattr(whole, each.name, total)
         return whole
 
     def to_dict(self) -> dict[str, Any]:

@@ -187,9 +187,13 @@ class World:
             for observe in self._observers:
                 observe(now, "flow", event, actions)
         if actions:
-            handlers = self._handlers
             for action in actions:
-                handlers[type(action)](action, now)
+                if isinstance(action, Dispatch):  # these two for every request, as in Flow.handle
+                    self._do_dispatch(action, now)
+                elif isinstance(action, Finish):
+                    self._do_finish(action, now)
+                else:
+                    self._handlers[type(action)](action, now)
 
     def _tell_fleet(self, event: FleetEvent, now: int) -> None:
         actions = self.fleet.handle(event, now)

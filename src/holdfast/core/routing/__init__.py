@@ -26,7 +26,7 @@ from holdfast.core.routing.weighted import Weighted
 from holdfast.core.routing.zone_preference import ZonePreference, ZonePreferenceConfig
 from holdfast.core.types import ConfigError
 
-DEFAULT: Final = PowerOfTwo.name
+DEFAULT: Final = "power_of_two"
 
 Inner = str | Mapping[str, Any]
 """An inner policy as configs name it."""
