@@ -54,7 +54,7 @@ SIM_COMPILED: Final = (
 
 # A fused multiply-add rounds once where Python rounds twice: a seed would tell another story.
 SAME_FLOATS: Final = "-ffp-contract=off"
-OPTIMISE: Final = "2"  # 3 and link-time optimisation gain nothing here; 1 loses two per cent
+OPTIMISE: Final = "2"  # 1 loses two per cent; link-time optimisation on top gains nothing
 
 
 def modules(package: Path) -> list[Path]:

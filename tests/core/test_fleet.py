@@ -742,6 +742,15 @@ def test_a_replica_whose_host_is_taken_away_comes_back_elsewhere():
     assert control.state("r1") is State.STARTING
 
 
+def test_a_replica_that_is_dead_when_it_is_sent_away_is_not_started_again():
+    control = Control("r1", "r2", "r3")
+    for _ in range(2):
+        control.canary("r1", "refused")
+    assert control.state("r1") is State.DEAD
+    control.tell(DrainAsked("r1", "scaled down"))
+    assert all_of(control.wait(120.0, every=SECOND), Launch) == []
+
+
 def test_in_flight_requests_of_all_gateways_count():
     control = Control("r1", "r2")
     control.tell(DrainAsked("r1", "rollout"))

@@ -153,7 +153,7 @@ class FleetUnderFire(RuleBasedStateMachine):
     @rule(name=NAME)
     def drain(self, name):
         member = self.fleet.members.get(name)
-        if member is not None and member.health.state not in OVER:
+        if member is not None:
             self.leaving.add(name)
         self.tell(DrainAsked(name, "asked for"))
 
