@@ -237,6 +237,7 @@ class Lane:
             "pool": self.pool.snapshot(),
             "queue": self.queue.snapshot(now),
             "deadlines": self.deadlines.snapshot(),
+            "fleet_slow": self.deadlines.fleet_slow(now),
         }
 
 

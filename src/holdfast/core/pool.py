@@ -129,9 +129,9 @@ class Pool:
             if self._far and self._far[index] and not self._may_spill(index, rung, now):
                 continue  # room that choosing may not use
             for candidate in rung:
-                if candidate.inflight < candidate.limit:
+                if candidate.has_room():
                     return True
-        return any(candidate.inflight < candidate.limit for candidate in self._trials)
+        return any(candidate.has_room() for candidate in self._trials)
 
     def utilisation(self) -> float | None:
         """Own attempts per slot of the routable candidates; ``None`` where no limit is known."""
@@ -151,7 +151,7 @@ class Pool:
         if self._trials and not tried:
             for candidate in self._trials:
                 matches = revision is None or candidate.revision == revision
-                if matches and candidate.inflight < candidate.limit:
+                if matches and candidate.has_room():
                     return candidate, "half-open trial"
         rungs = self._rungs
         if revision is not None:
