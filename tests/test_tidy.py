@@ -26,10 +26,10 @@ LINE_CHARACTERS_MAX: Final = 100
 # Imports go down only; names on one line never import each other.
 LAYERS: Final = (
     ("core",),
-    ("config", "ports"),
+    ("config", "ports", "frames"),
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
-    ("planner", "chaos", "bench", "ui"),
+    ("planner", "chaos", "bench", "standin", "ui"),
     ("wire",),
     ("cli",),
     ("__main__",),

@@ -24,6 +24,7 @@ from holdfast.core.messages import (
     Finish,
     FirstContent,
     FleetView,
+    Leased,
     LoadReported,
     ReplicaView,
     Report,
@@ -707,7 +708,7 @@ def test_a_waiting_continuation_whose_revision_has_no_room_is_told_so():
     done, finish = gateway.end("q2")
     assert done.request_id == "q2"
     assert (finish.request_id, finish.status, finish.shown) == ("q1", 503, True)
-    assert finish.reason == "overloaded: no replica of its revision has room"
+    assert finish.reason == "overloaded: no replica that may serve it has room"
 
 
 def test_an_attempt_taken_off_a_draining_replica_goes_on_elsewhere():
@@ -1287,3 +1288,57 @@ def test_a_snapshot_is_plain_data():
     assert shot["lanes"]["m"]["pool"]["inflight"] == 1
     assert shot["retry"]["budget"]["requests"] == 1
     assert shot["hedge"]["enabled"] is False
+
+
+# --- answers in one piece ------------------------------------------------------------------------
+
+
+def test_an_answer_in_one_piece_does_not_teach_how_long_a_first_token_takes():
+    gateway = Gateway(lane=lane(deadlines=DeadlineConfig(answer_samples_min=100)))
+    for number in range(300):
+        gateway.serve(f"w{number}", took_s=0.2, whole=True, max_tokens=100)
+    deadlines = gateway.flow.lanes["m"].deadlines
+    assert deadlines.first_token_typical(0) is None
+    assert deadlines.between_tokens(gateway.now) == nanos(PATIENT.between_tokens_s)
+
+
+def test_a_whole_answer_may_take_as_long_as_the_request_until_their_time_is_learned():
+    gateway = Gateway()
+    only(gateway.arrive(whole=True, max_tokens=4_000), Dispatch)
+    assert gateway.wait(300.0, every=SECOND) == []
+
+
+def test_a_learned_wait_for_whole_answers_follows_how_long_they_may_grow():
+    gateway = Gateway(lane=lane(deadlines=DeadlineConfig(answer_samples_min=100)))
+    for number in range(300):
+        gateway.serve(f"s{number}", took_s=0.1, whole=True, max_tokens=10)
+        gateway.serve(f"l{number}", took_s=20.0, whole=True, max_tokens=4_000)
+    answers = gateway.flow.lanes["m"].answers
+    assert answers.first_token(10, None, gateway.now) == nanos(PATIENT.answer_floor_s)
+    assert answers.first_token(4_000, None, gateway.now) > nanos(100.0)
+
+
+# --- leases --------------------------------------------------------------------------------------
+
+
+def test_a_lease_holds_for_quota_retries_and_trials():
+    quotas = {"a": QuotaConfig(requests_per_minute=60)}
+    gateway = Gateway(quotas=quotas)
+    gateway.tell(Leased({"a": 0.5, "nobody": 0.5}, 0.0, frozenset()))
+    assert gateway.flow.quota("a").headers(gateway.now)["limit_requests"] == 30
+    assert gateway.flow.quota("b") is None
+    assert gateway.flow.lanes["m"].pool.leased == frozenset()
+    gateway.tell(Leased({}, 1.0, None))
+    assert gateway.flow.quota("a").headers(gateway.now)["limit_requests"] == 30
+    assert gateway.flow.lanes["m"].pool.leased is None
+
+
+def test_a_request_that_is_not_degradable_stays_with_its_model():
+    ladder = DegradeConfig(ladder=("m", "small"), share_step=1.0, step_s=0.5)
+    views = view("r1", slots=1), view("s1", model="small")
+    gateway = Gateway(*views, degrade=(ladder,))
+    for number in range(6):
+        gateway.arrive(f"f{number}")
+    gateway.wait(5.0)
+    assert only(gateway.arrive("asked", degradable=True), Dispatch).model == "small"
+    assert gateway.arrive("named", degradable=False) == []

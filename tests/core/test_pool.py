@@ -413,3 +413,49 @@ def test_a_snapshot_is_plain_data_that_says_who_is_in_and_who_is_out():
     assert shot["capacity"] == 2
     assert shot["candidates"]["r3"]["state"] == "quarantined"
     assert shot["candidates"]["r2"]["breaker"] == "open"
+
+
+# --- regions and leased trials -------------------------------------------------------------------
+
+
+def test_a_request_bound_to_regions_is_served_in_them_only():
+    subject = pool(view("r1", region="eu"), view("r2", region="us"))
+    bound = Request("q2", "m", arrived=0, regions=("us",))
+    assert {subject.choose(bound, (), 0)[0].id for _ in range(6)} == {"r2"}
+    nowhere = Request("q3", "m", arrived=0, regions=("asia",))
+    assert subject.choose(nowhere, (), 0) is None
+
+
+def test_a_trial_outside_the_regions_of_a_request_is_not_made_with_it():
+    subject = pool(view("r1", region="eu"), view("r2", region="us"))
+    refuse(subject, "r1")
+    bound = Request("q2", "m", arrived=0, regions=("us",))
+    assert subject.choose(bound, (), 2 * SECOND)[0].id == "r2"
+    assert subject.choose(ASK, (), 2 * SECOND)[1] == "half-open trial"
+
+
+def test_a_trial_that_is_another_gateways_turn_is_wanted_and_not_made():
+    subject = pool(view("r1"), view("r2"))
+    refuse(subject, "r1")
+    subject.lease(frozenset(), 2 * SECOND)
+    assert who(subject, now=2 * SECOND) == {"r2"}
+    assert subject.trials(2 * SECOND) == (["r1"], [])
+    subject.lease(frozenset({"r1"}), 2 * SECOND)
+    assert chosen(subject, now=2 * SECOND) == "r1"
+    assert subject.trials(2 * SECOND) == (["r1"], [])
+
+
+def test_a_trial_under_way_is_told_as_running():
+    subject = pool(view("r1"), view("r2"))
+    refuse(subject, "r1")
+    assert subject.candidates["r1"].breaker.allow(2 * SECOND) is TRIAL
+    subject.changed(2 * SECOND)
+    assert subject.trials(2 * SECOND) == ([], ["r1"])
+
+
+def test_without_control_every_gateway_tries_for_itself():
+    subject = pool(view("r1"), view("r2"))
+    refuse(subject, "r1")
+    subject.lease(frozenset(), 2 * SECOND)
+    subject.doubt_view(2 * SECOND)
+    assert chosen(subject, now=2 * SECOND) == "r1"

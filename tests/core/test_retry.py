@@ -347,3 +347,12 @@ def test_snapshot_counts_the_decisions_by_reason_and_is_plain_data():
         },
         "budget": {"enabled": True, "requests": 1, "retries": 1, "retries_max": 100.2},
     }
+
+
+def test_a_lease_scales_the_floor_and_leaves_the_ratio():
+    config = RetryConfig(budget_ratio=0.0, budget_floor_per_s=10.0, budget_window_s=1.0)
+    budget = RetryBudget(config)
+    budget.lease(0.0)
+    assert not budget.would_allow(SECOND)
+    budget.lease(0.5)
+    assert budget.would_allow(SECOND)

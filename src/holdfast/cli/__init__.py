@@ -11,7 +11,9 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.planning import plan
+from holdfast.cli.serving import control_process, explain, gateway_process, serve
 from holdfast.cli.simulation import simulate
+from holdfast.cli.standin import stand_in
 from holdfast.config import ConfigFileError
 from holdfast.core.types import ConfigError
 
@@ -49,7 +51,7 @@ def main() -> None:
     """  # noqa: D301
 
 
-main.add_command(plan)
-main.add_command(simulate)
+for command in (serve, explain, plan, simulate, stand_in, control_process, gateway_process):
+    main.add_command(command)
 
 __all__ = ["main"]

@@ -15,7 +15,7 @@ for minutes.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import inf
 from typing import Final
@@ -48,6 +48,9 @@ class DeadlineConfig:
     between_tokens_samples_min: int = 1000  # gaps; some ten streams
     between_tokens_floor_s: float = 1.0  # as for the first token
     between_tokens_factor: float = 10.0  # gaps are small and their tail is heavy
+    answer_samples_min: int = 200  # answers in one piece, per class of allowed length
+    answer_floor_s: float = 5.0  # a long answer among short ones is not a failure
+    answer_factor: float = 8.0  # on p99.9: lengths of answers vary more than first tokens do
     request_s: float = 600.0  # the whole request, and the limit of every learned deadline
     quantile: float = 0.999  # the tail that still belongs to normal service
     prompt_bounds: tuple[int, ...] = (256, 1024, 4096, 16384)  # tokens; upper ends of the classes
@@ -67,8 +70,14 @@ class DeadlineConfig:
         self._require_at_most("first_token_s", "request_s")
         self._require_at_most("first_token_floor_s", "first_token_s")
         self._require_at_most("between_tokens_s", "request_s")
+        self._require_at_most("answer_floor_s", "request_s")
         self._require_at_most("between_tokens_floor_s", "between_tokens_s")
-        for name in ("first_token_factor", "between_tokens_factor", "waiting_scale_max"):
+        for name in (
+            "first_token_factor",
+            "between_tokens_factor",
+            "answer_factor",
+            "waiting_scale_max",
+        ):
             self._require(getattr(self, name) >= 1, name, "use at least 1: waits must not shrink")
         self._require(0.5 <= self.quantile < 1, "quantile", "use 0.5 to below 1, such as 0.999")
         self._require(self.firing_share < 1, "firing_share", "use a share of the pool below 1")
@@ -76,6 +85,16 @@ class DeadlineConfig:
         ascending = all(low < high for low, high in zip((0, *bounds), bounds, strict=False))
         fix = "use at most 16 ascending token counts"
         self._require(ascending and len(bounds) <= 16, "prompt_bounds", fix)
+
+    def for_answers(self) -> "DeadlineConfig":
+        """The same for answers that come in one piece: their first token is their last."""
+        return replace(
+            self,
+            first_token_s=self.request_s,
+            first_token_samples_min=self.answer_samples_min,
+            first_token_floor_s=self.answer_floor_s,
+            first_token_factor=self.answer_factor,
+        )
 
     def _require_at_most(self, name: str, other: str) -> None:
         limit = getattr(self, other)

@@ -61,7 +61,7 @@ class Desk:
             raise ValueError(f"request id {request.id!r} is already under way; ids must be unique")
         model = request.model
         deadline = request.deadline or now + self._whole[request.priority]
-        degrader = self._degraders.get(model) if self._degraders else None
+        degrader = self._degraders.get(model) if request.degradable else None
         if degrader is None:
             life = Life(request, model, deadline)
         else:
@@ -83,6 +83,17 @@ class Desk:
             life.reservation = reserved
             return None
         return reserved
+
+    def lease(self, shares: Mapping[str, float]) -> None:
+        """Take over this gateway's parts of the tenants' quotas."""
+        for tenant, share in shares.items():
+            quota = self._quotas.get(tenant)
+            if quota is not None:
+                quota.lease(share)
+
+    def quota(self, tenant: str) -> Quota | None:
+        """What this tenant has left here; ``None`` = it is not limited."""
+        return self._quotas.get(tenant)
 
     def finish(
         self, life: Life, status: int, code: str, reason: str, now: int, replica_id: str = ""

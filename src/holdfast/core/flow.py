@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final
 
+from holdfast.core.admission.quota import Quota
 from holdfast.core.breaker import BreakerChange
 from holdfast.core.desk import Desk
 from holdfast.core.failure import MEANINGS, Kind, Outcome
@@ -31,6 +32,7 @@ from holdfast.core.messages import (
     FirstContent,
     FlowAction,
     FlowEvent,
+    Leased,
     LoadReported,
     Report,
     RequestId,
@@ -74,6 +76,7 @@ class Flow:
             ClientGone: self._on_client_gone,
             ViewChanged: self._on_view_changed,
             LoadReported: self._on_load_reported,
+            Leased: self._on_leased,
             Tick: self._on_tick,
         }
 
@@ -86,6 +89,10 @@ class Flow:
     def lives(self) -> Mapping[RequestId, Life]:
         """The requests under way by id. To be read only."""
         return self._lives
+
+    def quota(self, tenant: str) -> Quota | None:
+        """What a tenant has left at this gateway, for the headers; ``None`` = no limit."""
+        return self._desk.quota(tenant)
 
     def handle(self, event: FlowEvent, now: int) -> list[FlowAction]:
         """Take one event; return the work it causes, in order."""
@@ -169,8 +176,8 @@ class Flow:
         if not request.hedgeable or life.shown_tokens or life.made:
             return due
         hedge = self._config.hedge
-        expected = lane.deadlines.first_token_quantile(
-            request.prompt_tokens, hedge.quantile, hedge.samples_min
+        expected = lane.waits(request).first_token_quantile(
+            request.size, hedge.quantile, hedge.samples_min
         )
         delay = self._hedger.delay(expected)
         if delay is None:
@@ -190,8 +197,8 @@ class Flow:
             if dispatch is None and life.tried:  # the others are full: one it has tried must do
                 dispatch = self._dispatch(life, lane, now)
             if dispatch is None:
-                # Only a continuation, bound to its revision, finds nobody where others find room.
-                full = "no replica of its revision has room"
+                # Only one bound to a revision or to regions finds nobody where others find room.
+                full = "no replica that may serve it has room"
                 actions.append(self._desk.fail(life, Kind.OVERLOADED, full, now))
             else:
                 actions.append(dispatch)
@@ -236,7 +243,7 @@ class Flow:
         actions: list[FlowAction] = []
         if change is not None:
             actions.append(self._report(lane, attempt, change))
-        if event.tokens > 1:
+        if event.tokens > 1 and not life.request.whole:
             lane.deadlines.observe_gaps(event.worst_gap, event.tokens - 1, candidate.id)
         if kind is None:
             request = life.request
@@ -273,7 +280,7 @@ class Flow:
     ) -> bool:
         """A wait is over. Blame the replica only where its peers are not slow too."""
         candidate = attempt.candidate
-        verdict = lane.deadlines.fired(candidate.id, len(lane.pool.candidates) - 1, now)
+        verdict = lane.waits(life.request).fired(candidate.id, len(lane.pool.candidates) - 1, now)
         if not (verdict.retry or verdict.counts):
             life.story.append((now, "patience", verdict.reason))
             return False
@@ -409,8 +416,9 @@ class Flow:
             if not attempt.first_at and now >= attempt.first_due:
                 if self._time_out(life, lane, attempt, Kind.FIRST_TOKEN_TIMEOUT, 0, actions, now):
                     return  # what comes next has set its own time
-                prompt_tokens = life.request.prompt_tokens
-                more = lane.deadlines.first_token(prompt_tokens, attempt.candidate.waiting, now)
+                request = life.request
+                waiting = attempt.candidate.waiting
+                more = lane.waits(request).first_token(request.size, waiting, now)
                 attempt.first_due = now + max(more, SECOND)
         self._file_next(life)
 
@@ -466,10 +474,13 @@ class Flow:
         return actions
 
     def _on_load_reported(self, event: LoadReported, _now: int) -> list[FlowAction]:
-        lane = self._lanes.get(event.model)
-        candidate = lane.pool.candidates.get(event.replica_id) if lane is not None else None
-        if candidate is not None:
-            candidate.take_report(event.tokens, event.waiting, event.kv_used)
+        self._book.take_report(event)
+        return []
+
+    def _on_leased(self, event: Leased, now: int) -> list[FlowAction]:
+        self._desk.lease(event.quota)
+        self._budget.lease(event.retry)
+        self._book.lease(event.trials, now)
         return []
 
     def _report(self, lane: Lane, attempt: Attempt, change: BreakerChange) -> Report:

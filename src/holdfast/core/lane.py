@@ -23,7 +23,7 @@ from holdfast.core.life import Attempt, Life
 from holdfast.core.messages import Tally
 from holdfast.core.pool import Pool
 from holdfast.core.stats import PeakEwma
-from holdfast.core.types import Replica, nanos, require
+from holdfast.core.types import Replica, Request, nanos, require
 
 _CLOSED: Final = BreakerState.CLOSED
 _SUCCESS: Final = Outcome.SUCCESS
@@ -65,6 +65,7 @@ class Lane:
         "_first_late",
         "_slo",
         "_streams",
+        "answers",
         "deadlines",
         "model",
         "pool",
@@ -87,6 +88,7 @@ class Lane:
         self.pool = Pool(model, policy, Ladder(config.failover), self._candidate)
         self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
         self.deadlines = Deadlines(config.deadlines)
+        self.answers = Deadlines(config.deadlines.for_answers())  # those in one piece
         slo = config.slo_first_token_s
         self._slo = nanos(slo) if slo is not None else 1 << 62
         self._first = self._first_late = 0  # first tokens since the last reading, and late ones
@@ -100,6 +102,10 @@ class Lane:
         gradient = GradientLimit(config.limit) if adaptive else None
         return Candidate(replica, breaker, PeakEwma(), gradient)
 
+    def waits(self, request: Request) -> Deadlines:
+        """The deadlines that hold for this request."""
+        return self.answers if request.whole else self.deadlines
+
     def open(self, life: Life, candidate: Candidate, now: int) -> Attempt:
         """Claim a slot on the chosen replica and start the clock of its first token."""
         trial = False
@@ -107,11 +113,11 @@ class Lane:
             trial = candidate.breaker.allow(now) is TRIAL
             self.pool.changed(now)
         request = life.request
-        prompt_tokens = request.prompt_tokens
-        patience = self.deadlines.first_token(prompt_tokens, candidate.waiting, now)
+        deadlines = self.answers if request.whole else self.deadlines
+        patience = deadlines.first_token(request.size, candidate.waiting, now)
         number = life.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
-        attempt.tokens = tokens = prompt_tokens + request.max_tokens
+        attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
         candidate.inflight += 1
         candidate.own_tokens += tokens
         self.pool.inflight += 1
@@ -124,13 +130,13 @@ class Lane:
         """Learn from a first token: latency, limit, deadlines; a trial has passed."""
         attempt.first_at = now
         candidate = attempt.candidate
-        prompt_tokens = life.request.prompt_tokens
+        request = life.request
         elapsed = now - attempt.started
-        deadlines = self.deadlines
-        typical = deadlines.first_token_typical(prompt_tokens)
-        deadlines.observe_first_token(candidate.id, prompt_tokens, elapsed, now)
+        deadlines = self.answers if request.whole else self.deadlines
+        typical = deadlines.first_token_typical(request.size)
+        deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
         self._first += 1
-        if now - life.request.arrived > self._slo:
+        if now - request.arrived > self._slo:
             self._first_late += 1
         if typical:
             candidate.latency.observe(elapsed / typical, now)
@@ -150,12 +156,13 @@ class Lane:
 
         Learning from winners alone would make hedging come ever earlier.
         """
-        prompt_tokens = life.request.prompt_tokens
-        typical = self.deadlines.first_token_typical(prompt_tokens)
+        request = life.request
+        deadlines = self.waits(request)
+        typical = deadlines.first_token_typical(request.size)
         for attempt in slower:
             elapsed = now - attempt.started
             candidate = attempt.candidate
-            self.deadlines.observe_first_token(candidate.id, prompt_tokens, elapsed, now)
+            deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
             if typical:
                 candidate.latency.observe(elapsed / typical, now)
 
@@ -237,6 +244,7 @@ class Lane:
             "pool": self.pool.snapshot(),
             "queue": self.queue.snapshot(now),
             "deadlines": self.deadlines.snapshot(),
+            "answers": self.answers.snapshot(),
             "fleet_slow": self.deadlines.fleet_slow(now),
         }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from holdfast.core.lane import Lane, LaneConfig
-from holdfast.core.messages import FleetView, ReplicaView, Report, Tally
+from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report, Tally
 
 
 class Lanes:
@@ -60,6 +60,19 @@ class Lanes:
                 lane = self.by_model[model] = Lane(model, config, self._weights, self._streams)
             lane.pool.apply(replicas, now)
         return True
+
+    def take_report(self, event: LoadReported) -> None:
+        """An engine's own account of its load; of replicas that are not ours, nothing."""
+        lane = self.by_model.get(event.model)
+        candidate = lane.pool.candidates.get(event.replica_id) if lane is not None else None
+        if candidate is not None:
+            candidate.take_report(event.tokens, event.waiting, event.kv_used)
+
+    def lease(self, trials: frozenset[tuple[str, str]] | None, now: int) -> None:
+        """Hand each lane the trials that are this gateway's turn."""
+        for model, lane in self.by_model.items():
+            mine = None if trials is None else frozenset(r for m, r in trials if m == model)
+            lane.pool.lease(mine, now)
 
     def tallies(self) -> list[Tally]:
         """What was seen of each replica since the last call."""

@@ -104,11 +104,30 @@ class LoadReported:
 
 
 @dataclass(slots=True)
+class Leased:
+    """Control's split of what all gateways share. Without control each keeps its last share."""
+
+    quota: dict[str, float]  # by tenant: this gateway's part, 0 to 1; absent = unchanged
+    retry: float = 1.0  # its part of the retry budget's floor
+    trials: frozenset[tuple[str, str]] | None = None  # (model, replica) it may try; None = any
+
+
+@dataclass(slots=True)
 class Tick:
     """Time passed. Drivers send one every few milliseconds; all timers hang on it."""
 
 
-FlowEvent = Arrived | FirstContent | Ended | Silent | ClientGone | ViewChanged | LoadReported | Tick
+FlowEvent = (
+    Arrived
+    | FirstContent
+    | Ended
+    | Silent
+    | ClientGone
+    | ViewChanged
+    | LoadReported
+    | Leased
+    | Tick
+)
 
 
 # --- actions of Flow -----------------------------------------------------------------------------
@@ -337,6 +356,7 @@ __all__ = [
     "FlowEvent",
     "Joined",
     "Launch",
+    "Leased",
     "Left",
     "LoadReported",
     "Move",

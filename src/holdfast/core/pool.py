@@ -33,9 +33,11 @@ class Pool:
         "_rungs",
         "_stale",
         "_trials",
+        "_untried",
         "candidates",
         "capacity",
         "inflight",
+        "leased",
         "model",
         "routable",
     )
@@ -58,6 +60,8 @@ class Pool:
         self._rungs: list[list[Candidate]] = []
         self._far: list[bool] = []  # which rungs are remote; empty when none is
         self._trials: list[Candidate] = []
+        self._untried: list[Candidate] = []  # a trial is due and another gateway's turn
+        self.leased: frozenset[str] | None = None  # replicas this gateway may try; None = any
         self._recheck_at = 0
         self._stale = False
 
@@ -94,11 +98,26 @@ class Pool:
         """Something about a candidate moved; sort again before the next choice."""
         self._recheck_at = now
 
+    def lease(self, replica_ids: frozenset[str] | None, now: int) -> None:
+        """Take over which half-open trials are this gateway's turn."""
+        if replica_ids != self.leased:
+            self.leased = replica_ids
+            self.changed(now)
+
+    def trials(self, now: int) -> tuple[list[str], list[str]]:
+        """Replicas whose trial is wanted here, and those whose trial runs here now."""
+        if now >= self._recheck_at:
+            self._sort(now)
+        wanted = [c.id for c in self._trials] + [c.id for c in self._untried]
+        half_open = BreakerState.HALF_OPEN
+        return wanted, [c.id for c in self.candidates.values() if c.breaker.state is half_open]
+
     def doubt_view(self, now: int) -> list[str]:
         """Control is silent: quarantines on suspicion decay to one trial at a time."""
         if self._stale:
             return []
         self._stale = True
+        self.leased = None  # nobody hands out turns any more
         doubted = []
         for candidate in self.candidates.values():
             if candidate.state is State.QUARANTINED and candidate.share == 0 and not candidate.firm:
@@ -148,14 +167,19 @@ class Pool:
         """
         if now >= self._recheck_at:
             self._sort(now)
+        regions = request.regions
         if self._trials and not tried:
             for candidate in self._trials:
                 matches = revision is None or candidate.revision == revision
+                if regions and candidate.replica.region not in regions:
+                    matches = False
                 if matches and candidate.has_room():
                     return candidate, "half-open trial"
         rungs = self._rungs
         if revision is not None:
             rungs = [[c for c in rung if c.revision == revision] for rung in rungs]
+        if regions:
+            rungs = [[c for c in rung if c.replica.region in regions] for rung in rungs]
         for index, rung in enumerate(rungs):
             if self._far and self._far[index] and not self._may_spill(index, rung, now):
                 continue
@@ -172,6 +196,7 @@ class Pool:
         recheck_at = _NEVER
         closed: list[Candidate] = []
         trials: list[Candidate] = []
+        untried: list[Candidate] = []
         for candidate in self.candidates.values():
             if candidate.weight <= 0:
                 continue
@@ -179,7 +204,8 @@ class Pool:
             if breaker.state is _CLOSED:
                 closed.append(candidate)
             elif breaker.would_allow(now):
-                trials.append(candidate)
+                mine = self.leased is None or candidate.id in self.leased
+                (trials if mine else untried).append(candidate)
             elif breaker.opens_until > now:
                 recheck_at = min(recheck_at, breaker.opens_until)
         ladder = self._ladder
@@ -187,6 +213,7 @@ class Pool:
         self._rungs = [rung.candidates for rung in rungs]
         self._far = [rung.remote for rung in rungs] if any(r.remote for r in rungs) else []
         self._trials = [c for c in trials if c.id not in ladder.excluded]
+        self._untried = untried
         self.routable = len(self._trials)
         self.capacity = 0
         for rung in self._rungs:

@@ -93,16 +93,29 @@ class RetryBudget:
     requests are counted over slightly less than the window and grants over slightly more.
     """
 
-    __slots__ = ("_enabled", "_floor", "_ratio", "_requests", "_retries", "on_request")
+    __slots__ = (
+        "_enabled",
+        "_floor",
+        "_floor_whole",
+        "_ratio",
+        "_requests",
+        "_retries",
+        "on_request",
+    )
 
     def __init__(self, config: RetryConfig) -> None:
         bucket = -(-nanos(config.budget_window_s) // _BUCKETS)  # up: grants cover a whole window
         self._enabled = config.budget
         self._ratio = config.budget_ratio
-        self._floor = config.budget_floor_per_s * config.budget_window_s
+        self._floor_whole = config.budget_floor_per_s * config.budget_window_s
+        self._floor = self._floor_whole  # this gateway's part
         self._requests = RateWindow(config.budget_window_s, _BUCKETS)
         self.on_request: Callable[[int], None] = self._requests.add  # a client's request earns
         self._retries = RateWindow(seconds(bucket * (_BUCKETS + 1)), _BUCKETS + 1)
+
+    def lease(self, share: float) -> None:
+        """Hold ``share`` of the floor; the ratio follows each gateway's own requests anyway."""
+        self._floor = self._floor_whole * share
 
     def would_allow(self, now: int) -> bool:
         """Whether one more retry fits. Asking takes nothing."""

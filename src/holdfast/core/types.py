@@ -87,6 +87,7 @@ class Request:
         "arrived",
         "continuable",
         "deadline",
+        "degradable",
         "hedgeable",
         "id",
         "max_tokens",
@@ -94,8 +95,11 @@ class Request:
         "prefix",
         "priority",
         "prompt_tokens",
+        "regions",
         "session",
+        "size",
         "tenant",
+        "whole",
     )
 
     def __init__(
@@ -113,6 +117,9 @@ class Request:
         session: str = "",
         hedgeable: bool = True,
         continuable: bool = True,
+        regions: tuple[str, ...] = (),
+        whole: bool = False,
+        degradable: bool = True,
     ) -> None:
         self.id = id
         self.model = model
@@ -126,6 +133,12 @@ class Request:
         self.session = session
         self.hedgeable = hedgeable  # False where a second execution would have an effect
         self.continuable = continuable  # False for n > 1, logprobs, tools, guided decoding …
+        self.regions = regions  # where it may be served; empty = anywhere
+        self.whole = whole  # its answer comes in one piece, so the first token is also the last
+        self.degradable = degradable  # a ladder may answer it with a smaller model
+        # What the wait for its first content depends on: an answer in one piece takes as long as
+        # it is allowed to grow.
+        self.size = (max_tokens or prompt_tokens) if whole else prompt_tokens
 
     def __repr__(self) -> str:
         return f"Request({self.id!r}, {self.model!r}, tenant={self.tenant!r})"

@@ -29,6 +29,49 @@ def test_a_bucket_never_holds_more_than_its_burst():
     assert bucket.level(2_000 * SECOND) == 100.0
 
 
+def test_a_smaller_share_fills_more_slowly_and_holds_less():
+    bucket = TokenBucket(10.0, 100.0)
+    bucket.lease(0.5)
+    assert bucket.level(0) == 50.0
+    assert bucket.take(50, now=0)
+    assert bucket.level(SECOND) == 5.0
+
+
+def test_a_larger_share_brings_nothing_along():
+    bucket = TokenBucket(10.0, 100.0)
+    bucket.lease(0.1)
+    assert bucket.take(10, now=0)
+    bucket.lease(0.9)
+    assert bucket.level(0) == 0.0
+    assert bucket.level(SECOND) == 9.0
+
+
+def test_what_does_not_fit_a_share_but_the_whole_is_told_to_come_back():
+    quota = Quota(QuotaConfig(tokens_per_minute=6_000))
+    quota.lease(0.1)
+    refusal = quota.reserve(1_000, 1_000, now=0)
+    assert isinstance(refusal, Shed)
+    assert refusal.status == 429
+    assert refusal.retry_after_s == 1.0
+    assert "6000" in refusal.reason.replace(",", "")
+    quota.lease(1.0)
+    assert isinstance(quota.reserve(1_000, 1_000, now=60 * SECOND), Reservation)
+
+
+def test_what_the_whole_cannot_hold_is_refused_for_good_whatever_the_share():
+    quota = Quota(QuotaConfig(tokens_per_minute=600))
+    quota.lease(0.1)
+    asked = quota.reserve(1_000, 1_000, now=0)
+    assert isinstance(asked, Shed)
+    assert asked == Quota(QuotaConfig(tokens_per_minute=600)).reserve(1_000, 1_000, now=0)
+
+
+def test_a_gateway_without_demand_keeps_a_trickle():
+    quota = Quota(QuotaConfig(requests_per_minute=60_000))
+    quota.lease(0.0)
+    assert isinstance(quota.reserve(1, 1, now=SECOND), Reservation)
+
+
 def test_what_is_given_back_can_be_taken_again():
     bucket = TokenBucket(10.0, 100.0)
     assert bucket.take(80, now=0)

@@ -19,6 +19,8 @@ from holdfast.core.admission.shed import Shed
 from holdfast.core.types import SECOND, require, seconds
 
 NEVER: Final = 2**63 - 1  # nanoseconds; the amount is more than the bucket can hold
+_LEASE_MOVES_S: Final = 1.0  # control follows demand within a few hundred milliseconds
+_SHARE_MIN: Final = 1e-3  # a gateway without demand keeps a trickle, or it could never show any
 _ROUNDING: Final = 1e-6  # tokens; forgives float rounding, so that waiting ``until`` is enough
 
 
@@ -28,15 +30,16 @@ class TokenBucket:
     Amounts given back or debited carry no time: they are counted as of the last ``now`` seen.
     """
 
-    __slots__ = ("_level", "_per_ns", "_seen", "burst", "rate_per_s")
+    __slots__ = ("_level", "_per_ns", "_rate_whole", "_seen", "burst", "burst_whole", "rate_per_s")
 
     def __init__(self, rate_per_s: float, burst: float) -> None:
         require(0 < rate_per_s < 1e12, "bucket.rate_per_s", f"is {rate_per_s}", "use more than 0")
         require(0 < burst < 1e12, "bucket.burst", f"is {burst}", "use more than 0")
         self.rate_per_s = rate_per_s
         self.burst = burst
+        self._rate_whole, self.burst_whole = rate_per_s, burst  # of all gateways together
         self._per_ns = rate_per_s / SECOND
-        self._level = burst
+        self._level = burst  # of one gateway that has not heard of others
         self._seen = -(2**63)  # before any clock: it starts full, so the first refill is harmless
 
     def take(self, amount: float, now: int) -> bool:
@@ -46,6 +49,17 @@ class TokenBucket:
             return False
         self._level = level - amount
         return True
+
+    def lease(self, share: float) -> None:
+        """Hold ``share`` of the whole from now on.
+
+        A larger share fills faster and holds more, but brings nothing along; a smaller one keeps
+        what still fits. So a move between gateways never makes their levels add up to more.
+        """
+        self.rate_per_s = self._rate_whole * share
+        self.burst = self.burst_whole * share
+        self._per_ns = self.rate_per_s / SECOND
+        self._level = min(self._level, self.burst)
 
     def give_back(self, amount: float) -> None:
         """Return what was taken and not used; what does not fit is lost."""
@@ -62,6 +76,16 @@ class TokenBucket:
             return NEVER
         missing = amount - self.level(now)
         return ceil(missing / self._per_ns) if missing > _ROUNDING else 0
+
+    @property
+    def per_minute(self) -> float:
+        """The whole rate, as a tenant's contract states it."""
+        return self._rate_whole * 60.0
+
+    def wait_s(self, amount: float, now: int) -> float:
+        """When to come back. More than this part holds: the part grows with the demand for it."""
+        wait = self.until(amount, now)
+        return seconds(wait) if wait < NEVER else _LEASE_MOVES_S
 
     def level(self, now: int) -> float:
         """What is there now; below zero while a debit is being paid off."""
@@ -136,20 +160,27 @@ class Quota:
         requests, tokens = self._requests, self._tokens
         if tokens is not None and asked > tokens.burst:
             if max_tokens:
-                return shed.beyond_quota(asked, tokens.burst)
+                if asked > tokens.burst_whole:
+                    return shed.beyond_quota(asked, tokens.burst_whole)
             # The size was our guess, not the client's wish: reserve what can be reserved.
-            if prompt_tokens > tokens.burst:
-                return shed.beyond_quota(prompt_tokens, tokens.burst)
-            asked = floor(tokens.burst)
+            elif prompt_tokens > tokens.burst_whole:
+                return shed.beyond_quota(prompt_tokens, tokens.burst_whole)
+            else:
+                asked = max(prompt_tokens, floor(tokens.burst))
         if requests is not None and not requests.take(1.0, now):
-            wait_s = seconds(requests.until(1.0, now))
-            return shed.over_quota("requests", requests.rate_per_s * 60.0, wait_s)
+            return shed.over_quota("requests", requests.per_minute, requests.wait_s(1.0, now))
         if tokens is not None and not tokens.take(asked, now):
             if requests is not None:
                 requests.give_back(1.0)
-            wait_s = seconds(tokens.until(asked, now))
-            return shed.over_quota("tokens", tokens.rate_per_s * 60.0, wait_s)
+            return shed.over_quota("tokens", tokens.per_minute, tokens.wait_s(asked, now))
         return Reservation(asked)
+
+    def lease(self, share: float) -> None:
+        """Take over this gateway's part of the tenant's quota."""
+        least = max(share, _SHARE_MIN)
+        for bucket in (self._requests, self._tokens):
+            if bucket is not None:
+                bucket.lease(least)
 
     def settle(self, reservation: Reservation, used_tokens: int) -> None:
         """The request has ended: give back what it did not use, debit what it used beyond."""

@@ -1,0 +1,95 @@
+"""How a gateway deals with the outside: its limits, clocks and buffers, each with its reason.
+
+Frozen values in the manner of the core's configs; the fleet file derives its sections from them.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.core.types import require
+
+
+def _positive(section: str, values: dict[str, float]) -> None:
+    for name, value in values.items():
+        require(value > 0, f"{section}.{name}", f"is {value}", "use more than 0")
+
+
+@dataclass(slots=True, frozen=True)
+class HttpConfig:
+    """What a client connection may do to us."""
+
+    header_bytes_max: int = 32_768  # request line and headers together; more is answered 431
+    headers_max: int = 100  # header lines; HAProxy's bound, browsers and SDKs send under 40
+    body_bytes_max: int = 32 << 20  # a 200k-token prompt is under 2 MB; images come as base64
+    header_s: float = 10.0  # from the first byte of a request to the end of its headers
+    body_s: float = 60.0  # from there to the end of its body
+    keepalive_s: float = 75.0  # an idle connection is closed; longer than the common balancers' 60
+    write_buffer_bytes: int = 65_536  # unsent bytes beyond which a stream is paused upstream
+    slow_reader_s: float = 60.0  # paused for so long, a client that does not read is let go
+    connections_max: int = 10_000  # per process; beyond it new ones are answered 503 and closed
+    requests_per_connection_max: int = 1_000_000  # then it is closed; bounds what one may hold
+
+    def __post_init__(self) -> None:
+        _positive("http", {name: getattr(self, name) for name in self.__slots__})
+
+
+@dataclass(slots=True, frozen=True)
+class BodyConfig:
+    """What a request body may ask for."""
+
+    json_depth_max: int = 64  # tool schemas reach 15; parsers of engines die of thousands
+    messages_max: int = 10_000  # longer conversations exceed every context window
+    n_max: int = 16  # each is a whole answer in memory; an engine died of n = 10^9
+    max_tokens_max: int = 1_000_000  # above every context window there is
+    stop_max: int = 16  # stop strings; every one is compared at every token
+    logit_bias_max: int = 1_024  # entries
+    tools_max: int = 512  # function definitions
+    inputs_max: int = 4_096  # texts in one embeddings or rerank request
+    top_logprobs_max: int = 64  # OpenAI allows 20
+    multipart_fields_max: int = 64  # an audio upload has about six
+
+    def __post_init__(self) -> None:
+        _positive("limits", {name: getattr(self, name) for name in self.__slots__})
+
+
+@dataclass(slots=True, frozen=True)
+class StreamConfig:
+    """How answers are relayed."""
+
+    sign_of_life_s: float = 15.0  # then the 200 goes out with a comment; proxies give up at 60
+    memory_bytes_max: int = 1 << 20  # text kept for a continuation; a longer answer has none
+    event_bytes_max: int = 1 << 20  # one SSE event; beyond it the stream is malformed
+    answer_bytes_max: int = 64 << 20  # a whole answer that is not streamed; beyond it: malformed
+    suspect_tokens: int = 16  # an opening run of one token is held so long before it is believed
+
+    def __post_init__(self) -> None:
+        _positive("stream", {name: getattr(self, name) for name in self.__slots__})
+
+
+@dataclass(slots=True, frozen=True)
+class UpstreamConfig:
+    """How replicas are called."""
+
+    connect_s: float = 1.0  # a LAN answers within milliseconds; then another replica is asked
+    idle_s: float = 50.0  # a pooled connection is closed before the usual 60 s of a server
+    idle_max: int = 256  # pooled connections per replica
+    header_bytes_max: int = 65_536  # of a response; beyond it: malformed
+
+    def __post_init__(self) -> None:
+        _positive("upstream", {name: getattr(self, name) for name in self.__slots__})
+
+
+@dataclass(slots=True, frozen=True)
+class DrainingConfig:
+    """How a gateway leaves."""
+
+    grace_s: float = 1.0  # after SIGTERM: still accepting, readiness 503, so that balancers notice
+    deadline_s: float = 30.0  # then what still runs is ended with an error event
+
+    def __post_init__(self) -> None:
+        require(self.grace_s >= 0, "draining.grace_s", f"is {self.grace_s}", "use 0 or more")
+        fix = f"use more than draining.grace_s, {self.grace_s}"
+        held = self.deadline_s > self.grace_s
+        require(held, "draining.deadline_s", f"is {self.deadline_s}", fix)
+
+
+__all__ = ["BodyConfig", "DrainingConfig", "HttpConfig", "StreamConfig", "UpstreamConfig"]

@@ -1,0 +1,132 @@
+"""One GET of an engine's own page: a fresh connection, one deadline, bounded memory.
+
+A fresh connection each time, because a probe that rides on an old one cannot learn that nobody
+listens any more. Rejected: an HTTP library; ours needs no redirects, cookies, proxies or pools, and
+a redirect that leads a probe to another server would be a lie.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httptools
+
+BODY_BYTES_MAX: Final = 4 << 20  # forty times a usual page of metrics
+_HEADERS_MAX: Final = 200
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class FetchError(Exception):
+    """A GET that brought no answer: ``refused``, ``timeout`` or ``broken``."""
+
+    def __init__(self, what: str, detail: str) -> None:
+        super().__init__(f"{what}: {detail}")
+        self.what = what
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class _Reading(asyncio.Protocol):
+    """Sends one request and reads one response."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._head_only_so_far = True
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    # --- the connection ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        out: Any = transport  # uvloop's are no asyncio.Transport
+        out.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail("broken", f"no HTTP ({type(error).__name__})")
+
+    def eof_received(self) -> bool:
+        """A body without a length ends where the connection does."""
+        if not self._head_only_so_far and not self._framed():
+            self.on_message_complete()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._fail("broken", "closed before the answer was complete")
+
+    # --- the response, called by the parser ---
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self._headers) >= _HEADERS_MAX:
+            self._fail("broken", "too many headers")
+        else:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._head_only_so_far = False
+
+    def on_body(self, body: bytes) -> None:
+        if len(self._body) + len(body) > BODY_BYTES_MAX:
+            self._fail("broken", "the body is too large")
+        elif not self.answer.done():
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        if not self.answer.done():
+            status = self._parser.get_status_code()
+            self.answer.set_result(Answer(status, self._headers, bytes(self._body)))
+
+    def _framed(self) -> bool:
+        return "content-length" in self._headers or "transfer-encoding" in self._headers
+
+    def _fail(self, what: str, detail: str) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(FetchError(what, detail))
+
+
+async def fetch(url: str, path: str, deadline_s: float, *, bearer: str | None = None) -> Answer:
+    """GET ``url + path``, or raise ``FetchError``."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    auth = f"Authorization: Bearer {bearer}\r\n" if bearer else ""
+    request = (
+        f"GET {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{auth}"
+        "User-Agent: holdfast-control\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    ).encode("latin-1")
+    try:
+        async with asyncio.timeout(deadline_s):
+            transport, reading = await asyncio.get_running_loop().create_connection(
+                lambda: _Reading(request),
+                parts.hostname or "",
+                parts.port or _PORTS[parts.scheme],
+                ssl=ssl.create_default_context() if secure else None,
+            )
+            try:
+                return await reading.answer
+            finally:
+                reading.answer.cancel()
+                transport.abort()
+    except TimeoutError as error:
+        raise FetchError("timeout", f"nothing within {deadline_s:g} s") from error
+    except ConnectionRefusedError as error:
+        raise FetchError("refused", "nobody listens") from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise FetchError("broken", reason.lower()) from error
+
+
+__all__ = ["BODY_BYTES_MAX", "Answer", "FetchError", "fetch"]

@@ -1,0 +1,369 @@
+"""The live driver of ``core.fleet``: feeds it what happens, does what it asks for.
+
+    file, gateways, probes, time ─► Fleet.handle ─► probes, frames to gateways, the log
+
+It owns no policy. Two things are its own, because they belong to this driver and not to a fleet:
+
+*Endpoints are not ours to launch.* They were running when we came; when the fleet asks to launch
+one, somebody else will, and we look again after the delay it asked for, at most ``LOOK_AGAIN_S``.
+
+*A new control must not undo what the old one knew.* A fleet that begins has judged nobody and
+would tell gateways to send nothing to anybody. So replicas that an earlier view knew keep their
+places in the published view until their first probe has a result. The same holds for a reload that
+changes how the fleet is watched, and for a replica whose description changed.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from random import Random
+from typing import Any, Final, Protocol
+
+import structlog
+
+from holdfast.config.fleet_file import Deployed
+from holdfast.control.probes import LoopWatch, Prober, Witness
+from holdfast.core.fleet import Fleet
+from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.messages import (
+    CanaryResult,
+    FleetEvent,
+    FleetView,
+    Joined,
+    Launch,
+    Left,
+    Move,
+    Notice,
+    Phase,
+    Publish,
+    ReplicaView,
+    RunCanary,
+    Seen,
+    Stop,
+    Summary,
+    Tally,
+    Tick,
+)
+from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+
+TICK: Final = 50 * MILLISECOND  # canaries and drains are due to a second; this is sharp enough
+LOOK_AGAIN_S: Final = 10.0  # looking at a dead endpoint costs one connection; finding it matters
+EVENTS_MAX: Final = 1_000  # notices kept for people
+
+_INCONCLUSIVE: Final = ("unknown", "busy")
+_log = structlog.get_logger("holdfast.control.fleet")
+
+
+class Audience(Protocol):
+    """Who is told: the gateways, in fact."""
+
+    def publish(self, view: FleetView) -> None:
+        """A view, new or said again."""
+
+    def move(self, model: str, replica_id: str) -> None:
+        """Cut what runs on a replica."""
+
+
+@dataclass(slots=True, frozen=True)
+class Happened:
+    """A notice with the time of day, for people."""
+
+    at: float  # seconds since 1970
+    model: str
+    replica: str
+    what: str
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
+class Earlier:
+    """What the control before this one told gateways, and of whom."""
+
+    view: FleetView
+    deployed: tuple[Deployed, ...]
+
+
+class FleetLoop:
+    """One fleet, driven in real time."""
+
+    def __init__(
+        self,
+        audience: Audience,
+        watch: LoopWatch,
+        environment: Mapping[str, str],
+        term: int,
+        earlier: Earlier | None = None,
+    ) -> None:
+        self._audience = audience
+        self._watch = watch
+        self._prober = Prober(watch, self._witness, environment)
+        self._term = term  # of this control; views of a later term replace those of an earlier
+        self._config: FleetConfig | None = None
+        self._fleet = Fleet(FleetConfig(), _streams, term)
+        self._deployed: dict[str, Deployed] = {}
+        self._earlier = earlier
+        self._carried: dict[str, ReplicaView] = {}  # what is published until it is judged
+        self._progress_at: dict[str, int] = {}
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._launches: dict[str, asyncio.TimerHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._raw: FleetView | None = None  # as the fleet published it last
+        self.view: FleetView | None = None  # as gateways were told
+        self._version = earlier.view.version if earlier else 0
+        self.events: deque[Happened] = deque(maxlen=EVENTS_MAX)
+        self._doers: dict[type, Callable[[Any], None]] = {
+            RunCanary: self._run_canary,
+            Launch: self._look_again,
+            Stop: self._cannot_stop,
+            Move: self._move,
+            Publish: self._take_view,
+            Notice: self._note,
+        }
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
+
+    async def stop(self) -> None:
+        """Let go of every timer and probe."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for handle in self._launches.values():
+            handle.cancel()
+        probes = list(self._probes.values())
+        for task in probes:
+            task.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
+
+    def _tick(self) -> None:
+        now = time.monotonic_ns()
+        self._watch.beat(now)
+        self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
+        self._handle(Tick())
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def adopt(self, deployed: Iterable[Deployed], config: FleetConfig) -> None:
+        """Follow a config: who is new joins, who is gone leaves, who is unchanged is untouched."""
+        wanted = {one.replica.id: one for one in deployed}
+        before = self._deployed
+        leaving = [known for known, one in before.items() if wanted.get(known) != one]
+        if config != self._config:
+            leaving = list(before)
+        known = self._known()
+        events: list[FleetEvent] = []
+        for replica_id in leaving:
+            self._forget(replica_id)
+            events.append(Left(replica_id))
+        if config != self._config:
+            if self._config is not None:
+                self._term += 1
+            self._config = config
+            events.clear()  # a fleet that begins anew has nobody who could leave
+            self._fleet = Fleet(config, _streams, self._term)
+        self._deployed = wanted
+        for replica_id, one in wanted.items():
+            if replica_id not in self._fleet.members or replica_id in leaving:
+                kept = known.get(_place(one))
+                if kept is not None:
+                    self._carried[replica_id] = kept
+                events.append(Joined(one.replica, running=True))
+        self._handle(*events)
+
+    def _known(self) -> dict[tuple[str, str, str], ReplicaView]:
+        """What was last published of each replica, here or by the control before this one."""
+        if self.view is not None:
+            return _by_place(self.view, self._deployed.values())
+        if self._earlier is not None:
+            return _by_place(self._earlier.view, self._earlier.deployed)
+        return {}
+
+    def seen(self, event: Seen) -> None:
+        """What a gateway saw."""
+        now = time.monotonic_ns()
+        for action in event.actions:
+            if isinstance(action, Summary):
+                for tally in action.tallies:
+                    if tally.tokens or tally.successes:
+                        self._progress_at[tally.replica_id] = now
+        self._handle(event)
+
+    def gateway_gone(self, gateway: str) -> None:
+        """Nothing of its requests is in flight any more."""
+        tallies = [Tally(one.replica.model, i, 0, 0, 0, 0, 0) for i, one in self._deployed.items()]
+        self._handle(Seen((Summary(tuple(tallies)),), gateway))
+
+    def _handle(self, *events: FleetEvent) -> None:
+        """Let the fleet take the events; of several views only the last is told."""
+        now = time.monotonic_ns()
+        actions = [action for event in events for action in self._fleet.handle(event, now)]
+        views = [action for action in actions if isinstance(action, Publish)]
+        for action in actions:
+            if not isinstance(action, Publish):
+                self._doers[type(action)](action)
+        if views:
+            self._take_view(views[-1])
+
+    def _forget(self, replica_id: str) -> None:
+        probe = self._probes.pop(replica_id, None)
+        if probe is not None:
+            probe.cancel()
+        launch = self._launches.pop(replica_id, None)
+        if launch is not None:
+            launch.cancel()
+        self._carried.pop(replica_id, None)
+        self._progress_at.pop(replica_id, None)
+
+    # --- what the fleet asks for -----------------------------------------------------------------
+
+    def _run_canary(self, action: RunCanary) -> None:
+        self._probes[action.replica_id] = asyncio.create_task(self._probe(action))
+
+    async def _probe(self, action: RunCanary) -> None:
+        replica_id = action.replica_id
+        try:
+            result = await self._prober.probe(self._deployed[replica_id], action)
+        except Exception:  # noqa: BLE001 else a mistake of ours would leave it unwatched for ever
+            _log.exception("probe failed", replica=replica_id)
+            result = CanaryResult(replica_id, "unknown", incarnation=action.incarnation)
+        if self._probes.get(replica_id) is asyncio.current_task():
+            del self._probes[replica_id]
+        judged = result.verdict not in _INCONCLUSIVE
+        dropped = judged and self._carried.pop(replica_id, None) is not None
+        self._handle(result)
+        if dropped:
+            self._tell()
+
+    def _witness(self, replica_id: str, since: int) -> Witness:
+        """What users' requests did on a replica meanwhile, as far as gateways said."""
+        member = self._fleet.members.get(replica_id)
+        if member is None or not member.inflight_at:
+            return Witness()
+        # A summary covers the second before it: what it tells of earlier is not meant.
+        moved = self._progress_at.get(replica_id, 0) >= since + SECOND
+        return Witness(member.inflight, moved)
+
+    def _look_again(self, action: Launch) -> None:
+        before = self._launches.pop(action.replica_id, None)
+        if before is not None:
+            before.cancel()
+        delay_s = min(seconds(action.delay), LOOK_AGAIN_S)
+        self._launches[action.replica_id] = asyncio.get_running_loop().call_later(
+            delay_s, self._appears, action.replica_id
+        )
+
+    def _appears(self, replica_id: str) -> None:
+        """For all we know it runs; its next probes decide."""
+        del self._launches[replica_id]
+        phases = (State.STARTING, State.LOADING, State.WARMING)
+        self._handle(*(Phase(replica_id, phase) for phase in phases))
+
+    def _cannot_stop(self, action: Stop) -> None:
+        member = self._fleet.members.get(action.replica_id)
+        model = member.replica.model if member else ""
+        what = "should be restarted"
+        self._note(Notice(0, model, action.replica_id, what, f"{action.reason}; not ours to stop"))
+
+    def _move(self, action: Move) -> None:
+        self._audience.move(action.model, action.replica_id)
+
+    def _note(self, action: Notice) -> None:
+        happened = Happened(
+            time.time(), action.model, action.replica_id, action.what, action.reason
+        )
+        self.events.append(happened)
+        _log.info(action.what, model=action.model, replica=action.replica_id, reason=action.reason)
+
+    # --- the view --------------------------------------------------------------------------------
+
+    def _take_view(self, action: Publish) -> None:
+        self._raw = action.view
+        self._tell()
+
+    def _tell(self) -> None:
+        """Send the fleet's view, with the places that are kept; the version moves with it."""
+        raw, told = self._raw, self.view
+        if raw is None:
+            return
+        rows = tuple(self._kept(row) for row in raw.replicas)
+        same = told is not None and (told.replicas, told.panic, told.epoch) == (
+            rows,
+            raw.panic,
+            self._term,
+        )
+        if told is None or not same:
+            self._version += 1
+            told = self.view = FleetView(self._version, rows, raw.panic, self._term)
+        self._audience.publish(told)
+
+    def _kept(self, row: ReplicaView) -> ReplicaView:
+        kept = self._carried.get(row.replica.id)
+        return row if kept is None else replace(kept, replica=row.replica)
+
+    def _published(self) -> tuple[ReplicaView, ...]:
+        return self.view.replicas if self.view is not None else ()
+
+    # --- for people ------------------------------------------------------------------------------
+
+    @property
+    def deployed(self) -> Mapping[str, Deployed]:
+        """The replicas of the present config, by id."""
+        return self._deployed
+
+    def replicas(self) -> list[dict[str, str | float]]:
+        """Every replica as gateways are told, and what is in flight on it."""
+        members = self._fleet.members
+        rows: list[dict[str, str | float]] = []
+        for row in self._published():
+            member, one = members.get(row.replica.id), self._deployed.get(row.replica.id)
+            rows.append(
+                {
+                    "id": row.replica.id,
+                    "model": row.replica.model,
+                    "revision": row.replica.revision,
+                    "state": row.state.value,
+                    "reason": row.reason,
+                    "zone": row.replica.zone,
+                    "region": row.replica.region,
+                    "endpoint": one.url if one else "",
+                    "inflight": member.inflight if member else 0,
+                    "share": round(row.share, 4),
+                }
+            )
+        return rows
+
+    def panic(self) -> list[str]:
+        """Models whose pools fail open."""
+        return list(self.view.panic) if self.view is not None else []
+
+    def ready(self, model: str) -> bool:
+        """Whether somebody serves this model."""
+        return any(
+            row.replica.model == model and row.state is State.READY for row in self._published()
+        )
+
+
+def _place(one: Deployed) -> tuple[str, str, str]:
+    """Who is the same replica under another name."""
+    return one.replica.model, one.url, one.replica.revision
+
+
+def _by_place(
+    view: FleetView, deployed: Iterable[Deployed]
+) -> dict[tuple[str, str, str], ReplicaView]:
+    rows = {row.replica.id: row for row in view.replicas}
+    return {_place(one): rows[one.replica.id] for one in deployed if one.replica.id in rows}
+
+
+def _streams(purpose: str) -> Random:
+    """Jitter that differs between replicas and, by the clock, between runs."""
+    seed = f"{time.time_ns()}{purpose}".encode()
+    return Random(int.from_bytes(blake2b(seed, digest_size=8).digest(), "big"))
+
+
+__all__ = ["EVENTS_MAX", "LOOK_AGAIN_S", "TICK", "Audience", "Earlier", "FleetLoop", "Happened"]

@@ -1,0 +1,19 @@
+"""Any server that speaks the OpenAI API and of which nothing else is known.
+
+Only what the API itself promises: no health page (the list of models stands in for it), no metrics,
+no way to continue a chat answer. ``/v1/completions`` takes a plain prompt, so a longer one goes on.
+"""
+
+from typing import Final
+
+from holdfast.engines.dialect import Dialect
+from holdfast.engines.prometheus import nothing_told
+
+DIALECT: Final = Dialect(
+    name="openai",
+    health_path="/v1/models",
+    metrics_path=None,
+    read_load=nothing_told,
+)
+
+__all__ = ["DIALECT"]

@@ -1,0 +1,51 @@
+"""SGLang.
+
+``/health`` generates a token by default and passes when the detokenizer sent anything in 20 s.
+Metrics need a flag. Two things make a plain sum wrong here: with priority scheduling the total
+stands under an empty ``priority`` label and its parts beside it under the same name, and with
+metrics of all schedulers the ranks of one tensor- or pipeline-parallel group repeat one figure.
+So parts are left out, and one figure is taken for each ``dp_rank``.
+
+A full queue is a 503 without Retry-After; for a stream it is a 200 whose first event holds the 503.
+``continue_final_message`` came in March 2025, usage in every chunk in October 2025; a server older
+than that ignores the wish for usage.
+"""
+
+from typing import Final
+
+from holdfast.engines.dialect import Continuation, Dialect
+from holdfast.engines.prometheus import label, labelled, load_reader
+
+
+def rank_samples(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
+    """One value for each data-parallel rank: the largest its schedulers report."""
+    found: dict[str, dict[str, float]] = {}
+    for name, labels, value in labelled(text, names):
+        if label(labels, "priority"):
+            continue
+        ranks = found.setdefault(name, {})
+        rank = label(labels, "dp_rank")
+        ranks[rank] = max(value, ranks.get(rank, value))
+    return {name: list(ranks.values()) for name, ranks in found.items()}
+
+
+DIALECT: Final = Dialect(
+    name="sglang",
+    health_path="/health",
+    metrics_path="/metrics",
+    read_load=load_reader(
+        running=("sglang:num_running_reqs",),
+        waiting=("sglang:num_queue_reqs",),
+        kv_used=("sglang:token_usage",),
+        read=rank_samples,
+    ),
+    chat_continuation=Continuation.FINAL_MESSAGE,
+    running_usage=True,
+    metrics_need="--enable-metrics",
+    busy_bodies=(
+        b"The request queue is full",
+        b"aborted by a higher priority request",
+    ),
+)
+
+__all__ = ["DIALECT", "rank_samples"]

@@ -1,0 +1,1 @@
+"""The data plane: HTTP on both sides, and the live driver of ``core.flow`` between them."""

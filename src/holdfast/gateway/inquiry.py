@@ -1,0 +1,438 @@
+"""One client's request from its headers to its answer, in whatever attempts it took.
+
+The inquiry is the driver's half of a life in the flow: the flow decides, the inquiry has the bytes.
+It starts attempts, remembers what the client has seen (so that another replica can go on from
+there), and writes the one answer: whole, streamed, or an honest error. What it keeps of the text is
+bounded, is never logged and goes with it.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.flow import Flow
+from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
+from holdfast.core.types import Request
+from holdfast.gateway import errors
+from holdfast.gateway.answers import Answer, AnswerKind
+from holdfast.gateway.attempts import Attempt, BytesAttempt, WholeAttempt
+from holdfast.gateway.bodies import Ask, parse, upstream_body
+from holdfast.gateway.chunks import StreamApi
+from holdfast.gateway.continuation import (
+    CannotContinueError,
+    Seam,
+    continued_body,
+    text_of,
+)
+from holdfast.gateway.contracts import Exchange
+from holdfast.gateway.errors import ApiError
+from holdfast.gateway.routes import Api, Route
+from holdfast.gateway.sse import MalformedStreamError
+from holdfast.gateway.streaming import ResponseAttempt, StreamAttempt
+from holdfast.gateway.targets import Target
+from holdfast.gateway.tenants import Tenant
+from holdfast.gateway.virtual import Path, failed_check
+
+if TYPE_CHECKING:
+    from holdfast.gateway.driver import Driver
+
+_JSON: Final = b"content-type: application/json\r\n"
+_EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
+_COMMENT: Final = b": waiting for the model\n\n"
+_LAST: Final = b"data: [DONE]\n\n"
+_STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMPLETIONS}
+
+
+class Inquiry:
+    """A request under way at this gateway; the exchange's listener."""
+
+    __slots__ = (
+        "_answer",
+        "_continued",
+        "_empties",
+        "_held",
+        "_memory",
+        "_memory_bytes",
+        "_path",
+        "_said_tokens",
+        "answer_bytes_max",
+        "answer_kind",
+        "ask",
+        "attempts",
+        "doubted",
+        "driver",
+        "escalated",
+        "exchange",
+        "finish_reason",
+        "flow",
+        "refusal",
+        "request",
+        "request_id",
+        "route",
+        "serial",
+        "slow",
+        "tenant",
+    )
+    ask: Ask
+    request: Request
+    answer_kind: AnswerKind
+
+    def __init__(
+        self, driver: "Driver", exchange: Exchange, route: Route, tenant: Tenant, serial: int
+    ) -> None:
+        self.driver = driver
+        self.exchange = exchange
+        self.route = route
+        self.tenant = tenant
+        self.request_id = b"%b%x" % (driver.name, serial)
+        self.flow: Flow | None = None  # None = not there yet
+        self.serial = serial  # the flow's name for it
+        self.attempts: dict[int, Attempt] = {}
+        self.answer_bytes_max = driver.settings.stream.answer_bytes_max
+        self.finish_reason: str | None = None
+        self.refusal: tuple[int, bytes] | None = None  # an engine's own 4xx
+        self.slow = False
+        self.escalated = False  # a second model was asked
+        self.doubted = False  # an attempt was given up for its opening; the next is believed
+        self._path: Path | None = None
+        self._answer: tuple[bytes, Answer, bytes] | None = None
+        self._memory: list[bytes] = []  # payloads the client has seen, for a continuation
+        self._memory_bytes = 0
+        self._said_tokens = 0  # of attempts that ended after they had shown content
+        self._continued = 0
+        self._held: list[bytes] | None = None  # payloads kept until the answer was checked
+        self._empties = 0
+
+    # --- the client ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The request is complete: check it and hand it to the flow."""
+        driver, exchange = self.driver, self.exchange
+        settings = driver.settings
+        try:
+            ask = parse(
+                self.route,
+                exchange.headers.get(b"content-type", b""),
+                exchange.path,
+                exchange.body,
+                settings.limits,
+                prefix_blocks=settings.prefix_blocks,
+                headers=exchange.headers,
+            )
+            path = driver.resolve(ask, self.tenant, exchange.headers)
+        except ApiError as error:
+            driver.refuse(exchange, error, self.request_id)
+            return
+        self.ask = ask
+        self._path = path
+        self.answer_kind = AnswerKind(self.route.answer)
+        if path is not None and path.checks and ask.stream:
+            self._held = []
+        self._submit(ask.model if path is None else path.model)
+
+    def _submit(self, model: str) -> None:
+        ask, tenant, driver = self.ask, self.tenant, self.driver
+        now = driver.now_ns()
+        self.request = Request(
+            self.serial,
+            model,
+            arrived=now,
+            deadline=driver.deadline(model, tenant.priority, now),
+            prompt_tokens=driver.ratios(model).prompt.tokens(ask.prompt_bytes),
+            max_tokens=ask.max_tokens,
+            tenant=tenant.name,
+            priority=tenant.priority,
+            prefix=ask.prefix,
+            session=ask.session,
+            hedgeable=ask.hedgeable,
+            continuable=ask.continuable and driver.settings.continues(self.route.api, model),
+            regions=tenant.region_names,
+            whole=not ask.stream,
+            degradable=self._path is not None and bool(self._path.ladder),
+        )
+        driver.open(self, now)
+
+    def on_client_gone(self) -> None:
+        """Nobody waits: what runs for it is called back."""
+        if self.flow is not None:
+            self.driver.tell(self.flow, ClientGone(self.serial))
+
+    def on_client_slow(self) -> None:
+        """Stop reading from whoever answers."""
+        self.slow = True
+        for attempt in self.attempts.values():
+            attempt.pause()
+
+    def on_client_ready(self) -> None:
+        """Read on."""
+        self.slow = False
+        now = self.driver.now_ns()
+        for attempt in self.attempts.values():
+            attempt.resume(now)
+
+    # --- attempts --------------------------------------------------------------------------------
+
+    def dispatch(self, action: Dispatch) -> None:
+        """Start an attempt, as the flow asks."""
+        target = self.driver.targets.get(action.replica_id)
+        if target is None:  # the view is ahead of the config; the flow will try another
+            gone = Ended(self.serial, action.attempt, Kind.REFUSED)
+            self.driver.soon(self.flow, gone)
+            return
+        ask = self.ask
+        attempt: Attempt
+        if action.resume_tokens:
+            try:
+                attempt, body = self._continuation(action, target)
+            except (CannotContinueError, MalformedStreamError):
+                self.cannot_continue()
+                # Not the fault of the replica that was to go on: the flow ends it with an error.
+                self.driver.soon(self.flow, Ended(self.serial, action.attempt, Kind.DRAINED))
+                return
+        else:
+            attempt = self._attempt(action, target)
+            dialect = target.dialect
+            body = upstream_body(
+                ask,
+                target.served_as,
+                ask_usage=dialect.final_usage,
+                running_usage=dialect.running_usage and self._counts(),
+            )
+        self.attempts[action.attempt] = attempt
+        attempt.last = self.driver.now_ns()
+        attempt.call = target.upstream.call(
+            attempt,
+            b"POST",
+            self.route.upstream_path(ask, target.served_as),
+            b"content-type: %b\r\n%b%b" % (ask.content_type, target.headers, ask.headers),
+            body,
+        )
+        if self.slow:
+            attempt.pause()
+
+    def _attempt(self, action: Dispatch, target: Target) -> Attempt:
+        ask = self.ask
+        if not ask.stream:
+            if ask.opaque:
+                return BytesAttempt(self, action, target)
+            return WholeAttempt(self, action, target)
+        api = _STREAM_APIS.get(self.route.api)
+        if api is None:
+            return ResponseAttempt(self, action, target)
+        return StreamAttempt(self, action, target, api, None)
+
+    def _continuation(self, action: Dispatch, target: Target) -> tuple[StreamAttempt, bytes]:
+        """An attempt that goes on where the client's text ends."""
+        ask, memory = self.ask, self._memory
+        api = _STREAM_APIS[self.route.api]
+        said = text_of(memory, api)
+        dialect = target.dialect
+        body = continued_body(
+            upstream_body(
+                ask,
+                target.served_as,
+                ask_usage=dialect.final_usage,
+                running_usage=dialect.running_usage and self._counts(),
+            ),
+            api,
+            dialect.chat_continuation,
+            said,
+            self._said_tokens,
+            dialect.prompt_continuation,
+        )
+        self._continued += 1
+        seam = Seam(memory[0], said, self._said_tokens, ask.stop, self._continued)
+        return StreamAttempt(self, action, target, api, seam), body
+
+    def _counts(self) -> bool:
+        """Whether a continuation would have to know how many tokens were said before it."""
+        ask = self.ask
+        return self.request.continuable and (ask.max_tokens > 0 or ask.wants_usage)
+
+    def abort(self, action: Abort) -> None:
+        """Call an attempt back."""
+        attempt = self.attempts.get(action.attempt)
+        if attempt is not None:
+            if attempt.begun:
+                self.broke_off(attempt.tokens())
+            self.driver.saw_end(attempt, action.kind)
+            attempt.cancel()
+
+    def forget(self, attempt: Attempt) -> None:
+        """It is over."""
+        self.attempts.pop(attempt.number, None)
+        self.driver.streaming.pop(attempt, None)
+
+    def broke_off(self, tokens: int) -> None:
+        """An attempt ended early after the client had seen so much of it."""
+        self._said_tokens += tokens
+
+    def cannot_continue(self) -> None:
+        """The answer went beyond text: only this replica can go on with it."""
+        self.request.continuable = False
+        self._memory.clear()
+
+    def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
+        """An engine counted: the next estimates for its model are better."""
+        ratios = self.driver.ratios(self.request.model)
+        if ratios.known and self.serial & 15:
+            return  # one in sixteen keeps it true
+        ratios.prompt.observe(self.ask.prompt_bytes, prompt_tokens)
+        ratios.answer.observe(text_bytes, tokens)
+
+    def estimate(self, text: str) -> int:
+        """Tokens of a text whose engine did not count them."""
+        return self.driver.tokens_of(self.request.model, len(text))
+
+    # --- the answer ------------------------------------------------------------------------------
+
+    def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
+        """An answer in one piece, kept until the flow says that it is the one."""
+        self._answer = (body, answer, content_type)
+        if answer.empty:
+            self._empties += 1
+
+    def took_empty(self, payloads: list[bytes]) -> None:
+        """A stream ended properly without a word."""
+        self._empties += 1
+        if self._empties > 1 and not self.exchange.started:
+            self._held = payloads  # to be sent if that is the answer
+
+    def show(self, attempt: Attempt, content_type: bytes) -> None:
+        """Begin the response: from here on the client sees what the attempt brings."""
+        self.driver.waiting.pop(self, None)
+        if self.exchange.started or self._held is not None:
+            return
+        head = b"content-type: %b\r\ncache-control: no-cache\r\n" % content_type
+        self.exchange.start(200, head + self._labels(attempt.target, attempt.number + 1))
+
+    def relay(self, data: bytes, payload: bytes) -> None:
+        """Pass one event on as it came."""
+        if self.request.continuable:
+            self._remember(payload)
+        if self._held is not None:
+            self._held.append(payload)
+        elif len(data) - len(payload) == 8:  # the very event, nothing before and behind it
+            self.exchange.write(data)
+        else:
+            self.exchange.write(b"data: %b\n\n" % payload)
+
+    def relay_payloads(self, payloads: list[bytes]) -> None:
+        """Pass events on."""
+        if not payloads:
+            return
+        if self.request.continuable:
+            for payload in payloads:
+                self._remember(payload)
+        if self._held is not None:
+            self._held += payloads
+        else:
+            self.exchange.write(b"".join([b"data: %b\n\n" % payload for payload in payloads]))
+
+    def _remember(self, payload: bytes) -> None:
+        self._memory.append(payload)
+        self._memory_bytes += len(payload)
+        if self._memory_bytes > self.driver.settings.stream.memory_bytes_max:
+            self.cannot_continue()
+
+    def sign_of_life(self) -> None:
+        """The wait is long: tell the client and every proxy between that somebody is here."""
+        exchange = self.exchange
+        if not exchange.started:
+            exchange.start(200, _EVENTS + b"x-request-id: %b\r\n" % self.request_id)
+        exchange.write(_COMMENT)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def finish(self, finish: Finish) -> None:
+        """The flow's last word on it."""
+        driver = self.driver
+        driver.waiting.pop(self, None)
+        driver.saw_finish(self, finish)
+        if finish.status == 499:
+            self.exchange.listener = None
+            return
+        if finish.status == 200 and self._escalates(finish):
+            return
+        self.exchange.listener = None
+        if finish.status == 200 or self._agreed_empty(finish):
+            self._succeed(finish)
+        else:
+            self._fail(finish)
+
+    def _escalates(self, finish: Finish) -> bool:
+        """Whether a check of the cheap answer failed and the strong model is asked instead."""
+        path = self._path
+        if path is None or path.escalate is None or self.exchange.started:
+            return False
+        if self._held is not None:
+            text = text_of(self._held, _STREAM_APIS[self.route.api])
+            reason = self.finish_reason
+        elif self._answer is not None:
+            text, reason = self._answer[1].text, self._answer[1].finish_reason
+        else:
+            return False
+        failed = failed_check(
+            path.checks, finish_reason=reason, text=text, json_expected=self.ask.json_expected
+        )
+        if failed is None:
+            return False
+        self.driver.saw_escalation(self, failed)
+        reason = f"the answer of {finish.model} failed a check: {failed}"
+        self._path = Path(path.escalate, (), None, reason, "")
+        self._held = None
+        self._answer = None
+        self._memory, self._memory_bytes, self._said_tokens = [], 0, 0
+        self.finish_reason = None
+        self.escalated = True
+        self.serial = self.driver.next_serial()
+        self._submit(path.escalate)
+        return True
+
+    def _agreed_empty(self, finish: Finish) -> bool:
+        """Two replicas had nothing to say: then that is the answer."""
+        return self._empties > 1 and finish.code == errors.UPSTREAM_FAILED
+
+    def _succeed(self, finish: Finish) -> None:
+        exchange = self.exchange
+        target = self.driver.targets.get(finish.replica_id)
+        if not self.ask.stream and self._answer is not None:
+            body, _, content_type = self._answer
+            head = b"content-type: %b\r\n" % content_type
+            exchange.respond(200, head + self._labels(target, finish.attempts, finish), body)
+            return
+        if not exchange.started:
+            exchange.start(200, _EVENTS + self._labels(target, finish.attempts, finish))
+        if self._held:
+            held, self._held = self._held, None
+            exchange.write(b"".join([b"data: %b\n\n" % payload for payload in held]))
+        if self.route.api in _STREAM_APIS:
+            exchange.write(_LAST)
+        exchange.end()
+
+    def _fail(self, finish: Finish) -> None:
+        exchange = self.exchange
+        error = errors.from_finish(finish, self.refusal)
+        if exchange.started:
+            exchange.write(errors.error_event(error, self.request_id.decode()))
+            exchange.end()
+            return
+        head = _JSON + errors.error_headers(error) + self._labels(None, finish.attempts, finish)
+        exchange.respond(error.status, head, errors.error_body(error, self.request_id.decode()))
+
+    def _labels(self, target: Target | None, attempts: int, finish: Finish | None = None) -> bytes:
+        """The response headers that say who answered and how."""
+        lines = b"x-request-id: %b\r\nx-holdfast-attempts: %d\r\n" % (self.request_id, attempts)
+        if target is not None:
+            lines += target.label
+            if target.model != self.request.model:
+                lines += b"x-holdfast-degraded: %b\r\n" % target.model.encode()
+        if finish is not None and finish.continued:
+            lines += b"x-holdfast-continued: %d\r\n" % finish.continued
+        if self._path is not None:
+            lines += b"x-holdfast-model: %b\r\n" % self.request.model.encode()
+        if self.driver.metered:
+            lines += self.driver.rate_limits(self.tenant)
+        return lines
+
+
+__all__ = ["Inquiry"]

@@ -1,0 +1,308 @@
+"""One gateway process: from its listening socket to its last answer.
+
+It waits for a config from control; if control does not answer within a second it starts from the
+last state that control left on disk, because a gateway that cannot start without control would make
+control part of the request path. From then on everything happens in callbacks of one event loop:
+connections, attempts, a tick every few milliseconds, frames of control's.
+
+To stop is to drain: readiness turns 503, new connections are still taken for a moment (balancers
+need time to notice), then the socket is left to others, what runs is finished, and what still runs
+at the deadline is ended with an error that says so.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from secrets import token_hex
+from time import monotonic_ns
+from typing import Final
+
+import msgspec
+import structlog
+from pydantic import ValidationError
+
+from holdfast.config.fleet_file import FleetFile
+from holdfast.core.messages import Leased
+from holdfast.core.types import SECOND, ConfigError
+from holdfast.frames import (
+    ConfigFrame,
+    DrainFrame,
+    EpochFrame,
+    ExplainAnswer,
+    ExplainAsk,
+    Frame,
+    FrameError,
+    FrameReader,
+    LeaseFrame,
+    LoadFrame,
+    MetricsAnswer,
+    MetricsAsk,
+    MoveFrame,
+    StatsFrame,
+    ViewFrame,
+    frame_to_loads,
+    frame_to_view,
+)
+from holdfast.gateway.driver import Driver
+from holdfast.gateway.link import Link
+from holdfast.gateway.server import Server
+from holdfast.gateway.settings import settings_of, targets_of
+from holdfast.gateway.targets import Target
+
+_TICK_S: Final = 0.01  # the grain of every timer of the flow
+_SWEEP: Final = SECOND // 10
+_STATS: Final = SECOND // 10  # shares and trials are lent anew as often
+_COUNTERS: Final = SECOND
+_CONTROL_WAIT_S: Final = 1.0  # then the state on disk must do
+_BACKLOG: Final = 4_096
+
+_log = structlog.get_logger("holdfast.gateway")
+
+
+class Streams:
+    """One random stream per purpose; gateways must not draw alike, so each has its own seed."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+
+    def __call__(self, name: str) -> Random:
+        """The stream of that name."""
+        return Random(blake2b(name.encode(), key=self._seed, digest_size=16).digest())
+
+
+class GatewayProcess:
+    """Everything one gateway process owns."""
+
+    def __init__(self, index: int, socket_path: str, state_path: Path) -> None:
+        self.gateway_id = f"gateway-{index}"
+        self._state_path = state_path
+        self._link = Link(self.gateway_id, os.getpid(), socket_path, self._hear)
+        self._streams = Streams(os.urandom(16))
+        self._epoch = 0
+        self._file: FleetFile | None = None
+        self._view: ViewFrame | None = None
+        self._lease: LeaseFrame | None = None  # one that came before there was a driver
+        self._configured = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._driver: Driver | None = None
+        self._server: Server | None = None
+        self._targets: dict[str, Target] = {}
+        self._sweep_at = self._stats_at = self._counters_at = 0
+        self._ticking: asyncio.TimerHandle | None = None
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Drain, and then be done."""
+        self._stop.set()
+
+    async def run(self, listener: socket.socket, accepting: Callable[[], object]) -> None:
+        """Start, serve, drain; ``accepting`` is called when clients can connect."""
+        loop = asyncio.get_running_loop()
+        keeping = loop.create_task(self._link.keep())
+        try:
+            await self._first_config()
+            if self._stop.is_set():
+                return
+            file, driver, server = self._build(loop)
+            tls = _tls(file)
+            self._tick()
+            listening = await loop.create_server(
+                server.protocol, sock=listener, ssl=tls, backlog=_BACKLOG
+            )
+            accepting()
+            _log.info("serving", gateway=self.gateway_id, pid=os.getpid(), epoch=self._epoch)
+            await self._stop.wait()
+            await self._drain(listening, driver, server)
+        finally:
+            if self._ticking is not None:
+                self._ticking.cancel()
+            keeping.cancel()
+            self._link.close()
+            for target in self._targets.values():
+                target.upstream.close()
+
+    async def _first_config(self) -> None:
+        """Control's, or the last one it left behind."""
+        stopping = asyncio.ensure_future(self._stop.wait())
+        configured = asyncio.ensure_future(self._configured.wait())
+        try:
+            while not (self._configured.is_set() or self._stop.is_set()):
+                await asyncio.wait(
+                    {stopping, configured},
+                    timeout=_CONTROL_WAIT_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not self._configured.is_set():
+                    self._read_state()
+        finally:
+            stopping.cancel()
+            configured.cancel()
+
+    def _read_state(self) -> None:
+        """Start without control, from what it last wrote."""
+        try:
+            raw = self._state_path.read_bytes()
+            frames = FrameReader().feed(raw)
+        except (OSError, FrameError) as error:
+            _log.info("no control and no state yet", reason=type(error).__name__)
+            return
+        _log.warning("control does not answer; starting from its last state")
+        for frame in frames:
+            self._hear(frame)
+
+    def _build(self, loop: asyncio.AbstractEventLoop) -> tuple[FleetFile, Driver, Server]:
+        file = self._file
+        assert file is not None, "the first config was awaited"
+        self._targets = targets_of(file, {}, loop, monotonic_ns)
+        driver = Driver(
+            settings_of(file),
+            self._targets,
+            name=f"req_{token_hex(4)}",
+            loop=loop,
+            now_ns=monotonic_ns,
+            streams=self._streams,
+            news=self._link.news,
+        )
+        origins = tuple(file.gateway.cors_origins)
+        server = Server(driver, file.gateway.http, cors_origins=origins, loop=loop)
+        self._driver, self._server = driver, server
+        if self._view is not None:
+            driver.view(frame_to_view(self._view))
+        if self._lease is not None:
+            self._hear_serving(self._lease, driver)
+        return file, driver, server
+
+    def _tick(self) -> None:
+        """Let time pass for everything that waits."""
+        loop = asyncio.get_running_loop()
+        self._ticking = loop.call_later(_TICK_S, self._tick)
+        driver, server = self._driver, self._server
+        if driver is None or server is None:
+            return
+        driver.tick()
+        now = monotonic_ns()
+        if now >= self._sweep_at:
+            self._sweep_at = now + _SWEEP
+            server.sweep(now)
+            for target in self._targets.values():
+                target.upstream.sweep(now)
+        if now >= self._stats_at:
+            self._stats_at = now + _STATS
+            self._tell_stats(driver, server, now)
+
+    async def _drain(self, listening: asyncio.Server, driver: Driver, server: Server) -> None:
+        """Leave without breaking anything that was begun."""
+        assert self._file is not None, "it is serving"
+        draining = self._file.gateway.draining
+        driver.standing.draining = True
+        _log.info("draining", gateway=self.gateway_id, requests=driver.busy)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + draining.deadline_s
+        await asyncio.sleep(draining.grace_s)
+        listening.close()
+        server.drain()
+        while (driver.busy or server.open) and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_TICK_S)  # an event would cost every request a check
+        if driver.busy:
+            _log.warning("the time to drain is over", gateway=self.gateway_id, cut=driver.busy)
+            driver.cut_all()
+            await asyncio.sleep(_TICK_S)  # the error events are written at the end of this turn
+        server.close()
+        _log.info("drained", gateway=self.gateway_id)
+
+    # --- control ---------------------------------------------------------------------------------
+
+    def _hear(self, frame: Frame) -> None:
+        """One frame of control's."""
+        driver = self._driver
+        if isinstance(frame, ConfigFrame):
+            self._take_config(frame)
+        elif isinstance(frame, ViewFrame):
+            self._view = frame
+            if driver is not None:
+                driver.view(frame_to_view(frame))
+        elif isinstance(frame, DrainFrame):
+            self._stop.set()
+        elif driver is not None:
+            self._hear_serving(frame, driver)
+        elif isinstance(frame, LeaseFrame):
+            self._lease = frame
+
+    def _hear_serving(self, frame: Frame, driver: Driver) -> None:
+        if isinstance(frame, LoadFrame):
+            for load in frame_to_loads(frame):
+                driver.load(load)
+        elif isinstance(frame, LeaseFrame):
+            # One gateway alone needs nobody's leave to try a replica.
+            trials = None if frame.gateways <= 1 else frozenset(frame.trial)
+            driver.lease(Leased(frame.quota, frame.retry_share, trials))
+        elif isinstance(frame, MoveFrame):
+            driver.move(frame.replica_id)
+        elif isinstance(frame, ExplainAsk):
+            story = driver.stories.tell(str(frame.request_id))
+            told = b"" if story is None else msgspec.json.encode(story)
+            self._link.send(ExplainAnswer(frame.ask_id, story is not None, told))
+        elif isinstance(frame, MetricsAsk):
+            told = msgspec.json.encode(driver.counters.read())
+            self._link.send(MetricsAnswer(frame.ask_id, told))
+
+    def _take_config(self, frame: ConfigFrame) -> None:
+        """Follow a new epoch, or refuse it and keep the old one."""
+        if frame.epoch <= self._epoch and self._file is not None:
+            self._link.send(EpochFrame(self._epoch, accepted=True, reason=""))
+            return
+        try:
+            file = FleetFile.from_json(frame.config)
+            if self._driver is not None:
+                loop = asyncio.get_running_loop()
+                settings = settings_of(file)
+                self._targets = targets_of(file, self._targets, loop, monotonic_ns)
+                self._driver.reconfigure(settings, self._targets)
+            else:
+                settings_of(file)
+        except (ValidationError, ConfigError) as error:
+            reason = str(error) if isinstance(error, ConfigError) else "it does not validate here"
+            _log.error("config refused; the old one runs on", epoch=frame.epoch, reason=reason)
+            self._link.send(EpochFrame(self._epoch, accepted=False, reason=reason))
+            return
+        self._file, self._epoch = file, frame.epoch
+        self._link.send(EpochFrame(frame.epoch, accepted=True, reason=""))
+        self._configured.set()
+
+    def _tell_stats(self, driver: Driver, server: Server, now: int) -> None:
+        counters: dict[str, int | float] = {}
+        if now >= self._counters_at:
+            self._counters_at = now + _COUNTERS
+            counters = driver.counters.read()
+            for name, count in server.counters.items():
+                counters[f'connection_refusals_total{{reason="{name}"}}'] = count
+        wanted, trying = driver.trials(now)
+        demand = driver.take_demand()
+        if not (counters or wanted or trying or demand):
+            return
+        ready, reason = driver.standing.ready()
+        gauges: dict[str, int | float] = {
+            "requests_in_flight": driver.busy,
+            "connections_open": server.open,
+        }
+        frame = StatsFrame(counters, gauges, ready, "" if ready else reason, demand, wanted, trying)
+        self._link.send(frame)
+
+
+def _tls(file: FleetFile) -> ssl.SSLContext | None:
+    section = file.gateway.tls
+    if section is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(section.certificate, section.key)
+    return context
+
+
+__all__ = ["GatewayProcess", "Streams"]

@@ -1,0 +1,113 @@
+"""A fleet file as a gateway uses it: built once per epoch, read on every request."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
+from holdfast.core.flow_config import FlowConfig
+from holdfast.core.types import nanos
+from holdfast.engines import Continuation, dialect
+from holdfast.gateway.routes import Api
+from holdfast.gateway.targets import Target
+from holdfast.gateway.tenants import Tenants
+from holdfast.gateway.upstream import Upstream
+from holdfast.gateway.upstream_address import Endpoint
+from holdfast.gateway.virtual import Virtual
+
+_PREFIX_BLOCKS: Final = 16  # of 512 bytes: about 2,000 tokens; each costs half a microsecond
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Settings:
+    """What the driver reads."""
+
+    flow: FlowConfig
+    http: HttpConfig
+    limits: BodyConfig
+    stream: StreamConfig
+    upstream: UpstreamConfig
+    tenants: Tenants
+    virtual: Virtual
+    public_models: dict[str, None]  # the names clients may use, in the order of the file
+    prefix_blocks: int  # 0: no policy reads prefixes, none are hashed
+    request_ns: dict[str, int]  # by model: how long a whole request may take
+    chat_continued: frozenset[str]  # models whose engine can go on with another's chat answer
+    prompt_continued: frozenset[str]  # the same for completions
+
+    def continues(self, api: Api, model: str) -> bool:
+        """Whether an answer of this model can be continued at all."""
+        if api is Api.CHAT:
+            return model in self.chat_continued
+        return api is Api.COMPLETIONS and model in self.prompt_continued
+
+
+def settings_of(file: FleetFile) -> Settings:
+    """Build them; a hook that cannot be imported raises ``ConfigError``."""
+    names = [model.name for model in file.models]
+    virtual = Virtual(file.virtual_models, names)
+    public = dict.fromkeys([*names, *(section.name for section in file.virtual_models)])
+    reads = any(_reads_prefixes(model) for model in file.models)
+    gateway = file.gateway
+    dialects = {model.name: dialect(model.engine) for model in file.models}
+    chat = (n for n, d in dialects.items() if d.chat_continuation is not Continuation.NONE)
+    prompt = (name for name, known in dialects.items() if known.prompt_continuation)
+    return Settings(
+        flow=file.flow_config(),
+        http=gateway.http,
+        limits=gateway.limits,
+        stream=gateway.stream,
+        upstream=gateway.upstream,
+        tenants=Tenants(file.tenants),
+        virtual=virtual,
+        public_models=public,
+        prefix_blocks=_PREFIX_BLOCKS if reads else 0,
+        request_ns={m.name: nanos(m.deadlines.request_s) for m in file.models},
+        chat_continued=frozenset(chat),
+        prompt_continued=frozenset(prompt),
+    )
+
+
+def _reads_prefixes(model: ModelSection) -> bool:
+    """Whether its policy, or one nested in its options, looks at prompts' beginnings."""
+    return "prefix_affinity" in f"{model.routing} {model.routing_options}"
+
+
+def targets_of(
+    file: FleetFile,
+    known: dict[str, Target],
+    loop: asyncio.AbstractEventLoop,
+    now_ns: Callable[[], int],
+) -> dict[str, Target]:
+    """The replicas of a file; those that did not change keep their connections."""
+    targets: dict[str, Target] = {}
+    for deployed in file.replicas():
+        replica = deployed.replica
+        token = os.environ.get(deployed.api_key_env) if deployed.api_key_env else None
+        headers = b"authorization: Bearer %b\r\n" % token.encode() if token else b""
+        endpoint = Endpoint(deployed.url)
+        before = known.get(replica.id)
+        if before is not None and before.endpoint == endpoint:
+            upstream = before.upstream
+        else:
+            upstream = Upstream(endpoint, file.gateway.upstream, loop, now_ns=now_ns)
+        targets[replica.id] = Target(
+            replica.id,
+            replica.model,
+            deployed.served_as,
+            dialect(deployed.engine),
+            endpoint,
+            upstream,
+            headers,
+            b"x-holdfast-replica: %b\r\n" % replica.id.encode(),
+        )
+    for replica_id, target in known.items():
+        if replica_id not in targets or targets[replica_id].upstream is not target.upstream:
+            target.upstream.close()
+    return targets
+
+
+__all__ = ["Settings", "settings_of", "targets_of"]

@@ -1,0 +1,314 @@
+"""An attempt that streams events: read one by one, held until worth showing, then relayed.
+
+Headers and the chunks without content are held back until the first content comes, so an empty or
+dying stream can still be tried elsewhere without anybody noticing. An opening that looks like the
+endless "!!!!" of a broken engine is held a little longer. From the first content on, what arrives
+is relayed as it is, and still read: a finish reason, an error inside the stream, an end without
+either, and output that degenerates must be known when they happen.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.core.detect.degenerate import (
+    DegenerateConfig,
+    DegenerateDetector,
+    suspicious_opening,
+)
+from holdfast.core.failure import Kind, kind_of_status
+from holdfast.core.messages import Dispatch
+from holdfast.gateway.answers import nothing_said
+from holdfast.gateway.attempts import Attempt
+from holdfast.gateway.chunks import DONE, Chunk, StreamApi, Usage, read_chunk, strip_usage
+from holdfast.gateway.continuation import Seam
+from holdfast.gateway.responses import read_response_event
+from holdfast.gateway.sse import EventSplitter, MalformedStreamError
+from holdfast.gateway.targets import Target
+
+if TYPE_CHECKING:
+    from holdfast.gateway.inquiry import Inquiry
+
+_DEGENERATE: Final = DegenerateConfig()
+
+
+class EventAttempt(Attempt):
+    """What streams of events share: the content type, the end, the report of tokens."""
+
+    __slots__ = ("_finished", "_splitter")
+
+    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
+        super().__init__(inquiry, dispatch, target)
+        self._splitter = EventSplitter(inquiry.driver.settings.stream.event_bytes_max)
+        self._finished = False  # a finish reason came: whatever follows, the answer is whole
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """A 200 that is no event stream is somebody else talking."""
+        super().on_head(status, headers)
+        kind = headers.get(b"content-type", b"")
+        if not self._failing and not kind.lower().startswith(b"text/event-stream"):
+            self.fail(Kind.MALFORMED)
+
+    def _complete(self) -> None:
+        self._conclude()
+
+    def _broken(self, kind: Kind) -> None:
+        if self._finished:
+            self._conclude()  # all was said; how the connection ended matters to nobody
+        else:
+            self.end(kind, self.tokens())
+
+    def _conclude(self) -> None:
+        """Nothing more will be said."""
+        if not self._finished:
+            self.end(Kind.CUT, self.tokens())
+        elif self.begun or self._nothing_to_say():
+            self._learn()
+            self.end(None, self.tokens())
+        elif not self.over:
+            self.inquiry.took_empty(self.unshown())
+            self.end(Kind.EMPTY)
+
+    def unshown(self) -> list[bytes]:
+        """Payloads that were held to the end."""
+        return []
+
+    def _nothing_to_say(self) -> bool:
+        """Whether an end without content may be believed; it is shown then."""
+        return False
+
+    def _learn(self) -> None:
+        """Keep what the answer taught, before it is forgotten."""
+
+
+class StreamAttempt(EventAttempt):
+    """A stream of chat or completions chunks."""
+
+    __slots__ = (
+        "_api",
+        "_choices_left",
+        "_detector",
+        "_events",
+        "_held",
+        "_opening",
+        "_seam",
+        "_text_bytes",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        inquiry: "Inquiry",
+        dispatch: Dispatch,
+        target: Target,
+        api: StreamApi,
+        seam: Seam | None,
+    ) -> None:
+        super().__init__(inquiry, dispatch, target)
+        self._api = api
+        self._seam = seam  # joins it to what an earlier attempt had said
+        self._held: list[bytes] = []  # payloads not shown yet
+        self._opening = ""
+        self._detector = DegenerateDetector(_DEGENERATE)
+        self._choices_left = inquiry.ask.n
+        self._events = 0  # with content
+        self._text_bytes = 0
+        self.usage: Usage | None = None
+
+    def on_data(self, data: bytes) -> None:
+        """Read every event in it; relay what may be shown."""
+        if self.over:
+            return
+        if self._failing:
+            Attempt.on_data(self, data)
+            return
+        inquiry = self.inquiry
+        now = inquiry.driver.now_ns()
+        if self.begun:
+            self.worst = max(self.worst, now - self.last)
+        self.last = now
+        try:
+            payloads = self._splitter.feed(data)
+            if len(payloads) == 1 and self.begun and self._seam is None:
+                payload = payloads[0]  # the ordinary case: one event, relayed as it came
+                if payload != DONE:
+                    kept = self._read(payload)
+                    if kept is payload:
+                        inquiry.relay(data, payload)
+                    elif kept is not None:
+                        inquiry.relay_payloads([kept])
+                    return
+            for payload in payloads:
+                if payload == DONE:
+                    inquiry.driver.linger(self)
+                    self._conclude()
+                    return
+                if not self._judge(payload):
+                    return
+        except MalformedStreamError:
+            self.fail(Kind.MALFORMED, self.tokens())
+
+    def _judge(self, payload: bytes) -> bool:
+        """The long way for one payload: while held, across a seam, or among several."""
+        kept = self._read(payload)
+        if kept is None:
+            return not self.over
+        rewritten = [kept]
+        if self._seam is not None:
+            rewritten = self._seam.rewrite(kept)
+            if self._seam.finished:
+                self._choices_left, self._finished = 0, True
+        if self.begun:
+            self.inquiry.relay_payloads(rewritten)
+            return True
+        self._held += rewritten
+        if self._events and self._opens():
+            self._show()
+        return not self.over
+
+    def _show(self) -> None:
+        if self.content():
+            held, self._held = self._held, []
+            inquiry = self.inquiry
+            inquiry.driver.streaming[self] = None
+            inquiry.show(self, b"text/event-stream")
+            inquiry.relay_payloads(held)
+
+    def _opens(self) -> bool:
+        """Whether what is held may be shown. One token over and over is believed of two only."""
+        inquiry = self.inquiry
+        if not self._choices_left or inquiry.doubted or not suspicious_opening(self._opening):
+            return True
+        if self._events < inquiry.driver.settings.stream.suspect_tokens:
+            return False
+        inquiry.doubted = True
+        self.fail(Kind.DEGENERATE)
+        return False
+
+    def _nothing_to_say(self) -> bool:
+        spoken = self.usage.completion_tokens if self.usage is not None else None
+        # Behind a seam all may have been said already: then only the end was missing.
+        if self._seam is None and nothing_said(self.inquiry.finish_reason, spoken):
+            return False
+        self._show()
+        return not self.over
+
+    def _read(self, payload: bytes) -> bytes | None:
+        """Take in one chunk; the payload to relay, or ``None`` where there is nothing to."""
+        chunk = read_chunk(payload, self._api)
+        if chunk.error:
+            self._error(chunk)
+            return None
+        text = chunk.text
+        if text:
+            self._text_bytes += len(text)
+            if self._detector.feed(text) is not None:
+                self.fail(Kind.DEGENERATE, self.tokens())
+                return None
+            if not self.begun:
+                self._opening += text
+        if chunk.meaningful:
+            self._events += 1
+            if chunk.beyond_text:
+                self.inquiry.cannot_continue()
+        if chunk.finished:
+            self._choices_left -= min(chunk.finished, self._choices_left)
+            self._finished = not self._choices_left
+            if chunk.finish_reason is not None:
+                self.inquiry.finish_reason = chunk.finish_reason
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+            ask = self.inquiry.ask
+            if chunk.choices:
+                return payload if ask.wants_running_usage else strip_usage(payload)
+            if not ask.wants_usage:
+                return None
+        return payload
+
+    def unshown(self) -> list[bytes]:
+        """As above."""
+        return self._held
+
+    def _learn(self) -> None:
+        usage = self.usage
+        if usage is not None and self._seam is None:
+            self.inquiry.learn(usage.prompt_tokens, self._text_bytes, usage.completion_tokens)
+
+    def _error(self, chunk: Chunk) -> None:
+        """The engine gave up inside the stream."""
+        code = chunk.error_code or 500
+        kind = kind_of_status(code, retry_after=False) if code >= 400 else None
+        if self.begun or kind is None:
+            kind = Kind.SERVER_ERROR
+        self.fail(kind, self.tokens())
+
+    def tokens(self) -> int:
+        """By the engine's count; where it gave none, by its events or by the bytes of the text."""
+        if self.usage is not None and self.usage.completion_tokens:
+            return self.usage.completion_tokens
+        if not self.begun:
+            return 0
+        if self.target.dialect.one_token_per_event:
+            return self._events
+        return max(self._events, self.inquiry.driver.tokens_of(self.target.model, self._text_bytes))
+
+
+class ResponseAttempt(EventAttempt):
+    """A stream of /v1/responses: named events, relayed as they are, never continued."""
+
+    __slots__ = ("_held", "_tokens")
+
+    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
+        super().__init__(inquiry, dispatch, target)
+        self._held: list[bytes] = []
+        self._tokens = 0
+
+    def on_data(self, data: bytes) -> None:
+        """Relay verbatim from the first content on."""
+        if self.over:
+            return
+        if self._failing:
+            Attempt.on_data(self, data)
+            return
+        inquiry = self.inquiry
+        now = inquiry.driver.now_ns()
+        if self.begun:
+            self.worst = max(self.worst, now - self.last)
+        self.last = now
+        try:
+            opens = self._scan(self._splitter.feed_named(data))
+        except MalformedStreamError:
+            self.fail(Kind.MALFORMED, self.tokens())
+            return
+        if opens is None:
+            return
+        if self.begun:
+            inquiry.exchange.write(data)
+            return
+        self._held.append(data)
+        if opens and self.content():
+            inquiry.driver.streaming[self] = None
+            inquiry.show(self, b"text/event-stream")
+            inquiry.exchange.write(b"".join(self._held))
+            self._held.clear()
+
+    def _scan(self, events: list[tuple[bytes, bytes]]) -> bool | None:
+        """Take in events; whether content was among them, or ``None`` when it is over."""
+        opens = False
+        for _, payload in events:
+            if payload == DONE:
+                continue
+            event = read_response_event(payload)
+            if event.failed:
+                self.fail(Kind.SERVER_ERROR, self.tokens())
+                return None
+            opens = opens or event.content
+            if event.finished:
+                self._finished = True
+                self._tokens = event.output_tokens
+        return opens
+
+    def tokens(self) -> int:
+        """By the engine's count at the end; before it, nobody knows."""
+        return self._tokens
+
+
+__all__ = ["EventAttempt", "ResponseAttempt", "StreamAttempt"]

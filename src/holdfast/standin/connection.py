@@ -1,0 +1,259 @@
+"""One connection to a stand-in: HTTP/1.1 in, answers out in the order of the questions.
+
+As thin as it can be, because the stand-in must never be the bottleneck of what it measures: a
+parser in C, whole frames handed to the transport, no task and no timer per connection.
+"""
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import httptools
+
+BODY_BYTES_MAX: Final = 64 << 20  # beyond every body a gateway lets through
+PIPELINED_MAX: Final = 16  # requests sent ahead on one connection; more is an attack
+WRITE_BYTES_MAX: Final = 65_536  # unsent bytes beyond which a stream waits for its reader
+
+JSON: Final = b"application/json"
+SSE: Final = b"text/event-stream; charset=utf-8"
+TEXT: Final = b"text/plain; charset=utf-8"
+
+_SIZES: Final = tuple(b"%x\r\n" % size for size in range(8_192))
+_RESET: Final = struct.pack("ii", 1, 0)  # linger for 0 s: closing sends RST
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def framed(frame: bytes) -> bytes:
+    """One piece of a chunked body."""
+    size = len(frame)
+    line = _SIZES[size] if size < 8_192 else b"%x\r\n" % size
+    return b"%b%b\r\n" % (line, frame)
+
+
+def head(status: int, content_type: bytes, extra: bytes = b"") -> bytes:
+    """Status line and headers, without the length and without the empty line."""
+    return b"HTTP/1.1 %d %b\r\nserver: stand-in\r\ncontent-type: %b\r\n%b" % (
+        status,
+        HTTPStatus(status).phrase.encode(),
+        content_type,
+        extra,
+    )
+
+
+_OK_JSON: Final = head(200, JSON)
+
+
+class Asked:
+    """One request, complete."""
+
+    __slots__ = ("body", "content_type", "keep_alive", "method", "path")
+
+    def __init__(
+        self, method: bytes, path: bytes, content_type: bytes, body: bytes, keep_alive: bool
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.content_type = content_type
+        self.body = body
+        self.keep_alive = keep_alive
+
+
+class Work(Protocol):
+    """What is under way on a connection."""
+
+    def on_gone(self) -> None:
+        """The client has left."""
+
+    def on_room(self) -> None:
+        """The client has read what it was sent."""
+
+
+class App(Protocol):
+    """Who answers."""
+
+    connections: set["Connection"]
+    reading: bool  # False: what comes in is left in the socket
+
+    def on_request(self, conn: "Connection", asked: Asked) -> None:
+        """Answer now, or set ``conn.work`` and answer later."""
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one accepted connection."""
+
+    __slots__ = (
+        "_ahead",
+        "_app",
+        "_asked",
+        "_body",
+        "_content_type",
+        "_expects",
+        "_parser",
+        "_path",
+        "_size",
+        "_transport",
+        "full",
+        "work",
+    )
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._ahead: deque[Asked] = deque()
+        self._asked: Asked | None = None  # being answered
+        self.work: Work | None = None
+        self.full = False  # the client does not read as fast as we write
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self._path = b""
+        self._content_type = b""
+        self._expects = False
+        self._body: list[bytes] = []
+        self._size = 0
+
+    # --- what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is here."""
+        self._transport = transport
+        self._transport.set_write_buffer_limits(WRITE_BYTES_MAX)
+        self._app.connections.add(self)
+        if not self._app.reading:
+            self.listen(reading=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """It is gone, for whatever reason."""
+        self._app.connections.discard(self)
+        self._transport = None
+        work = self.work
+        if work is not None:
+            self.work = None
+            work.on_gone()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.refuse(400)
+        except httptools.HttpParserError:
+            self.refuse(400)
+
+    def pause_writing(self) -> None:
+        """Too much is unsent."""
+        self.full = True
+
+    def resume_writing(self) -> None:
+        """It was read."""
+        self.full = False
+        if self.work is not None:
+            self.work.on_room()
+
+    # --- what the parser calls
+
+    def on_url(self, url: bytes) -> None:
+        """Path and query; a part of it where the line is long."""
+        self._path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        if len(name) == 12 and name.lower() == b"content-type":
+            self._content_type = value
+        elif len(name) == 6 and name.lower() == b"expect":
+            self._expects = True
+
+    def on_headers_complete(self) -> None:
+        """The body follows."""
+        if self._expects and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of it."""
+        self._size += len(body)
+        if self._size > BODY_BYTES_MAX:
+            self.refuse(413)
+            return
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete: answer it, or keep it until its turn comes."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        pieces = self._body
+        asked = Asked(
+            self._parser.get_method(),
+            self._path.partition(b"?")[0],
+            self._content_type,
+            pieces[0] if len(pieces) == 1 else b"".join(pieces),
+            self._parser.should_keep_alive(),
+        )
+        self._fresh()
+        if self._asked is None:
+            self._asked = asked
+            self._app.on_request(self, asked)
+        elif len(self._ahead) < PIPELINED_MAX:
+            self._ahead.append(asked)
+        else:
+            self.reset()
+
+    # --- what the engine calls
+
+    def respond(
+        self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b""
+    ) -> None:
+        """Answer whole."""
+        plain = status == 200 and content_type is JSON and not extra
+        lines = _OK_JSON if plain else head(status, content_type, extra)
+        self.write(b"%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
+        self.done()
+
+    def write(self, frames: bytes) -> None:
+        """Bytes as they are."""
+        if self._transport is not None:
+            self._transport.write(frames)
+
+    def done(self) -> None:
+        """The answer is complete; the next question, if one is waiting."""
+        asked, self._asked, self.work = self._asked, None, None
+        if self._transport is None:
+            return
+        if asked is not None and not asked.keep_alive:
+            self._transport.close()
+        elif self._ahead:
+            self._asked = self._ahead.popleft()
+            self._app.on_request(self, self._asked)
+
+    def refuse(self, status: int) -> None:
+        """Answer what cannot be understood and close."""
+        if self._transport is not None and not self._transport.is_closing():
+            self.write(head(status, TEXT) + b"content-length: 0\r\nconnection: close\r\n\r\n")
+            self._transport.close()
+
+    def close(self) -> None:
+        """End the connection in good order, whatever was promised."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def reset(self) -> None:
+        """Break it: the client sees a reset."""
+        if self._transport is not None:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self._transport.abort()
+
+    def listen(self, *, reading: bool) -> None:
+        """Stop reading from the socket, or go on."""
+        if self._transport is None:
+            return
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+__all__ = ["JSON", "LAST_CHUNK", "SSE", "TEXT", "App", "Asked", "Connection", "framed", "head"]

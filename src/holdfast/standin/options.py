@@ -1,0 +1,46 @@
+"""How a stand-in behaves while nothing is wrong with it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+
+from holdfast.core.types import require
+
+
+class Like(StrEnum):
+    """Whose manners it has: metric names, stream details, and how a said text is continued."""
+
+    VLLM = "vllm"
+    LLAMACPP = "llamacpp"
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """Speed, size and manners."""
+
+    models: tuple[str, ...] = ("m",)
+    like: Like = Like.VLLM
+    ttft_ms: float = 50.0  # a small model on a free GPU
+    tpot_ms: float = 10.0
+    tokens: int = 20  # words in a whole answer
+    tokens_per_chunk: int = 1  # speculative decoding packs several into one event
+    prefill_us_per_token: float = 0.0  # added to the first token for every word of the prompt
+    slots: int = 0  # answers at once; further ones wait. 0 = as many as come
+    kv_tokens: int = 262_144  # what the KV cache holds: eight 32k prompts
+    seed: int = 1  # of the chance in flaky
+
+    def __post_init__(self) -> None:
+        named = bool(self.models) and all(self.models)
+        require(named, "standin.model", "is empty", "name at least one model")
+        for name in ("ttft_ms", "tpot_ms", "prefill_us_per_token"):
+            value = getattr(self, name)
+            fits = isfinite(value) and 0 <= value <= 3.6e6
+            require(fits, f"standin.{name}", f"is {value}", "use 0 up to an hour")
+        for name in ("tokens", "tokens_per_chunk", "kv_tokens"):
+            value = getattr(self, name)
+            require(value >= 1, f"standin.{name}", f"is {value}", "use 1 or more")
+        require(self.tokens <= 1_000_000, "standin.tokens", f"is {self.tokens}", "use less")
+        require(self.slots >= 0, "standin.slots", f"is {self.slots}", "use 0 for unlimited")
+
+
+__all__ = ["Like", "Options"]

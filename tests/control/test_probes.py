@@ -1,0 +1,208 @@
+import asyncio
+import time
+
+import pytest
+
+from holdfast.control.fetch import FetchError, fetch
+from holdfast.control.probes import LATE, LoopWatch, Prober, Witness, poll_load
+from holdfast.core.messages import RunCanary
+from holdfast.core.types import MILLISECOND, SECOND, nanos
+
+PACE = 50 * MILLISECOND
+
+
+def probe(world, prepare, *, deadline_s=5.0, engine="vllm", watch=None, witness=None, env=None):
+    """What a probe of one engine says."""
+
+    async def main():
+        server = await world.Engine().start()
+        prepare(server)
+        now = time.monotonic_ns()
+        prober = Prober(
+            watch or LoopWatch(3_600 * SECOND, now), witness or (lambda *_: Witness()), env or {}
+        )
+        if prepare is gone:
+            await server.stop()
+        action = RunCanary("m-1", "m", nanos(deadline_s), 7)
+        result = await prober.probe(world.deployed(server.url, engine=engine), action)
+        await server.stop()
+        return result, server
+
+    return asyncio.run(main())
+
+
+def gone(server):
+    """Nobody listens there."""
+
+
+def silent(server):
+    server.silent = True
+
+
+def answering(status, headers="", body=b""):
+    def prepare(server):
+        server.default = (status, headers, body)
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("prepare", "verdict"),
+    [
+        (answering(200), "pass"),
+        (answering(500), "fail"),
+        (answering(503), "fail"),
+        (answering(404), "fail"),
+        (answering(302, "location: /elsewhere\r\n"), "fail"),
+        (answering(429), "busy"),
+        (answering(503, "retry-after: 1\r\n"), "busy"),
+        (answering(503, "", b"Request queue full."), "busy"),
+        (gone, "refused"),
+    ],
+)
+def test_an_answer_becomes_a_verdict(world, prepare, verdict):
+    result, _ = probe(world, prepare)
+    assert result.verdict == verdict
+    assert (result.replica_id, result.incarnation) == ("m-1", 7)
+    assert result.latency > 0
+
+
+def test_it_asks_the_page_that_the_engine_names(world):
+    _, server = probe(world, answering(200))
+    assert server.asked == ["/health"]
+    _, server = probe(world, answering(200), engine="triton")
+    assert server.asked == ["/v2/models/m/ready"]
+
+
+def test_silence_is_a_timeout_that_says_what_users_saw_meanwhile(world):
+    result, _ = probe(
+        world, silent, deadline_s=0.1, witness=lambda name, since: Witness(3, progress=False)
+    )
+    assert (result.verdict, result.running, result.progress) == ("timeout", 3, False)
+
+
+@pytest.mark.parametrize("prepare", [silent, gone, answering(500)])
+def test_while_control_itself_was_late_a_failure_is_unknown(world, prepare):
+    watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)  # its tick is overdue by far
+    result, _ = probe(world, prepare, deadline_s=0.1, watch=watch)
+    assert result.verdict == "unknown"
+
+
+def test_an_answer_stands_though_control_was_late(world):
+    watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)
+    result, _ = probe(world, answering(200), watch=watch)
+    assert result.verdict == "pass"
+
+
+def test_a_loop_that_is_really_blocked_makes_a_timeout_unknown(world):
+    async def main():
+        server = await world.Engine().start()
+        server.silent = True
+        loop = asyncio.get_running_loop()
+        watch = LoopWatch(PACE, time.monotonic_ns())
+
+        def beat():
+            watch.beat(time.monotonic_ns())
+            loop.call_later(0.05, beat)
+
+        beat()
+        prober = Prober(watch, lambda *_: Witness(), {})
+        loop.call_later(0.02, time.sleep, 0.3)  # what must never happen in control, happens
+        action = RunCanary("m-1", "m", nanos(0.2), 0)
+        result = await prober.probe(world.deployed(server.url), action)
+        await server.stop()
+        return result.verdict
+
+    assert asyncio.run(main()) == "unknown"
+
+
+def test_lateness_counts_while_it_lasts_and_after_it_was_noticed():
+    watch = LoopWatch(PACE, 0)
+    watch.beat(PACE)
+    assert not watch.was_late(0, 2 * PACE + LATE)
+    assert watch.was_late(0, 2 * PACE + LATE + 1)
+    watch.beat(3 * PACE + LATE)
+    assert watch.was_late(2 * PACE, 3 * PACE + LATE + 1)
+    assert not watch.was_late(3 * PACE + LATE + 1, 3 * PACE + LATE + 2)
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "engine", "load"),
+    [
+        ((200, "", PAGE), "vllm", (3, 2, 0.5)),
+        ((200, "", b"\xff\xfe nonsense"), "vllm", (None, None, None)),
+        ((404, "", PAGE), "vllm", (None, None, None)),
+        (b"what is this\r\n\r\n", "vllm", (None, None, None)),
+        ((200, "", PAGE), "openai", (None, None, None)),
+    ],
+)
+def test_what_an_engine_does_not_say_of_its_load_is_none(world, answer, engine, load):
+    async def main():
+        server = await world.Engine().start()
+        server.default = answer
+        told = await poll_load(world.deployed(server.url, engine=engine), 5, {})
+        await server.stop()
+        return told
+
+    assert asyncio.run(main()) == load
+
+
+# --- the GET itself ------------------------------------------------------------------------------
+
+
+def get(world, answer, path="/x", **more):
+    async def main():
+        server = await world.Engine().start()
+        server.default = answer
+        try:
+            return await fetch(server.url + "/base", path, 5, **more), server
+        finally:
+            await server.stop()
+
+    return asyncio.run(main())
+
+
+def test_a_get_carries_the_base_path_and_the_token(world):
+    answer, server = get(world, (200, "x-a: b\r\n", b"hello"), bearer="secret")
+    assert (answer.status, answer.headers["x-a"], answer.body) == (200, "b", b"hello")
+    assert server.asked == ["/base/x"]
+    assert b"authorization: bearer secret\r\n" in server.heads[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("raw", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", b"abc"),
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"until the end"),
+    ],
+)
+def test_bodies_of_every_framing_are_read(world, raw, body):
+    assert get(world, raw)[0].body == body
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc",
+        b"HTTP/1.1 2",
+        b"",
+        b"\x16\x03\x01",
+        b"HTTP/1.1 200 OK\r\n" + b"".join(b"a%d: b\r\n" % n for n in range(300)) + b"\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n" + b"x" * (5 << 20),
+    ],
+)
+def test_what_is_no_complete_answer_is_broken(world, raw):
+    with pytest.raises(FetchError) as caught:
+        get(world, raw)
+    assert caught.value.what == "broken"
+
+
+def test_a_name_that_nobody_knows_is_broken():
+    with pytest.raises(FetchError) as caught:
+        asyncio.run(fetch("http://no-such-host.invalid:80", "/", 5))
+    assert caught.value.what in {"broken", "timeout"}

@@ -1,0 +1,389 @@
+import asyncio
+import contextlib
+from hashlib import sha256
+
+import orjson
+import pytest
+
+from holdfast.config import ConfigFileError
+from holdfast.config.fleet_file import FleetFile
+from holdfast.control import process as process_module
+from holdfast.control.admin import build_admin
+from holdfast.control.process import Control
+from holdfast.control.state import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.frames import (
+    ConfigFrame,
+    EpochFrame,
+    ExplainAnswer,
+    ExplainAsk,
+    LeaseFrame,
+    LoadFrame,
+    SeenFrame,
+    StatsFrame,
+    TallyRow,
+    ViewFrame,
+    Welcome,
+)
+
+PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
+
+
+def fleet_yaml(*urls, workers=1, more=""):
+    return (
+        f"gateway: {{listen: '127.0.0.1:8000', workers: {workers}}}\n"
+        f"models:\n  - {{name: m, engine: vllm, endpoints: [{', '.join(urls)}]}}\n{more}"
+    )
+
+
+class Stage:
+    """A control process inside a test, with its file, its engine and its run directory."""
+
+    def __init__(self, world, tmp_path):
+        self.world = world
+        self.path = tmp_path / "fleet.yaml"
+        self.run_dir = tmp_path / "run"
+        self.run_dir.mkdir(exist_ok=True)
+        self.control = None
+
+    def write(self, text):
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(text)
+        draft.replace(self.path)
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        control = self.control = Control(self.path, self.run_dir, {}, "control-1")
+        stop = asyncio.Event()
+        task = asyncio.create_task(control.run(stop))
+        await self.world.until(lambda: control.loop.view is not None or task.done())
+        try:
+            yield control
+        finally:
+            stop.set()
+            await task
+
+    async def gateway(self, gateway_id="gateway-0", pid=1):
+        fake = self.world.FakeGateway(gateway_id, pid)
+        await fake.connect(self.run_dir / SOCKET_FILE)
+        await self.world.until(lambda: fake.last(LeaseFrame))
+        return fake
+
+
+@pytest.fixture
+def stage(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(process_module, "FILE_LOOK_S", 0.05)
+    return Stage(world, tmp_path)
+
+
+def play(stage, scene, *, workers=1, more=""):
+    async def main():
+        engine = await stage.world.Engine().start()
+        engine.answers["/metrics"] = (200, "", PAGE)
+        stage.write(fleet_yaml(engine.url, workers=workers, more=more))
+        try:
+            async with stage.running() as control:
+                await scene(control, engine)
+        finally:
+            await engine.stop()
+
+    asyncio.run(main())
+
+
+async def ask(control, path, *, method="GET", headers=()):
+    """One request to the admin application, without a socket."""
+    sent = []
+    app = build_admin(control, control.file.admin)
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "headers": [(b"host", b"127.0.0.1:8001"), *headers],
+    }
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])
+
+
+def test_a_gateway_gets_all_it_needs_in_order(stage, world):
+    async def scene(control, engine):
+        gateway = await stage.gateway()
+        kinds = [type(frame) for frame in gateway.frames[:4]]
+        assert kinds == [Welcome, ConfigFrame, ViewFrame, LeaseFrame]
+        assert FleetFile.from_json(gateway.last(ConfigFrame).config) == control.file
+        assert gateway.last(LeaseFrame) == LeaseFrame({}, 1.0, [], 1)
+        ready = world.until(lambda: gateway.last(ViewFrame).replicas[0].state == "ready")
+        await ready
+        await world.until(lambda: gateway.last(LoadFrame))
+        assert gateway.last(LoadFrame).loads == [("m", "m-1", None, 2, 0.5)]
+
+    play(stage, scene)
+
+
+def test_the_state_on_disk_is_enough_to_start_from(stage, world):
+    async def scene(control, engine):
+        await world.until(lambda: control.loop.ready("m"))
+        config, view = read_state(stage.run_dir / STATE_FILE)
+        assert FleetFile.from_json(config.config) == control.file
+        assert view.replicas[0].state == "ready"
+
+    play(stage, scene)
+
+
+def test_a_new_file_gets_the_next_epoch_and_reaches_gateways(stage, world):
+    async def scene(control, engine):
+        gateway = await stage.gateway()
+        other = await world.Engine().start()
+        stage.write(fleet_yaml(engine.url, other.url))
+        await world.until(lambda: gateway.last(ConfigFrame).epoch == 2)
+        await world.until(lambda: len(gateway.last(ViewFrame).replicas) == 2)
+        gateway.send(EpochFrame(2, accepted=True))
+        await world.until(lambda: control.status()["gateways"][0]["epoch"] == 2)
+        config, _ = read_state(stage.run_dir / STATE_FILE)
+        assert config.epoch == 2
+        await other.stop()
+
+    play(stage, scene)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("models: []\n", "models"),
+        ("models:\n  - {name: m, engine: vlm, endpoints: [http://a:1]}\n", "engine"),
+        ("gateway: {listen: '127.0.0.1:8000'\n", "fleet.yaml:"),
+        (fleet_yaml("http://a:1", workers=3), "fleet.yaml:1: gateway.workers: cannot change"),
+    ],
+)
+def test_a_bad_file_changes_nothing_and_its_mistake_is_told(stage, world, text, told):
+    async def scene(control, engine):
+        gateway = await stage.gateway()
+        before = control.file
+        stage.write(text)
+        await world.until(control.problems)
+        assert any(told in problem for problem in control.problems())
+        assert control.file is before
+        status, body = await ask(control, "/reload", method="POST")
+        assert status == 422
+        answer = orjson.loads(body)
+        assert (answer["accepted"], answer["epoch"]) == (False, 1)
+        assert answer["problems"] == control.problems()
+        assert len([f for f in gateway.frames if isinstance(f, ConfigFrame)]) == 1
+        stage.write(fleet_yaml(engine.url))
+        await world.until(lambda: not control.problems())
+        assert control.status()["epoch"] == 1
+
+    play(stage, scene)
+
+
+def test_a_control_that_starts_while_the_file_is_bad_runs_the_last_good_one(stage, world):
+    async def main():
+        engine = await world.Engine().start()
+        stage.write(fleet_yaml(engine.url))
+        async with stage.running() as first:
+            await world.until(lambda: first.loop.ready("m"))
+            epoch = first.loop.view.epoch
+        stage.write("models: []\n")
+        engine.silent = True
+        async with stage.running() as second:
+            assert second.problems()
+            gateway = await stage.gateway()
+            view = gateway.last(ViewFrame)
+            assert (view.epoch, view.replicas[0].state) == (epoch + 1, "ready")
+            assert gateway.last(ConfigFrame).epoch == 1
+        await engine.stop()
+
+    asyncio.run(main())
+
+
+def test_without_an_earlier_state_a_bad_file_stops_control(stage):
+    stage.write("models: []\n")
+    with pytest.raises(ConfigFileError):
+        Control(stage.path, stage.run_dir, {}, "control-1")
+
+
+def test_a_state_that_makes_no_sense_is_not_used(stage, world):
+    write_state(stage.run_dir / STATE_FILE, ConfigFrame(9, b"{}"), ViewFrame(1, 1, [], []))
+
+    async def main():
+        engine = await world.Engine().start()
+        stage.write(fleet_yaml(engine.url))
+        async with stage.running() as control:
+            await world.until(lambda: control.loop.ready("m"))
+        await engine.stop()
+
+    asyncio.run(main())
+
+
+def test_what_gateways_see_counts(stage, world):
+    async def scene(control, engine):
+        gateway = await stage.gateway()
+        await world.until(lambda: control.loop.ready("m"))
+        gateway.send(SeenFrame([], [TallyRow("m", "m-1", 1, 0, 0, 5, 10)], 0))
+        await world.until(lambda: control.status()["replicas"][0]["inflight"] == 5)
+        gateway.close()
+        await world.until(lambda: control.status()["replicas"][0]["inflight"] == 0)
+
+    play(stage, scene)
+
+
+TENANTS = """tenants:
+  - {name: acme, keys: ['sha256:%s'], quota: {requests_per_minute: 600}}
+""" % ("a" * 64)
+
+
+def test_a_quota_moves_to_the_gateway_that_is_asked_for_it(stage, world):
+    async def scene(control, engine):
+        gateways = [await stage.gateway(f"gateway-{n}", n) for n in range(4)]
+        assert gateways[0].last(LeaseFrame).quota == {"acme": 0.25}
+
+        def share(gateway):
+            gateways[2].send(StatsFrame({}, {}, readiness=True, demand={"acme": 5.0}))
+            return gateway.last(LeaseFrame).quota["acme"]
+
+        await world.until(lambda: share(gateways[2]) > 0.9)
+        lent = sum(gateway.last(LeaseFrame).quota["acme"] for gateway in gateways)
+        assert lent == pytest.approx(1, abs=0.01)
+        assert gateways[2].last(LeaseFrame).retry_share > 0.9
+
+    play(stage, scene, workers=4, more=TENANTS)
+
+
+def test_one_gateway_at_a_time_may_try_a_replica(stage, world):
+    async def scene(control, engine):
+        one, two = await stage.gateway("gateway-0"), await stage.gateway("gateway-1")
+        key = ("m", "m-1")
+        one.send(StatsFrame({}, {}, readiness=True, wanted=[key]))
+        await world.until(lambda: one.last(LeaseFrame).trial == [key])
+        two.send(StatsFrame({}, {}, readiness=True, wanted=[key]))
+        one.send(StatsFrame({}, {}, readiness=True))
+        await world.until(lambda: two.last(LeaseFrame).trial == [key])
+        assert one.last(LeaseFrame).trial == []
+
+    play(stage, scene, workers=2)
+
+
+# --- what operators see --------------------------------------------------------------------------
+
+
+def test_operators_are_told_how_it_stands(stage, world):
+    async def scene(control, engine):
+        assert await ask(control, "/livez") == (200, b"alive\n")
+        assert (await ask(control, "/readyz"))[0] == 503
+        gateway = await stage.gateway(pid=77)
+        stats = StatsFrame(
+            {'requests_total{model="m",status="200"}': 3, "bad name": 1},
+            {"open": 2},
+            readiness=True,
+        )
+        gateway.send(stats)
+        await world.until(lambda: control.ready()[0])
+        await world.until(lambda: control.loop.ready("m"))
+        assert (await ask(control, "/readyz"))[0] == 200
+        assert (await ask(control, "/readyz/m"))[0] == 200
+        assert (await ask(control, "/readyz/nobody"))[0] == 503
+        _, body = await ask(control, "/status")
+        status = orjson.loads(body)
+        assert status["gateways"][0]["pid"] == 77
+        assert status["replicas"][0]["endpoint"] == engine.url
+        assert {"id", "model", "revision", "state", "reason", "zone", "inflight", "share"} <= set(
+            status["replicas"][0]
+        )
+        _, body = await ask(control, "/events")
+        assert orjson.loads(body)["events"][-1]["what"] == "ready"
+        assert (await ask(control, "/nothing"))[0] == 404
+        assert (await ask(control, "/reload"))[0] == 405
+        assert (await ask(control, "/reload", method="POST"))[0] == 200
+
+    play(stage, scene)
+
+
+def test_counters_never_fall_when_a_gateway_goes(stage, world):
+    async def scene(control, engine):
+        series = 'requests_total{model="m",status="200"}'
+        for _ in range(2):
+            gateway = await stage.gateway()
+            gateway.send(StatsFrame({series: 3}, {}, readiness=True))
+            await world.until(lambda: control.ready()[0])
+            gateway.close()
+            await world.until(lambda: not control.ready()[0])
+        await world.until(lambda: control.loop.ready("m"))
+        _, body = await ask(control, "/metrics")
+        lines = body.decode().splitlines()
+        assert f"holdfast_{series} 6" in lines
+        assert 'holdfast_replicas{model="m",state="ready"} 1' in lines
+        assert "# TYPE holdfast_requests_total counter" in lines
+
+    play(stage, scene)
+
+
+def test_the_story_of_a_request_is_passed_on(stage, world):
+    async def scene(control, engine):
+        def answer(gateway, frame):
+            if isinstance(frame, ExplainAsk):
+                known = frame.request_id == "req_1"
+                gateway.send(ExplainAnswer(frame.ask_id, known, b'{"story":[]}' if known else b""))
+
+        gateway = await stage.gateway()
+        gateway.on_frame = answer
+        assert await ask(control, "/explain/req_1") == (200, b'{"story":[]}')
+        assert (await ask(control, "/explain/req_2"))[0] == 404
+
+    play(stage, scene)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"127.0.0.1:8001", 200),
+        (b"localhost:8001", 200),
+        (b"LOCALHOST", 200),
+        (b"[::1]:8001", 200),
+        (b"evil.example:8001", 421),
+        (b"127.0.0.1.evil.example", 421),
+        (b"10.0.0.1:8001", 421),
+        (b"", 421),
+    ],
+)
+def test_on_loopback_only_a_loopback_host_is_answered(stage, host, status):
+    async def scene(control, engine):
+        app = build_admin(control, control.file.admin)
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/livez", "query_string": b""}
+        scope |= {"headers": [(b"host", host)] if host else [], "root_path": "", "scheme": "http"}
+        await app(scope, None, send)
+        assert sent[0]["status"] == status
+
+    play(stage, scene)
+
+
+# The hash of "let me in".
+TOKEN = "admin: {token: 'sha256:%s'}\n"
+
+
+def test_with_a_token_only_who_knows_it_is_answered(stage):
+    digest = sha256(b"let me in").hexdigest()
+
+    async def scene(control, engine):
+        assert (await ask(control, "/livez"))[0] == 200
+        assert (await ask(control, "/status"))[0] == 401
+        for wrong in (b"Bearer nonsense", b"Basic let me in", b"Bearer", b"Bearer \xff"):
+            assert (await ask(control, "/status", headers=[(b"authorization", wrong)]))[0] == 401
+        right = [(b"authorization", b"Bearer let me in")]
+        assert (await ask(control, "/status", headers=right))[0] == 200
+
+    play(stage, scene, more=TOKEN % digest)

@@ -1,0 +1,588 @@
+"""The processes of ``serve``: sockets that outlive them, a supervisor that keeps them."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import wire
+from holdfast.cli import serving
+from holdfast.config import ConfigFileError
+from holdfast.config.fleet_file import Address
+from holdfast.config.gateway import DrainingConfig
+from holdfast.wire.sockets import (
+    AddressTakenError,
+    close_steered,
+    listeners_beside,
+    open_listeners,
+    steer_away,
+    stop_steering,
+)
+from holdfast.wire.supervisor import Child, Supervisor, Tree
+
+LOOPBACK = Address("127.0.0.1", 0)
+
+# Answers every connection with its pid; on SIGTERM it says that it would leave; on SIGINT it ends
+# after a moment. What a gateway does, in a few lines that start quickly.
+GATEWAY = textwrap.dedent(
+    """
+    import os, selectors, signal, socket, sys, time
+    args = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+    listener = socket.socket(fileno=int(args["--listen-fd"]))
+    listener.setblocking(False)
+    listener.listen(4096)
+    until = [float("inf")]
+    def leave(*_):
+        until[0] = min(until[0], time.monotonic() + 0.3)
+    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, lambda *_: os.write(int(args["--notice-fd"]), b"L"))
+    os.write(int(args["--notice-fd"]), b"A")
+    waiting = selectors.DefaultSelector()
+    waiting.register(listener, selectors.EVENT_READ)
+    while time.monotonic() < until[0]:
+        if not waiting.select(0.05):
+            continue
+        while True:
+            try:
+                client, _ = listener.accept()
+            except BlockingIOError:
+                break
+            client.setblocking(True)
+            client.sendall(str(os.getpid()).encode())
+            client.close()
+    """
+)
+SLEEPER = (
+    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+)
+STUBBORN = textwrap.dedent(
+    """
+    import signal, time
+    signal.signal(signal.SIGTERM, lambda *_: 0)
+    signal.signal(signal.SIGINT, lambda *_: 0)
+    while True:
+        time.sleep(9)
+    """
+)
+
+
+@pytest.fixture
+def listeners():
+    """Sockets that are closed whatever happens."""
+    opened = []
+
+    def make(address=LOOPBACK, number=1, *, takeover=False):
+        sockets = open_listeners(address, number, takeover=takeover)
+        opened.extend(sockets)
+        return sockets
+
+    yield make
+    for sock in opened:
+        sock.close()
+
+
+def port_of(sockets):
+    return sockets[0].getsockname()[1]
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def accepted(sockets):
+    """How many connections wait at each socket."""
+    counts = []
+    for sock in sockets:
+        sock.setblocking(False)
+        count = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock.accept()[0].close()
+                count += 1
+        counts.append(count)
+    return counts
+
+
+# --- sockets -------------------------------------------------------------------------------------
+
+
+def test_all_sockets_of_a_port_get_connections(listeners):
+    sockets = listeners(number=4)
+    assert len({sock.getsockname() for sock in sockets}) == 1
+    clients = [connect(port_of(sockets)) for _ in range(100)]
+    assert all(accepted(sockets))
+    for client in clients:
+        client.close()
+
+
+def test_a_port_that_is_in_use_is_refused_unless_it_is_taken_over(listeners):
+    first = listeners()
+    address = Address("127.0.0.1", port_of(first))
+    with pytest.raises(AddressTakenError, match=r"127\.0\.0\.1:\d+ is in use.*--takeover"):
+        listeners(address, 2)
+    assert port_of(listeners(address, takeover=True)) == address.port
+
+
+def test_a_stranger_without_the_option_cannot_be_taken_over(listeners):
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        with pytest.raises(AddressTakenError):
+            listeners(Address("127.0.0.1", stranger.getsockname()[1]), takeover=True)
+
+
+def test_a_successor_gets_nothing_before_it_listens_and_everything_when_it_is_steered_to(listeners):
+    old = listeners(number=3)
+    address = Address("127.0.0.1", port_of(old))
+    new = listeners(address, 2, takeover=True)
+    assert not steer_away(old)  # there is nobody to steer to
+    clients = [connect(address.port) for _ in range(30)]
+    assert sum(accepted(old)) == 30
+    for sock in new:
+        sock.listen(100)
+    assert listeners_beside(old) == 2
+    assert steer_away(old)
+    clients += [connect(address.port) for _ in range(60)]
+    assert accepted(old) == [0, 0, 0]
+    taken = accepted(new)
+    assert sum(taken) == 60
+    assert all(taken)
+    close_steered(old)
+    assert listeners_beside(new) == 0
+    stop_steering(new)
+    stop_steering(new)  # there is nothing left: harmless
+    clients += [connect(address.port) for _ in range(60)]
+    assert all(accepted(new))
+    for client in clients:
+        client.close()
+
+
+def test_sockets_on_ipv6_are_counted_too(listeners):
+    try:
+        first = listeners(Address("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    address = Address("::1", port_of(first))
+    second = listeners(address, takeover=True)
+    second[0].listen(1)
+    assert listeners_beside(first) == 1
+
+
+# --- the supervisor ------------------------------------------------------------------------------
+
+
+def python(code, *arguments):
+    return [sys.executable, "-S", "-c", code, *arguments]
+
+
+def gateway_child(sock, code=GATEWAY):
+    command = python(code, "--listen-fd", str(sock.fileno()))
+    return Child("gateway-0", command, (sock.fileno(),))
+
+
+class Watched:
+    """A supervisor under test, in this process, with a signal for each wish."""
+
+    def __init__(self, tree, **more):
+        self.tree = tree
+        self.supervisor = Supervisor(tree, DrainingConfig(0.1, 5.0), **more)
+
+    def pid(self, child=None):
+        process = (child or self.tree.gateways[0]).process
+        return process.pid if process else 0
+
+
+def supervise(scene, tree, **more):
+    async def main():
+        watched = Watched(tree, **more)
+        task = asyncio.create_task(watched.supervisor.run())
+        try:
+            async with asyncio.timeout(30):
+                await scene(watched)
+        finally:
+            watched.supervisor._asked_to_stop()
+            await asyncio.wait_for(task, 20)
+
+    asyncio.run(main())
+
+
+async def until(condition):
+    async with asyncio.timeout(15):
+        while not condition():  # noqa: ASYNC110 processes have no events
+            await asyncio.sleep(0.01)
+
+
+async def whose(port):
+    """The pid of who answers a new connection."""
+
+    def ask():
+        with connect(port) as client:
+            return int(client.makefile("rb").read())
+
+    return await asyncio.to_thread(ask)
+
+
+def test_a_killed_gateway_is_started_again_and_nobody_is_refused(listeners):
+    sockets = listeners()
+    tree = Tree(Child("control", python(SLEEPER)), [gateway_child(sockets[0])], sockets)
+
+    async def scene(watched):
+        port = port_of(sockets)
+        first = await whose(port)
+        assert first == watched.pid()
+        os.kill(first, signal.SIGKILL)
+        second = await whose(port)  # it waits in the queue, which outlived the process
+        assert second != first
+        assert second == watched.pid()
+
+    supervise(scene, tree, settled_s=0.0)
+
+
+def test_a_gateway_that_is_asked_to_leave_is_replaced_while_it_drains(listeners):
+    sockets = listeners()
+    tree = Tree(Child("control", python(SLEEPER)), [gateway_child(sockets[0])], sockets)
+
+    async def scene(watched):
+        first = await whose(port_of(sockets))
+        os.kill(first, signal.SIGTERM)
+        await until(lambda: watched.pid() not in {0, first})
+        assert [process.pid for process in watched.supervisor._leaving] == [first]
+        await until(lambda: not watched.supervisor._leaving)
+        assert tree.gateways[0].accepts
+        assert await whose(port_of(sockets)) == watched.pid()
+
+    ready = []
+    supervise(scene, tree, on_ready=lambda: ready.append(1))
+    assert ready == [1]  # once, not for every successor
+
+
+def test_a_leaving_gateway_does_not_wait_for_ever_for_its_successor(listeners, monkeypatch):
+    monkeypatch.setattr("holdfast.wire.supervisor._SUCCESSOR_S", 0.3)
+    sockets = listeners()
+    tree = Tree(Child("control", python(SLEEPER)), [gateway_child(sockets[0])], sockets)
+
+    async def scene(watched):
+        first = await whose(port_of(sockets))
+        tree.gateways[0].command = python(SLEEPER)  # a successor that never accepts
+        os.kill(first, signal.SIGTERM)
+        await until(lambda: watched.pid() not in {0, first})
+        await until(lambda: not watched.supervisor._leaving)
+
+    supervise(scene, tree)
+
+
+def test_who_dies_young_is_started_again_after_a_growing_pause():
+    control = Child("control", python("raise SystemExit(1)"))
+    times = []
+
+    class Recorder(Supervisor):
+        def _start(self, child):
+            times.append(time.monotonic())
+            super()._start(child)
+
+    async def main():
+        supervisor = Recorder(Tree(control, []), DrainingConfig(0.1, 5.0))
+        task = asyncio.create_task(supervisor.run())
+        await until(lambda: len(times) == 3)
+        supervisor._asked_to_stop()
+        await task
+
+    asyncio.run(main())
+    assert times[1] - times[0] >= 1.0
+    assert times[2] - times[1] >= 2.0
+
+
+def test_a_command_that_does_not_exist_does_not_end_the_supervisor():
+    control = Child("control", ["/no/such/command"])
+
+    async def scene(watched):
+        assert control.deaths == 1 or await asyncio.sleep(0.05) is None
+        await until(lambda: control.deaths >= 1)
+
+    supervise(scene, Tree(control, []))
+
+
+def test_a_second_signal_does_not_wait(listeners):
+    sockets = listeners()
+    tree = Tree(Child("control", python(STUBBORN)), [gateway_child(sockets[0], STUBBORN)], sockets)
+
+    async def main():
+        supervisor = Supervisor(tree, DrainingConfig(0.1, 3_000.0))
+        task = asyncio.create_task(supervisor.run())
+        await until(lambda: tree.gateways[0].process is not None)
+        supervisor._asked_to_stop()
+        supervisor._asked_to_stop()
+        await asyncio.wait_for(task, 15)
+
+    asyncio.run(main())
+
+
+def test_who_does_not_end_in_time_is_killed(listeners, monkeypatch):
+    monkeypatch.setattr("holdfast.wire.supervisor._KILL_AFTER_S", 0.2)
+    sockets = listeners()
+    tree = Tree(Child("control", python(STUBBORN)), [gateway_child(sockets[0], STUBBORN)], sockets)
+
+    async def main():
+        supervisor = Supervisor(tree, DrainingConfig(0.1, 0.2))
+        task = asyncio.create_task(supervisor.run())
+        await until(lambda: tree.gateways[0].process is not None)
+        process = tree.gateways[0].process
+        supervisor._asked_to_stop()
+        await asyncio.wait_for(task, 15)
+        assert process.poll() == -signal.SIGKILL
+
+    asyncio.run(main())
+
+
+def test_sighup_is_for_control(tmp_path):
+    mark = tmp_path / "hup"
+    ready = tmp_path / "ready"
+    code = (
+        "import signal, sys, pathlib\n"
+        f"signal.signal(signal.SIGHUP, lambda *_: pathlib.Path({str(mark)!r}).touch())\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "while 1: signal.pause()"
+    )
+
+    async def scene(watched):
+        await until(ready.exists)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(mark.exists)
+
+    supervise(scene, Tree(Child("control", python(code)), []))
+
+
+class Clients(threading.Thread):
+    """Opens connection after connection; notes every answer and every failure."""
+
+    def __init__(self, port):
+        super().__init__()
+        self.port = port
+        self.answers = []
+        self.failures = []
+        self.enough = threading.Event()
+
+    def run(self):
+        while not self.enough.is_set():
+            try:
+                with connect(self.port) as client:
+                    self.answers.append(int(client.recv(64)))
+            except (OSError, ValueError) as error:
+                self.failures.append(repr(error))
+
+    def stop(self):
+        self.enough.set()
+        self.join()
+
+
+SERVE = textwrap.dedent(
+    """
+    import asyncio, sys
+    from holdfast.config.fleet_file import Address
+    from holdfast.config.gateway import DrainingConfig
+    from holdfast.wire.sockets import open_listeners
+    from holdfast.wire.supervisor import Child, Supervisor, Tree
+    port, takeover, gateway, sleeper = sys.argv[1:]
+    sockets = open_listeners(Address("127.0.0.1", int(port)), 2, takeover=takeover == "yes")
+    python = [sys.executable, "-S", "-c"]
+    tree = Tree(
+        Child("control", [*python, sleeper]),
+        [
+            Child(str(s), [*python, gateway, "--listen-fd", str(s.fileno())], (s.fileno(),))
+            for s in sockets
+        ],
+        sockets,
+    )
+    async def main():
+        await Supervisor(tree, DrainingConfig(0.1, 5.0)).run()
+    asyncio.run(main())
+    """
+)
+
+
+@contextlib.contextmanager
+def served(port, *, takeover):
+    """A whole supervisor with two gateways, in processes of its own."""
+    command = [sys.executable, "-c", SERVE, str(port), takeover, GATEWAY, SLEEPER]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def test_a_whole_takeover_resets_nobody(listeners):
+    witness = listeners()  # holds the port while nobody listens there, and counts who does
+    port = port_of(witness)
+    witness[0].close()
+    witness = listeners(Address("127.0.0.1", port), takeover=True)
+    with served(port, takeover="yes") as old:
+        wait_until(lambda: listeners_beside(witness) == 2)
+        clients = [Clients(port) for _ in range(4)]
+        for client in clients:
+            client.start()
+        try:
+            wait_until(lambda: all(len(client.answers) > 50 for client in clients))
+            before = {pid for client in clients for pid in client.answers}
+            with served(port, takeover="yes"):
+                wait_until(lambda: listeners_beside(witness) == 4)
+                old.terminate()
+                assert old.wait(20) == 0
+                assert listeners_beside(witness) == 2
+                counts = [len(client.answers) for client in clients]
+                wait_until(
+                    lambda: all(
+                        len(client.answers) > count + 100
+                        for client, count in zip(clients, counts, strict=True)
+                    )
+                )
+                for client in clients:
+                    client.stop()
+        finally:
+            for client in clients:
+                client.stop()
+    assert [failure for client in clients for failure in client.failures] == []
+    after = {pid for client in clients for pid in client.answers[-100:]}
+    assert len(after) == 2  # both gateways of the successor, once it no longer steers
+    assert not before & after
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+def test_a_bad_file_is_told_before_anything_starts(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text("models: []\n")
+    with pytest.raises(ConfigFileError, match=r"fleet\.yaml:1: models"):
+        wire.serve(path, takeover=False, say=print)
+
+
+def test_a_port_in_use_is_a_readable_error(tmp_path, listeners):
+    port = port_of(listeners())
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        f"gateway: {{listen: '127.0.0.1:{port}'}}\nadmin: {{listen: '127.0.0.1:0'}}\n"
+        "models: [{name: m, engine: vllm, endpoints: [http://127.0.0.1:1]}]\n"
+    )
+    result = CliRunner().invoke(serving.serve, ["-c", str(path)])
+    assert result.exit_code == 1
+    assert "is in use" in result.output
+
+
+STORY = {
+    "request_id": "req_1",
+    "asked_for": "m",
+    "replica": "m-2",
+    "status": 200,
+    "code": "",
+    "story": [
+        {"at_s": 0.0, "what": "arrived", "detail": ""},
+        {"at_s": 0.0123, "what": "dispatch", "detail": "m-2: least loaded"},
+    ],
+}
+
+
+@contextlib.contextmanager
+def admin_that_answers(status, body):
+    """An admin port that gives one answer, in a thread of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            client, _ = server.accept()
+            with client:
+                client.recv(65_536)
+                head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n\r\n"
+                client.sendall(head.encode() + body)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+def explain(url, *options):
+    return CliRunner().invoke(serving.explain, ["req_1", "--admin", url, *options])
+
+
+def test_explain_prints_a_story_as_a_table():
+    with admin_that_answers(200, json.dumps(STORY).encode()) as url:
+        result = explain(url)
+    assert result.exit_code == 0
+    assert "req_1: asked_for m, replica m-2, status 200" in result.output
+    assert "12.3 ms" in result.output
+    assert "m-2: least loaded" in result.output
+
+
+def test_explain_prints_json_when_asked():
+    with admin_that_answers(200, json.dumps(STORY).encode()) as url:
+        result = explain(url, "--json")
+    assert json.loads(result.output) == STORY
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [(404, b'{"error": "no gateway knows it"}', "no gateway knows it"), (500, b"oops", "500")],
+)
+def test_explain_says_why_there_is_no_story(status, body, told):
+    with admin_that_answers(status, body) as url:
+        result = explain(url)
+    assert result.exit_code == 1
+    assert told in result.output
+
+
+def test_explain_says_when_nobody_listens():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        result = explain(f"http://127.0.0.1:{sock.getsockname()[1]}")
+    assert result.exit_code == 1
+    assert "is 'holdfast serve' running?" in result.output
+
+
+# --- the real control process --------------------------------------------------------------------
+
+
+def test_the_control_process_serves_operators_and_ends_on_sigterm(tmp_path, listeners):
+    path = tmp_path / "fleet.yaml"
+    path.write_text("models: [{name: m, engine: vllm, endpoints: [http://127.0.0.1:1]}]\n")
+    admin = listeners()
+    code = (
+        "from holdfast import wire; from pathlib import Path\n"
+        f"wire.run_control(Path({str(path)!r}), Path({str(tmp_path)!r}), {admin[0].fileno()})"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], pass_fds=[admin[0].fileno()], stderr=subprocess.PIPE
+    )
+    try:
+        with connect(port_of(admin)) as client:
+            client.sendall(b"GET /status HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            answer = client.makefile("rb").read()
+        assert b'"endpoint":"http://127.0.0.1:1"' in answer
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in errors.decode().splitlines()]
+    assert any(line["event"] == "warming" for line in lines)
+    assert Path(tmp_path / "state.frames").exists()
