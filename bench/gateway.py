@@ -36,6 +36,7 @@ from typing import Any, Final, TypeVar
 from rich.console import Console
 
 import gateway_peers as peers
+import gateway_processes as processes
 from gateway_load import Load, Tally, percentile
 from gateway_report import CHUNK, HOLDFAST, SIZES, Cost, Findings, Latency, Streams, show, verdicts
 from gateway_streams import allow_files, read_streams, unhurried
@@ -47,6 +48,7 @@ CONNECTIONS: Final = 32
 STREAM_CONNECTIONS: Final = 64  # × 200 chunks/s: about half of what Envoy can relay on one core
 LATENCY_RATE_MAX: Final = 8_000.0  # per second; above it the clients' core adds more than a gateway
 ONCE: Final = ("litellm",)  # so far from the others that one round, apart, tells it
+HOLD_S: Final = 5.0  # how long all streams are watched
 STREAM_PEERS: Final = ("envoy", "vllm-router", HOLDFAST)
 DISTURBED: Final = 0.15  # share of either core taken by others above which a part is repeated,
 TRIES: Final = 3  # so often; the least disturbed counts
@@ -60,7 +62,9 @@ Result = TypeVar("Result")
 class Meter:
     """CPU time of a gateway, and of everybody else on the two cores, between two marks."""
 
-    def __init__(self, site: peers.Site, running: peers.Running | None, ours: list[int]) -> None:
+    def __init__(
+        self, site: peers.Site, running: processes.Running | None, ours: list[int]
+    ) -> None:
         self._site = site
         self._running = running
         self._ours = ours  # clients and replicas
@@ -70,11 +74,11 @@ class Meter:
     def mark(self) -> None:
         """Note how things stand."""
         pids = self._running.pids() if self._running else []
-        self.memory_bytes = peers.memory_bytes(pids)
+        self.memory_bytes = processes.memory_bytes(pids)
         cores = (self._site.gateway_core, self._site.load_core)
-        busy = [peers.core_busy_seconds(core) for core in cores]
-        spent = peers.cpu_seconds(pids)
-        self._marks.append((monotonic(), spent, peers.cpu_seconds(self._ours), busy))
+        busy = [processes.core_busy_seconds(core) for core in cores]
+        spent = processes.cpu_seconds(pids)
+        self._marks.append((monotonic(), spent, processes.cpu_seconds(self._ours), busy))
 
     @property
     def elapsed_s(self) -> float:
@@ -91,7 +95,9 @@ class Meter:
         first, last = self._marks[0], self._marks[-1]
         load = sum(last[2].values()) - sum(first[2].values())
         gateway_core, load_core = (now - was for now, was in zip(last[3], first[3], strict=True))
-        foreign = max(gateway_core - sum(self.spent().values()), load_core - load)
+        foreign = load_core - load
+        if self._running is not None:
+            foreign = max(foreign, gateway_core - sum(self.spent().values()))
         return max(0.0, foreign / max(self.elapsed_s, 1e-9))
 
 
@@ -113,24 +119,24 @@ class Bench:
         self._replicas.end()
 
     @contextlib.contextmanager
-    def gateways(self, names: Sequence[str]) -> Iterator[list[peers.Running]]:
+    def gateways(self, names: Sequence[str]) -> Iterator[list[processes.Running]]:
         """Have them up; one that does not start is left out and named."""
-        running: list[peers.Running] = []
+        running: list[processes.Running] = []
         try:
             for name in names:
                 try:
                     running.append(peers.start(name, self.site))
-                except peers.PeerError as error:
+                except processes.PeerError as error:
                     self.findings.absent.append(str(error))
             yield running
         finally:
             for gateway in running:
                 gateway.end()
 
-    def _meter(self, running: peers.Running | None) -> Meter:
+    def _meter(self, running: processes.Running | None) -> Meter:
         return Meter(self.site, running, [os.getpid(), *self._replicas.pids()])
 
-    def cost(self, running: peers.Running, job: str) -> None:
+    def cost(self, running: processes.Running, job: str) -> None:
         """One job, once."""
         meter = self._meter(running)
         if job == CHUNK:
@@ -147,7 +153,7 @@ class Bench:
             f"{cost.failed} failed {cost.problem}"
         )
 
-    def latency(self, running: peers.Running) -> None:
+    def latency(self, running: processes.Running) -> None:
         """At half of its own saturation, beside the replicas themselves."""
         rounds = self.findings.costs[running.name]["0.3"]
         rate = min(LATENCY_RATE_MAX, max(cost.per_second for cost in rounds) / 2)
@@ -176,7 +182,7 @@ class Bench:
             f"at {rate:,.0f}/s"
         )
 
-    def streams(self, name: str | None, number: int, hold_s: float) -> None:
+    def streams(self, name: str | None, number: int) -> None:
         """So many streams at once, through a gateway started for it or from the replicas."""
 
         def once() -> tuple[float, Streams]:
@@ -185,17 +191,17 @@ class Bench:
                 if running is not None:
                     stack.callback(running.end)
                 meter = self._meter(running)
-                before = peers.memory_bytes(running.pids()) if running else 0
+                before = processes.memory_bytes(running.pids()) if running else 0
                 stack.enter_context(unhurried(self._replicas.pids()))
                 ports = (running.port,) if running else self.site.replicas
-                seen = read_streams(ports, number, hold_s, meter.mark)
+                seen = read_streams(ports, number, HOLD_S, meter.mark)
             memory_kb = (meter.memory_bytes - before) / number / 1024
             share = sum(meter.spent().values()) / meter.elapsed_s
             return meter.others(), Streams(seen, memory_kb, share, meter.others())
 
         try:
             found = self._least_disturbed(once)
-        except peers.PeerError as error:
+        except processes.PeerError as error:
             self.findings.absent.append(str(error))
             return
         if name is None:
@@ -232,7 +238,9 @@ def _cost(tally: Tally, meter: Meter, units: int) -> Cost:
     )
 
 
-def run(bench: Bench, names: Sequence[str], rounds: int, streams: int, hold_s: float) -> None:
+def run(
+    bench: Bench, names: Sequence[str], rounds: int, streams: int, stream_peers: Sequence[str]
+) -> None:
     """All parts, for the gateways that are there."""
     together = [name for name in names if name not in ONCE]
     with bench.gateways(together) as running:
@@ -250,9 +258,9 @@ def run(bench: Bench, names: Sequence[str], rounds: int, streams: int, hold_s: f
             bench.latency(gateway)
     if not streams:
         return
-    bench.streams(None, streams, hold_s)
-    for name in (name for name in names if name in STREAM_PEERS):
-        bench.streams(name, streams, hold_s)
+    bench.streams(None, streams)
+    for name in (name for name in names if name in stream_peers):
+        bench.streams(name, streams)
 
 
 def _arguments() -> argparse.Namespace:
@@ -290,15 +298,14 @@ def main() -> int:
     complaints = peers.install() if arguments.install else []
     allow_files(16_384)
     os.sched_setaffinity(0, {cores[1]})
-    if arguments.urgent:
-        os.setpriority(os.PRIO_PROCESS, 0, -20)  # all that is started inherits it
     began = monotonic()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
+    urgency = processes.urgent() if arguments.urgent else contextlib.nullcontext()
+    with urgency, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as scratch:
         ports = (peers.free_port(), peers.free_port())
         site = peers.Site(Path(scratch), ports, cores[0], cores[1], arguments.holdfast.absolute())
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         there = [name for name in wanted if peers.PEERS[name].program(site) is not None]
-        seconds = arguments.seconds or (2.0 if quick else 3.0)
+        seconds = arguments.seconds or (1.5 if quick else 3.0)
         bench = Bench(site, seconds, 1 if quick else TRIES, console.print)
         bench.findings.absent += [
             f"{name} is not installed" for name in wanted if name not in there
@@ -306,7 +313,8 @@ def main() -> int:
         bench.findings.absent += complaints
         try:
             rounds = arguments.rounds or (1 if quick else 3)
-            run(bench, there, rounds, arguments.streams, 4.0 if quick else 6.0)
+            stream_peers = (HOLDFAST,) if quick else STREAM_PEERS
+            run(bench, there, rounds, arguments.streams, stream_peers)
         finally:
             bench.close()
     findings = bench.findings

@@ -9,21 +9,20 @@ Everything is one process tree on one core. Peers come from ``~/.cache/holdfast-
 gateway was rejected: it hides CPU time of the network from the process it belongs to.
 """
 
-import contextlib
 import http.client
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gateway_processes import PeerError, Running, on_core
 from gateway_replica import HOST, MODEL, PATH, Questions
 
 CACHE: Final = Path.home() / ".cache" / "holdfast-peers"
@@ -37,14 +36,7 @@ LITELLM_SURROUNDINGS: Final = {
     "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # nobody checks keys here
 }
 START_S: Final = 90.0  # LiteLLM imports for half a minute on a busy machine
-END_S: Final = 6.0  # from SIGTERM to SIGKILL; above the default grace of a drain
-TICKS: Final = os.sysconf("SC_CLK_TCK")
 JSON: Final = {"content-type": "application/json"}
-PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-class PeerError(Exception):
-    """A gateway did not start; the text says what it printed."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,98 +63,7 @@ def free_port() -> int:
         return port
 
 
-# --- processes ------------------------------------------------------------------------------------
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text(encoding="ascii").split():
-                found += tree(int(child))
-    except (FileNotFoundError, ProcessLookupError):
-        return found  # it ended while we looked
-    return found
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on; none when it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return text.rpartition(")")[2].split()
-
-
-def cpu_seconds(pids: list[int]) -> dict[int, float]:
-    """User and system time of each."""
-    stats = {pid: _stat(pid) for pid in pids}
-    return {
-        pid: (int(fields[11]) + int(fields[12])) / TICKS for pid, fields in stats.items() if fields
-    }
-
-
-def core_busy_seconds(core: int) -> float:
-    """How long a core was not idle since the machine started."""
-    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
-        name, *fields = line.split()
-        if name == f"cpu{core}":
-            busy = [int(field) for field in fields[:8]]
-            return (sum(busy) - busy[3] - busy[4]) / TICKS  # less idle and waiting for a disk
-    raise PeerError(f"/proc/stat does not know core {core}")
-
-
-def memory_bytes(pids: list[int]) -> int:
-    """Resident memory of all together; pages they share count once for each."""
-    return sum(int(fields[21]) * PAGE for fields in map(_stat, pids) if fields)
-
-
-class Running:
-    """One gateway, or the replicas, until ended."""
-
-    def __init__(self, name: str, port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-        self.name = name
-        self.port = port
-        self._process = process
-        self._log = log
-
-    def pids(self) -> list[int]:
-        """Its whole tree, now."""
-        return tree(self._process.pid)
-
-    def last_words(self) -> str:
-        """The end of what it printed, for an error message."""
-        text = self._log.read_text(encoding="utf-8", errors="replace")
-        return text[-1_500:].strip() or "nothing"
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended by itself."""
-        return self._process.poll() is not None
-
-    def end(self) -> None:
-        """End it and everything it started, each by its pid."""
-        below = self.pids()
-        self._process.terminate()
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for pid in below[1:]:
-            with contextlib.suppress(ProcessLookupError):  # gone with its parent, as it should
-                os.kill(pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def on_core(core: int, otherwise: int) -> Iterator[None]:
-    """Children started inside inherit this core, and so does every thread of theirs."""
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, {otherwise})
+# --- starting -------------------------------------------------------------------------------------
 
 
 def launch(name: str, port: int, command: list[str], site: Site, core: int) -> Running:
@@ -485,14 +386,9 @@ def install() -> list[str]:
 
 __all__ = [
     "PEERS",
-    "PeerError",
-    "Running",
     "Site",
-    "core_busy_seconds",
-    "cpu_seconds",
     "free_port",
     "install",
-    "memory_bytes",
     "start",
     "start_replicas",
 ]

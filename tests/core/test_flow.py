@@ -17,6 +17,7 @@ from holdfast.core.hedge import HedgeConfig
 from holdfast.core.lane import LaneConfig
 from holdfast.core.messages import (
     Abort,
+    Answered,
     Arrived,
     ClientGone,
     Dispatch,
@@ -1316,6 +1317,31 @@ def test_a_learned_wait_for_whole_answers_follows_how_long_they_may_grow():
     answers = gateway.flow.lanes["m"].answers
     assert answers.first_token(10, None, gateway.now) == nanos(PATIENT.answer_floor_s)
     assert answers.first_token(4_000, None, gateway.now) > nanos(100.0)
+
+
+def test_an_answer_in_one_piece_is_content_and_end_at_once():
+    gateway = Gateway()
+    only(gateway.arrive(whole=True), Dispatch)
+    finish = only(gateway.after(0.2).tell(Answered("q1", 0, 7)), Finish)
+    assert (finish.status, finish.replica_id) == (200, "r1")
+    assert gateway.flow.lanes["m"].pool.inflight == 0
+    assert gateway.candidate("r1").successes == 1
+    assert gateway.candidate("r1").tokens == 7
+    assert gateway.tell(Answered("q1", 0, 7)) == []
+    assert gateway.flow.lives == {}
+
+
+def test_a_whole_answer_of_a_hedge_calls_the_first_attempt_back():
+    gateway = Gateway(hedge=HEDGING)
+    for number in range(30):
+        only(gateway.arrive(f"w{number}", whole=True), Dispatch)
+        gateway.after(0.1).tell(Answered(f"w{number}", 0, 1))
+    only(gateway.arrive("late", whole=True), Dispatch)
+    hedged = [a for a in gateway.wait(12.0) if isinstance(a, Dispatch)]
+    assert len(hedged) == 1
+    abort, finish = gateway.tell(Answered("late", 1, 1))
+    assert (abort.attempt, abort.kind) == (0, Kind.SUPERSEDED)
+    assert finish.status == 200
 
 
 # --- leases --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
     Arrived ─► quota ─► model (degrade) ─► replica, or the queue ─► Dispatch
     FirstContent ─► content may be shown; rivals are aborted
     Ended ─► answer, retry, continue elsewhere, or an honest error ─► Finish
+    Answered ─► both at once, for an answer in one piece
     Tick ─► every deadline, backoff, hedge and queue expiry
 
 A driver executes the actions and reports what happened; it never chooses. The simulator and the
@@ -15,63 +16,41 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.core.admission.quota import Quota
-from holdfast.core.breaker import BreakerChange
-from holdfast.core.desk import Desk
 from holdfast.core.failure import MEANINGS, Kind, Outcome
 from holdfast.core.flow_config import FlowConfig
-from holdfast.core.hedge import Hedger
 from holdfast.core.lane import Lane
-from holdfast.core.lanes import Lanes
 from holdfast.core.life import Attempt, Life, Phase, Step
 from holdfast.core.messages import (
-    Abort,
+    Answered,
     Arrived,
     ClientGone,
-    Dispatch,
     Ended,
     FirstContent,
     FlowAction,
     FlowEvent,
     Leased,
     LoadReported,
-    Report,
     RequestId,
     Silent,
     Summary,
     Tick,
     ViewChanged,
 )
-from holdfast.core.retry import Retry, RetryBudget
+from holdfast.core.moves import Moves
 from holdfast.core.types import SECOND, nanos
-from holdfast.core.wheel import Wheel
 
 _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
 
 
-class Flow:
+class Flow(Moves):
     """All requests of one gateway. ``handle`` is its only mutator."""
 
     def __init__(self, config: FlowConfig, streams: Callable[[str], Random]) -> None:
-        self._config = config
-        stale = nanos(config.view_stale_s)
-        weights = config.tenant_weights
-        self._book = Lanes(config.lane, config.lanes, weights, stale, streams)
-        self._lanes = self._book.by_model
-        self._budget = RetryBudget(config.retry)
-        self._retry = Retry(config.retry, self._budget, streams("retry"))
-        self._hedger = Hedger(config.hedge)
-        self._hedging = config.hedge.enabled and config.retry.attempts > 1  # a hedge is an attempt
-        self._metered = bool(config.quotas)
-        self._wheel: Wheel[Life] = Wheel()
-        self._desk = Desk(config, streams, self._wheel)
-        self._lives = self._desk.lives
+        super().__init__(config, streams)
         self._summary_every = nanos(config.summary_s)
         self._summary_at = 0
         self._handlers: dict[type, Callable[[Any, int], list[FlowAction]]] = {
-            Arrived: self._on_arrived,
-            FirstContent: self._on_first_content,
-            Ended: self._on_ended,
             Silent: self._on_silent,
             ClientGone: self._on_client_gone,
             ViewChanged: self._on_view_changed,
@@ -96,13 +75,15 @@ class Flow:
 
     def handle(self, event: FlowEvent, now: int) -> list[FlowAction]:
         """Take one event; return the work it causes, in order."""
-        # The three of every request go past the table: direct calls compile to direct calls.
+        # Those of every request go past the table: direct calls compile to direct calls.
+        if isinstance(event, Arrived):
+            return self._on_arrived(event, now)
+        if isinstance(event, Answered):
+            return self._on_answered(event, now)
         if isinstance(event, FirstContent):
             return self._on_first_content(event, now)
         if isinstance(event, Ended):
             return self._on_ended(event, now)
-        if isinstance(event, Arrived):
-            return self._on_arrived(event, now)
         return self._handlers[type(event)](event, now)
 
     # --- arrival ---------------------------------------------------------------------------------
@@ -127,82 +108,6 @@ class Flow:
                 return [dispatch]
         return self._enqueue(life, lane, now)
 
-    def _enqueue(self, life: Life, lane: Lane, now: int) -> list[FlowAction]:
-        offer = lane.queue.offer(life.request, now, ready=lane.pool.ready(now))
-        actions: list[FlowAction] = []
-        for dropped, shed in offer.dropped:
-            actions.append(self._desk.shed(self._lives[dropped.id], shed, now))
-        if offer.shed is not None:
-            actions.append(self._desk.shed(life, offer.shed, now))
-        else:
-            life.step(Step.ENQUEUE)
-            life.due = life.deadline  # the queue itself keeps the shorter wait
-            self._wheel.file(life)
-            life.story.append((now, "queued", lane.model))
-        return actions
-
-    # --- dispatch --------------------------------------------------------------------------------
-
-    def _dispatch(
-        self, life: Life, lane: Lane, now: int, excluded: tuple[str, ...] = ()
-    ) -> Dispatch | None:
-        """Send one attempt to the replica that routing chooses; ``None`` if nobody has room."""
-        request = life.request
-        choice = lane.pool.choose(request, excluded, now, life.revision)
-        if choice is None:
-            return None
-        candidate, reason = choice
-        attempt = lane.open(life, candidate, now)
-        life.step(Step.DISPATCH)
-        life.story.append((now, reason, candidate.id))
-        due = attempt.first_due
-        if self._hedging and len(life.live) == 1:
-            due = self._plan_hedge(life, lane, due, now)
-        life.due = due if due < life.deadline else life.deadline
-        self._wheel.file(life)
-        return Dispatch(
-            request,
-            life.model,
-            attempt.number,
-            candidate.id,
-            reason,
-            lane.deadlines.between_tokens(now),
-            life.shown_tokens,
-        )
-
-    def _plan_hedge(self, life: Life, lane: Lane, due: int, now: int) -> int:
-        life.hedge_at = 0
-        request = life.request
-        if not request.hedgeable or life.shown_tokens or life.made:
-            return due
-        hedge = self._config.hedge
-        expected = lane.waits(request).first_token_quantile(
-            request.size, hedge.quantile, hedge.samples_min
-        )
-        delay = self._hedger.delay(expected)
-        if delay is None:
-            return due
-        life.hedge_at = now + delay
-        return min(due, life.hedge_at)
-
-    def _serve_queue(self, lane: Lane, now: int, actions: list[FlowAction]) -> None:
-        """Give freed room to those who wait, in the queue's order."""
-        queue = lane.queue
-        while queue.held and lane.pool.has_room(now):
-            request = queue.pop(now)
-            if request is None:
-                break
-            life = self._lives[request.id]
-            dispatch = self._dispatch(life, lane, now, life.tried)
-            if dispatch is None and life.tried:  # the others are full: one it has tried must do
-                dispatch = self._dispatch(life, lane, now)
-            if dispatch is None:
-                # Only one bound to a revision or to regions finds nobody where others find room.
-                full = "no replica that may serve it has room"
-                actions.append(self._desk.fail(life, Kind.OVERLOADED, full, now))
-            else:
-                actions.append(dispatch)
-
     # --- news of attempts ------------------------------------------------------------------------
 
     def _on_first_content(self, event: FirstContent, now: int) -> list[FlowAction]:
@@ -216,11 +121,7 @@ class Flow:
         if change is not None:
             actions.append(self._report(lane, attempt, change))
         if len(life.live) > 1:
-            rivals = [other for other in life.live if other is not attempt]
-            lane.overtaken(
-                life, [rival for rival in rivals if rival.started < attempt.started], now
-            )
-            self._abort_all(life, lane, rivals, Kind.SUPERSEDED, actions, now)
+            self._outrun(life, lane, attempt, actions, now)
         life.step(Step.CONTENT)
         life.revision = attempt.candidate.revision
         life.hedge_at = 0
@@ -254,6 +155,29 @@ class Flow:
             actions.append(self._desk.finish(life, 200, "ok", "answered", now, candidate.id))
         else:
             self._after_failure(life, lane, attempt, kind, event.tokens, actions, now)
+        if lane.queue.held:
+            self._serve_queue(lane, now, actions)
+        return actions
+
+    def _on_answered(self, event: Answered, now: int) -> list[FlowAction]:
+        """A whole answer: its first content and its end in one."""
+        life = self._lives.get(event.request_id)
+        attempt = life.find(event.attempt) if life is not None else None
+        if life is None or attempt is None:
+            return []
+        lane = self._lanes[life.model]
+        candidate, tokens, request = attempt.candidate, event.tokens, life.request
+        actions: list[FlowAction] = []
+        change = lane.first_content(life, attempt, now)
+        closed = lane.close(life, attempt, _SUCCESS, None, now) or change
+        if closed is not None:
+            actions.append(self._report(lane, attempt, closed))
+        if life.live:
+            self._outrun(life, lane, attempt, actions, now)
+        candidate.tokens += tokens
+        life.shown_tokens += tokens
+        lane.queue.charge_output(request.tenant, tokens, request.priority)
+        actions.append(self._desk.finish(life, 200, "ok", "answered", now, candidate.id))
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return actions
@@ -293,91 +217,6 @@ class Flow:
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return True
-
-    def _called_back(self, life: Life, attempt: Attempt, kind: Kind, now: int) -> Abort:
-        life.story.append((now, kind.value, attempt.candidate.id))
-        return Abort(life.request.id, attempt.number, attempt.candidate.id, kind)
-
-    def _abort_all(
-        self,
-        life: Life,
-        lane: Lane,
-        attempts: list[Attempt],
-        kind: Kind,
-        actions: list[FlowAction],
-        now: int,
-    ) -> None:
-        """Call attempts back that nobody is to blame for."""
-        for attempt in list(attempts):
-            lane.close(life, attempt, _CANCELLED, kind, now)
-            actions.append(self._called_back(life, attempt, kind, now))
-
-    # --- after a failure -------------------------------------------------------------------------
-
-    def _after_failure(
-        self,
-        life: Life,
-        lane: Lane,
-        attempt: Attempt,
-        kind: Kind,
-        tokens: int,
-        actions: list[FlowAction],
-        now: int,
-    ) -> None:
-        """The attempt is closed and did not answer: continue, retry, or say so."""
-        life.story.append((now, "failed", kind.value))
-        if attempt.first_at:
-            life.shown_tokens += tokens or 1  # shown, though nobody counted: never start anew
-            actions.extend(self._continue(life, lane, kind, now))
-            return
-        if life.live:
-            self._file_next(life)  # its rival is still running, and keeps its deadlines
-            return
-        if life.shown_tokens:
-            actions.extend(self._continue(life, lane, kind, now))
-            return
-        decision = self._retry.decide(
-            kind,
-            attempts_made=life.made + 1,
-            free_used=life.free_used,
-            deadline=life.deadline,
-            now=now,
-        )
-        if not decision.allowed:
-            actions.append(self._desk.fail(life, kind, decision.reason, now))
-            return
-        if decision.free:
-            life.free_used = True
-        else:
-            life.made += 1
-        if decision.delay:
-            life.step(Step.BACK_OFF)
-            life.due = now + decision.delay
-            self._wheel.file(life)
-        else:
-            actions.extend(self._again(life, lane, now))
-
-    def _again(self, life: Life, lane: Lane, now: int) -> list[FlowAction]:
-        """Another attempt, elsewhere if possible, queued if nobody has room."""
-        dispatch = self._dispatch(life, lane, now, life.tried)
-        if dispatch is not None:
-            return [dispatch]
-        if life.revision is not None and not lane.pool.serves(life.revision, now):
-            gone = f"no replica of revision {life.revision} is left to continue it"
-            return [self._desk.fail(life, Kind.CUT, gone, now)]
-        return self._enqueue(life, lane, now)
-
-    def _continue(self, life: Life, lane: Lane, kind: Kind, now: int) -> list[FlowAction]:
-        """Content was shown: only a continuation on the same revision is honest."""
-        if not (life.request.continuable and MEANINGS[kind].continuable):
-            return [self._desk.fail(life, kind, "this answer cannot be continued", now)]
-        decision = self._retry.decide_continuation(
-            continuations_made=life.continued, deadline=life.deadline, now=now
-        )
-        if not decision.allowed:
-            return [self._desk.fail(life, kind, decision.reason, now)]
-        life.continued += 1
-        return self._again(life, lane, now)
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -421,14 +260,6 @@ class Flow:
                 more = lane.waits(request).first_token(request.size, waiting, now)
                 attempt.first_due = now + max(more, SECOND)
         self._file_next(life)
-
-    def _file_next(self, life: Life) -> None:
-        due = life.deadline
-        for attempt in life.live:
-            if not attempt.first_at:
-                due = min(due, attempt.first_due)
-        life.due = due
-        self._wheel.file(life)
 
     def _hedge(self, life: Life, lane: Lane, actions: list[FlowAction], now: int) -> None:
         decision = self._hedger.decide(now, lane.pool.utilisation(), len(lane.queue))
@@ -482,9 +313,6 @@ class Flow:
         self._budget.lease(event.retry)
         self._book.lease(event.trials, now)
         return []
-
-    def _report(self, lane: Lane, attempt: Attempt, change: BreakerChange) -> Report:
-        return Report(lane.model, attempt.candidate.id, change.after.value, change.reason)
 
     def snapshot(self, now: int) -> dict[str, object]:
         """Everything a dashboard or a bug report needs, as plain data."""

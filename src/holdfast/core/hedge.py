@@ -12,6 +12,8 @@ part of a late first token, cannot be taken back.
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.core.deadlines import Deadlines
+from holdfast.core.life import Life
 from holdfast.core.stats import RateWindow
 from holdfast.core.types import Decision, nanos, require
 
@@ -76,6 +78,21 @@ class Hedger:
         """A request arrived: the cap is a share of these."""
         if self._enabled:
             self._requests.add(now)
+
+    def plan(self, life: Life, waits: Deadlines, due: int, now: int) -> int:
+        """Note in ``life`` when to consider a hedge; the earlier of that and ``due``."""
+        life.hedge_at = 0
+        request = life.request
+        if not request.hedgeable or life.shown_tokens or life.made:
+            return due
+        config = self._config
+        delay = self.delay(
+            waits.first_token_quantile(request.size, config.quantile, config.samples_min)
+        )
+        if delay is None:
+            return due
+        life.hedge_at = now + delay
+        return min(due, life.hedge_at)
 
     def delay(self, expected: int | None) -> int | None:
         """When to consider a hedge, from the attempt's start; ``None``: plan none.

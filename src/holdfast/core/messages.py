@@ -70,6 +70,15 @@ class Ended:
 
 
 @dataclass(slots=True)
+class Answered:
+    """A complete, well-formed answer came in one piece: first content and end at once."""
+
+    request_id: RequestId
+    attempt: int
+    tokens: int = 0  # by the engine's usage
+
+
+@dataclass(slots=True)
 class Silent:
     """An attempt that had begun to answer emitted nothing for the time given at its dispatch."""
 
@@ -121,6 +130,7 @@ FlowEvent = (
     Arrived
     | FirstContent
     | Ended
+    | Answered
     | Silent
     | ClientGone
     | ViewChanged
@@ -340,6 +350,7 @@ FleetAction = RunCanary | Launch | Stop | Move | Publish | Notice
 
 __all__ = [
     "Abort",
+    "Answered",
     "Arrived",
     "CanaryResult",
     "ClientGone",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.core.detect.degenerate import DegenerateConfig, DegenerateDetector
 from holdfast.core.failure import Kind, kind_of_status
-from holdfast.core.messages import Dispatch, Ended, FirstContent
+from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent
 from holdfast.gateway.answers import MalformedAnswerError, read_answer
 from holdfast.gateway.contracts import Call
 from holdfast.gateway.targets import Target
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from holdfast.gateway.inquiry import Inquiry
 
 _ERROR_BYTES_MAX: Final = 65_536  # of an engine's error; only a message is taken from it
-_TAIL: Final = 128  # characters: as long as the detector gives a symbol
-_TAIL_LETTERS: Final = 8  # distinct ones; a sentence of that length has twenty
+_TAIL: Final = 60  # characters: every cycle of up to six, and many longer, fits into it evenly
 # Ours, not the client's: the gateway chose the path and the credentials, and the model's name.
 _OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
 
@@ -205,14 +204,16 @@ class WholeAttempt(Attempt):
             inquiry.doubted = True  # what a second replica says alike is the answer
             self.end(Kind.DEGENERATE)
             return
-        if not self.content():
-            return
         tokens = answer.completion_tokens
         if tokens is None:
             tokens = inquiry.estimate(answer.text)
         else:
             inquiry.learn(answer.prompt_tokens or 0, len(answer.text), tokens)
-        self.end(None, tokens)
+        self.over = True
+        del inquiry.attempts[self.number]
+        driver = inquiry.driver
+        driver.counters.attempt(self.target.replica_id, None)
+        driver.tell(inquiry.flow, Answered(inquiry.serial, self.number, tokens))
 
 
 class BytesAttempt(Attempt):
@@ -253,8 +254,8 @@ class BytesAttempt(Attempt):
 
 
 def _degenerate(text: str) -> bool:
-    """Whether an answer ends in one token for ever. Ordinary ends are told by their letters."""
-    if len(text) < _TAIL or len(set(text[-_TAIL:])) > _TAIL_LETTERS:
+    """Whether an answer ends in one token for ever. An ordinary end does not repeat itself."""
+    if text[-_TAIL:] != text[-2 * _TAIL : -_TAIL]:
         return False
     return DegenerateDetector(DegenerateConfig()).feed(text) is not None
 

@@ -27,7 +27,7 @@ import structlog
 from pydantic import ValidationError
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.core.messages import Leased
+from holdfast.core.messages import FleetView, Leased
 from holdfast.core.types import SECOND, ConfigError
 from holdfast.frames import (
     ConfigFrame,
@@ -85,8 +85,8 @@ class GatewayProcess:
         self._streams = Streams(os.urandom(16))
         self._epoch = 0
         self._file: FleetFile | None = None
-        self._view: ViewFrame | None = None
-        self._lease: LeaseFrame | None = None  # one that came before there was a driver
+        self._view: FleetView | None = None
+        self._lease: LeaseFrame | None = None  # the last one: a new flow has not heard it
         self._configured = asyncio.Event()
         self._stop = asyncio.Event()
         self._driver: Driver | None = None
@@ -148,13 +148,12 @@ class GatewayProcess:
         """Start without control, from what it last wrote."""
         try:
             raw = self._state_path.read_bytes()
-            frames = FrameReader().feed(raw)
+            for frame in FrameReader().feed(raw):
+                self._hear(frame)
         except (OSError, FrameError) as error:
-            _log.info("no control and no state yet", reason=type(error).__name__)
-            return
-        _log.warning("control does not answer; starting from its last state")
-        for frame in frames:
-            self._hear(frame)
+            _log.info("no control and no state that helps", reason=type(error).__name__)
+        if self._configured.is_set():
+            _log.warning("control does not answer; starting from its last state")
 
     def _build(self, loop: asyncio.AbstractEventLoop) -> tuple[FleetFile, Driver, Server]:
         file = self._file
@@ -173,9 +172,8 @@ class GatewayProcess:
         server = Server(driver, file.gateway.http, cors_origins=origins, loop=loop)
         self._driver, self._server = driver, server
         if self._view is not None:
-            driver.view(frame_to_view(self._view))
-        if self._lease is not None:
-            self._hear_serving(self._lease, driver)
+            driver.view(self._view)
+        self._lease_again(driver)
         return file, driver, server
 
     def _tick(self) -> None:
@@ -224,24 +222,29 @@ class GatewayProcess:
         if isinstance(frame, ConfigFrame):
             self._take_config(frame)
         elif isinstance(frame, ViewFrame):
-            self._view = frame
+            self._view = frame_to_view(frame)
             if driver is not None:
-                driver.view(frame_to_view(frame))
+                driver.view(self._view)
         elif isinstance(frame, DrainFrame):
             self._stop.set()
-        elif driver is not None:
-            self._hear_serving(frame, driver)
         elif isinstance(frame, LeaseFrame):
             self._lease = frame
+            self._lease_again(driver)
+        elif driver is not None:
+            self._hear_serving(frame, driver)
+
+    def _lease_again(self, driver: Driver | None) -> None:
+        """Tell the flow its part of what all gateways share; without one it would take it all."""
+        frame = self._lease
+        if driver is not None and frame is not None:
+            # One gateway alone needs nobody's leave to try a replica.
+            trials = None if frame.gateways <= 1 else frozenset(frame.trial)
+            driver.lease(Leased(frame.quota, frame.retry_share, trials))
 
     def _hear_serving(self, frame: Frame, driver: Driver) -> None:
         if isinstance(frame, LoadFrame):
             for load in frame_to_loads(frame):
                 driver.load(load)
-        elif isinstance(frame, LeaseFrame):
-            # One gateway alone needs nobody's leave to try a replica.
-            trials = None if frame.gateways <= 1 else frozenset(frame.trial)
-            driver.lease(Leased(frame.quota, frame.retry_share, trials))
         elif isinstance(frame, MoveFrame):
             driver.move(frame.replica_id)
         elif isinstance(frame, ExplainAsk):
@@ -264,6 +267,7 @@ class GatewayProcess:
                 settings = settings_of(file)
                 self._targets = targets_of(file, self._targets, loop, monotonic_ns)
                 self._driver.reconfigure(settings, self._targets)
+                self._lease_again(self._driver)
             else:
                 settings_of(file)
         except (ValidationError, ConfigError) as error:
