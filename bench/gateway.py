@@ -50,8 +50,8 @@ LATENCY_RATE_MAX: Final = 8_000.0  # per second; above it the clients' core adds
 ONCE: Final = ("litellm",)  # so far from the others that one round, apart, tells it
 HOLD_S: Final = 5.0  # how long all streams are watched
 STREAM_PEERS: Final = ("envoy", "vllm-router", HOLDFAST)
-DISTURBED: Final = 0.15  # share of either core taken by others above which a part is repeated,
-TRIES: Final = 3  # so often; the least disturbed counts
+DISTURBED: Final = 0.15  # share of either core that others took: above it a part is repeated,
+TRIES: Final = 2  # times at most; the less disturbed counts
 
 Result = TypeVar("Result")
 
@@ -305,8 +305,9 @@ def main() -> int:
         site = peers.Site(Path(scratch), ports, cores[0], cores[1], arguments.holdfast.absolute())
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         there = [name for name in wanted if peers.PEERS[name].program(site) is not None]
-        seconds = arguments.seconds or (1.5 if quick else 3.0)
-        bench = Bench(site, seconds, 1 if quick else TRIES, console.print)
+        seconds = arguments.seconds or (1.5 if quick else 2.5)
+        tries = 1 if quick or arguments.urgent else TRIES  # the urgent leave others what is idle
+        bench = Bench(site, seconds, tries, console.print)
         bench.findings.absent += [
             f"{name} is not installed" for name in wanted if name not in there
         ]

@@ -1,7 +1,7 @@
 """The clients of ``bench/gateway.py``: they load a gateway and verify every byte that comes back.
 
 Raw protocols on uvloop, which drive about 40,000 requests a second together with the replicas on
-one core. wrk was tried first: its C is cheaper, but it shows a body only to a Lua callback, and a
+one core. wrk was rejected: its C is cheaper, but it shows a body only to a Lua callback, and a
 gateway that mixes two answers up would have looked as good as one that does not. Here an answer
 counts only when its status is 2xx and all its bytes are those the replica sent for this very
 request. A gateway that parses answers and writes them anew (LiteLLM) is held to the same text

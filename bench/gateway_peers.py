@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gateway_processes import PeerError, Running, on_core
+from gateway_processes import PeerError, Running, hurry, on_core
 from gateway_replica import HOST, MODEL, PATH, Questions
 
 CACHE: Final = Path.home() / ".cache" / "holdfast-peers"
@@ -100,6 +100,8 @@ def start(name: str, site: Site) -> Running:
 def _once_answering(running: Running) -> Running:
     try:
         _wait_until_answering(running)
+        if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+            hurry(running.pids())  # some begin sessions of their own
     except BaseException:
         running.end()
         raise

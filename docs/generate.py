@@ -21,21 +21,23 @@ from dataclasses import is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import click
+import serving_tables
 from click.testing import CliRunner
-from scenario_keys import fields_table, first_paragraph, meaning_of, scenario_reference, table
+from config_keys import fields_table, meaning_of, reference, table
 from state_diagrams import machine, verdicts_table
 
 from holdfast.cli import main as command_line
+from holdfast.config.fleet_file import FleetFile
 from holdfast.core import breaker, degrade, drain, life, lifecycle
-from holdfast.core.admission import shed
-from holdfast.core.desk import ERROR_DEFAULT, ERRORS
 from holdfast.core.failure import MEANINGS, Kind
 from holdfast.core.faults import FaultKind
 from holdfast.core.routing import POLICIES
 from holdfast.core.types import State
+from holdfast.engines import capabilities_table
+from holdfast.sim.scenario import Scenario
 
 DOCS: Final = Path(__file__).resolve().parent
 ROOT: Final = DOCS.parent
@@ -47,7 +49,11 @@ BLOCK: Final = re.compile(
     re.DOTALL,
 )
 
-PARTS: Final = ("core", "config", "sim", "ui", "cli")  # folders of the package, lowest first
+# Folders of the package, lowest first.
+PARTS: Final = (
+    *("core", "config", "engines", "gateway", "control", "sim"),
+    *("standin", "ui", "wire", "cli"),
+)
 
 # Commands whose output a page shows, by the name of their block.
 OUTPUTS: Final = {
@@ -76,28 +82,6 @@ def kinds_table() -> str:
         where = "" if meaning.failure_class is None else meaning.failure_class.value
         rows.append((f"`{kind.value}`", meaning_of(Kind, kind.name), meaning.outcome, again, where))
     return table(("kind", "what was seen", "outcome", "try again?", "class"), rows)
-
-
-def errors_table() -> str:
-    """What a client is told, with the reason that stands beside each status in the source."""
-    default_status, default_code = ERROR_DEFAULT
-    by_answer: dict[tuple[int, str], list[str]] = {}
-    for kind, answer in ERRORS.items():
-        by_answer.setdefault(answer, []).append(f"`{kind.value}`")
-    rows = [(str(s), f"`{c}`", ", ".join(kinds)) for (s, c), kinds in by_answer.items()]
-    rows.append((str(default_status), f"`{default_code}`", "any other failure"))
-    for refuse in shed.__all__:
-        built = getattr(shed, refuse)
-        if inspect.isfunction(built) and built.__annotations__.get("return") is shed.Shed:
-            called = built(
-                **{n: _sample(p) for n, p in inspect.signature(built).parameters.items()}
-            )
-            rows.append((str(called.status), f"`{called.code}`", first_paragraph(built)))
-    return table(("status", "code", "when"), rows)
-
-
-def _sample(parameter: inspect.Parameter) -> Any:
-    return "" if parameter.annotation is str else 1
 
 
 def routing_reference() -> str:
@@ -177,7 +161,8 @@ def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[
     yield words
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
-            yield from _commands(child, (*words, name))
+            if not child.hidden:
+                yield from _commands(child, (*words, name))
 
 
 def output(line: str, shown: str = "") -> str:
@@ -233,10 +218,20 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "request": lambda: machine(life.TRANSITIONS, life.Phase.NEW),
     "drain": lambda: machine(drain.TRANSITIONS, drain.DrainPhase.SERVING),
     "ladder": lambda: machine(degrade.TRANSITIONS, degrade.Level.STEADY),
-    "scenario": scenario_reference,
+    "scenario": partial(reference, Scenario),
+    "fleet": partial(reference, FleetFile),
     "faults": faults_table,
     "kinds": kinds_table,
-    "errors": errors_table,
+    "errors": serving_tables.client_errors_table,
+    "refusals": serving_tables.refusals_table,
+    "headers": serving_tables.headers_table,
+    "paths": serving_tables.paths_table,
+    "removed members": serving_tables.removed_members,
+    "admin": serving_tables.admin_table,
+    "metrics": serving_tables.metrics_table,
+    "fixed": serving_tables.fixed_settings,
+    "stand-in faults": serving_tables.stand_in_faults_table,
+    "engines": lambda: capabilities_table().strip(),
     "routing": routing_reference,
     "help": helps,
     "rejected": rejected,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from scenario_keys import table
+from config_keys import table
 
 from holdfast.core import health, lifecycle
 

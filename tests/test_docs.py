@@ -12,6 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from holdfast.cli import main
+from holdfast.config import FleetFile, load
+from holdfast.gateway.errors import FINISHES
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import prepare, read_scenario
 
@@ -28,9 +30,16 @@ FOLDER = re.compile(r"`((?:tests|docs|examples|bench|src)/[\w./-]*)`")
 SLOW = re.compile(r"#\s*takes (?:(?:half )?an? (?:minute|hour)|(?:a few|some) (?:seconds|minutes))")
 
 # What a reader is asked to make, or what stands for any file.
-NOT_HERE = {"mine.yaml", "bad.yaml", "SCENARIO.yaml"}
+NOT_HERE = {"mine.yaml", "bad.yaml", "SCENARIO.yaml", "fleet.yaml"}
 
 MINIMAL = {"name": "minimal", "models": [{"workload": {"rate": 5}}]}
+MINIMAL_FLEET = {
+    "models": [{"name": "m", "engine": "vllm", "endpoints": ["http://127.0.0.1:9501"]}]
+}
+SERVING = sorted((ROOT / "examples" / "serving").glob("*.yaml"))
+
+# Pages whose snippets are of fleet files; on the front page both kinds may stand.
+FLEET_PAGES = {"docs/serving.md", "docs/operating.md", "docs/reference/fleet.md"}
 
 
 def text_of(name: str) -> str:
@@ -61,14 +70,25 @@ def anchors(page: Path) -> set[str]:
     }
 
 
+def is_of_a_fleet(name: str, body: str) -> bool:
+    return name in FLEET_PAGES or "endpoints:" in body
+
+
 COMMANDS = sorted({(name, line) for name in NAMES for line in command_lines(name)})
 SNIPPETS = [(name, body) for name in NAMES for body in fences(name, "yaml")]
+FLEETS = [snippet for snippet in SNIPPETS if is_of_a_fleet(*snippet)]
+SCENARIOS = [snippet for snippet in SNIPPETS if not is_of_a_fleet(*snippet)]
+SCRIPTS = sorted(
+    {line for name in NAMES for line in fences(name, "sh") if line.startswith("python bench/")}
+)
 
 
 def test_there_is_something_to_look_at():
     assert "docs/concepts.md" in NAMES
     assert COMMANDS
-    assert SNIPPETS
+    assert FLEETS
+    assert SCENARIOS
+    assert SCRIPTS
 
 
 def test_generated_blocks_are_up_to_date():
@@ -108,6 +128,7 @@ def test_every_file_that_is_named_exists(name):
     text = text_of(name)
     for said in {*PATH.findall(text), *FOLDER.findall(text)} - NOT_HERE:
         places = (ROOT / said, PACKAGE / said, PACKAGE / "core" / said, ROOT / "examples" / said)
+        places += (ROOT / "examples" / "serving" / said,)
         assert any(place.exists() for place in places), f"{name} names {said}"
 
 
@@ -135,7 +156,13 @@ def test_every_command_parses(name, line):
 
 
 PLANS = sorted({line for _, line in COMMANDS if line.startswith("holdfast plan ")})
-FILES = sorted({word for _, line in COMMANDS for word in line.split() if word.endswith(".yaml")})
+
+
+def files_of(command: str) -> list[str]:
+    """The config files that such commands name."""
+    lines = [line for _, line in COMMANDS if line.startswith(f"holdfast {command} ")]
+    words = {word for line in lines for word in line.split() if word.endswith(".yaml")}
+    return sorted(words - NOT_HERE)
 
 
 @pytest.mark.parametrize("line", PLANS)
@@ -145,11 +172,36 @@ def test_every_plan_works(line):
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file not in NOT_HERE])
+@pytest.mark.parametrize("file", files_of("simulate"))
 def test_every_scenario_that_a_command_names_can_be_run(file):
     """They are run, shorter, by the tests of the examples; here it is enough that they are read."""
     assert file.startswith("examples/")
     assert prepare(read_scenario(ROOT / file), 1).variants
+
+
+@pytest.mark.parametrize("file", files_of("serve"))
+def test_every_fleet_that_a_command_names_is_one_of_the_examples(file):
+    assert ROOT / file in SERVING
+
+
+@pytest.mark.parametrize("path", SERVING, ids=lambda path: path.name)
+def test_every_example_of_a_fleet_loads_and_says_what_it_is(path):
+    assert load(path, FleetFile).replicas()
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("path", SERVING, ids=lambda path: path.name)
+def test_every_command_in_an_example_of_a_fleet_parses(path):
+    said = re.findall(r"^#   (holdfast .*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    for line in said:
+        test_every_command_parses(path.name, line)
+
+
+@pytest.mark.parametrize("line", SCRIPTS)
+def test_every_script_and_its_options_exist(line):
+    _, script, *options = shlex.split(line)
+    source = text_of(script)
+    assert all(f'"{option}"' in source for option in options)
 
 
 def test_whoever_must_wait_is_told_so():
@@ -159,7 +211,7 @@ def test_whoever_must_wait_is_told_so():
     assert all(SLOW.search(line) for line in slow)
 
 
-@pytest.mark.parametrize(("name", "body"), SNIPPETS)
+@pytest.mark.parametrize(("name", "body"), SCENARIOS)
 def test_every_snippet_of_a_scenario_loads(name, body, tmp_path):
     """A part of a file is completed with the smallest scenario first."""
     part = yaml.safe_load(body)
@@ -167,6 +219,41 @@ def test_every_snippet_of_a_scenario_loads(name, body, tmp_path):
     path = tmp_path / "snippet.yaml"
     path.write_text(body if "name" in part and "models" in part else yaml.safe_dump(whole))
     assert prepare(read_scenario(path), 1).variants
+
+
+@pytest.mark.parametrize(("name", "body"), FLEETS)
+def test_every_snippet_of_a_fleet_loads(name, body, tmp_path):
+    """A part of a file is completed with the smallest fleet first."""
+    part = yaml.safe_load(body)
+    path = tmp_path / "snippet.yaml"
+    path.write_text(body if "models" in part else yaml.safe_dump({**MINIMAL_FLEET, **part}))
+    assert load(path, FleetFile).replicas()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_snippet_of_python_compiles(name):
+    for body in fences(name, "python"):
+        compile(body, name, "exec")
+
+
+def test_every_code_of_the_flow_is_in_the_table_of_errors():
+    """The generator knows them from the core; this is the gateway's own list."""
+    told = set(
+        re.findall(r"^\| \d+ \| `\w+` \| `(\w+)` \|", text_of("docs/reference/failures.md"), re.M)
+    )
+    assert set(FINISHES) - {"client_gone"} <= told
+
+
+@pytest.mark.parametrize("hidden", ["control-process", "gateway-process"])
+def test_commands_for_our_own_processes_are_not_documented(hidden):
+    assert hidden in main.commands
+    assert hidden not in text_of("docs/reference/cli.md")
+
+
+@pytest.mark.parametrize("place", ["What it costs", "What faults do to clients"])
+def test_measured_tables_name_the_command_that_makes_them(place):
+    after = text_of("docs/serving.md").partition(f"## {place}\n")[2].partition("\n## ")[0]
+    assert "python bench/" in after
 
 
 def test_every_figure_of_the_json_is_explained(tmp_path):

@@ -323,7 +323,7 @@ def test_prompts_answers_and_keys_are_kept_nowhere(live, caplog):
                 assert planted not in str(caught.value)
         stories = [
             gateway.driver.stories.tell(name.decode())
-            for name in (*gateway.driver.stories._kept, *gateway.driver.stories._errors)
+            for name in (*gateway.driver.stories._plain, *gateway.driver.stories._unusual)
         ]
         said = expected_text("m", asked, 12).split()[0]
         kept = json.dumps([stories, gateway.driver.counters.read(), str(gateway.news)])

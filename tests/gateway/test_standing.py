@@ -28,11 +28,11 @@ class Probe:
 def flow():
     """A flow that knows of one model with one replica in the given state."""
 
-    def make(state=State.READY):
+    def make(state=State.READY, share=1.0):
         model = {"name": "org/m", "engine": "vllm", "endpoints": ["http://127.0.0.1:9501"]}
         file = FleetFile.from_json(orjson.dumps({"models": [model]}))
         made = Flow(file.flow_config(), Random)
-        views = tuple(ReplicaView(one.replica, state, 1.0) for one in file.replicas())
+        views = tuple(ReplicaView(one.replica, state, share) for one in file.replicas())
         made.handle(ViewChanged(FleetView(1, views)), NOW)
         return made
 
@@ -76,7 +76,7 @@ def test_who_drains_is_alive_and_not_ready(standing, flow):
 
 
 def test_a_gateway_without_any_replica_is_ready_and_the_model_is_not(standing, flow):
-    down = flow(State.DRAINING)
+    down = flow(State.DRAINING, share=0.0)
     assert ask(standing, down, b"/readyz") == (200, b"ready\n")
     assert ask(standing, down, b"/readyz/org/m") == (503, b"no replica may be chosen\n")
 

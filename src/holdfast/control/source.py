@@ -19,7 +19,7 @@ from holdfast.config.fleet_file import FleetFile
 
 _Signature = tuple[int, int, int] | None
 
-_FIXED: Final = ("gateway.listen", "gateway.workers", "gateway.tls", "admin.listen")
+_FIXED: Final = ("gateway.listen", "gateway.workers", "gateway.tls", "admin.listen", "admin.token")
 _FIX: Final = "undo it, or start 'holdfast serve --takeover' with it and then stop this one"
 
 

@@ -385,7 +385,10 @@ _READERS: Final[dict[str, Callable[[bytes], Answer]]] = {
 def read_answer(body: bytes, kind: AnswerKind) -> Answer:
     """Read a whole answer. Raises only ``MalformedAnswerError``."""
     try:
-        return _READERS[kind](body)
+        answer = _READERS[kind](body)
+        if not body.isascii():
+            body.decode()  # members that were skipped reach the client too
+        return answer  # noqa: TRY300 - one handler for whatever is wrong with the body
     except (ValueError, RecursionError):  # msgspec's errors, bytes that are not UTF-8, our own
         error = _error_of(body)
     if error is None:

@@ -125,6 +125,8 @@ def read_chat_chunk(payload: bytes) -> Chunk:
     """``read_chunk`` for a caller that chose once per stream."""
     try:
         chat = _decode_chat(payload)
+        if not payload.isascii():
+            payload.decode()  # members that were skipped reach the client too
     except (ValueError, RecursionError):  # msgspec's errors, and bytes that are not UTF-8
         raise MalformedStreamError("a payload is not a chat chunk") from None
     choices = chat.choices
@@ -192,6 +194,8 @@ def read_text_chunk(payload: bytes) -> Chunk:
     """``read_chunk`` of completions for a caller that chose once per stream."""
     try:
         plain = _decode_text(payload)
+        if not payload.isascii():
+            payload.decode()  # as above
     except (ValueError, RecursionError):  # as above
         raise MalformedStreamError("a payload is not a completions chunk") from None
     choices, usage = plain.choices, plain.usage

@@ -318,9 +318,9 @@ class Seam:
         if chunk.error or (chunk.choices and self.finished):
             return []  # an error is for whoever reads the stream to judge
         text = self._join(chunk.text)
-        if chunk.finished or chunk.beyond_text:
+        if chunk.finish_reason is not None or chunk.beyond_text:
             text += self._release()
-        ends = chunk.finished > 0 or self.stopped
+        ends = chunk.finish_reason is not None or self.stopped
         if chunk.choices and not (text or ends or chunk.beyond_text):
             return []
         try:

@@ -10,11 +10,10 @@ from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish
-from holdfast.core.types import SECOND
+from holdfast.core.types import MILLISECOND, SECOND
 
 SERIES_MAX: Final = 4_096  # distinct names with labels; further ones are counted as overflow
-_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0)
-_BOUNDS: Final = tuple(round(bound * SECOND) for bound in _BOUNDS_S)
+_BOUNDS_MS: Final = (10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 600_000)
 
 
 class Counters:
@@ -39,8 +38,8 @@ class Counters:
         self._finished[key] = self._finished.get(key, 0) + 1
         buckets = self._durations.get(finish.model)
         if buckets is None:
-            buckets = self._durations[finish.model] = [0] * (len(_BOUNDS) + 2)
-        buckets[bisect_left(_BOUNDS, took)] += 1
+            buckets = self._durations[finish.model] = [0] * (len(_BOUNDS_MS) + 2)
+        buckets[bisect_left(_BOUNDS_MS, took / MILLISECOND)] += 1
         buckets[-1] += took
         if finish.continued:
             self.add(f'continuations_total{{model="{finish.model}"}}', finish.continued)
@@ -72,9 +71,10 @@ class Counters:
             told[f'requests_total{{model="{model}",status="{status}"}}'] = count
         for model, buckets in self._durations.items():
             total = 0
-            for bound, count in zip((*_BOUNDS_S, "+Inf"), buckets, strict=False):
+            ends = [str(bound / 1_000) for bound in _BOUNDS_MS]
+            for end, count in zip([*ends, "+Inf"], buckets, strict=False):
                 total += count
-                told[f'request_seconds_bucket{{model="{model}",le="{bound}"}}'] = total
+                told[f'request_seconds_bucket{{model="{model}",le="{end}"}}'] = total
             told[f'request_seconds_count{{model="{model}"}}'] = total
             told[f'request_seconds_sum{{model="{model}"}}'] = buckets[-1] / SECOND
         return told

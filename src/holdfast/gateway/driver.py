@@ -213,10 +213,10 @@ class Driver:
 
     def _do(self, actions: list[FlowAction]) -> None:
         for action in actions:
-            if isinstance(action, Dispatch):
-                self._inquiries[action.request.id].dispatch(action)
-            elif isinstance(action, Finish):
+            if isinstance(action, Finish):
                 self._inquiries.pop(action.request_id).finish(action)
+            elif isinstance(action, Dispatch):
+                self._inquiries[action.request.id].dispatch(action)
             elif isinstance(action, Abort):
                 self._inquiries[action.request_id].abort(action)
             else:
@@ -343,7 +343,7 @@ class Driver:
         """A request is over."""
         now = self.now_ns()
         self.counters.finished(finish, now - inquiry.request.arrived)
-        self.stories.add(inquiry, finish)
+        self.stories.add(inquiry, finish, now)
 
     def saw_escalation(self, inquiry: Inquiry, check: str) -> None:
         """A cheap answer failed a check."""

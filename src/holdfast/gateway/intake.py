@@ -175,7 +175,8 @@ class Intake:
             exchange.expects = True
         if self._cors is not None:
             exchange.lines += self._cors.lines(headers.get(b"origin"))
-            exchange.direct = exchange.direct or self._cors.preflight(method, headers) or None
+            if exchange.direct is None:
+                exchange.direct = self._cors.preflight(method, headers) or None
         if len(self.arrived) > PIPELINED_MAX:
             self._refuse(http.PIPELINED)
         if parser.should_upgrade():

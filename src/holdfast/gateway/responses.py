@@ -40,6 +40,8 @@ def read_response_event(payload: bytes) -> ResponseEvent:
     """Read one payload. Raises only ``MalformedStreamError``."""
     try:
         event = _decode(payload)
+        if not payload.isascii():
+            payload.decode()  # members that were skipped reach the client too
     except (ValueError, RecursionError):
         raise MalformedStreamError("a payload is not an event of a response") from None
     finished = event.type in _ENDS

@@ -362,6 +362,11 @@ class Server:
         """The factory for ``loop.create_server``."""
         return ClientConnection(self)
 
+    def reconfigure(self, config: HttpConfig, cors_origins: tuple[str, ...]) -> None:
+        """Follow a new config: limits of time at once, the others on new connections."""
+        self.config = config
+        self.cors = http.Cors(cors_origins)
+
     def sweep(self, now_ns: int) -> None:
         """Enforce every limit of time. To be called a few times a second."""
         config = self.config

@@ -89,11 +89,13 @@ def targets_of(
         token = os.environ.get(deployed.api_key_env) if deployed.api_key_env else None
         headers = b"authorization: Bearer %b\r\n" % token.encode() if token else b""
         endpoint = Endpoint(deployed.url)
+        how = file.gateway.upstream
         before = known.get(replica.id)
-        if before is not None and before.endpoint == endpoint:
+        same = before is not None and before.endpoint == endpoint and before.upstream.config == how
+        if before is not None and same:
             upstream = before.upstream
         else:
-            upstream = Upstream(endpoint, file.gateway.upstream, loop, now_ns=now_ns)
+            upstream = Upstream(endpoint, how, loop, now_ns=now_ns)
         targets[replica.id] = Target(
             replica.id,
             replica.model,

@@ -23,6 +23,15 @@ class MalformedStreamError(ValueError):
     """The bytes are not the protocol. Its text never quotes them: they may be an answer."""
 
 
+def framed(payload: bytes, name: bytes = b"") -> bytes:
+    """An event as bytes. A payload is JSON: lines of it may be joined by blanks, and so one is."""
+    if 10 in payload:
+        payload = payload.replace(b"\n", b" ")
+    if name:
+        return b"event: %b\ndata: %b\n\n" % (name, payload)
+    return b"data: %b\n\n" % payload
+
+
 class EventSplitter:
     """One stream's events. Feeding it piece by piece or at once gives the same events."""
 
@@ -161,4 +170,4 @@ class EventSplitter:
         return MalformedStreamError(why)
 
 
-__all__ = ["EventSplitter", "MalformedStreamError"]
+__all__ = ["EventSplitter", "MalformedStreamError", "framed"]

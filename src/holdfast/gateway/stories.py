@@ -1,7 +1,9 @@
 """The stories of recent requests, for ``holdfast explain``: what happened and why, no text.
 
-A ring: the latest few thousand are kept, the oldest goes when one comes. Errors are kept apart, or
-a minute of ordinary traffic would wash away the one request that somebody will ask about.
+A ring: the latest few thousand are kept, the oldest goes when one comes. What somebody will ask
+about is kept apart and always: errors, retries, hedges, continuations, waits in the queue. Of
+answers at the first attempt a bounded number per second is kept; under high load all of them would
+be a memory of less than a second and cost as much as the rest of the bookkeeping.
 """
 
 from collections import OrderedDict
@@ -13,41 +15,59 @@ from holdfast.core.types import SECOND
 if TYPE_CHECKING:
     from holdfast.gateway.inquiry import Inquiry
 
-_KEPT_MAX: Final = 4_096  # about a kilobyte each
-_ERRORS_MAX: Final = 1_024
+_PLAIN_MAX: Final = 4_096  # about a kilobyte each
+_UNUSUAL_MAX: Final = 4_096
+_PLAIN_PER_S: Final = 64  # a minute of them fills the ring
+_PLAIN_STEPS: Final = 2  # chosen and answered
 
 
 class Stories:
     """Finished requests by id."""
 
-    __slots__ = ("_errors", "_kept")
+    __slots__ = ("_plain", "_plain_left", "_second", "_unusual")
 
     def __init__(self) -> None:
         # Ordered: taking the oldest out of a plain dict reads over all that left before it.
-        self._kept: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
-        self._errors: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
+        self._plain: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
+        self._unusual: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
+        self._second = 0
+        self._plain_left = 0  # that may still be kept in this second
 
-    def add(self, inquiry: "Inquiry", finish: Finish) -> None:
+    def add(self, inquiry: "Inquiry", finish: Finish, now: int) -> None:
         """Keep one; a request that escalated keeps its last story and tells of the first."""
-        kept = self._kept if finish.status == 200 else self._errors
+        story = finish.story
+        kept, most = self._unusual, _UNUSUAL_MAX
+        earlier = None
+        if inquiry.escalated:
+            earlier = self._plain.pop(inquiry.request_id, None)
+            earlier = self._unusual.pop(inquiry.request_id, earlier)
+        elif finish.status == 200 and len(story) <= _PLAIN_STEPS:
+            second = now // SECOND
+            if second != self._second:
+                self._second, self._plain_left = second, _PLAIN_PER_S
+            if not self._plain_left:
+                return
+            self._plain_left -= 1
+            kept, most = self._plain, _PLAIN_MAX
         request = inquiry.request
-        earlier = self._kept.pop(inquiry.request_id, None) if inquiry.escalated else None
-        story = finish.story if earlier is None else [*earlier[-1], *finish.story]
+        arrived = request.arrived
+        if earlier is not None:
+            arrived, story = earlier[2], [*earlier[-1], *story]
         kept[inquiry.request_id] = (
             inquiry.ask.model,
             request.tenant,
-            request.arrived if earlier is None else earlier[2],
+            arrived,
             inquiry.ask.stream,
             finish,
             story,
         )
-        if len(kept) > (_KEPT_MAX if finish.status == 200 else _ERRORS_MAX):
+        if len(kept) > most:
             kept.popitem(last=False)
 
     def tell(self, request_id: str) -> dict[str, Any] | None:
         """One story as plain data; times in seconds since its arrival."""
         key = request_id.encode()
-        kept = self._kept.get(key) or self._errors.get(key)
+        kept = self._plain.get(key) or self._unusual.get(key)
         if kept is None:
             return None
         asked, tenant, arrived, streamed, finish, story = kept
@@ -70,7 +90,7 @@ class Stories:
         }
 
     def __len__(self) -> int:
-        return len(self._kept) + len(self._errors)
+        return len(self._plain) + len(self._unusual)
 
 
 __all__ = ["Stories"]

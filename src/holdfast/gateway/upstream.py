@@ -37,7 +37,6 @@ class Upstream:
         "_addresses",
         "_busy",
         "_closed",
-        "_config",
         "_connect_ns",
         "_endpoint",
         "_idle",
@@ -47,6 +46,7 @@ class Upstream:
         "_opening",
         "_static",
         "_tls",
+        "config",
     )
 
     def __init__(
@@ -59,7 +59,7 @@ class Upstream:
         now_ns: Callable[[], int],
     ) -> None:
         self._endpoint = endpoint
-        self._config = config
+        self.config = config
         self._loop = loop
         self._now_ns = now_ns
         self._tls: ssl.SSLContext | None = None
@@ -113,7 +113,7 @@ class Upstream:
                 break
             late.append(connection)
         for connection in late:  # callers may open others when they hear of it
-            connection.fail(Kind.CONNECT_TIMEOUT, f"no connection in {self._config.connect_s} s")
+            connection.fail(Kind.CONNECT_TIMEOUT, f"no connection in {self.config.connect_s} s")
         idle_before = now_ns - self._idle_ns
         old = 0
         for connection in self._idle:
@@ -148,7 +148,7 @@ class Upstream:
         self._busy.discard(connection)
         if not keep:
             self._opening.pop(connection, None)
-        elif self._closed or len(self._idle) >= self._config.idle_max:
+        elif self._closed or len(self._idle) >= self.config.idle_max:
             connection.shut()
         else:
             connection.since = self._now_ns()
@@ -162,7 +162,7 @@ class Upstream:
     # --- opening ----------------------------------------------------------------------------------
 
     def _open(self) -> Connection:
-        connection = Connection(self, self._config.header_bytes_max)
+        connection = Connection(self, self.config.header_bytes_max)
         connection.since = self._now_ns()
         connection.opening = self._loop.create_task(self._connect(connection))
         self._opening[connection] = None
@@ -180,7 +180,7 @@ class Upstream:
                     self._endpoint.port,
                     ssl=tls,
                     server_hostname=self._endpoint.host if tls else None,
-                    ssl_shutdown_timeout=self._config.connect_s if tls else None,
+                    ssl_shutdown_timeout=self.config.connect_s if tls else None,
                 )
             except OSError as error:
                 kind, detail = _meaning(error, tls=tls is not None)

@@ -1,4 +1,4 @@
-"""What the code says about each key of a scenario file: type, default, and the words beside it."""
+"""What the code says about each key of a config file: type, default, and the words beside it."""
 
 # ruff: noqa: INP001 - beside the script that uses it, not in a package
 
@@ -11,9 +11,11 @@ import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
+from key_words import SAID_HERE
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -22,75 +24,6 @@ from holdfast.core.types import Replica
 from holdfast.sim import scenario
 
 RATES: Final = ("_per_s", "_gb_s")  # ends of names that end in _s and are no durations
-
-# What a field means where neither a comment beside it nor its description says so.
-SAID_HERE: Final = {
-    "ModelSection.name": "the model's name; its replicas are called name-0, name-1, …",
-    "ModelSection.revision": "of the model; failover never crosses it",
-    "ModelSection.zones": "zones, over which the replicas are dealt out in turn",
-    "ModelSection.region": "where all of them are",
-    "ModelSection.engine": "how fast one replica is",
-    "ModelSection.workload": "who asks for this model; left out: nobody does",
-    "FaultSection.target": "a replica, a zone for `zone_loss`, or `*` for all",
-    "FaultSection.at": "when it begins, from the start of the run",
-    "FaultSection.until": "when it ends; left out: it is never repaired",
-    "RandomFaultsSection.rate_per_replica_hour": "faults per replica and hour",
-    "RandomFaultsSection.shortest": "the shortest fault",
-    "RandomFaultsSection.longest": "the longest fault",
-    "RandomFaultsSection.affected_share_max": "of the replicas may suffer at one time",
-    "VariantSection.name": "the heading of its row",
-    "VariantSection.flow": "instead of the scenario's; not merged with it",
-    "VariantSection.fleet": "instead of the scenario's; not merged with it",
-    "VariantSection.canaries": "false: nobody checks answers in this variant",
-    "Scenario.name": "printed above the result",
-    "Scenario.description": "one line below the name",
-    "Scenario.duration": "how long requests arrive; the run ends when the last has its answer",
-    "Scenario.models": "what is served, by how many, to whom",
-    "Scenario.loading": "how long a cold start takes",
-    "Scenario.slo": "what was promised to a request",
-    "Scenario.flow": "the policies of a request's life",
-    "Scenario.fleet": "the policies of a fleet's life",
-    "Scenario.canaries": "false: nobody checks answers; a new replica is then never admitted",
-    "Scenario.warm": "true: all replicas are up and admitted at the start",
-    "Scenario.poll": "how often each engine's own load is read; 0: never",
-    "Scenario.faults": "what goes wrong",
-    "Scenario.random_faults": "and what the seed draws in addition",
-    "Scenario.variants": "the same run under other policies, side by side",
-    "Workload.prompt": "tokens of a prompt",
-    "Workload.output": "tokens of an answer",
-    "Workload.tenants": "who sends the requests",
-    "Tenant.name": "the tenant's name, for quotas and weights",
-    "Tenant.share": "of the arrivals, relative to the other tenants'",
-    "Slo.first_token_s": "from arrival to the first token",
-    "Slo.per_token_s": "mean time between two tokens of an answer",
-    "Slo.latency_s": "from arrival to the last token",
-    "FlowConfig.lanes": "by model, where one differs; not merged with `lane`",
-    "FlowConfig.retry": "trying again elsewhere",
-    "FlowConfig.hedge": "a second attempt while the first still runs",
-    "FlowConfig.degrade": "ladders of models",
-    "FlowConfig.tenant_weights": "by tenant; a tenant without one weighs 1",
-    "LaneConfig.routing": "the policy that chooses a replica: see [routing](routing.md)",
-    "LaneConfig.routing_options": "its settings, by name",
-    "LaneConfig.queue": "waiting for room",
-    "LaneConfig.deadlines": "how long to wait",
-    "LaneConfig.breaker": "when to stop sending",
-    "LaneConfig.limit": "requests at once, learned where slots are not declared",
-    "LaneConfig.failover": "which replicas are near, and which may stand in",
-    "LimitConfig.enabled": "false: only declared slots bound a replica",
-    "FailoverConfig.cross_region": "false: another region never helps out",
-    "FailoverConfig.revision_gate": "false: any revision may answer",
-    "FleetConfig.health": "how much proof, how often, how fast",
-    "FleetConfig.ejection": "how much of a pool may be out on suspicion",
-    "FleetConfig.drain": "how long a replica may take to leave",
-    "FaultKind.CRASH": "the process dies and stays down",
-    "Kind.CONNECT_TIMEOUT": "nobody answered the connection attempt",
-    "Kind.FIRST_TOKEN_TIMEOUT": "no first token within the learned deadline",
-    "Kind.BETWEEN_TOKENS_TIMEOUT": "a stream fell silent for too long",
-    "Kind.OUT_OF_MEMORY": "the kernel or the engine ran out of memory",
-    "Kind.EXITED": "the process ended",
-    "Kind.LOAD_STALLED": "a start that was not ready in time",
-    "Kind.CLIENT_GONE": "the client closed its connection",
-}
 
 # Sections whose fields are explained at the core type they build.
 EXPLAINED_BY: Final[dict[type, type]] = {
@@ -127,8 +60,10 @@ def comments_beside(owner: type) -> dict[str, str]:
 def meaning_of(owner: type, name: str, description: str = "") -> str:
     """What a field means: said here, beside it, or in its description. One of them must say it."""
     explained = EXPLAINED_BY.get(owner, owner)
+    place = f"{owner.__name__}.{name}"
     said = (
-        SAID_HERE.get(f"{owner.__name__}.{name}")
+        SAID_HERE.get(f"{owner.__module__.rpartition('.')[2]}.{place}")
+        or SAID_HERE.get(place)
         or comments_beside(owner).get(name)
         or comments_beside(explained).get(name)
         or description
@@ -170,7 +105,7 @@ def keys_of(owner: type) -> Iterator[Key]:
             default = MISSING if info.is_required() else default
             timed = any(isinstance(mark, BeforeValidator) for mark in _marks(info))
             said = meaning_of(owner, name, _description(info))
-            yield Key(name, info.annotation, timed, default, said)
+            yield Key(info.alias or name, info.annotation, timed, default, said)
         return
     hints = get_type_hints(owner)
     for field in fields(owner):  # type: ignore[arg-type]
@@ -233,6 +168,7 @@ _PLAIN: Final[dict[Any, str]] = {
     float: "number",
     bool: "true or false",
     str: "text",
+    Path: "path",
     Any: "any",
 }
 
@@ -244,6 +180,8 @@ def default_words(key: Key) -> str:
         return "required"
     if value is None:
         return "none"
+    if isinstance(value, BaseModel):
+        return "as there"
     if is_dataclass(value) and not isinstance(value, type):
         changed = _changes(value)
         return f"`{{{changed}}}`" if changed else "as there"
@@ -301,9 +239,9 @@ def fields_table(owner: type, places: Mapping[type, str]) -> str:
     return table(("key", "type", "default", "what it is, or why"), rows)
 
 
-def scenario_reference() -> str:
-    """Every section of a scenario file, outermost first, each once."""
-    places: dict[type, str] = {scenario.Scenario: "top level"}
+def reference(root: type) -> str:
+    """Every section of a file, outermost first, each once."""
+    places: dict[type, str] = {root: "top level"}
     order: list[type] = []
 
     def visit(owner: type, path: str) -> None:
@@ -314,11 +252,12 @@ def scenario_reference() -> str:
                     places[inner] = f"{path}{key.name}{_many(key.hint)}"
                     visit(inner, f"{places[inner]}.")
 
-    visit(scenario.Scenario, "")
+    visit(root, "")
     parts = []
     for owner in order:
-        heading = f"### `{places[owner]}`" if owner is not scenario.Scenario else "### Top level"
-        parts.append(f"{heading}\n\n{first_paragraph(owner)}\n\n{fields_table(owner, places)}")
+        heading = f"### `{places[owner]}`" if owner is not root else "### Top level"
+        about = _in_the_words_of_a_file(first_paragraph(owner))
+        parts.append(f"{heading}\n\n{about}\n\n{fields_table(owner, places)}")
     return "\n\n".join(parts)
 
 

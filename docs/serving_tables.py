@@ -1,0 +1,366 @@
+"""What clients and operators of a gateway meet, taken from the code that does it.
+
+Names come from running the code or from reading its syntax; what each means is said here. A name
+without a meaning, or a meaning without a name, ends the generation: neither can go stale unseen.
+"""
+
+# ruff: noqa: INP001 - beside the script that uses it, not in a package
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import msgspec
+from config_keys import first_paragraph, meaning_of, table
+from starlette.routing import Route as AdminRoute
+
+import holdfast.gateway
+from holdfast.config.fleet_file import AdminSection
+from holdfast.control import source
+from holdfast.control.admin import build_admin
+from holdfast.control.metrics import Totals
+from holdfast.control.process import Control
+from holdfast.core.admission import shed
+from holdfast.core.desk import ERROR_DEFAULT, ERRORS
+from holdfast.core.failure import Kind
+from holdfast.core.faults import REPLICA_KINDS, FaultKind
+from holdfast.core.messages import Finish
+from holdfast.gateway import errors, http, jsontext, routes
+from holdfast.gateway.counters import SERIES_MAX, Counters
+from holdfast.gateway.process import GatewayProcess
+from holdfast.standin.faults import SocketKind
+
+_GATEWAY: Final = Path(holdfast.gateway.__path__[0])
+
+
+def _complete(what: str, found: Iterable[str], said: Iterable[str]) -> None:
+    """Refuse a table that misses a name of the code, or has one that the code lacks."""
+    here, there = set(said), set(found)
+    if there - here:
+        raise SystemExit(f"{what} without a meaning: {', '.join(sorted(there - here))}")
+    if here - there:
+        raise SystemExit(f"{what} that the code does not know: {', '.join(sorted(here - there))}")
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+# Errors that are raised before the flow sees a request, by code.
+_EARLY: Final = {
+    "invalid_api_key": "no key, two different ones, or one that is not known",
+    "invalid_form": "a form that is not read the same way by everybody",
+    "invalid_json": "the body is not JSON, not UTF-8, not an object, or nested too deeply",
+    "invalid_value": "a member of the wrong type or beyond its limit; `param` names it",
+    "method_not_allowed": "the path exists; `allow` says for which method",
+    "missing_required_parameter": "a member is missing; `param` names it",
+    "model_not_found": "no such model, or not for this tenant: the two look the same",
+    "no_ready_replica": "the model is declared and nothing serves it yet",
+    "unknown_url": "nothing is at this path",
+    "unsupported_media_type": "a body that is neither JSON nor, for audio, a form",
+}
+
+
+def client_errors_table() -> str:
+    """Every error in OpenAI's shape: status, type, code, when, and what the client is told."""
+    when: dict[tuple[int, str], list[str]] = {}
+    for status, code, said in (*_early(), *_shed(), *_failures()):
+        when.setdefault((status, code), []).append(said)
+    rows = [_error_row(status, code, "; ".join(said)) for (status, code), said in when.items()]
+    rows.sort(key=lambda row: (row[0], row[2]))
+    return table(("status", "type", "code", "when", "come back?"), rows)
+
+
+def _early() -> Iterator[tuple[int, str, str]]:
+    raised = dict(_raised())
+    _complete("error codes", raised, _EARLY)
+    for code, status in raised.items():
+        yield status, code, _EARLY[code]
+
+
+def _raised() -> Iterator[tuple[str, int]]:
+    """Codes that some module of the gateway writes down, with their status."""
+    for path in sorted(_GATEWAY.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            given = {str(number): value for number, value in enumerate(node.args)}
+            given |= {word.arg or "": word.value for word in node.keywords}
+            if node.func.id == "invalid":
+                yield _text(given.get("2") or given.get("code")) or "invalid_value", 400
+            elif node.func.id == "ApiError":
+                status, code = given.get("0"), _text(given.get("2"))
+                if isinstance(status, ast.Constant) and code:
+                    yield code, int(str(status.value))
+
+
+def _text(node: ast.expr | None) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else ""
+
+
+def _shed() -> Iterator[tuple[int, str, str]]:
+    for name in shed.__all__:
+        built = getattr(shed, name)
+        if inspect.isfunction(built) and built.__annotations__.get("return") is shed.Shed:
+            parameters = inspect.signature(built).parameters.values()
+            called = built(*("" if p.annotation is str else 1 for p in parameters))
+            yield called.status, called.code, _sentence(first_paragraph(built))
+
+
+def _sentence(text: str) -> str:
+    """The gist of a docstring's sentence, as a part of one."""
+    gist = text.partition(";")[0].rstrip(".")
+    return f"{gist[0].lower()}{gist[1:]}"
+
+
+def _failures() -> Iterator[tuple[int, str, str]]:
+    by_answer: dict[tuple[int, str], list[str]] = {}
+    for kind, answer in ERRORS.items():
+        by_answer.setdefault(answer, []).append(f"`{kind.value}`")
+    for (status, code), kinds in by_answer.items():
+        if status != 499:  # nobody is there to be told
+            yield status, code, f"an attempt ended in {', '.join(kinds)}"
+    yield *ERROR_DEFAULT, "an attempt failed in any other way"
+
+
+def _error_row(status: int, code: str, when: str) -> tuple[str, ...]:
+    error = errors.from_code(status, code, "", 1.0)
+    lines = errors.error_headers(error)
+    again = "the client's own policy"
+    if b"x-should-retry: true" in lines:
+        again = "yes, after `retry-after`"
+    elif b"x-should-retry: false" in lines:
+        again = "no"
+    return str(status), f"`{error.type}`", f"`{code}`", when, again
+
+
+def refusals_table() -> str:
+    """What a connection is told that cannot be understood, or not be served."""
+    rows = []
+    for refusal in sorted(http.REFUSALS, key=lambda one: one.status):
+        kind = msgspec.json.decode(refusal.body)["error"]["type"]
+        rows.append((str(refusal.status), f"`{kind}`", f"`{refusal.code}`", refusal.message))
+    return table(("status", "type", "code", "message"), rows)
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+_HEADERS: Final = {
+    "x-request-id": "on every answer but those in the next table: the id for `holdfast explain`, "
+    "and `error.request_id` in an error",
+    "x-holdfast-replica": "the replica that answered, or began to; not on errors",
+    "x-holdfast-attempts": "how many attempts it took so far; more than 1: a retry, a hedge or a "
+    "continuation",
+    "x-holdfast-degraded": "a lower rung of a ladder answered: the name of that model",
+    "x-holdfast-continued": "how often the answer was continued elsewhere; only where the whole "
+    "answer was known before the headers went out, otherwise the stream's last chunk says it",
+    "x-holdfast-model": "the model that a virtual name led to",
+    "x-ratelimit-limit-requests": "what this gateway's part of the quota holds at most",
+    "x-ratelimit-remaining-requests": "what is left of it here",
+    "x-ratelimit-reset-requests": "how long until it is full again, such as `6m0s` or `12ms`",
+    "x-ratelimit-limit-tokens": "the same in tokens",
+    "x-ratelimit-remaining-tokens": "the same in tokens",
+    "x-ratelimit-reset-tokens": "the same in tokens",
+    "retry-after": "on 429 and 503: whole seconds, rounded up, at least 1",
+    "retry-after-ms": "the same in milliseconds; OpenAI's SDKs read it first",
+    "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408; OpenAI's SDKs obey it "
+    "before anything else",
+}
+_HEADER: Final = re.compile(r"\b(x-(?:request|holdfast|should)-[a-z]+|retry-after(?:-ms)?)\b")
+
+
+def headers_table() -> str:
+    """The response headers that are ours."""
+    found: set[str] = set()
+    for path in _GATEWAY.glob("*.py"):
+        found.update(_HEADER.findall(path.read_text(encoding="utf-8")))
+    numbers = {f"{what}_{kind}": 1.0 for kind in ("requests", "tokens") for what in _LIMITS}
+    numbers |= {f"reset_{kind}_s": 1.0 for kind in ("requests", "tokens")}
+    lines = errors.rate_limit_headers(numbers).decode().split("\r\n")
+    found.update(line.partition(":")[0] for line in lines if line)
+    _complete("response headers", found, _HEADERS)
+    return table(
+        ("header", "what it says"), [(f"`{name}`", said) for name, said in _HEADERS.items()]
+    )
+
+
+_LIMITS: Final = ("limit", "remaining")
+
+# --- paths ----------------------------------------------------------------------------------------
+
+_PROBES: Final = (
+    ("`/livez`", "GET", "the process turns; no key is asked for"),
+    ("`/readyz`", "GET", "it accepts, has a fleet view and is not draining: 200, else 503"),
+    ("`/readyz/{model}`", "GET", "a replica of this model may be chosen: 200, else 503"),
+)
+
+
+def paths_table() -> str:
+    """What can be asked of the data port."""
+    rows = []
+    for path, route in routes.ROUTES.items():
+        rows.append((f"`{path.decode()}`", route.method.decode(), _about(route)))
+    for example in (b"/v1/models/m", b"/v2/models/m/infer"):
+        method = b"GET" if example.startswith(b"/v1") else b"POST"
+        route = routes.find(method, example)
+        shown = example.decode().replace("/m", "/{model}").replace("{model}odels", "models")
+        rows.append((f"`{shown}`", method.decode(), _about(route)))
+    return table(("path", "method", "what it is"), [*rows, *_PROBES])
+
+
+def _about(route: routes.Route) -> str:
+    if route.lists_models:
+        one = route.api is routes.Api.MODEL
+        return "one model, if this key may use it" if one else "the models that this key may use"
+    said = {routes.BodyKind.JSON: "JSON", routes.BodyKind.MULTIPART: "a form with a file"}
+    streams = "; may be streamed" if route.streams else ""
+    model = "; the model is in the path" if route.model_in is routes.ModelIn.PATH else ""
+    return f"{said[route.body]}{streams}{model}"
+
+
+def removed_members() -> str:
+    """Members of a request that no engine gets to see."""
+    names = [f"`{name}`" for name in sorted(jsontext._UNWANTED)]  # noqa: SLF001 - said nowhere else
+    begins = [f"`{begin}…`" for begin in jsontext._UNWANTED_PREFIXES]  # noqa: SLF001 - as above
+    return f"{', '.join(names)}; and all that begin with {', '.join(begins)}"
+
+
+_ADMIN: Final = {
+    "/livez": "the control process turns; never asks for the token",
+    "/readyz": "some gateway accepts clients: 200, else 503 with the reason",
+    "/readyz/{model:path}": "a replica of this model is ready: 200, else 503",
+    "/metrics": "all figures as Prometheus text, those of all gateways added up",
+    "/status": "JSON: config epoch and problems, gateways, replicas with state and reason, panic",
+    "/events": "JSON: the last 1,000 notices of the fleet, the oldest first",
+    "/explain/{request_id:path}": "JSON: the story of a recent request; 404 if nobody remembers it",
+    "/reload": "reads the fleet file again: 200 if it runs now, 422 with the problems if not",
+}
+
+
+def admin_table() -> str:
+    """What can be asked of the operators' port."""
+    nobody: Any = SimpleNamespace()
+    app = build_admin(nobody, AdminSection())
+    found = {one.path: one.methods or set() for one in app.routes if isinstance(one, AdminRoute)}
+    _complete("admin paths", found, _ADMIN)
+    rows = []
+    for path, methods in found.items():
+        shown = path.replace(":path", "")
+        rows.append((f"`{shown}`", ", ".join(sorted(methods - {"HEAD"})), _ADMIN[path]))
+    return table(("path", "method", "what it says"), rows)
+
+
+def fixed_settings() -> str:
+    """The settings that a reload refuses to change."""
+    return "\n".join(f"- `{name}`" for name in source._FIXED)  # noqa: SLF001 - said nowhere else
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+_METRICS: Final = {
+    "requests_total": "requests that ended, by the model that served them and the status",
+    "request_seconds": "from arrival to the end of the answer",
+    "attempts_total": "attempts that ended, by replica and kind: `ok`, or a kind of "
+    "[failure](failures.md)",
+    "extra_attempts_total": "attempts beyond the first that were not continuations",
+    "continuations_total": "answers that went on elsewhere",
+    "escalations_total": "cheap answers that failed a check, by virtual name and check",
+    "refused_total": "requests refused before they were admitted, by status and code",
+    "connection_refusals_total": "connections turned away or given up, by reason",
+    "series_overflow_total": "counts that found no room for their own series",
+    "requests_in_flight": "requests under way, of all gateways",
+    "connections_open": "client connections, of all gateways",
+    "gateway_ready": "1: this gateway accepts requests",
+    "gateway_epoch": "the config that this gateway runs",
+    "gateways": "gateway processes that are connected",
+    "config_epoch": "the config that control runs; grows with each accepted file",
+    "config_refused_total": "files that were refused",
+    "replicas": "replicas by model and state",
+    "replica_share": "how much of its weight a replica gets: 0 none, 1 all",
+    "replica_inflight": "requests on it, of all gateways",
+    "metrics_series_left_out": "series beyond what control keeps",
+}
+_TYPE: Final = re.compile(r"^# TYPE holdfast_(\w+) (\w+)$", re.MULTILINE)
+_LABEL: Final = re.compile(r'(\w+)="')
+
+
+def metrics_table() -> str:
+    """Every metric, from a scrape of a control that was told one of each."""
+    text = _scrape()
+    kinds = dict(_TYPE.findall(text))
+    _complete("metrics", kinds, _METRICS)
+    rows = []
+    for name, said in _METRICS.items():
+        sample = re.search(rf"^holdfast_{name}(?:_bucket)?(\{{.*?\}})? ", text, re.MULTILINE)
+        labels = _LABEL.findall(sample[1] or "") if sample else []
+        shown = ", ".join(f"`{label}`" for label in labels if label != "le")
+        rows.append((f"`holdfast_{name}`", kinds[name], shown, said))
+    return table(("metric", "type", "labels", "what it is"), rows)
+
+
+def _scrape() -> str:
+    """What control would answer to Prometheus, of a gateway that saw one of each."""
+    told = _told_by_a_gateway()
+    gateway = SimpleNamespace(
+        counters=told.counters, gauges=told.gauges, name="gateway-0", ready=True, epoch=1
+    )
+    replica = {"id": "m-1", "model": "m", "state": "ready", "share": 1.0, "inflight": 0}
+    control: Any = SimpleNamespace(
+        _hub=SimpleNamespace(gateways={gateway.name: gateway}),
+        _totals=Totals(),
+        _source=SimpleNamespace(refused=0, epoch=1),
+        loop=SimpleNamespace(replicas=lambda: [replica]),
+    )
+    return Control.metrics(control)
+
+
+def _told_by_a_gateway() -> Any:
+    counters = Counters()
+    counters.attempt("m-1", Kind.RESET)
+    counters.finished(Finish(1, 200, "ok", "", attempts=3, continued=1, model="m"), 1)
+    counters.refused(400, "invalid_json")
+    counters.escalated("auto", "length")
+    while len(counters.values) < SERIES_MAX:  # one more than there is room for
+        counters.add(f"filler_{len(counters.values)}")
+    counters.add("one_too_many")
+    for name in [name for name in counters.values if name.startswith("filler_")]:
+        del counters.values[name]
+    frames: list[Any] = []
+    standing = SimpleNamespace(ready=lambda: (True, "ready"))
+    driver: Any = SimpleNamespace(
+        counters=counters,
+        busy=0,
+        standing=standing,
+        trials=lambda _now: ([], []),
+        take_demand=dict,
+    )
+    server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0)
+    process: Any = SimpleNamespace(_counters_at=0, _link=SimpleNamespace(send=frames.append))
+    GatewayProcess._tell_stats(process, driver, server, 1)  # noqa: SLF001 - the names are there
+    return frames[0]
+
+
+# --- stand-ins ------------------------------------------------------------------------------------
+
+
+def stand_in_faults_table() -> str:
+    """What can be wrong with a stand-in."""
+    kinds: list[tuple[type, FaultKind | SocketKind]] = [(FaultKind, kind) for kind in REPLICA_KINDS]
+    kinds += [(SocketKind, kind) for kind in SocketKind]
+    rows = [(f"`{kind.value}`", meaning_of(owner, kind.name)) for owner, kind in kinds]
+    return table(("fault", "what it does"), rows)
+
+
+__all__ = [
+    "admin_table",
+    "client_errors_table",
+    "fixed_settings",
+    "headers_table",
+    "metrics_table",
+    "paths_table",
+    "refusals_table",
+    "removed_members",
+    "stand_in_faults_table",
+]

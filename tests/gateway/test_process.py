@@ -1,0 +1,532 @@
+"""A gateway process inside the test, with a fake control at the other end of its socket."""
+
+import asyncio
+import contextlib
+import socket
+
+import orjson
+import pytest
+import uvloop
+
+from holdfast.config.fleet_file import FleetFile
+from holdfast.config.tenants import hash_key
+from holdfast.control.state import write_state
+from holdfast.core.messages import FleetView, ReplicaView
+from holdfast.core.types import State
+from holdfast.frames import (
+    ConfigFrame,
+    DrainFrame,
+    EpochFrame,
+    ExplainAnswer,
+    ExplainAsk,
+    FrameReader,
+    Hello,
+    LeaseFrame,
+    LoadFrame,
+    MetricsAnswer,
+    MetricsAsk,
+    MoveFrame,
+    ReplicaRow,
+    SeenFrame,
+    StatsFrame,
+    ViewFrame,
+    encode,
+    view_to_frame,
+)
+from holdfast.gateway import link as link_module
+from holdfast.gateway import process as module
+from holdfast.gateway.process import GatewayProcess, Streams
+from holdfast.standin import Options, StandIn, expected_text
+
+KEY = "hf-test-key"
+ASK = [{"role": "user", "content": "Who is there?"}]
+QUICK = Options(ttft_ms=1.0, tpot_ms=1.0, tokens=8)
+TENANTS = [{"name": "a", "keys": [hash_key(KEY)], "quota": {"requests_per_minute": 6_000}}]
+
+
+class Line(asyncio.Protocol):
+    """Control's end of one connection."""
+
+    def __init__(self, stage):
+        self._stage = stage
+        self._reader = FrameReader()
+
+    def connection_made(self, transport):
+        self._stage.lines.append(transport)
+        for frame in self._stage.greeting:
+            transport.write(encode(frame))
+
+    def data_received(self, data):
+        self._stage.frames += self._reader.feed(data)
+
+
+class Stage:
+    """Engines, a fake control, and one gateway process that is run as a task."""
+
+    def __init__(self, folder, engines):
+        self.socket_path = folder / "control.sock"
+        self.state_path = folder / "state.frames"
+        self.engines = engines
+        self.lines = []
+        self.frames = []
+        self.greeting = []
+        self.accepts = asyncio.Event()
+        self.gateway = GatewayProcess(0, str(self.socket_path), self.state_path)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self.task = None
+        self._server = None
+
+    def config(self, epoch, **more):
+        """A config of these engines."""
+        endpoints = [engine.url for engine in self.engines]
+        model = {"name": "m", "engine": "vllm", "endpoints": endpoints}
+        gateway = {"draining": {"grace_s": 0.0, "deadline_s": 10.0}, **more.pop("gateway", {})}
+        text = orjson.dumps({"gateway": gateway, "models": [model | more.pop("model", {})], **more})
+        return ConfigFrame(epoch, FleetFile.from_json(text).to_json())
+
+    def view(self, version=1):
+        file = FleetFile.from_json(self.config(1).config)
+        replicas = tuple(ReplicaView(one.replica, State.READY, 1.0) for one in file.replicas())
+        return view_to_frame(FleetView(version, replicas))
+
+    async def listen(self):
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: Line(self), str(self.socket_path))
+
+    def start(self):
+        run = self.gateway.run(self._listener, self.accepts.set)
+        self.task = asyncio.get_running_loop().create_task(run)
+
+    async def serving(self):
+        """Start, and wait until clients can connect."""
+        self.start()
+        accepts = asyncio.ensure_future(self.accepts.wait())
+        await asyncio.wait({self.task, accepts}, return_when=asyncio.FIRST_COMPLETED)
+        accepts.cancel()
+        if self.task.done():
+            self.task.result()
+
+    def send(self, frame):
+        self.lines[-1].write(encode(frame))
+
+    async def heard(self, kind, number=1):
+        """Wait for so many frames of a kind."""
+        await self.until(lambda: len(self.all(kind)) >= number)
+        return self.all(kind)[-1]
+
+    def all(self, kind):
+        return [frame for frame in self.frames if isinstance(frame, kind)]
+
+    async def until(self, condition):
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 conditions of the other end
+                await asyncio.sleep(0.002)
+
+    async def ask(self, path="/v1/chat/completions", body=None, key=""):
+        """Status, headers and body of one answer."""
+        reader, writer = await self.begin(path, body, key)
+        raw = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        head, _, body = raw.partition(b"\r\n\r\n")
+        return int(head.split()[1]), head, body
+
+    async def begin(self, path, body=None, key=""):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        sent = b"" if body is None else orjson.dumps(body)
+        auth = f"authorization: Bearer {key}\r\n" if key else ""
+        head = (
+            f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: x\r\n{auth}"
+            f"content-type: application/json\r\ncontent-length: {len(sent)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + sent)
+        return reader, writer
+
+    async def chat(self, **more):
+        return await self.ask(body={"model": "m", "messages": ASK}, **more)
+
+    async def close(self):
+        if self.task is not None:
+            self.gateway.stop()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait_for(self.task, 15)
+        self._listener.close()
+        if self._server is not None:
+            self._server.close()
+            for line in self.lines:
+                line.abort()
+        for engine in self.engines:
+            await engine.stop()
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_CONTROL_WAIT_S", 0.05)
+    monkeypatch.setattr(link_module, "_AGAIN_S", 0.01)
+
+    def run(scene, *, control=True, engines=1, options=QUICK):
+        async def main():
+            started = [await StandIn(options).start() for _ in range(engines)]
+            stage = Stage(tmp_path, started)
+            if control:
+                await stage.listen()
+            try:
+                async with asyncio.timeout(30):
+                    await scene(stage)
+            finally:
+                await stage.close()
+
+        uvloop.run(main())
+
+    return run
+
+
+def limit(stage):
+    """How many requests the tenant could make at once here, of 6,000 in all."""
+    return stage.gateway._driver.flow.quota("a").headers(0)["limit_requests"]
+
+
+# --- starting ------------------------------------------------------------------------------------
+
+
+def test_it_starts_with_what_control_sends_and_says_so(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(4), stage.view()]
+        await stage.serving()
+        status, head, body = await stage.chat()
+        assert status == 200
+        assert b"x-holdfast-replica: m-1" in head
+        assert expected_text("m", ASK, 8).encode() in body
+        assert isinstance(stage.frames[0], Hello)
+        assert stage.frames[0].gateway_id == "gateway-0"
+        assert await stage.heard(EpochFrame) == EpochFrame(4, accepted=True, reason="")
+        stats = await stage.heard(StatsFrame)
+        assert stats.readiness
+        assert set(stats.gauges) == {"requests_in_flight", "connections_open"}
+
+    play(scene)
+
+
+def test_without_a_view_it_serves_probes_and_is_not_ready(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1)]
+        await stage.serving()
+        assert (await stage.ask("/readyz"))[::2] == (503, b"no fleet view yet\n")
+        assert (await stage.ask("/livez"))[0] == 200
+        stats = await stage.heard(StatsFrame)
+        assert (stats.readiness, stats.reason) == (False, "no fleet view yet")
+        stage.send(stage.view())
+        await stage.until(lambda: stage.gateway._driver.standing.has_view)
+        assert (await stage.ask("/readyz/m"))[::2] == (200, b"ready\n")
+
+    play(scene)
+
+
+def test_without_control_it_starts_from_the_state_that_was_left(play):
+    async def scene(stage):
+        write_state(stage.state_path, stage.config(7), stage.view())
+        await stage.serving()
+        assert (await stage.chat())[0] == 200
+        stage.greeting = [stage.config(8, model={"served_as": "m"}, retry={"attempts": 3})]
+        await stage.listen()  # control comes, with news
+        assert (await stage.heard(EpochFrame)).epoch == 8
+        assert (await stage.chat())[0] == 200
+
+    play(scene, control=False)
+
+
+def test_a_control_that_is_frozen_is_no_reason_to_wait(play):
+    async def scene(stage):
+        write_state(stage.state_path, stage.config(7), stage.view())
+        stage.greeting = []  # it accepts and says nothing
+        await stage.serving()
+        assert (await stage.chat())[0] == 200
+
+    play(scene)
+
+
+@pytest.mark.parametrize("left", [None, b"", b"\xff\xff\xff\xff", "refused", "half"])
+def test_with_neither_control_nor_a_state_it_waits_for_one(play, left):
+    async def scene(stage):
+        if left == "refused":
+            write_state(stage.state_path, ConfigFrame(3, b'{"models": []}'), None)
+        elif left == "half":
+            stage.state_path.write_bytes(encode(stage.config(3))[:-5])
+        elif left is not None:
+            stage.state_path.write_bytes(left)
+        stage.start()
+        await asyncio.wait({stage.task}, timeout=0.2)  # a few looks at the state
+        assert not stage.accepts.is_set()
+        assert not stage.task.done()
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.listen()
+        async with asyncio.timeout(10):
+            await stage.accepts.wait()
+        assert (await stage.chat())[0] == 200
+
+    play(scene, control=False)
+
+
+def test_told_to_stop_before_it_has_a_config_it_stops(play):
+    async def scene(stage):
+        stage.start()
+        await stage.until(lambda: stage.lines)
+        stage.gateway.stop()
+        await asyncio.wait_for(stage.task, 5)
+        assert not stage.accepts.is_set()
+
+    play(scene)
+
+
+# --- configs -------------------------------------------------------------------------------------
+
+
+def test_a_new_epoch_is_followed_and_an_old_one_is_not(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(5), stage.view()]
+        await stage.serving()
+        stage.send(stage.config(4, virtual_models=[{"name": "old", "default": "m"}]))
+        stage.send(stage.config(5, virtual_models=[{"name": "same", "default": "m"}]))
+        stage.send(stage.config(6, virtual_models=[{"name": "new", "default": "m"}]))
+        await stage.heard(EpochFrame, 4)
+        assert [frame.epoch for frame in stage.all(EpochFrame)] == [5, 5, 5, 6]
+        assert all(frame.accepted for frame in stage.all(EpochFrame))
+        body = (await stage.ask("/v1/models"))[2]
+        assert [model["id"] for model in orjson.loads(body)["data"]] == ["m", "new"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (b"{not json", "does not validate"),
+        (b"{}", "does not validate"),
+        (b'{"models": "hf-secret-value"}', "does not validate"),
+        ("hook", "hook"),
+    ],
+)
+def test_a_config_that_cannot_be_followed_is_refused_and_the_old_one_runs_on(play, config, reason):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        frame = ConfigFrame(2, config) if config != "hook" else stage.config(2, **hooked())
+        stage.send(frame)
+        answer = await stage.heard(EpochFrame, 2)
+        assert (answer.epoch, answer.accepted) == (1, False)
+        assert reason in answer.reason
+        assert "hf-secret-value" not in answer.reason
+        assert (await stage.chat())[0] == 200
+        stage.send(stage.config(3))
+        assert (await stage.heard(EpochFrame, 3)) == EpochFrame(3, accepted=True, reason="")
+
+    play(scene)
+
+
+def hooked():
+    rule = {"when": {"hook": "no_such_module_here:choose"}, "use": "m"}
+    return {"virtual_models": [{"name": "v", "rules": [rule], "default": "m"}]}
+
+
+def test_a_first_config_that_cannot_be_followed_is_refused_and_the_next_is_taken(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1, **hooked()), stage.config(2), stage.view()]
+        await stage.serving()
+        assert [frame.accepted for frame in stage.all(EpochFrame)] == [False, True]
+        assert (await stage.chat())[0] == 200
+
+    play(scene)
+
+
+def test_limits_for_clients_follow_the_config(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        assert (await stage.chat())[0] == 200
+        stage.send(stage.config(2, gateway={"http": {"body_bytes_max": 10}}))
+        await stage.heard(EpochFrame, 2)
+        assert (await stage.chat())[0] == 413
+
+    play(scene)
+
+
+# --- what control says meanwhile -----------------------------------------------------------------
+
+
+def test_a_lease_that_comes_before_there_is_a_driver_is_used(play):
+    async def scene(stage):
+        lease = LeaseFrame({"a": 0.25}, 0.25, [], 4)
+        stage.greeting = [lease, stage.config(1, tenants=TENANTS), stage.view()]
+        await stage.serving()
+        assert limit(stage) == 1_500
+        stage.send(LeaseFrame({"a": 0.5}, 0.5, [], 4))
+        await stage.until(lambda: limit(stage) == 3_000)
+
+    play(scene)
+
+
+def test_a_lease_outlives_a_new_config(play):
+    async def scene(stage):
+        lease = LeaseFrame({"a": 0.25}, 0.25, [], 4)
+        stage.greeting = [stage.config(1, tenants=TENANTS), stage.view(), lease]
+        await stage.serving()
+        await stage.until(lambda: limit(stage) == 1_500)
+        stage.send(stage.config(2, tenants=TENANTS, retry={"attempts": 3}))
+        await stage.heard(EpochFrame, 2)
+        assert limit(stage) == 1_500  # the new flow would have had it all
+
+    play(scene)
+
+
+def test_a_view_that_cannot_be_used_ends_the_connection_and_not_the_process(play):
+    async def scene(stage):
+        row = ReplicaRow("m-1", "m", "1", "z", "r", 0, 1.0, "enchanted", 1.0, False, "")
+        stage.greeting = [stage.config(1), stage.view(), ViewFrame(2, 1, [], [row])]
+        await stage.serving()
+        await stage.until(lambda: len(stage.lines) > 1)  # it came again
+        assert (await stage.chat())[0] == 200
+        assert not stage.task.done()
+
+    play(scene)
+
+
+def test_it_tells_stories_and_figures_when_it_is_asked(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        head = (await stage.chat())[1]
+        name = next(
+            line.partition(b": ")[2].decode()
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"x-request-id")
+        )
+        stage.send(ExplainAsk(name, 11))
+        stage.send(ExplainAsk("req_unknown", 12))
+        stage.send(MetricsAsk(13))
+        stage.send(LoadFrame([("m", "m-1", 5, 0, 0.5)]))
+        await stage.heard(ExplainAnswer, 2)
+        known, unknown = stage.all(ExplainAnswer)
+        assert (known.ask_id, known.found) == (11, True)
+        assert orjson.loads(known.story)["replica"] == "m-1"
+        assert unknown == ExplainAnswer(12, found=False, story=b"")
+        figures = await stage.heard(MetricsAnswer)
+        assert figures.ask_id == 13
+        told = orjson.loads(figures.metrics)
+        assert told['requests_total{model="m",status="200"}'] == 1
+
+    play(scene)
+
+
+def test_what_it_sees_is_told_to_control(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        await stage.chat()
+        seen = await stage.heard(SeenFrame)
+        assert sum(row.successes for row in seen.tallies) == 1
+
+    play(scene)
+
+
+def test_demand_is_told_so_that_quotas_can_move(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1, tenants=TENANTS), stage.view()]
+        await stage.serving()
+        for _ in range(3):
+            assert (await stage.chat(key=KEY))[0] == 200
+        await stage.until(lambda: sum(f.demand.get("a", 0) for f in stage.all(StatsFrame)) == 3)
+
+    play(scene)
+
+
+def test_a_replica_that_leaves_hands_its_streams_to_another(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        body = {"model": "m", "messages": ASK, "stream": True}
+        reader, writer = await stage.begin("/v1/chat/completions", body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        first = head.split(b"x-holdfast-replica: ")[1].split(b"\r\n")[0].decode()
+        stage.send(MoveFrame("m", first))
+        rest = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert b"[DONE]" in rest
+        assert spoken(rest) == expected_text("m", ASK, 60)
+        assert b'"continued"' in rest
+
+    play(scene, engines=2, options=Options(ttft_ms=1.0, tpot_ms=20.0, tokens=60))
+
+
+def spoken(stream):
+    """The text of an SSE answer, whatever its framing in chunks."""
+    text = ""
+    for line in stream.split(b"\n"):
+        if line.startswith(b"data: {"):
+            for choice in orjson.loads(line[6:])["choices"]:
+                text += choice["delta"].get("content") or ""
+    return text
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def test_to_stop_is_to_finish_what_runs(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        body = {"model": "m", "messages": ASK, "stream": True}
+        reader, writer = await stage.begin("/v1/chat/completions", body)
+        await reader.readuntil(b"\r\n\r\n")
+        stage.send(DrainFrame(10.0))
+        rest = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert b"[DONE]" in rest
+        assert spoken(rest) == expected_text("m", ASK, 40)
+        await asyncio.wait_for(stage.task, 5)
+
+    play(scene, options=Options(ttft_ms=1.0, tpot_ms=10.0, tokens=40))
+
+
+def test_while_it_waits_for_balancers_it_serves_and_says_that_it_leaves(play):
+    async def scene(stage):
+        draining = {"draining": {"grace_s": 0.5, "deadline_s": 10.0}}
+        stage.greeting = [stage.config(1, gateway=draining), stage.view()]
+        await stage.serving()
+        stage.gateway.stop()
+        await stage.until(lambda: stage.gateway._driver.standing.draining)
+        assert (await stage.ask("/readyz"))[::2] == (503, b"draining\n")
+        assert (await stage.chat())[0] == 200
+        await asyncio.wait_for(stage.task, 10)
+
+    play(scene)
+
+
+def test_what_runs_beyond_the_deadline_is_ended_with_an_error(play):
+    async def scene(stage):
+        draining = {"draining": {"grace_s": 0.0, "deadline_s": 0.1}}
+        stage.greeting = [stage.config(1, gateway=draining), stage.view()]
+        await stage.serving()
+        body = {"model": "m", "messages": ASK, "stream": True}
+        reader, writer = await stage.begin("/v1/chat/completions", body)
+        await reader.readuntil(b"\r\n\r\n")
+        stage.gateway.stop()
+        rest = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert b'"error"' in rest
+        await asyncio.wait_for(stage.task, 5)
+
+    play(scene, options=Options(ttft_ms=1.0, tpot_ms=100.0, tokens=200))
+
+
+def test_random_streams_differ_by_name_and_by_process():
+    streams, others = Streams(b"one seed"), Streams(b"another")
+    first = streams("hedge").random()
+    assert first == Streams(b"one seed")("hedge").random()
+    assert len({first, streams("retry").random(), others("hedge").random()}) == 3
