@@ -36,6 +36,7 @@ bench: install
 
 fuzz: install
 	$(BIN)/python -m holdfast.sim.fuzz --seeds 1000
+	$(BIN)/python tests/fuzz/gateway.py --cases 10000 --seed 0
 
 # Rewrites what the docs take from the code and from running it.
 docs: install

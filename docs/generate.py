@@ -160,8 +160,10 @@ def helps() -> str:
 def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     yield words
     if isinstance(command, click.Group):
-        for name, child in command.commands.items():
-            if not child.hidden:
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            if child is not None and not child.hidden:
                 yield from _commands(child, (*words, name))
 
 

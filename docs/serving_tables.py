@@ -268,6 +268,7 @@ _METRICS: Final = {
     "continuations_total": "answers that went on elsewhere",
     "escalations_total": "cheap answers that failed a check, by virtual name and check",
     "refused_total": "requests refused before they were admitted, by status and code",
+    "hook_errors_total": "calls of a rule's hook that raised or returned nonsense, by hook",
     "connection_refusals_total": "connections turned away or given up, by reason",
     "series_overflow_total": "counts that found no room for their own series",
     "requests_in_flight": "requests under way, of all gateways",
@@ -329,7 +330,9 @@ def _told_by_a_gateway() -> Any:
         del counters.values[name]
     frames: list[Any] = []
     standing = SimpleNamespace(ready=lambda: (True, "ready"))
+    hooks = SimpleNamespace(virtual=SimpleNamespace(hook_errors={"package.module:function": 0}))
     driver: Any = SimpleNamespace(
+        settings=hooks,
         counters=counters,
         busy=0,
         standing=standing,

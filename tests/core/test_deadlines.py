@@ -256,6 +256,89 @@ def test_the_only_replica_of_a_pool_is_doubted_last():
     assert not deadlines.fired("r0", 0, now).counts
 
 
+# When everything stands still
+
+
+def silenced(replicas=8):
+    """A pool that has learned and was last heard of five seconds ago."""
+    return taught(replicas), WARM_UNTIL + 5 * SECOND
+
+
+def test_the_first_to_fire_in_a_silent_pool_is_waited_for():
+    deadlines, now = silenced()
+    for number in range(8):  # and so are those that fire with it, and all others
+        for attempt in range(3):
+            verdict = deadlines.fired(f"r{number}", 7, now + number, busy=7)
+            assert (verdict.counts, verdict.retry) == (False, False), (number, attempt)
+    assert deadlines.fleet_slow(now)
+
+
+def test_idle_peers_are_no_witnesses_but_a_place_to_try_again():
+    deadlines, now = silenced()
+    assert deadlines.fired("r0", 7, now, busy=3).retry
+    assert not deadlines.fired("r1", 7, now, busy=4).retry
+
+
+def test_a_replica_that_fires_alone_among_silent_peers_is_blamed_when_nobody_joins_it():
+    deadlines, now = silenced()
+    longest = deadlines.first_token(100, None, now)
+    assert not deadlines.fired("r0", 7, now, busy=7).retry
+    assert not deadlines.fired("r0", 7, now + longest - 1, busy=7).retry
+    verdict = deadlines.fired("r0", 7, now + longest, busy=7)
+    assert (verdict.counts, verdict.retry) == (True, True)
+
+
+def test_a_peer_that_delivers_ends_the_patience():
+    deadlines, now = silenced()
+    assert not deadlines.fired("r0", 7, now, busy=7).retry
+    deliver(deadlines, ["r3"], 0.5, now + 1)
+    verdict = deadlines.fired("r0", 7, now + nanos(1.5), busy=7)  # longer ago than a second
+    assert (verdict.counts, verdict.retry) == (True, True)
+
+
+def test_a_replica_that_delivered_meanwhile_is_waited_for_anew():
+    deadlines, now = silenced()
+    deadlines.fired("r0", 7, now, busy=7)
+    deliver(deadlines, ["r0"], 0.5, now + SECOND)
+    assert not deadlines.fired("r0", 7, now + 20 * SECOND, busy=7).retry
+
+
+def test_a_silence_of_two_is_not_borne_for_ever():
+    deadlines, now = silenced(16)
+    ends = now + nanos(DeadlineConfig().first_token_s)
+    while now < ends:
+        pair = [deadlines.fired(name, 15, now, busy=15) for name in ("r0", "r1")]
+        assert not any(verdict.retry for verdict in pair)
+        now += 2 * SECOND
+    assert deadlines.fired("r0", 15, now, busy=15).retry
+
+
+def test_who_waited_through_a_silence_waits_anew_when_the_pool_is_back():
+    deadlines, now = silenced()
+    for number in range(3):
+        deadlines.fired(f"r{number}", 7, now, busy=7)
+    back = now + 20 * SECOND
+    deliver(deadlines, [f"r{number}" for number in range(1, 8)], 0.5, back)
+    before, later = now + 10 * SECOND, back + 1
+    assert not deadlines.fired("r0", 7, back + SECOND // 2, busy=7, started=before).retry
+    verdict = deadlines.fired("r0", 7, back + SECOND // 2, busy=7, started=later)
+    assert (verdict.counts, verdict.retry) == (True, True)
+    deliver(deadlines, ["r1"], 0.5, back + 60 * SECOND)
+    assert deadlines.fired("r0", 7, back + 60 * SECOND, busy=7, started=before).retry
+
+
+def test_one_that_fires_alone_does_not_make_the_pool_come_back():
+    deadlines, now = silenced()
+    deadlines.fired("r0", 7, now, busy=7)
+    deliver(deadlines, ["r1"], 0.5, now + 1)
+    assert deadlines.fired("r0", 7, now + 2, busy=7, started=now - SECOND).counts
+
+
+def test_a_window_too_short_for_a_second_firing_bears_no_silence():
+    deadlines = Deadlines(DeadlineConfig(firing_window_s=1e-6, firing_share=0.999))
+    assert deadlines.fired("r0", 7, WARM_UNTIL, busy=7).retry
+
+
 # Learning that must not be poisoned, and must not freeze
 
 

@@ -10,6 +10,7 @@ from holdfast.core.ejection import (
     EjectionConfig,
     Panic,
     canaries_doubtful,
+    may_blame_silence,
     may_condemn,
     may_eject,
     panic,
@@ -228,6 +229,35 @@ def test_an_old_witness_does_not_count():
 
 def test_without_peers_no_witness_is_needed():
     assert may_condemn(results(False), "r0", 0, PERIOD, members=1).allowed
+
+
+# --- silence -------------------------------------------------------------------------------------
+
+
+def test_silence_is_ones_own_where_a_peer_was_heard_of_meanwhile():
+    verdict = may_blame_silence([PERIOD, 3 * PERIOD], 2 * PERIOD, 3 * PERIOD)
+    assert verdict.allowed
+    assert verdict.reason == "1 of its peers were heard of meanwhile"
+
+
+def test_who_is_asked_first_in_a_silent_pool_is_not_blamed():
+    verdict = may_blame_silence([PERIOD, PERIOD], 2 * PERIOD, 3 * PERIOD)
+    assert not verdict.allowed
+    assert "may be everybody's" in verdict.reason
+
+
+def test_word_from_the_first_two_seconds_may_tell_of_the_time_before():
+    assert not may_blame_silence([2 * SECOND - 1], 0, PERIOD)
+    assert may_blame_silence([2 * SECOND], 0, PERIOD)
+
+
+def test_a_short_wait_has_a_short_beginning():
+    assert not may_blame_silence([SECOND // 10 - 1], 0, SECOND // 5)
+    assert may_blame_silence([SECOND // 10], 0, SECOND // 5)
+
+
+def test_without_peers_silence_needs_no_witness():
+    assert may_blame_silence([], 0, PERIOD)
 
 
 # --- any pool, any history -----------------------------------------------------------------------

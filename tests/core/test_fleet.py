@@ -347,6 +347,31 @@ def test_a_canary_that_times_out_while_nothing_moves_means_stalled():
     assert "8 requests running and no token emitted" in notice.reason
 
 
+def overdue(control: Control, name: str) -> list:
+    """A canary that was out for ten seconds, with requests beside it and no token."""
+    return control.canary(name, "timeout", latency=10 * SECOND, running=8, progress=False)
+
+
+def test_the_first_stalled_canary_of_a_silent_fleet_ejects_nobody():
+    control = Control("r1", "r2", "r3")
+    control.after(20.0)
+    (notice,) = notices(overdue(control, "r1"), "verdict held")
+    assert "may be everybody's" in notice.reason
+    assert control.states() == [State.READY] * 3
+
+
+@pytest.mark.parametrize("sign", ["canary", "user"])
+def test_a_stalled_canary_ejects_where_a_peer_was_heard_of_meanwhile(sign):
+    control = Control("r1", "r2", "r3")
+    control.after(20.0)
+    if sign == "canary":
+        control.canary("r3", "wrong")  # not right, but there
+    else:
+        control.tally("r3", successes=1)
+    overdue(control.after(5.0), "r1")
+    assert control.state("r1") is State.QUARANTINED
+
+
 @pytest.mark.parametrize("running", [0, None])
 def test_a_canary_that_times_out_on_an_idle_replica_is_a_failure(running):
     control = Control("r1", "r2", "r3")

@@ -787,7 +787,7 @@ def test_a_fleet_that_is_slow_as_a_whole_gets_patience_and_nobody_is_ejected():
     for n in range(12):
         gateway.arrive(f"q{n}")
     actions = gateway.wait(3.0)
-    assert len(all_of(actions, Abort)) == 1  # the first one, before the others were late too
+    assert all_of(actions, Abort) == []  # not even the first, before the others were late too
     assert all_of(actions, Report) == []
     assert {c.breaker.state for c in gateway.flow.lanes["m"].pool.candidates.values()} == {"closed"}
     for request_id in list(gateway.flow.lives):
@@ -834,7 +834,8 @@ def test_those_who_wait_get_the_slot_of_an_attempt_that_was_called_back():
     shown(gateway)
     gateway.arrive("q2")
     gateway.arrive("q3")
-    abort, dispatch = gateway.after(2.0).silent("q1", tokens=6)
+    gateway.after(1.9).first("q2")
+    abort, dispatch = gateway.after(0.05).silent("q1", tokens=6)
     assert abort.replica_id == "r1"
     assert (dispatch.request.id, dispatch.replica_id) == ("q3", "r1")
 
@@ -1368,3 +1369,32 @@ def test_a_request_that_is_not_degradable_stays_with_its_model():
     gateway.wait(5.0)
     assert only(gateway.arrive("asked", degradable=True), Dispatch).model == "small"
     assert gateway.arrive("named", degradable=False) == []
+
+
+# --- slow first tokens ---------------------------------------------------------------------------
+
+
+def test_a_first_token_that_is_overdue_warns_routing_before_it_comes():
+    gateway = Gateway()
+    for number in range(300):
+        gateway.serve(f"w{number}", took_s=0.1)
+    norm_s = gateway.flow.lanes["m"].deadlines.first_token_norm(0) / SECOND
+    assert 0.2 < norm_s < 0.5
+    dispatch = only(gateway.arrive("late"), Dispatch)
+    slow = gateway.candidate(dispatch.replica_id)
+    before = slow.latency.value
+    assert gateway.wait(norm_s - 0.02) == []
+    assert slow.latency.value == before
+    assert gateway.wait(0.05) == []
+    assert slow.latency.value >= norm_s / 0.11
+    assert gateway.wait(norm_s) == []
+    assert slow.latency.value >= 2 * norm_s / 0.11
+    others = [c for c in ("r1", "r2", "r3") if c != dispatch.replica_id]
+    assert all((gateway.candidate(name).latency.value or 0.0) < 2.0 for name in others)
+
+
+def test_while_nothing_is_typical_nobody_is_taken_for_slow():
+    gateway = Gateway()
+    dispatch = only(gateway.arrive("first"), Dispatch)
+    assert gateway.wait(30.0, every=SECOND) == []
+    assert gateway.candidate(dispatch.replica_id).latency.value is None

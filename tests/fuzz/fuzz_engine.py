@@ -249,7 +249,7 @@ def wreck_events(draw: Draw, events: list[bytes], script: Script) -> list[bytes]
             events = events[:-gone] + (events[-1:] if noise.random() < 0.5 else [])
             script.said += " missing-end"
         case 1:
-            events = events[:at] + [noise.choice(_ERRORS)] + events[at:]
+            events = [*events[:at], noise.choice(_ERRORS), *events[at:]]
             script.said += " error-frame"
         case 2:
             events = [*events[:at], noise.choice(_ERRORS), b"data: [DONE]\n\n"]
@@ -302,7 +302,7 @@ def compose(
         script.healthy = False
         events = wreck_events(draw, events, script)
     step = draw.pick((MS, 1, 30 * MS, 400 * MS))
-    if not faults and draw.upto(1):
+    if faults in {0, 3} and draw.upto(2):
         pieces = events  # as engines do: one read, one event
     else:
         wire = b"".join(events)

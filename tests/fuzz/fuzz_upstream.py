@@ -152,9 +152,8 @@ _STARTS: Final = (
 
 def _chunked(draw: Draw) -> tuple[bytes, bytes]:
     noise = draw.noise()
-    payloads = []
-    for _ in range(draw.pick((3, 1, 0, 8))):
-        payloads.append(noise.choice((EVENT, b"x", b"\n\n", b"5\r\n", b"0\r\n\r\n", b"y" * 5_000)))
+    looks = (EVENT, b"x", b"\n\n", b"5\r\n", b"0\r\n\r\n", b"y" * 5_000)
+    payloads = [noise.choice(looks) for _ in range(draw.pick((3, 1, 0, 8)))]
     wire = b""
     for payload in payloads:
         form = noise.choice((b"%x", b"%x", b"%X", b"00%x"))

@@ -382,6 +382,28 @@ def test_a_lease_outlives_a_new_config(play):
     play(scene)
 
 
+def test_without_control_it_takes_an_even_part_of_what_all_share(play):
+    async def scene(stage):
+        config = stage.config(1, tenants=TENANTS, gateway={"workers": 4})
+        write_state(stage.state_path, config, stage.view())
+        await stage.serving()
+        assert limit(stage) == 1_500
+
+    play(scene, control=False)
+
+
+def test_a_tenant_that_control_has_not_lent_yet_has_an_even_part(play):
+    async def scene(stage):
+        lease = LeaseFrame({}, 0.7, [], 4)
+        stage.greeting = [stage.config(1, gateway={"workers": 4}), stage.view(), lease]
+        await stage.serving()
+        stage.send(stage.config(2, tenants=TENANTS, gateway={"workers": 4}))
+        await stage.heard(EpochFrame, 2)
+        assert limit(stage) == 1_500
+
+    play(scene)
+
+
 def test_a_view_that_cannot_be_used_ends_the_connection_and_not_the_process(play):
     async def scene(stage):
         row = ReplicaRow("m-1", "m", "1", "z", "r", 0, 1.0, "enchanted", 1.0, False, "")

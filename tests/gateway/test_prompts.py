@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.gateway.prompts import BLOCK_BYTES, TokenRatio, blocks, estimate_tokens
+from holdfast.gateway.prompts import BLOCK_BYTES, Blocks, TokenRatio, estimate_tokens
 
 
 @pytest.mark.parametrize(("n_bytes", "tokens"), [(0, 1), (3, 1), (4, 1), (8, 2), (4000, 1000)])
@@ -58,41 +58,41 @@ def test_a_ratio_stays_within_its_bounds(reports):
 
 
 def test_only_whole_blocks_are_hashed():
-    assert blocks(b"x" * 511, 10) == ()
-    assert len(blocks(b"x" * 512, 10)) == 1
-    assert len(blocks(b"x" * 1535, 10)) == 2
+    assert not Blocks(b"x" * 511, 10)
+    assert len(Blocks(b"x" * 512, 10)) == 1
+    assert len(Blocks(b"x" * 1535, 10)) == 2
 
 
 def test_the_count_is_bounded():
-    assert len(blocks(b"x" * 100_000, 7)) == 7
-    assert blocks(b"x" * 100_000, 0) == ()
+    assert len(Blocks(b"x" * 100_000, 7)) == 7
+    assert not list(Blocks(b"x" * 100_000, 0))
 
 
 def test_each_hash_covers_all_before_it():
     a, b = b"a" * BLOCK_BYTES, b"b" * BLOCK_BYTES
-    one, other = blocks(a + b, 8), blocks(b + b, 8)
+    one, other = Blocks(a + b, 8), Blocks(b + b, 8)
     assert one[1] != other[1]
     assert len({*one, *other}) == 4
 
 
 def test_a_longer_prompt_begins_with_the_hashes_of_the_shorter():
     text = bytes(range(256)) * 20
-    assert blocks(text, 64)[:4] == blocks(text[: 4 * BLOCK_BYTES + 100], 64)
+    assert Blocks(text, 64)[:4] == Blocks(text[: 4 * BLOCK_BYTES + 100], 64)[:]
 
 
 def test_a_view_is_hashed_like_bytes():
     text = b"0123456789" * 200
-    assert blocks(memoryview(text), 64) == blocks(text, 64)
+    assert Blocks(memoryview(text), 64)[:] == Blocks(text, 64)[:]
 
 
 def test_what_stands_before_the_prompt_changes_every_hash():
     text = b"x" * 1024
-    assert not set(blocks(text, 4)) & set(blocks(text, 4, seed=5))
+    assert not set(Blocks(text, 4)) & set(Blocks(text, 4, seed=5))
 
 
 def test_hashes_are_the_same_in_every_process():
-    code = "from holdfast.gateway.prompts import blocks; print(blocks(b'abc' * 1000, 3))"
+    code = "from holdfast.gateway.prompts import Blocks; print(Blocks(b'abc' * 1000, 3)[:])"
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert told.stdout.strip() == str(blocks(b"abc" * 1000, 3))
+    assert told.stdout.strip() == str(Blocks(b"abc" * 1000, 3)[:])

@@ -3,19 +3,31 @@
 Commands read their arguments, call one function of a layer below, and print what it returned:
 people get tables, ``--json`` gives one object. What a config or an argument gets wrong goes to
 stderr as sentences, with exit status 2; a traceback is a bug.
+
+A command is imported when it is named: a gateway process that starts anew, with clients waiting at
+its socket, should not read the simulator first.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
 from holdfast import __version__
-from holdfast.cli.planning import plan
-from holdfast.cli.serving import control_process, explain, gateway_process, serve
-from holdfast.cli.simulation import simulate
-from holdfast.cli.standin import stand_in
 from holdfast.config import ConfigFileError
 from holdfast.core.types import ConfigError
+
+# Where each command is, in the order in which the help shows them.
+COMMANDS: Final = {
+    "serve": "serving:serve",
+    "explain": "serving:explain",
+    "keys": "keys:keys",
+    "plan": "planning:plan",
+    "simulate": "simulation:simulate",
+    "stand-in": "standin:stand_in",
+    "control-process": "serving:control_process",
+    "gateway-process": "serving:gateway_process",
+}
 
 
 class _ConfigRefused(click.ClickException):
@@ -29,7 +41,21 @@ class _ConfigRefused(click.ClickException):
 
 
 class _Commands(click.Group):
-    """A group that turns refused configs into messages."""
+    """A group that imports a command when it is named, and turns refused configs into messages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The names, as the table has them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name."""
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return self.commands.get(cmd_name)
+        module, _, name = place.partition(":")
+        command = getattr(import_module(f"holdfast.cli.{module}"), name)
+        assert isinstance(command, click.Command), "the table names commands"
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was named."""
@@ -46,12 +72,10 @@ def main() -> None:
 
     \b
     Examples:
+      holdfast serve -c fleet.yaml
       holdfast simulate examples/first.yaml
       holdfast plan redundancy --need 8 --availability 0.99 --target 0.999
     """  # noqa: D301
 
 
-for command in (serve, explain, plan, simulate, stand_in, control_process, gateway_process):
-    main.add_command(command)
-
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main"]

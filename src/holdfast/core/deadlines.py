@@ -10,6 +10,10 @@ and nobody is sick, so deadlines double and retries, which would make it slower,
 also keeps learning alive, because an attempt that was given up leaves no sample; if even the
 largest rise does not help, what was learned is forgotten.
 
+When everything stands still, somebody's deadline is the first to fire. Where half of its peers have
+work and none of them has delivered either, that proves nothing yet: it is waited for those that may
+fire too. And whoever waited through such a silence waits anew from the moment the pool is back.
+
 Rejected: one fixed timeout. It either kills long prompts or lets a hung replica hold everybody
 for minutes.
 """
@@ -116,18 +120,20 @@ class Verdict:
 class _Recent:
     """The last thing a replica did about a first token, and the hand it was dealt into."""
 
-    __slots__ = ("at", "hand", "last")
+    __slots__ = ("at", "hand", "last", "silent_from")
 
     def __init__(self, hand: int) -> None:
         self.hand = hand
         self.last = _WELL
         self.at = -_NEVER  # no evidence yet
+        self.silent_from = _NEVER  # its first firing of a row in which no peer delivered
 
 
 class Deadlines:
     """The deadlines of one pool: asked for once per attempt, told what came of it."""
 
     __slots__ = (
+        "_back_at",
         "_bounds",
         "_classes",
         "_config",
@@ -140,6 +146,8 @@ class Deadlines:
         "_rise",
         "_silent_from",
         "_slow_until",
+        "_stuck",
+        "_wide",
         "_window",
         "connect",
         "request",
@@ -171,10 +179,13 @@ class Deadlines:
             factor=config.between_tokens_factor,
             samples_min=config.between_tokens_samples_min,
         )
+        self._wide = nanos(config.first_token_s)
         self._window = nanos(config.firing_window_s)
         self._evidence = nanos(min(config.first_token_floor_s, config.between_tokens_floor_s))
         self._rise = Rise(config.rise_max, config.calm_s)
         self._slow_until = 0
+        self._stuck = False  # several fired and nobody has delivered since
+        self._back_at = 0  # when it came back from the last such silence
         self._silent_from = _NEVER  # the largest rise has not helped and nothing has arrived since
         self._replicas: dict[str, _Recent] = {}
         self._dealt = self._firings = 0
@@ -210,6 +221,10 @@ class Deadlines:
         """The median first token of this class; ``None`` until a few were seen."""
         return self._classes[bisect_left(self._bounds, prompt_tokens)].median
 
+    def first_token_norm(self, prompt_tokens: int) -> int:
+        """What takes no longer is normal in this class; until learned, whatever is waited for."""
+        return self._classes[bisect_left(self._bounds, prompt_tokens)].norm
+
     def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
         """A quantile of this class's first tokens; ``None`` below ``samples_min`` samples."""
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
@@ -217,10 +232,12 @@ class Deadlines:
 
     def observe_first_token(
         self, replica_id: str, prompt_tokens: int, elapsed: int, now: int
-    ) -> None:
-        """A first token came after ``elapsed``."""
+    ) -> int | None:
+        """A first token came after ``elapsed``; returns what was typical before it."""
         replica = self._replicas.get(replica_id) or self._deal(replica_id)
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        if self._stuck:
+            self._stuck, self._back_at = False, now
         if elapsed <= learned.norm:
             replica.last, replica.at = _WELL, now
         elif replica.last is not _FIRED or now - replica.at >= self._window:
@@ -234,6 +251,7 @@ class Deadlines:
         hand = learned.hands[replica.hand]
         hand.young_total += elapsed
         hand.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
+        return median
 
     def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
         """A stream finished with ``count`` gaps; without an id no replica can be left out."""
@@ -241,33 +259,72 @@ class Deadlines:
             replica = self._replicas.get(replica_id)
             self._gaps.add_worst(0 if replica is None else replica.hand, worst_gap, count)
 
-    def fired(self, replica_id: str, peers: int, now: int) -> Verdict:
+    def fired(
+        self, replica_id: str, peers: int, now: int, busy: int = 0, started: int | None = None
+    ) -> Verdict:
         """A first-token or between-tokens deadline fired; ``peers``: the pool's other replicas.
 
         A replica is firing if it fired within the window and delivered nothing in normal time
         since. Of deliveries only those of the last second (the shortest possible deadline) are
-        evidence: they came while the attempt that fired was waiting.
+        evidence: they came while the attempt that fired was waiting. ``busy`` is how many of the
+        peers have attempts under way: only their silence can mean anything. ``started`` is when
+        the attempt began.
         """
         replica = self._replicas.get(replica_id) or self._deal(replica_id)
         self._firings += 1
+        since = self._evidence_from(replica, now)
         replica.last, replica.at = _FIRED, now
-        firing = well = slow = 0
+        firing = well = slow = joined = 0
         for other in self._replicas.values():
             if other.last is _FIRED:
                 firing += now - other.at < self._window
-            elif now - other.at < self._evidence:
+                joined += other.at >= replica.silent_from
+            elif other.at > since:
                 well += other.last is _WELL
                 slow += other.last is _SLOW
+        if started is not None and started < self._back_at and now - self._back_at < self._wide:
+            return self._wait(now, "it waited through a silence of the whole pool")
+        # Idle peers are no witnesses, but a good place to try again.
+        silent = 0 < peers <= 2 * busy and not (well or slow) and self._window >= self._evidence
+        if not silent:
+            replica.silent_from = _NEVER
+        elif replica.silent_from == _NEVER:
+            replica.silent_from = now
+        self._stuck = silent and max(firing, joined) >= 2
         peers_slow = firing - 1 + slow > well
         # One replica firing alone is that replica's trouble, however small the pool; only the
         # single replica of a pool cannot be told from its fleet.
         if peers == 0 or (firing >= 2 and firing > self._config.firing_share * (peers + 1)):
             what = f"{firing} of {peers + 1} replicas fire"
             return self._doubt(now, what, peers_well=peers > 0 and not peers_slow)
+        if silent and self._may_be_everybody(replica, joined, now):
+            return self._wait(now, f"nobody delivers, and {busy} of its peers have work")
         self._slow_until = 0
         if peers_slow:
             return Verdict(False, True, f"its peers are slow too: {slow} slow, {well} normal")
         return Verdict(True, True, f"it fired and its peers are not slow: {well} deliver normally")
+
+    def _evidence_from(self, replica: _Recent, now: int) -> int:
+        """Since when a delivery of a peer says something of the attempt that fires now."""
+        again = replica.last is _FIRED and now - replica.at <= self._longest() + self._window
+        if not again:
+            replica.silent_from = _NEVER  # it has delivered meanwhile, or was not asked for long
+        return min(replica.silent_from, now - self._evidence)
+
+    def _may_be_everybody(self, replica: _Recent, joined: int, now: int) -> bool:
+        """Whether others that are stuck too have had no time to fire, or have fired as well."""
+        waited = now - replica.silent_from
+        if waited < min(self._longest(), self._window):
+            return True
+        return joined >= 2 and waited < self._wide
+
+    def _longest(self) -> int:
+        known = [one.deadline for one in self._classes if one.is_learned()]
+        return max(known or [one.deadline for one in self._classes])
+
+    def _wait(self, now: int, why: str) -> Verdict:
+        self._slow_until = now + self._window
+        return Verdict(False, False, f"{why}: nobody can be blamed yet")
 
     def fleet_slow(self, now: int) -> bool:
         """Whether the last firings were the fleet's rather than a replica's."""
@@ -297,8 +354,8 @@ class Deadlines:
     def _doubt(self, now: int, what: str, *, peers_well: bool) -> Verdict:
         self._slow_until = now + self._window
         learnt = (*self._classes, self._gaps)
-        known = [one for one in self._classes if one.is_learned()]
-        longest = max(one.deadline for one in known or self._classes)
+        known = any(one.is_learned() for one in self._classes)
+        longest = self._longest()
         # Attempts made under the present deadlines fire until the longest of them is over. With
         # long ones it is better to rise too often than to give up everybody's requests meanwhile.
         if not self._rise.lift(now, min(longest, self._window), longest):
@@ -306,7 +363,7 @@ class Deadlines:
                 self._rise.reset()  # to the wide deadlines; where those failed the rise stays
             for one in learnt:
                 one.forget()
-            self._silent_from = now + nanos(self._config.first_token_s) if known else now
+            self._silent_from = now + self._wide if known else now
         for one in learnt:
             one.refresh_at = 0
         if any(one.has_samples() for one in learnt):

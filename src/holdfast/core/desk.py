@@ -91,6 +91,13 @@ class Desk:
             if quota is not None:
                 quota.lease(share)
 
+    def inherit(self, earlier: "Desk") -> None:
+        """Share the quotas that did not change: requests of both settle in the same buckets."""
+        for tenant, quota in earlier._quotas.items():  # noqa: SLF001 - of the same class
+            mine = self._quotas.get(tenant)
+            if mine is not None and mine.config == quota.config:
+                self._quotas[tenant] = quota
+
     def quota(self, tenant: str) -> Quota | None:
         """What this tenant has left here; ``None`` = it is not limited."""
         return self._quotas.get(tenant)

@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from holdfast.core.types import Decision, State, require
+from holdfast.core.types import SECOND, Decision, State, require
+
+# Word of users comes with a summary, up to a second late, and one long prompt can hold a whole
+# batch for another: in this beginning of a canary's wait, half of it at most, peers prove nothing.
+_BEGINNING: Final = 2 * SECOND
 
 
 class Member(Protocol):
@@ -62,6 +66,9 @@ _COUNTED: Final = (State.READY, State.SUSPECT)
 _CALM: Final = Panic(active=False, readmitted=(), reason="within the bound")
 _TRUSTED: Final = Decision(allowed=False, reason="canaries disagree: at least one passes")
 _TOO_FEW: Final = Decision(allowed=False, reason="fewer than two replicas answered canaries")
+_EVERYBODY_SILENT: Final = Decision(
+    allowed=False, reason="none of its peers was heard of either: the silence may be everybody's"
+)
 _NO_PEERS: Final = Decision(allowed=True, reason="it has no peers to compare with")
 _NO_WITNESS: Final = Decision(
     allowed=False, reason="no peer gave the expected answer lately: the answer may be at fault"
@@ -168,12 +175,28 @@ def may_condemn(
     return _NO_WITNESS
 
 
+def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> Decision:
+    """Whether the silence of one replica since its canary began is its own.
+
+    One stalled canary is enough for an ejection, so it must not be everybody's: a network, a
+    platform or a host that stands still silences all, and who was asked first is not sicker.
+    """
+    if not peers_heard_at:
+        return _NO_PEERS
+    since = began + min(_BEGINNING, (now - began) // 2)
+    heard = sum(1 for at in peers_heard_at if at >= since)
+    if heard:
+        return Decision(allowed=True, reason=f"{heard} of its peers were heard of meanwhile")
+    return _EVERYBODY_SILENT
+
+
 __all__ = [
     "CanaryResult",
     "EjectionConfig",
     "Member",
     "Panic",
     "canaries_doubtful",
+    "may_blame_silence",
     "may_condemn",
     "may_eject",
     "panic",

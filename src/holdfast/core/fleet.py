@@ -60,6 +60,7 @@ _VERDICTS: Final = {
     "busy": Signal.BUSY,
     "unknown": Signal.UNKNOWN,
 }
+_SILENCE: Final = ("timeout", "refused", "unknown")
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
 _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
@@ -194,6 +195,8 @@ class Fleet:
             return  # of an earlier life
         member.canary_out = False
         member.wake_at = now
+        if event.verdict not in _SILENCE:
+            member.heard_at = now
         signal, why = _read_canary(event)
         model = member.replica.model
         if signal not in _NEUTRAL:
@@ -204,6 +207,11 @@ class Fleet:
                 self._ask_peers(member, now)
             if (failed or model in self._doubts) and self._doubt(model, now, actions):
                 return  # every canary fails at once: hold all states
+        if signal is Signal.STALLED and event.latency:
+            silence = self._silence(member, event.latency, now)
+            if not silence:
+                actions.append(self._notice(member, now, "verdict held", silence.reason))
+                return
         if signal is Signal.CANARY_WRONG and member.health.would_be_firm(signal):
             witness = self._witness(member, now)
             if not witness:
@@ -237,6 +245,12 @@ class Fleet:
         period = self._doubt_period
         return ejection.may_condemn(results, member.replica.id, now, period, members=members)
 
+    def _silence(self, member: Member, waited: int, now: int) -> Decision:
+        model = member.replica.model
+        peers = [m for m in self._members.values() if m is not member and m.replica.model == model]
+        heard_at = [peer.heard_at for peer in peers]
+        return ejection.may_blame_silence(heard_at, now - waited, now)
+
     def _doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
         """Whether the expected answer, or the checker, is more suspect than the replicas."""
         results, members = self._canaries(model)
@@ -269,6 +283,7 @@ class Fleet:
         member.inflight_at[gateway] = tally.inflight
         member.move_told = False
         if tally.successes:
+            member.heard_at = now
             member.only_busy_since = None
             if member.health.state is not State.READY:
                 self._signal(member, Signal.PASSIVE_OK, now, actions)

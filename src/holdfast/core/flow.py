@@ -51,6 +51,10 @@ class Flow(Moves):
         self._summary_every = nanos(config.summary_s)
         self._summary_at = 0
         self._handlers: dict[type, Callable[[Any, int], list[FlowAction]]] = {
+            Arrived: self._on_arrived,
+            Answered: self._on_answered,
+            FirstContent: self._on_first_content,
+            Ended: self._on_ended,
             Silent: self._on_silent,
             ClientGone: self._on_client_gone,
             ViewChanged: self._on_view_changed,
@@ -72,6 +76,10 @@ class Flow(Moves):
     def quota(self, tenant: str) -> Quota | None:
         """What a tenant has left at this gateway, for the headers; ``None`` = no limit."""
         return self._desk.quota(tenant)
+
+    def inherit(self, earlier: "Flow") -> None:
+        """Take over what tenants have left: a new config is no new quota."""
+        self._desk.inherit(earlier._desk)  # noqa: SLF001 - another of the same class
 
     def handle(self, event: FlowEvent, now: int) -> list[FlowAction]:
         """Take one event; return the work it causes, in order."""
@@ -204,7 +212,10 @@ class Flow(Moves):
     ) -> bool:
         """A wait is over. Blame the replica only where its peers are not slow too."""
         candidate = attempt.candidate
-        verdict = lane.waits(life.request).fired(candidate.id, len(lane.pool.candidates) - 1, now)
+        pool = lane.pool.candidates
+        busy = sum(1 for peer in pool.values() if peer.inflight and peer is not candidate)
+        waits = lane.waits(life.request)
+        verdict = waits.fired(candidate.id, len(pool) - 1, now, busy, attempt.started)
         if not (verdict.retry or verdict.counts):
             life.story.append((now, "patience", verdict.reason))
             return False
@@ -252,7 +263,11 @@ class Flow(Moves):
             life.hedge_at = 0
             self._hedge(life, lane, actions, now)
         for attempt in list(life.live):
-            if not attempt.first_at and now >= attempt.first_due:
+            if attempt.first_at:
+                continue
+            if now >= attempt.doubt_at:
+                lane.overdue(life, attempt, now)
+            if now >= attempt.first_due:
                 if self._time_out(life, lane, attempt, Kind.FIRST_TOKEN_TIMEOUT, 0, actions, now):
                     return  # what comes next has set its own time
                 request = life.request

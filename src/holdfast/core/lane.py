@@ -118,6 +118,7 @@ class Lane:
         number = life.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
+        attempt.doubt_at = now + deadlines.first_token_norm(request.size)
         candidate.inflight += 1
         candidate.own_tokens += tokens
         self.pool.inflight += 1
@@ -133,8 +134,7 @@ class Lane:
         request = life.request
         elapsed = now - attempt.started
         deadlines = self.answers if request.whole else self.deadlines
-        typical = deadlines.first_token_typical(request.size)
-        deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
+        typical = deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
         self._first += 1
         if now - request.arrived > self._slo:
             self._first_late += 1
@@ -150,6 +150,19 @@ class Lane:
             self.pool.changed(now)
             return candidate.breaker.record(_SUCCESS, now, trial=True)
         return None
+
+    def overdue(self, life: Life, attempt: Attempt, now: int) -> None:
+        """No first token yet, long after the usual time: let routing know before it comes.
+
+        Learning from arrivals alone, the pool would go on sending to a replica that has become ten
+        times slower for as long as its first late token takes.
+        """
+        request = life.request
+        typical = self.waits(request).first_token_typical(request.size)
+        elapsed = now - attempt.started
+        if typical:
+            attempt.candidate.latency.penalise(elapsed / typical, now)
+        attempt.doubt_at = now + elapsed
 
     def overtaken(self, life: Life, slower: list[Attempt], now: int) -> None:
         """A hedge was faster: its elders took at least this long.

@@ -67,6 +67,7 @@ class Attempt:
 
     __slots__ = (
         "candidate",
+        "doubt_at",
         "first_at",
         "first_due",
         "number",
@@ -83,6 +84,7 @@ class Attempt:
         self.candidate = candidate
         self.started = started
         self.first_due = first_due  # when the wait for its first token is over
+        self.doubt_at = first_due  # when it is taken for slow, though it is still waited for
         self.trial = trial  # it holds the breaker's one half-open slot
         self.first_at = 0  # 0 = no content yet
         self.tokens = 0  # what its replica was credited with as load

@@ -16,6 +16,7 @@ class Member:
         "drain",
         "exits",
         "health",
+        "heard_at",
         "inflight_at",
         "leaving",
         "move_told",
@@ -41,6 +42,7 @@ class Member:
         self.only_busy_since: int | None = None
         self.canary_out = False
         self.canary_at = 0
+        self.heard_at = 0  # it last answered a canary or a user, right or wrong
         self.wake_at = 0  # no earlier tick has anything to do here
 
     @property

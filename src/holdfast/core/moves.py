@@ -70,7 +70,7 @@ class Moves:
         attempt = lane.open(life, candidate, now)
         life.step(Step.DISPATCH)
         life.story.append((now, reason, candidate.id))
-        due = attempt.first_due
+        due = attempt.doubt_at if attempt.doubt_at < attempt.first_due else attempt.first_due
         if self._hedging and len(life.live) == 1:
             due = self._hedger.plan(life, lane.waits(request), due, now)
         life.due = due if due < life.deadline else life.deadline
@@ -205,7 +205,7 @@ class Moves:
         due = life.deadline
         for attempt in life.live:
             if not attempt.first_at:
-                due = min(due, attempt.first_due)
+                due = min(due, attempt.first_due, attempt.doubt_at)
         life.due = due
         self._wheel.file(life)
 

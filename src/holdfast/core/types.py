@@ -3,6 +3,7 @@
 What may live here: values that at least two policies exchange. No behaviour beyond validation.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
@@ -113,7 +114,7 @@ class Request:
         max_tokens: int = 0,
         tenant: str = "default",
         priority: Priority = Priority.INTERACTIVE,
-        prefix: tuple[int, ...] = (),
+        prefix: Sequence[int] = (),
         session: str = "",
         hedgeable: bool = True,
         continuable: bool = True,

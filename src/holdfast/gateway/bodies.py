@@ -26,7 +26,7 @@ from holdfast.gateway.errors import INVALID, ApiError, invalid
 from holdfast.gateway.jsontext import Extras, open_object, with_members
 from holdfast.gateway.members import FIXES, Chat, Completions, Embeddings, Items
 from holdfast.gateway.multipart import Field
-from holdfast.gateway.prompts import BLOCK_BYTES, blocks, estimate_tokens
+from holdfast.gateway.prompts import BLOCK_BYTES, Blocks, estimate_tokens
 from holdfast.gateway.routes import Api, Route, is_sane_model, path_model
 
 _JSON: Final = b"application/json"
@@ -38,7 +38,7 @@ _RUNNING_USAGE: Final = b',"stream_options":{"include_usage":true,"continuous_us
 _COUNTED_STREAMS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})  # those with stream_options
 _SESSION_CHARACTERS: Final = 256  # of a client's own name for its session; more adds nothing
 _SEED_BYTES: Final = 4_096  # of the tools, which stand before the messages in the prompt
-_MEDIA_FROM: Final = 4_096  # bytes of messages; a picture in base64 is longer
+_MESSAGES: Final = b'"messages":['
 _JSON_FORMATS: Final = frozenset({"json_object", "json_schema"})
 _QUOTE: Final = ord('"')
 _BRACKET: Final = ord("[")
@@ -67,7 +67,7 @@ class Ask(msgspec.Struct, gc=False):
     n: int = 1
     prompt_bytes: int = 0  # of the members that become the prompt
     prompt_tokens: int = 1  # estimated from them
-    prefix: tuple[int, ...] = ()
+    prefix: Sequence[int] = ()
     session: str = ""
     stop: tuple[str, ...] = ()
     json_expected: bool = False
@@ -133,8 +133,9 @@ def _read_chat(
     ask.message_count = count = len(messages)
     if count > limits.messages_max:
         raise _too_many("messages", limits.messages_max)
-    size = sum(map(len, messages)) if count > 1 else len(messages[0])
-    if brackets > 1 and size > _MEDIA_FROM and _holds_media(ask.body):
+    lengths = list(map(len, messages))
+    whole = size = sum(lengths)
+    if size > known.MEDIA_FROM and brackets > 1 and max(lengths) > known.MEDIA_FROM:
         size = sum(map(known.text_bytes, messages))
     seed = b""
     if m.tools is not UNSET or m.functions is not UNSET:
@@ -151,7 +152,7 @@ def _read_chat(
     if said is not UNSET and said is not None:
         ask.max_tokens = _bounded("max_completion_tokens", said, 0, limits.max_tokens_max)
     if prefix_blocks and size >= BLOCK_BYTES:
-        ask.prefix = _prefix(messages, prefix_blocks, seed)
+        ask.prefix = _prefix(ask.body, whole + count - 1, prefix_blocks, seed)
 
 
 def _read_completions(
@@ -161,7 +162,7 @@ def _read_completions(
     if m.prompt is not UNSET:
         one_text = _read_texts(ask, "prompt", m.prompt, limits)
         if prefix_blocks:
-            ask.prefix = blocks(memoryview(m.prompt), prefix_blocks)
+            ask.prefix = Blocks(memoryview(m.prompt), prefix_blocks)
     elif "prompt_embeds" not in extras:
         raise _missing("prompt")
     if m.best_of is not UNSET:
@@ -219,7 +220,7 @@ def _read_embeddings(
     if m.input is not UNSET:
         _read_texts(ask, "input", m.input, limits)
         if prefix_blocks:
-            ask.prefix = blocks(memoryview(m.input), prefix_blocks)
+            ask.prefix = Blocks(memoryview(m.input), prefix_blocks)
     elif "messages" in extras:  # vLLM embeds chats, with pictures
         ask.prompt_bytes = len(extras["messages"])
     else:
@@ -241,7 +242,7 @@ def _read_responses(
     if m.input is not UNSET:
         _read_texts(ask, "input", m.input, limits, limits.messages_max)
         if prefix_blocks:
-            ask.prefix = blocks(memoryview(m.input), prefix_blocks)
+            ask.prefix = Blocks(memoryview(m.input), prefix_blocks)
     elif "prompt" not in extras:  # the name of a stored one
         raise _missing("input")
     if m.instructions is not UNSET:
@@ -412,21 +413,15 @@ def _read_texts(
     return False
 
 
-def _holds_media(body: bytes) -> bool:
-    return b";base64," in body or b'"input_audio"' in body
+def _prefix(body: bytes, size: int, blocks_max: int, tools: bytes) -> Blocks:
+    """Block hashes of the beginning of a conversation: the messages and the commas between them.
 
-
-def _prefix(messages: Sequence[Raw], blocks_max: int, tools: bytes) -> tuple[int, ...]:
-    """Block hashes of the beginning of a conversation, as far as they are wanted."""
-    wanted = blocks_max * BLOCK_BYTES
-    count = size = 0
-    for message in messages:
-        count += 1
-        size += len(message) + 1
-        if size > wanted:
-            break
+    The name stands in the body as it is looked for; in a string its quotes would be escaped. A
+    member inside another may have it too: its sender's prompts then have no home, or one together.
+    """
+    start = body.find(_MESSAGES) + len(_MESSAGES)
     seed = crc32(tools[:_SEED_BYTES]) if tools else 0
-    return blocks(b",".join(messages[:count]), blocks_max, seed=seed)
+    return Blocks(body, blocks_max, start=start, size=size, seed=seed)
 
 
 def _missing(name: str) -> ApiError:

@@ -14,18 +14,19 @@ from holdfast.core.types import MILLISECOND, SECOND
 
 SERIES_MAX: Final = 4_096  # distinct names with labels; further ones are counted as overflow
 _BOUNDS_MS: Final = (10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 600_000)
+_BOUNDS: Final = tuple(bound * MILLISECOND for bound in _BOUNDS_MS)
 
 
 class Counters:
     """Counts since the start, by Prometheus name with labels."""
 
-    __slots__ = ("_attempts", "_durations", "_finished", "values")
+    __slots__ = ("_attempts", "_finished", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
         self._attempts: dict[tuple[str, Kind | None], int] = {}
-        self._finished: dict[tuple[str, int], int] = {}
-        self._durations: dict[str, list[int]] = {}
+        # By model and status: how many in each bucket of duration, and the time of all.
+        self._finished: dict[tuple[str, int], list[int]] = {}
 
     def attempt(self, replica_id: str, kind: Kind | None) -> None:
         """An attempt ended."""
@@ -35,16 +36,19 @@ class Counters:
     def finished(self, finish: Finish, took: int) -> None:
         """A request ended."""
         key = (finish.model, finish.status)
-        self._finished[key] = self._finished.get(key, 0) + 1
-        buckets = self._durations.get(finish.model)
+        buckets = self._finished.get(key)
         if buckets is None:
-            buckets = self._durations[finish.model] = [0] * (len(_BOUNDS_MS) + 2)
-        buckets[bisect_left(_BOUNDS_MS, took / MILLISECOND)] += 1
+            buckets = self._finished[key] = [0] * (len(_BOUNDS) + 2)
+        buckets[bisect_left(_BOUNDS, took)] += 1
         buckets[-1] += took
+        if finish.attempts != 1:
+            self._count_attempts(finish)
+
+    def _count_attempts(self, finish: Finish) -> None:
         if finish.continued:
             self.add(f'continuations_total{{model="{finish.model}"}}', finish.continued)
-        if finish.attempts > 1 + finish.continued:
-            extra = finish.attempts - 1 - finish.continued
+        extra = finish.attempts - 1 - finish.continued
+        if extra > 0:
             self.add(f'extra_attempts_total{{model="{finish.model}"}}', extra)
 
     def refused(self, status: int, code: str) -> None:
@@ -67,11 +71,14 @@ class Counters:
         for (replica_id, kind), count in self._attempts.items():
             outcome = "ok" if kind is None else kind.value
             told[f'attempts_total{{replica="{replica_id}",kind="{outcome}"}}'] = count
-        for (model, status), count in self._finished.items():
-            told[f'requests_total{{model="{model}",status="{status}"}}'] = count
-        for model, buckets in self._durations.items():
+        durations: dict[str, list[int]] = {}
+        for (model, status), buckets in self._finished.items():
+            told[f'requests_total{{model="{model}",status="{status}"}}'] = sum(buckets[:-1])
+            before = durations.get(model, [0] * len(buckets))
+            durations[model] = [a + b for a, b in zip(before, buckets, strict=True)]
+        for model, buckets in durations.items():
             total = 0
-            ends = [str(bound / 1_000) for bound in _BOUNDS_MS]
+            ends = [str(bound / SECOND) for bound in _BOUNDS]
             for end, count in zip([*ends, "+Inf"], buckets, strict=False):
                 total += count
                 told[f'request_seconds_bucket{{model="{model}",le="{end}"}}'] = total

@@ -19,6 +19,7 @@ from holdfast.core.flow import Flow
 from holdfast.core.messages import (
     Abort,
     Arrived,
+    ClientGone,
     Dispatch,
     Ended,
     Finish,
@@ -52,6 +53,7 @@ from holdfast.gateway.virtual import Facts, Path
 _SILENCE_EVERY: Final = 50 * MILLISECOND  # how often streams are looked at
 _LINGER: Final = SECOND  # after [DONE] a response should end; then its connection is closed
 
+_BATCH: Final = Priority.BATCH
 _RATIO_REPORTS: Final = 64  # the ratio remembers about twenty
 
 News = Callable[[Report | Summary], None]
@@ -163,10 +165,11 @@ class Driver:
     def resolve(self, ask: Ask, tenant: Tenant, headers: Mapping[bytes, bytes]) -> Path | None:
         """The path of a virtual name; refuses models that do not exist for this tenant."""
         settings, model = self.settings, ask.model
-        if model not in settings.public_models or not tenant.may_use(model):
+        virtual = settings.public_models.get(model)
+        if virtual is None or not tenant.may_use(model):
             raise errors.unknown_model()
         path = None
-        if model in settings.virtual:
+        if virtual:
             facts = Facts(
                 tenant=tenant.name,
                 prompt_tokens=ask.prompt_tokens,
@@ -194,7 +197,7 @@ class Driver:
     def deadline(self, model: str, priority: Priority, now: int) -> int:
         """When a whole request is over; a batch request may wait in the queue beyond it."""
         whole = self.settings.request_ns.get(model)
-        if whole is None or priority is Priority.BATCH:
+        if whole is None or priority is _BATCH:
             return 0  # the flow's own
         return now + whole
 
@@ -239,7 +242,7 @@ class Driver:
     def _look_for_silence(self, now: int) -> None:
         silent = [a for a in self.streaming if now - a.last > a.silence_max and not a.paused]
         for attempt in silent:
-            if not attempt.over:
+            if not attempt.over and not attempt.conclude():
                 attempt.last = now  # patience, if the flow has some, lasts as long again
                 inquiry = attempt.inquiry
                 self.tell(inquiry.flow, Silent(inquiry.serial, attempt.number, attempt.tokens()))
@@ -315,7 +318,8 @@ class Driver:
         if changed:
             if self.flow.lives:
                 self._retiring.append(self.flow)
-            self.flow = Flow(settings.flow, self._streams)
+            before, self.flow = self.flow, Flow(settings.flow, self._streams)
+            self.flow.inherit(before)
             if self._view is not None:
                 self.tell(self.flow, ViewChanged(self._view))
 
@@ -323,6 +327,9 @@ class Driver:
         """The time to drain is over: end what still runs with an honest error."""
         for inquiry in list(self._inquiries.values()):
             inquiry.request.continuable = False
+            if not inquiry.attempts:
+                inquiry.give_up()
+                self.tell(inquiry.flow, ClientGone(inquiry.serial))
             for attempt in list(inquiry.attempts.values()):
                 attempt.cancel()
                 ended = Ended(inquiry.serial, attempt.number, Kind.DEADLINE)

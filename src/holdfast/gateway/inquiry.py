@@ -13,7 +13,7 @@ from holdfast.core.flow import Flow
 from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
 from holdfast.core.types import Request
 from holdfast.gateway import errors
-from holdfast.gateway.answers import Answer, AnswerKind
+from holdfast.gateway.answers import Answer
 from holdfast.gateway.attempts import Attempt, BytesAttempt, WholeAttempt
 from holdfast.gateway.bodies import Ask, parse, upstream_body
 from holdfast.gateway.chunks import StreamApi
@@ -26,7 +26,7 @@ from holdfast.gateway.continuation import (
 from holdfast.gateway.contracts import Exchange
 from holdfast.gateway.errors import ApiError
 from holdfast.gateway.routes import Api, Route
-from holdfast.gateway.sse import MalformedStreamError
+from holdfast.gateway.sse import MalformedStreamError, framed
 from holdfast.gateway.streaming import ResponseAttempt, StreamAttempt
 from holdfast.gateway.targets import Target
 from holdfast.gateway.tenants import Tenant
@@ -49,13 +49,13 @@ class Inquiry:
         "_answer",
         "_continued",
         "_empties",
+        "_empty",
         "_held",
         "_memory",
         "_memory_bytes",
         "_path",
         "_said_tokens",
         "answer_bytes_max",
-        "answer_kind",
         "ask",
         "attempts",
         "doubted",
@@ -74,7 +74,6 @@ class Inquiry:
     )
     ask: Ask
     request: Request
-    answer_kind: AnswerKind
 
     def __init__(
         self, driver: "Driver", exchange: Exchange, route: Route, tenant: Tenant, serial: int
@@ -101,6 +100,7 @@ class Inquiry:
         self._continued = 0
         self._held: list[bytes] | None = None  # payloads kept until the answer was checked
         self._empties = 0
+        self._empty = b""  # the events of the last stream that ended without a word
 
     # --- the client ------------------------------------------------------------------------------
 
@@ -124,7 +124,6 @@ class Inquiry:
             return
         self.ask = ask
         self._path = path
-        self.answer_kind = AnswerKind(self.route.answer)
         if path is not None and path.checks and ask.stream:
             self._held = []
         self._submit(ask.model if path is None else path.model)
@@ -190,20 +189,14 @@ class Inquiry:
                 return
         else:
             attempt = self._attempt(action, target)
-            dialect = target.dialect
-            body = upstream_body(
-                ask,
-                target.served_as,
-                ask_usage=dialect.final_usage,
-                running_usage=dialect.running_usage and self._counts(),
-            )
+            body = self._body(target)
         self.attempts[action.attempt] = attempt
         attempt.last = self.driver.now_ns()
         attempt.call = target.upstream.call(
             attempt,
             b"POST",
             self.route.upstream_path(ask, target.served_as),
-            b"content-type: %b\r\n%b%b" % (ask.content_type, target.headers, ask.headers),
+            _type_line(ask.content_type) + target.headers + ask.headers,
             body,
         )
         if self.slow:
@@ -227,12 +220,7 @@ class Inquiry:
         said = text_of(memory, api)
         dialect = target.dialect
         body = continued_body(
-            upstream_body(
-                ask,
-                target.served_as,
-                ask_usage=dialect.final_usage,
-                running_usage=dialect.running_usage and self._counts(),
-            ),
+            self._body(target),
             api,
             dialect.chat_continuation,
             said,
@@ -243,10 +231,19 @@ class Inquiry:
         seam = Seam(memory[0], said, self._said_tokens, ask.stop, self._continued)
         return StreamAttempt(self, action, target, api, seam), body
 
-    def _counts(self) -> bool:
-        """Whether a continuation would have to know how many tokens were said before it."""
-        ask = self.ask
-        return self.request.continuable and (ask.max_tokens > 0 or ask.wants_usage)
+    def _body(self, target: Target) -> bytes:
+        """The request as this engine wants it."""
+        ask, dialect = self.ask, target.dialect
+        if not ask.stream:
+            return upstream_body(ask, target.served_as, ask_usage=False, running_usage=False)
+        # Whether a continuation would have to know how many tokens were said before it.
+        counts = self.request.continuable and (ask.max_tokens > 0 or ask.wants_usage)
+        return upstream_body(
+            ask,
+            target.served_as,
+            ask_usage=dialect.final_usage,
+            running_usage=dialect.running_usage and counts,
+        )
 
     def abort(self, action: Abort) -> None:
         """Call an attempt back."""
@@ -291,16 +288,17 @@ class Inquiry:
         if answer.empty:
             self._empties += 1
 
-    def took_empty(self, payloads: list[bytes]) -> None:
-        """A stream ended properly without a word."""
+    def took_empty(self, events: bytes) -> None:
+        """A stream ended properly without a word; its events are sent if that is the answer."""
         self._empties += 1
-        if self._empties > 1 and not self.exchange.started:
-            self._held = payloads  # to be sent if that is the answer
+        self._empty = events
 
     def show(self, attempt: Attempt, content_type: bytes) -> None:
         """Begin the response: from here on the client sees what the attempt brings."""
+        if self._held is not None:
+            return  # kept until it was checked; meanwhile signs of life go on
         self.driver.waiting.pop(self, None)
-        if self.exchange.started or self._held is not None:
+        if self.exchange.started:
             return
         head = b"content-type: %b\r\ncache-control: no-cache\r\n" % content_type
         self.exchange.start(200, head + self._labels(attempt.target, attempt.number + 1))
@@ -311,10 +309,10 @@ class Inquiry:
             self._remember(payload)
         if self._held is not None:
             self._held.append(payload)
-        elif len(data) - len(payload) == 8:  # the very event, nothing before and behind it
-            self.exchange.write(data)
+        elif len(data) - len(payload) == 8 and data[6:-2] == payload:
+            self.exchange.write(data)  # the very event: nothing before it, nothing behind it
         else:
-            self.exchange.write(b"data: %b\n\n" % payload)
+            self.exchange.write(framed(payload))
 
     def relay_payloads(self, payloads: list[bytes]) -> None:
         """Pass events on."""
@@ -326,13 +324,19 @@ class Inquiry:
         if self._held is not None:
             self._held += payloads
         else:
-            self.exchange.write(b"".join([b"data: %b\n\n" % payload for payload in payloads]))
+            self.exchange.write(b"".join(map(framed, payloads)))
 
     def _remember(self, payload: bytes) -> None:
         self._memory.append(payload)
         self._memory_bytes += len(payload)
         if self._memory_bytes > self.driver.settings.stream.memory_bytes_max:
             self.cannot_continue()
+
+    def give_up(self) -> None:
+        """It waits in the queue and the gateway leaves: say so while there is time."""
+        leaving = Finish(self.serial, 503, "overloaded", "the gateway leaves", retry_after_s=1.0)
+        self.exchange.listener = None
+        self._fail(leaving)
 
     def sign_of_life(self) -> None:
         """The wait is long: tell the client and every proxy between that somebody is here."""
@@ -351,7 +355,7 @@ class Inquiry:
         if finish.status == 499:
             self.exchange.listener = None
             return
-        if finish.status == 200 and self._escalates(finish):
+        if finish.status == 200 and self._path is not None and self._escalates(self._path, finish):
             return
         self.exchange.listener = None
         if finish.status == 200 or self._agreed_empty(finish):
@@ -359,10 +363,9 @@ class Inquiry:
         else:
             self._fail(finish)
 
-    def _escalates(self, finish: Finish) -> bool:
+    def _escalates(self, path: Path, finish: Finish) -> bool:
         """Whether a check of the cheap answer failed and the strong model is asked instead."""
-        path = self._path
-        if path is None or path.escalate is None or self.exchange.started:
+        if path.escalate is None or self.exchange.started:
             return False
         if self._held is not None:
             text = text_of(self._held, _STREAM_APIS[self.route.api])
@@ -390,21 +393,23 @@ class Inquiry:
 
     def _agreed_empty(self, finish: Finish) -> bool:
         """Two replicas had nothing to say: then that is the answer."""
-        return self._empties > 1 and finish.code == errors.UPSTREAM_FAILED
+        return self._empties > 1 and not finish.shown and finish.code == errors.UPSTREAM_FAILED
 
     def _succeed(self, finish: Finish) -> None:
         exchange = self.exchange
         target = self.driver.targets.get(finish.replica_id)
         if not self.ask.stream and self._answer is not None:
             body, _, content_type = self._answer
-            head = b"content-type: %b\r\n" % content_type
-            exchange.respond(200, head + self._labels(target, finish.attempts, finish), body)
+            head = _type_line(content_type) + self._labels(target, finish.attempts, finish)
+            exchange.respond(200, head, body)
             return
         if not exchange.started:
             exchange.start(200, _EVENTS + self._labels(target, finish.attempts, finish))
         if self._held:
             held, self._held = self._held, None
-            exchange.write(b"".join([b"data: %b\n\n" % payload for payload in held]))
+            exchange.write(b"".join(map(framed, held)))
+        elif finish.status != 200:
+            exchange.write(self._empty)
         if self.route.api in _STREAM_APIS:
             exchange.write(_LAST)
         exchange.end()
@@ -413,6 +418,9 @@ class Inquiry:
         exchange = self.exchange
         error = errors.from_finish(finish, self.refusal)
         if exchange.started:
+            if self.ask.opaque:
+                exchange.abort()  # no event can stand in such bytes: only a broken end is honest
+                return
             exchange.write(errors.error_event(error, self.request_id.decode()))
             exchange.end()
             return
@@ -421,11 +429,14 @@ class Inquiry:
 
     def _labels(self, target: Target | None, attempts: int, finish: Finish | None = None) -> bytes:
         """The response headers that say who answered and how."""
-        lines = b"x-request-id: %b\r\nx-holdfast-attempts: %d\r\n" % (self.request_id, attempts)
-        if target is not None:
-            lines += target.label
-            if target.model != self.request.model:
-                lines += b"x-holdfast-degraded: %b\r\n" % target.model.encode()
+        label = b"" if target is None else target.label
+        lines = b"x-request-id: %b\r\nx-holdfast-attempts: %d\r\n%b" % (
+            self.request_id,
+            attempts,
+            label,
+        )
+        if target is not None and target.model != self.request.model:
+            lines += b"x-holdfast-degraded: %b\r\n" % target.model.encode()
         if finish is not None and finish.continued:
             lines += b"x-holdfast-continued: %d\r\n" % finish.continued
         if self._path is not None:
@@ -433,6 +444,13 @@ class Inquiry:
         if self.driver.metered:
             lines += self.driver.rate_limits(self.tenant)
         return lines
+
+
+def _type_line(content_type: bytes) -> bytes:
+    """The header line of a type; nearly always the same."""
+    if content_type == b"application/json":
+        return _JSON
+    return b"content-type: %b\r\n" % content_type
 
 
 __all__ = ["Inquiry"]

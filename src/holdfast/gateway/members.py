@@ -195,7 +195,10 @@ FIXES: Final[dict[str, str]] = {
     "query": "a string",
 }
 
+MEDIA_FROM: Final = 4_096  # bytes of a message; one with a picture in base64 is longer
 _MEDIA_BYTES: Final = 768 * 4  # a picture or sound as if it were text: from 85 to 1,500 tokens
+
+_BRACKET: Final = ord("[")
 
 decode_raws: Final = msgspec.json.Decoder(list[Raw]).decode
 decode_number: Final = msgspec.json.Decoder(float | None).decode
@@ -212,14 +215,16 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def text_bytes(message: Raw) -> int:
     """The size of a message's text; pictures and sounds in it count as their tokens, roughly."""
-    text = bytes(message)
-    if b";base64," not in text and b'"input_audio"' not in text:
-        return len(text)
+    size = len(message)
+    if size <= MEDIA_FROM:
+        return size
     try:
-        content = _decode_message(text).content
-        pieces = _decode_pieces(content) if content is not UNSET else []
+        content = _decode_message(message).content
+        if content is UNSET or memoryview(content)[0] != _BRACKET:
+            return size
+        pieces = _decode_pieces(content)
     except ValueError:
-        return len(text)  # of a shape that is not known: its size is all there is
+        return size  # of a shape that is not known: its size is all there is
     return sum(_MEDIA_BYTES if p.text is UNSET else len(p.text) for p in pieces)
 
 
@@ -291,6 +296,7 @@ def forbids_continuation(m: Chat | Completions, extras: Mapping[str, Raw]) -> st
 __all__ = [
     "FIXES",
     "GUIDED",
+    "MEDIA_FROM",
     "Chat",
     "Common",
     "Completions",

@@ -235,12 +235,21 @@ class GatewayProcess:
             self._hear_serving(frame, driver)
 
     def _lease_again(self, driver: Driver | None) -> None:
-        """Tell the flow its part of what all gateways share; without one it would take it all."""
-        frame = self._lease
-        if driver is not None and frame is not None:
-            # One gateway alone needs nobody's leave to try a replica.
-            trials = None if frame.gateways <= 1 else frozenset(frame.trial)
-            driver.lease(Leased(frame.quota, frame.retry_share, trials))
+        """Tell the flow its part of what all gateways share.
+
+        Of what control never spoke it has an even part: all of it in each would be many times all.
+        """
+        file, frame = self._file, self._lease
+        if driver is None or file is None:
+            return
+        even = 1.0 / file.gateway.workers
+        quota = dict.fromkeys(driver.settings.flow.quotas, even)
+        if frame is None:
+            driver.lease(Leased(quota, even))
+            return
+        # One gateway alone needs nobody's leave to try a replica.
+        trials = None if frame.gateways <= 1 else frozenset(frame.trial)
+        driver.lease(Leased(quota | frame.quota, frame.retry_share, trials))
 
     def _hear_serving(self, frame: Frame, driver: Driver) -> None:
         if isinstance(frame, LoadFrame):
@@ -288,6 +297,8 @@ class GatewayProcess:
             counters = driver.counters.read()
             for name, count in server.counters.items():
                 counters[f'connection_refusals_total{{reason="{name}"}}'] = count
+            for name, count in driver.settings.virtual.hook_errors.items():
+                counters[f'hook_errors_total{{hook="{name}"}}'] = count
         wanted, trying = driver.trials(now)
         demand = driver.take_demand()
         if not (counters or wanted or trying or demand):

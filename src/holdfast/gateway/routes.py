@@ -19,6 +19,7 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
+from holdfast.gateway.answers import AnswerKind
 from holdfast.gateway.errors import INVALID, ApiError, invalid, unknown_model
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Route:
     api: Api
     method: bytes
     upstream: bytes  # the engine's path; of infer: its beginning, before the model
-    answer: str = "json"  # the name of an AnswerKind
+    answer: AnswerKind = AnswerKind.JSON
     body: BodyKind = BodyKind.JSON
     model_in: ModelIn = ModelIn.BODY
     streams: bool = False  # whether "stream": true has a meaning
@@ -82,26 +83,32 @@ class Route:
 
 _GET: Final = b"GET"
 _POST: Final = b"POST"
-_RERANK: Final = Route(Api.RERANK, _POST, b"/v1/rerank", "rerank")
-_INFER: Final = Route(Api.INFER, _POST, b"/v2/models/", "infer", model_in=ModelIn.PATH)
+_RERANK: Final = Route(Api.RERANK, _POST, b"/v1/rerank", AnswerKind.RERANK)
+_INFER: Final = Route(Api.INFER, _POST, b"/v2/models/", AnswerKind.INFER, model_in=ModelIn.PATH)
 _MODEL: Final = Route(
     Api.MODEL, _GET, b"/v1/models/", body=BodyKind.NONE, model_in=ModelIn.PATH, lists_models=True
 )
 
 ROUTES: Final[dict[bytes, Route]] = {
-    b"/v1/chat/completions": Route(Api.CHAT, _POST, b"/v1/chat/completions", "chat", streams=True),
-    b"/v1/completions": Route(
-        Api.COMPLETIONS, _POST, b"/v1/completions", "completions", streams=True
+    b"/v1/chat/completions": Route(
+        Api.CHAT, _POST, b"/v1/chat/completions", AnswerKind.CHAT, streams=True
     ),
-    b"/v1/embeddings": Route(Api.EMBEDDINGS, _POST, b"/v1/embeddings", "embeddings"),
-    b"/v1/responses": Route(Api.RESPONSES, _POST, b"/v1/responses", "responses", streams=True),
+    b"/v1/completions": Route(
+        Api.COMPLETIONS, _POST, b"/v1/completions", AnswerKind.COMPLETIONS, streams=True
+    ),
+    b"/v1/embeddings": Route(Api.EMBEDDINGS, _POST, b"/v1/embeddings", AnswerKind.EMBEDDINGS),
+    b"/v1/responses": Route(
+        Api.RESPONSES, _POST, b"/v1/responses", AnswerKind.RESPONSES, streams=True
+    ),
     b"/v1/rerank": _RERANK,
     b"/rerank": _RERANK,  # as Jina's and Cohere's first clients call it
     b"/v1/audio/speech": Route(Api.SPEECH, _POST, b"/v1/audio/speech"),
     b"/v1/audio/transcriptions": Route(
         Api.TRANSCRIPTIONS, _POST, b"/v1/audio/transcriptions", body=BodyKind.MULTIPART
     ),
-    b"/v1/images/generations": Route(Api.IMAGES, _POST, b"/v1/images/generations", "images"),
+    b"/v1/images/generations": Route(
+        Api.IMAGES, _POST, b"/v1/images/generations", AnswerKind.IMAGES
+    ),
     b"/v1/models": Route(
         Api.MODELS,
         _GET,

@@ -4,21 +4,19 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
+from holdfast.gateway.prompts import BLOCK_ENDS
 from holdfast.gateway.routes import Api
 from holdfast.gateway.targets import Target
 from holdfast.gateway.tenants import Tenants
 from holdfast.gateway.upstream import Upstream
 from holdfast.gateway.upstream_address import Endpoint
 from holdfast.gateway.virtual import Virtual
-
-_PREFIX_BLOCKS: Final = 16  # of 512 bytes: about 2,000 tokens; each costs half a microsecond
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -32,7 +30,7 @@ class Settings:
     upstream: UpstreamConfig
     tenants: Tenants
     virtual: Virtual
-    public_models: dict[str, None]  # the names clients may use, in the order of the file
+    public_models: dict[str, bool]  # names clients may use, in the file's order: virtual ones?
     prefix_blocks: int  # 0: no policy reads prefixes, none are hashed
     request_ns: dict[str, int]  # by model: how long a whole request may take
     chat_continued: frozenset[str]  # models whose engine can go on with another's chat answer
@@ -49,7 +47,8 @@ def settings_of(file: FleetFile) -> Settings:
     """Build them; a hook that cannot be imported raises ``ConfigError``."""
     names = [model.name for model in file.models]
     virtual = Virtual(file.virtual_models, names)
-    public = dict.fromkeys([*names, *(section.name for section in file.virtual_models)])
+    public = dict.fromkeys(names, False)
+    public.update((section.name, True) for section in file.virtual_models)
     reads = any(_reads_prefixes(model) for model in file.models)
     gateway = file.gateway
     dialects = {model.name: dialect(model.engine) for model in file.models}
@@ -64,7 +63,7 @@ def settings_of(file: FleetFile) -> Settings:
         tenants=Tenants(file.tenants),
         virtual=virtual,
         public_models=public,
-        prefix_blocks=_PREFIX_BLOCKS if reads else 0,
+        prefix_blocks=len(BLOCK_ENDS) if reads else 0,
         request_ns={m.name: nanos(m.deadlines.request_s) for m in file.models},
         chat_continued=frozenset(chat),
         prompt_continued=frozenset(prompt),

@@ -21,7 +21,7 @@ from holdfast.gateway.attempts import Attempt
 from holdfast.gateway.chunks import DONE, Chunk, StreamApi, Usage, read_chunk, strip_usage
 from holdfast.gateway.continuation import Seam
 from holdfast.gateway.responses import read_response_event
-from holdfast.gateway.sse import EventSplitter, MalformedStreamError
+from holdfast.gateway.sse import EventSplitter, MalformedStreamError, framed
 from holdfast.gateway.targets import Target
 
 if TYPE_CHECKING:
@@ -33,12 +33,13 @@ _DEGENERATE: Final = DegenerateConfig()
 class EventAttempt(Attempt):
     """What streams of events share: the content type, the end, the report of tokens."""
 
-    __slots__ = ("_finished", "_splitter")
+    __slots__ = ("_finished", "_held_bytes", "_splitter")
 
     def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
         super().__init__(inquiry, dispatch, target)
         self._splitter = EventSplitter(inquiry.driver.settings.stream.event_bytes_max)
         self._finished = False  # a finish reason came: whatever follows, the answer is whole
+        self._held_bytes = 0  # not shown yet; may grow as long as one event
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         """A 200 that is no event stream is somebody else talking."""
@@ -56,6 +57,14 @@ class EventAttempt(Attempt):
         else:
             self.end(kind, self.tokens())
 
+    def _holds_too_much(self, size: int) -> bool:
+        """Count what is held back; a replica that says nothing at length is given up."""
+        self._held_bytes += size
+        if self._held_bytes <= self.inquiry.driver.settings.stream.event_bytes_max:
+            return False
+        self.fail(Kind.MALFORMED)
+        return True
+
     def _conclude(self) -> None:
         """Nothing more will be said."""
         if not self._finished:
@@ -67,9 +76,23 @@ class EventAttempt(Attempt):
             self.inquiry.took_empty(self.unshown())
             self.end(Kind.EMPTY)
 
-    def unshown(self) -> list[bytes]:
-        """Payloads that were held to the end."""
-        return []
+    def conclude(self) -> bool:
+        """As above: a replica that hangs behind its last word has said it."""
+        if not self._finished:
+            return False
+        if self.call is not None:
+            self.call.cancel()
+        self._conclude()
+        return True
+
+    def fail(self, kind: Kind, tokens: int = 0) -> None:
+        """As above, unless all was said: rubbish behind the last word harms nobody."""
+        if not self.conclude():
+            super().fail(kind, tokens)
+
+    def unshown(self) -> bytes:
+        """The events that were held to the end."""
+        return b""
 
     def _nothing_to_say(self) -> bool:
         """Whether an end without content may be believed; it is shown then."""
@@ -160,6 +183,8 @@ class StreamAttempt(EventAttempt):
             self.inquiry.relay_payloads(rewritten)
             return True
         self._held += rewritten
+        if self._holds_too_much(sum(map(len, rewritten))):
+            return False
         if self._events and self._opens():
             self._show()
         return not self.over
@@ -197,6 +222,8 @@ class StreamAttempt(EventAttempt):
         if chunk.error:
             self._error(chunk)
             return None
+        if self._finished and chunk.choices:
+            return None  # all was said; more would make it two answers
         text = chunk.text
         if text:
             self._text_bytes += len(text)
@@ -210,7 +237,9 @@ class StreamAttempt(EventAttempt):
             if chunk.beyond_text:
                 self.inquiry.cannot_continue()
         if chunk.finished:
-            self._choices_left -= min(chunk.finished, self._choices_left)
+            # A choice that nobody asked for may end as it likes.
+            if chunk.finish_reason is not None or self.inquiry.ask.n > 1:
+                self._choices_left -= min(chunk.finished, self._choices_left)
             self._finished = not self._choices_left
             if chunk.finish_reason is not None:
                 self.inquiry.finish_reason = chunk.finish_reason
@@ -223,9 +252,9 @@ class StreamAttempt(EventAttempt):
                 return None
         return payload
 
-    def unshown(self) -> list[bytes]:
+    def unshown(self) -> bytes:
         """As above."""
-        return self._held
+        return b"".join(map(framed, self._held))
 
     def _learn(self) -> None:
         usage = self.usage
@@ -252,7 +281,7 @@ class StreamAttempt(EventAttempt):
 
 
 class ResponseAttempt(EventAttempt):
-    """A stream of /v1/responses: named events, relayed as they are, never continued."""
+    """A stream of /v1/responses: named events, relayed one by one, never continued."""
 
     __slots__ = ("_held", "_tokens")
 
@@ -262,7 +291,7 @@ class ResponseAttempt(EventAttempt):
         self._tokens = 0
 
     def on_data(self, data: bytes) -> None:
-        """Relay verbatim from the first content on."""
+        """Relay event by event from the first content on."""
         if self.over:
             return
         if self._failing:
@@ -274,37 +303,41 @@ class ResponseAttempt(EventAttempt):
             self.worst = max(self.worst, now - self.last)
         self.last = now
         try:
-            opens = self._scan(self._splitter.feed_named(data))
+            for name, payload in self._splitter.feed_named(data):
+                if payload != DONE and not self._judge(name, payload):
+                    return
         except MalformedStreamError:
             self.fail(Kind.MALFORMED, self.tokens())
-            return
-        if opens is None:
-            return
-        if self.begun:
-            inquiry.exchange.write(data)
-            return
-        self._held.append(data)
-        if opens and self.content():
-            inquiry.driver.streaming[self] = None
-            inquiry.show(self, b"text/event-stream")
-            inquiry.exchange.write(b"".join(self._held))
-            self._held.clear()
 
-    def _scan(self, events: list[tuple[bytes, bytes]]) -> bool | None:
-        """Take in events; whether content was among them, or ``None`` when it is over."""
-        opens = False
-        for _, payload in events:
-            if payload == DONE:
-                continue
-            event = read_response_event(payload)
-            if event.failed:
-                self.fail(Kind.SERVER_ERROR, self.tokens())
-                return None
-            opens = opens or event.content
-            if event.finished:
-                self._finished = True
-                self._tokens = event.output_tokens
-        return opens
+    def _judge(self, name: bytes, payload: bytes) -> bool:
+        """Read one event and pass it on whole: half of one would swallow an error behind it."""
+        event = read_response_event(payload)
+        if event.failed:
+            self.fail(Kind.SERVER_ERROR, self.tokens())
+            return False
+        inquiry = self.inquiry
+        frame = framed(payload, name)
+        if self.begun:
+            inquiry.exchange.write(frame)
+        else:
+            self._held.append(frame)
+            if self._holds_too_much(len(frame)):
+                return False
+            if event.content and self.content():
+                inquiry.driver.streaming[self] = None
+                inquiry.show(self, b"text/event-stream")
+                inquiry.exchange.write(b"".join(self._held))
+                self._held.clear()
+        if event.finished and not self.over:
+            self._finished = True
+            self._tokens = event.output_tokens
+            inquiry.driver.linger(self)
+            self._conclude()
+        return not self.over
+
+    def unshown(self) -> bytes:
+        """As above."""
+        return b"".join(self._held)
 
     def tokens(self) -> int:
         """By the engine's count at the end; before it, nobody knows."""

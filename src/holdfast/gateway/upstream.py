@@ -23,7 +23,7 @@ from holdfast.gateway.contracts import Call, Caller
 from holdfast.gateway.upstream_address import Addresses, Endpoint
 from holdfast.gateway.upstream_connection import Connection
 
-_JOINED_MAX: Final = 32_768  # a longer body is not copied behind its head but sent after it
+_JOINED_MAX: Final = 4_096  # a longer body is not copied behind its head: one call sends both
 _WITHOUT_BODY: Final = {b"GET", b"HEAD", b"DELETE", b"OPTIONS"}  # no length need be stated
 # Not "nobody listens", which is the strongest failure there is: the network's or our own want.
 _UNREACHED: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT}

@@ -161,9 +161,10 @@ class Connection(asyncio.Protocol):
             self._request = (head, body)
         else:
             self._reused = True
-            transport.write(head)
             if body:
-                transport.write(body)
+                transport.writelines((head, body))
+            else:
+                transport.write(head)
         return running
 
     def fail(self, kind: Kind, detail: str) -> None:
@@ -239,11 +240,9 @@ class Connection(asyncio.Protocol):
             return
         if self._paused:  # uvloop begins to read when this method has returned
             asyncio.get_running_loop().call_soon(self._pause_still)
-        head, body = self._request
+        parts = self._request
         self._request = None
-        opened.write(head)
-        if body:
-            opened.write(body)
+        opened.writelines(parts)
 
     def data_received(self, data: bytes) -> None:
         """Deliver a whole chunk directly, hand anything else to the parser."""

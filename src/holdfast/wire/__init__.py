@@ -203,6 +203,7 @@ async def _gateway(
 
     loop.add_signal_handler(signal.SIGINT, gateway.stop)
     loop.add_signal_handler(signal.SIGTERM, leave)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # control reads the file, not we
     await gateway.run(listener, lambda: tell(ACCEPTS))
 
 

@@ -49,7 +49,16 @@ class TokenCounters:
     lower bound: an entry that reaches the top with an old key goes back with the present one.
     """
 
-    __slots__ = ("_accounts", "_floor", "_heap", "_sequence", "_waiting", "tenants_max", "weights")
+    __slots__ = (
+        "_accounts",
+        "_floor",
+        "_heap",
+        "_recent",
+        "_sequence",
+        "_waiting",
+        "tenants_max",
+        "weights",
+    )
 
     def __init__(self, weights: Mapping[str, float], tenants_max: int = 10_000) -> None:
         require(tenants_max >= 1, "fairness.tenants_max", f"is {tenants_max}", "use at least 1")
@@ -63,6 +72,7 @@ class TokenCounters:
         self.weights: dict[str, float] = dict(weights)  # a tenant not named here weighs 1
         self.tenants_max = tenants_max
         self._accounts: OrderedDict[str, _Account] = OrderedDict()  # least recently active first
+        self._recent: _Account | None = None  # the last of them, mostly asked for again
         self._heap: list[tuple[float, int, _Account]] = []
         self._waiting = 0
         self._floor = 0.0  # where work was last dispatched; newcomers start here, not at zero
@@ -72,20 +82,16 @@ class TokenCounters:
         """Count tokens served to ``tenant``. Hot."""
         if tokens < 0:
             raise ValueError(f"cannot charge {tokens} tokens to {tenant!r}: counters only rise")
-        account = self._accounts.get(tenant)
-        if account is None:
-            account = self._open(tenant)
-        else:
-            self._accounts.move_to_end(tenant)
+        account = self._recent
+        if account is None or account.tenant != tenant:
+            account = self._turn_to(tenant)
         account.value += tokens * account.per_token
 
     def pass_by(self, tenant: str, tokens: float) -> None:
         """Count tokens of a request that did not have to wait: arrival and charge in one. Hot."""
-        account = self._accounts.get(tenant)
-        if account is None:
-            account = self._open(tenant)
-        else:
-            self._accounts.move_to_end(tenant)
+        account = self._recent
+        if account is None or account.tenant != tenant:
+            account = self._turn_to(tenant)
         if self._waiting:
             self._lift(account)
         elif account.value < self._floor:
@@ -96,11 +102,9 @@ class TokenCounters:
 
     def arrive(self, tenant: str) -> None:
         """``tenant`` has work waiting from now on; a no-op if it had some already."""
-        account = self._accounts.get(tenant)
-        if account is None:
-            account = self._open(tenant)
-        else:
-            self._accounts.move_to_end(tenant)
+        account = self._recent
+        if account is None or account.tenant != tenant:
+            account = self._turn_to(tenant)
         if account.waiting:
             return
         self._lift(account)
@@ -173,11 +177,17 @@ class TokenCounters:
                 return account
         return None
 
-    def _open(self, tenant: str) -> _Account:
-        if len(self._accounts) >= self.tenants_max:
-            self._evict()
-        account = _Account(tenant, self._floor, self.weights.get(tenant, 1.0))
-        self._accounts[tenant] = account
+    def _turn_to(self, tenant: str) -> _Account:
+        """The account of ``tenant``, from now on the most recent one."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            if len(self._accounts) >= self.tenants_max:
+                self._evict()
+            account = _Account(tenant, self._floor, self.weights.get(tenant, 1.0))
+            self._accounts[tenant] = account
+        else:
+            self._accounts.move_to_end(tenant)
+        self._recent = account
         return account
 
     def _evict(self) -> None:

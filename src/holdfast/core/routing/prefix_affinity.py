@@ -102,7 +102,7 @@ class PrefixAffinity:
         self._unplaced += 1
         return self._inner.choose(request, candidates, tried, now)
 
-    def _own_block(self, prefix: tuple[int, ...], size: int) -> int | None:
+    def _own_block(self, prefix: Sequence[int], size: int) -> int | None:
         """The first block that is not common; counts the blocks up to it."""
         self._total += 1
         self._window_left -= 1
