@@ -47,7 +47,11 @@ class _Commands(click.Group):
         """The names, as the table has them."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - as above
+        cmd_name: str,
+    ) -> click.Command | None:
         """The command of that name."""
         place = COMMANDS.get(cmd_name)
         if place is None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from holdfast.gateway import http
 from holdfast.gateway.contracts import Listener
 
-JOINED_BYTES_MAX: Final = 4_096  # above, copying a body costs more than sending two pieces
+JOINED_BYTES_MAX: Final = 65_536  # above, copying a body costs more than a second write
 
 NEW: Final = 0  # the app has not seen it
 ANNOUNCED: Final = 1  # it saw the head
@@ -114,8 +114,8 @@ class ClientExchange:
         elif self.method == b"HEAD":
             write(b"%b%b%bcontent-length: %d\r\n\r\n" % (line, headers, lines, len(body)))
         elif len(body) > JOINED_BYTES_MAX:
-            head = b"%b%b%bcontent-length: %d\r\n\r\n" % (line, headers, lines, len(body))
-            connection.transport.writelines((head, body))
+            write(b"%b%b%bcontent-length: %d\r\n\r\n" % (line, headers, lines, len(body)))
+            write(body)
         else:
             parts = (line, headers, lines, len(body), body)
             write(b"%b%b%bcontent-length: %d\r\n\r\n%b" % parts)

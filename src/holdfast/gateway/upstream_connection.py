@@ -161,10 +161,7 @@ class Connection(asyncio.Protocol):
             self._request = (head, body)
         else:
             self._reused = True
-            if body:
-                transport.writelines((head, body))
-            else:
-                transport.write(head)
+            _send(transport, head, body)
         return running
 
     def fail(self, kind: Kind, detail: str) -> None:
@@ -240,9 +237,9 @@ class Connection(asyncio.Protocol):
             return
         if self._paused:  # uvloop begins to read when this method has returned
             asyncio.get_running_loop().call_soon(self._pause_still)
-        parts = self._request
+        head, body = self._request
         self._request = None
-        opened.writelines(parts)
+        _send(opened, head, body)
 
     def data_received(self, data: bytes) -> None:
         """Deliver a whole chunk directly, hand anything else to the parser."""
@@ -385,6 +382,13 @@ class Connection(asyncio.Protocol):
         elif self._parser is not None:
             self._complete = True  # and the call is over after this read
             self._keep = self._parser.should_keep_alive()
+
+
+def _send(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
+    if body:
+        transport.writelines((head, body))
+    else:
+        transport.write(head)
 
 
 def _reason(error: Exception) -> str:
