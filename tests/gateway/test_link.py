@@ -64,7 +64,7 @@ class _Line(asyncio.Protocol):
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 conditions of the other end
             await asyncio.sleep(0.002)
 

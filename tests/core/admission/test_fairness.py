@@ -238,7 +238,7 @@ def test_two_backlogged_tenants_get_tokens_in_proportion_to_their_weights(costs,
         tokens.charge(tenant, cost)
         served[tenant] += cost
         gap = abs(served["heavy"] / heavy - served["light"] / light)
-        assert gap <= max(costs) / min(heavy, light)
+        assert gap <= max(costs) / min(heavy, light) * (1 + 1e-9)  # thirds are not exact
 
 
 @settings(max_examples=60, deadline=None)
