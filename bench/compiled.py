@@ -51,15 +51,6 @@ SIM_COMPILED: Final = (
     "workload",
     "world",
 )
-GATEWAY_COMPILED: Final = (
-    "attempts",
-    "driver",
-    "exchange",
-    "inquiry",
-    "sse",
-    "streaming",
-    "targets",
-)
 
 # A fused multiply-add rounds once where Python rounds twice: a seed would tell another story.
 SAME_FLOATS: Final = "-ffp-contract=off"
@@ -69,8 +60,7 @@ OPTIMISE: Final = "2"  # 1 loses two per cent; link-time optimisation on top gai
 def modules(package: Path) -> list[Path]:
     """What to compile, in one order everywhere."""
     core = [path for path in (package / "core").rglob("*.py") if path.stem not in CORE_LEFT_OUT]
-    chosen = (("sim", SIM_COMPILED), ("gateway", GATEWAY_COMPILED))
-    return sorted(core) + [package / part / f"{n}.py" for part, names in chosen for n in names]
+    return sorted(core) + [package / "sim" / f"{name}.py" for name in SIM_COMPILED]
 
 
 def digest(package: Path) -> str:

@@ -52,7 +52,7 @@ class Inquiry:
         "_empty",
         "_held",
         "_memory",
-        "_memory_bytes",
+        "_memory_left",
         "_path",
         "_said_tokens",
         "answer_bytes_max",
@@ -95,7 +95,7 @@ class Inquiry:
         self._path: Path | None = None
         self._answer: tuple[bytes, Answer, bytes] | None = None
         self._memory: list[bytes] = []  # payloads the client has seen, for a continuation
-        self._memory_bytes = 0
+        self._memory_left = driver.settings.stream.memory_bytes_max
         self._said_tokens = 0  # of attempts that ended after they had shown content
         self._continued = 0
         self._held: list[bytes] | None = None  # payloads kept until the answer was checked
@@ -303,16 +303,14 @@ class Inquiry:
         head = b"content-type: %b\r\ncache-control: no-cache\r\n" % content_type
         self.exchange.start(200, head + self._labels(attempt.target, attempt.number + 1))
 
-    def relay(self, data: bytes, payload: bytes) -> None:
-        """Pass one event on as it came."""
+    def relay(self, event: bytes, payload: bytes) -> None:
+        """Pass one event on, whose payload is this."""
         if self.request.continuable:
             self._remember(payload)
         if self._held is not None:
             self._held.append(payload)
-        elif len(data) - len(payload) == 8 and data[6:-2] == payload:
-            self.exchange.write(data)  # the very event: nothing before it, nothing behind it
         else:
-            self.exchange.write(framed(payload))
+            self.exchange.write(event)
 
     def relay_payloads(self, payloads: list[bytes]) -> None:
         """Pass events on."""
@@ -328,8 +326,8 @@ class Inquiry:
 
     def _remember(self, payload: bytes) -> None:
         self._memory.append(payload)
-        self._memory_bytes += len(payload)
-        if self._memory_bytes > self.driver.settings.stream.memory_bytes_max:
+        self._memory_left -= len(payload)
+        if self._memory_left < 0:
             self.cannot_continue()
 
     def give_up(self) -> None:
@@ -384,7 +382,8 @@ class Inquiry:
         self._path = Path(path.escalate, (), None, reason, "")
         self._held = None
         self._answer = None
-        self._memory, self._memory_bytes, self._said_tokens = [], 0, 0
+        self._memory, self._said_tokens = [], 0
+        self._memory_left = self.driver.settings.stream.memory_bytes_max
         self.finish_reason = None
         self.escalated = True
         self.serial = self.driver.next_serial()

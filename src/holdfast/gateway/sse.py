@@ -47,6 +47,7 @@ class EventSplitter:
         "_simple_bytes_max",
         "_size",
         "_touched",
+        "verbatim",
     )
 
     def __init__(self, event_bytes_max: int) -> None:
@@ -61,6 +62,7 @@ class EventSplitter:
         self._name = b""
         self._lines: list[bytes] = []
         self._size = 0
+        self.verbatim = False  # what was fed last is one plain event and may be passed on as it is
 
     @property
     def pending(self) -> bool:
@@ -74,11 +76,14 @@ class EventSplitter:
             # Put together again and compared: half the cost of asking for its begin and its end.
             whole = b"data: " + payload + b"\n\n" == data and len(data) <= self._simple_bytes_max
             if whole and 10 not in payload and 13 not in payload:
+                self.verbatim = True
                 return [payload]
+            self.verbatim = False
             if 13 not in data:
                 payloads = self._blocks(data)
                 if payloads is not None:
                     return payloads
+        self.verbatim = False
         return [payload for _, payload in self._read(data)]
 
     def feed_named(self, data: bytes) -> list[tuple[bytes, bytes]]:

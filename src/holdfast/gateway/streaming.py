@@ -18,7 +18,15 @@ from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.messages import Dispatch
 from holdfast.gateway.answers import nothing_said
 from holdfast.gateway.attempts import Attempt
-from holdfast.gateway.chunks import DONE, Chunk, StreamApi, Usage, read_chunk, strip_usage
+from holdfast.gateway.chunks import (
+    DONE,
+    Chunk,
+    StreamApi,
+    Usage,
+    read_chat_chunk,
+    read_text_chunk,
+    strip_usage,
+)
 from holdfast.gateway.continuation import Seam
 from holdfast.gateway.responses import read_response_event
 from holdfast.gateway.sse import EventSplitter, MalformedStreamError, framed
@@ -106,12 +114,12 @@ class StreamAttempt(EventAttempt):
     """A stream of chat or completions chunks."""
 
     __slots__ = (
-        "_api",
         "_choices_left",
         "_detector",
         "_events",
         "_held",
         "_opening",
+        "_read_chunk",
         "_seam",
         "_text_bytes",
         "usage",
@@ -126,7 +134,7 @@ class StreamAttempt(EventAttempt):
         seam: Seam | None,
     ) -> None:
         super().__init__(inquiry, dispatch, target)
-        self._api = api
+        self._read_chunk = read_chat_chunk if api is StreamApi.CHAT else read_text_chunk
         self._seam = seam  # joins it to what an earlier attempt had said
         self._held: list[bytes] = []  # payloads not shown yet
         self._opening = ""
@@ -146,7 +154,8 @@ class StreamAttempt(EventAttempt):
         inquiry = self.inquiry
         now = inquiry.driver.now_ns()
         if self.begun:
-            self.worst = max(self.worst, now - self.last)
+            gap = now - self.last
+            self.worst = gap if gap > self.worst else self.worst
         self.last = now
         try:
             payloads = self._splitter.feed(data)
@@ -155,7 +164,7 @@ class StreamAttempt(EventAttempt):
                 if payload != DONE:
                     kept = self._read(payload)
                     if kept is payload:
-                        inquiry.relay(data, payload)
+                        inquiry.relay(data if self._splitter.verbatim else framed(payload), payload)
                     elif kept is not None:
                         inquiry.relay_payloads([kept])
                     return
@@ -218,7 +227,7 @@ class StreamAttempt(EventAttempt):
 
     def _read(self, payload: bytes) -> bytes | None:
         """Take in one chunk; the payload to relay, or ``None`` where there is nothing to."""
-        chunk = read_chunk(payload, self._api)
+        chunk = self._read_chunk(payload)
         if chunk.error:
             self._error(chunk)
             return None
