@@ -266,7 +266,7 @@ def test_every_figure_of_the_json_is_explained(tmp_path):
     assert set(account) | set(account["total"]) <= explained
 
 
-WORKPLACE = re.compile(r"\b(?:/work/|/tmp/|/root/|pypi|pythonhosted)", re.IGNORECASE)
+WORKPLACE = re.compile(r"\b(?:/work/|/tmp/|/root/)", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("name", NAMES)
