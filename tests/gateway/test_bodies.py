@@ -371,7 +371,7 @@ def test_a_plain_stream_can_be_continued(path, body):
         (COMPLETIONS, SAY | {"suffix": "x"}, "inserted"),
         (COMPLETIONS, SAY | {"prompt": [1, 2]}, "one text"),
         (COMPLETIONS, SAY | {"prompt": ["a", "b"]}, "one text"),
-        (COMPLETIONS, {"model": "m", "prompt_embeds": "x", "stream": True}, "one text"),
+        (COMPLETIONS, {"model": "m", "prompt_embeds": "x", "stream": True}, "not text"),
         (RESPONSES, {"model": "m", "input": "x", "stream": True}, "streams"),
         (EMBEDDINGS, {"model": "m", "input": "x"}, "streams"),
     ],

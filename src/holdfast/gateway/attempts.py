@@ -8,6 +8,7 @@ An attempt knows what was received; what becomes of the request is the flow's bu
 reports three things at most: first content, silence, and its end with what was observed.
 """
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core.detect.degenerate import DegenerateConfig, DegenerateDetector
@@ -26,7 +27,7 @@ _TAIL: Final = 60  # characters: every cycle of up to six, and many longer, fits
 _OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
 
 
-class Attempt:
+class Attempt(ABC):
     """What all attempts share: the call, the error bodies, the report of the end."""
 
     __slots__ = (
@@ -101,8 +102,9 @@ class Attempt:
         if not self.over:
             self._broken(kind)
 
+    @abstractmethod
     def _complete(self) -> None:
-        raise NotImplementedError
+        """Judge a response that came whole."""
 
     def _broken(self, kind: Kind) -> None:
         self.end(kind)

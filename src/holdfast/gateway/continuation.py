@@ -25,6 +25,7 @@ from msgspec import Raw
 from holdfast.core.types import Decision
 from holdfast.engines.dialect import Continuation
 from holdfast.gateway.chunks import DONE, Chunk, StreamApi, read_chunk
+from holdfast.gateway.members import GUIDED, HARMLESS
 from holdfast.gateway.sse import MalformedStreamError
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -41,38 +42,6 @@ class CannotContinueError(ValueError):
 
 # --- the request ----------------------------------------------------------------------------------
 
-_UNSET: Final = frozenset({b"null"})
-_OFF: Final = frozenset({b"null", b"false"})
-_ONE: Final = frozenset({b"null", b"1"})
-_GUIDED: Final = "guided decoding starts its grammar anew"
-_LOGPROBS: Final = "log probabilities of what was said are lost"
-
-# Members that forbid a continuation unless their value is one of these, and why.
-_HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
-    "n": (_ONE, "more than one choice is asked for"),
-    "best_of": (_ONE, "more than one choice is asked for"),
-    "use_beam_search": (_OFF, "a beam search begins anew"),
-    "logprobs": (_OFF, _LOGPROBS),
-    "top_logprobs": (frozenset({b"null", b"0"}), _LOGPROBS),
-    "prompt_logprobs": (_OFF, _LOGPROBS),
-    "echo": (_OFF, "the prompt is to be echoed"),
-    "suffix": (frozenset({b"null", b'""'}), "text is to be inserted, not added"),
-    "tool_choice": (frozenset({b"null", b'"auto"', b'"none"'}), "a tool call is forced"),
-    "function_call": (frozenset({b"null", b'"auto"', b'"none"'}), "a tool call is forced"),
-    "audio": (_UNSET, "the output is not text alone"),
-    "prompt_embeds": (_UNSET, "the prompt is not text"),
-    "guided_json": (_UNSET, _GUIDED),
-    "guided_regex": (_UNSET, _GUIDED),
-    "guided_choice": (_UNSET, _GUIDED),
-    "guided_grammar": (_UNSET, _GUIDED),
-    "guided_json_object": (_OFF, _GUIDED),
-    "structured_outputs": (_UNSET, _GUIDED),
-    "structural_tag": (_UNSET, _GUIDED),
-    "grammar": (frozenset({b"null", b'""'}), _GUIDED),
-    "json_schema": (_UNSET, _GUIDED),
-    "regex": (_UNSET, _GUIDED),
-    "ebnf": (_UNSET, _GUIDED),
-}
 _LENGTHS: Final = ("max_tokens", "max_completion_tokens", "n_predict")
 
 
@@ -121,12 +90,12 @@ def continued_body(
 
 def _refusal(members: _Members, api: StreamApi, how: Continuation, continues_prompt: bool) -> str:
     """Why not; empty if nothing speaks against it."""
-    for name, (harmless, why) in _HARMLESS.items():
+    for name, (harmless, why) in HARMLESS.items():
         if name in members and bytes(members[name]) not in harmless:
             return why
     form = _value(members, "response_format")
     if form is not None and form != {"type": "text"}:
-        return _GUIDED
+        return GUIDED
     if _value(members, "modalities") not in (None, ["text"]):
         return "the output is not text alone"
     if api is StreamApi.COMPLETIONS:

@@ -242,10 +242,10 @@ _FORCED: Final = "a tool call is forced"
 _MEDIA: Final = "the output is not text alone"
 
 # Members, and the values with which they forbid nothing.
-_HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
+HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
     "n": (_ONE, _CHOICES),
     "best_of": (_ONE, _CHOICES),
-    "use_beam_search": (_OFF, _CHOICES),
+    "use_beam_search": (_OFF, "a beam search begins anew"),
     "logprobs": (_OFF, _LOGPROBS),
     "top_logprobs": (frozenset({b"null", b"0"}), _LOGPROBS),
     "prompt_logprobs": (_OFF, _LOGPROBS),
@@ -255,7 +255,7 @@ _HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
     "audio": (_UNSAID, _MEDIA),
     "echo": (_OFF, "the prompt is to be echoed"),
     "suffix": (_EMPTY, "text is to be inserted, not added"),
-    "prompt_embeds": (_UNSAID, "the prompt is not one text"),
+    "prompt_embeds": (_UNSAID, "the prompt is not text"),
     "guided_json": (_UNSAID, GUIDED),
     "guided_regex": (_UNSAID, GUIDED),
     "guided_choice": (_UNSAID, GUIDED),
@@ -284,7 +284,7 @@ def forbids_continuation(m: Chat | Completions, extras: Mapping[str, Raw]) -> st
             and m.audio is UNSET
         ):
             return ""
-    for name, (harmless, why) in _HARMLESS.items():
+    for name, (harmless, why) in HARMLESS.items():
         value = extras[name] if name in extras else getattr(m, name, UNSET)
         if value is not UNSET:
             text = bytes(value) if isinstance(value, Raw) else _encode(value)
@@ -296,6 +296,7 @@ def forbids_continuation(m: Chat | Completions, extras: Mapping[str, Raw]) -> st
 __all__ = [
     "FIXES",
     "GUIDED",
+    "HARMLESS",
     "MEDIA_FROM",
     "Chat",
     "Common",

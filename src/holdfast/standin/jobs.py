@@ -7,6 +7,7 @@ token may come up to a millisecond late.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from time import monotonic_ns
@@ -52,7 +53,7 @@ class Jobs(Protocol):
         """Give it a turn soon."""
 
 
-class Job:
+class Job(ABC):
     """One request that holds a slot."""
 
     __slots__ = (
@@ -78,9 +79,9 @@ class Job:
         self.held = False  # until the client has read
         self.breaking: Ailment | None = None
 
+    @abstractmethod
     def turn(self, now: int) -> int:
         """Do what is due; when the next turn is, 0 for none."""
-        raise NotImplementedError
 
     def on_gone(self) -> None:
         """The client left: stop at once."""
