@@ -333,3 +333,48 @@ def test_prompts_answers_and_keys_are_kept_nowhere(live, caplog):
         assert planted not in caplog.text
 
     live(body, tenants=[tenant("a", f"{planted}-key")])
+
+
+# --- tensors as bytes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_tensors_behind_the_json_of_an_infer_request_and_answer_pass_through(live, stated):
+    head = b'{"model_name":"t","outputs":[{"name":"y","datatype":"FP32","shape":[1]}]}'
+    asked = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}'
+    seen = []
+
+    async def engine(reader, writer):
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        seen.append(await reader.readexactly(len(asked) + 4))
+        size = b"inference-header-content-length: %d\r\n" % len(head) if stated else b""
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\n%b"
+            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (size, len(head) + 4, head)
+        )
+        writer.write(b"\x00\x00\x80\x3f")
+        await writer.drain()
+        writer.close()
+
+    async def body(gateway):
+        server = await asyncio.start_server(engine, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        models = [{"name": "t", "engine": "triton", "endpoints": [url]}]
+        reload(gateway, FleetFile.from_json(orjson.dumps({"models": models})), 2)
+        answer = await raw(
+            gateway,
+            b"POST /v2/models/t/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+            b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+            b"content-length: %d\r\n\r\n%b\x00\x00\x00\x40" % (len(asked), len(asked) + 4, asked),
+        )
+        server.close()
+        assert b"inference-header-content-length: %d\r\n" % len(asked) in seen[0].lower()
+        assert seen[1] == asked + b"\x00\x00\x00\x40"
+        if stated:
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"inference-header-content-length: %d\r\n" % len(head) in answer
+            assert answer.endswith(head + b"\x00\x00\x80\x3f")
+        else:
+            assert answer.startswith(b"HTTP/1.1 502 ")  # bytes behind JSON that nobody announced
+
+    live(body, replicas=1)

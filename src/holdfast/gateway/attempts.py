@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ERROR_BYTES_MAX: Final = 65_536  # of an engine's error; only a message is taken from it
 _TAIL: Final = 60  # characters: every cycle of up to six, and many longer, fits into it evenly
+_JSON_BYTES: Final = b"inference-header-content-length"  # KServe: how much of a body is JSON
 # Ours, not the client's: the gateway chose the path and the credentials, and the model's name.
 _OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
 
@@ -182,7 +183,7 @@ class Attempt(ABC):
 class WholeAttempt(Attempt):
     """An answer in one piece: nothing is shown before all of it was looked at."""
 
-    __slots__ = ("_content_type",)
+    __slots__ = ("_content_type", "_json_bytes")
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Its type is passed on."""
@@ -191,13 +192,18 @@ class WholeAttempt(Attempt):
         else:
             super().on_head(status, headers)
         self._content_type = headers.get(b"content-type", b"application/json")
+        self._json_bytes = headers.get(_JSON_BYTES)  # tensors follow them, as they are in memory
 
     def _complete(self) -> None:
         pieces = self._pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         inquiry = self.inquiry
+        told = body
+        if self._json_bytes is not None:
+            told = body[: int(self._json_bytes)] if self._json_bytes.isdigit() else b""
+            self._content_type += b"\r\n%b: %b" % (_JSON_BYTES, self._json_bytes)
         try:
-            answer = read_answer(body, inquiry.route.answer)
+            answer = read_answer(told, inquiry.route.answer)
         except MalformedAnswerError:
             self.end(Kind.MALFORMED)
             return
