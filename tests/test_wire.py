@@ -328,15 +328,17 @@ def test_a_second_signal_does_not_wait(listeners):
     asyncio.run(main())
 
 
-def test_who_does_not_end_in_time_is_killed(listeners, monkeypatch):
+def test_who_does_not_end_in_time_is_killed(listeners, monkeypatch, tmp_path):
     monkeypatch.setattr("holdfast.wire.supervisor._KILL_AFTER_S", 0.2)
     sockets = listeners()
-    tree = Tree(Child("control", python(STUBBORN)), [gateway_child(sockets[0], STUBBORN)], sockets)
+    deaf = tmp_path / "deaf"  # to signals, from now on
+    code = STUBBORN.replace("while True", f"open({str(deaf)!r}, 'w').close()\nwhile True")
+    tree = Tree(Child("control", python(STUBBORN)), [gateway_child(sockets[0], code)], sockets)
 
     async def main():
         supervisor = Supervisor(tree, DrainingConfig(0.1, 0.2))
         task = asyncio.create_task(supervisor.run())
-        await until(lambda: tree.gateways[0].process is not None)
+        await until(deaf.exists)
         process = tree.gateways[0].process
         supervisor._asked_to_stop()
         await asyncio.wait_for(task, 15)
