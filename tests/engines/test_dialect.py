@@ -22,3 +22,22 @@ def test_the_words_mean_nothing_under_another_status() -> None:
     for status in (200, 400, 500, 502):
         assert not KNOWING.says_busy(status, b"queue full")
         assert not KNOWING.says_loading(status, b"Loading")
+
+
+def test_a_header_says_loading_where_the_engine_has_one() -> None:
+    known = replace(PLAIN, loading_header=("x-state", "starting"))
+    assert known.says_loading(503, b"", {"x-state": " Starting "})
+    assert not known.says_loading(503, b"", {"x-state": "ready"})
+    assert not known.says_loading(503, b"", {})
+    assert not known.says_loading(503, b"")
+    assert not known.says_loading(200, b"", {"x-state": "starting"})
+    assert not PLAIN.says_loading(503, b"", {"x-state": "starting"})
+
+
+def test_a_missing_model_is_told_by_a_refusal_only() -> None:
+    known = replace(PLAIN, missing_bodies=(b"unknown model",))
+    for status in (400, 404):
+        assert known.says_missing(status, b'{"error": "unknown model m"}')
+        assert not known.says_missing(status, b"bad request")
+    assert not known.says_missing(500, b"unknown model")
+    assert not PLAIN.says_missing(404, b"unknown model")

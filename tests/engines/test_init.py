@@ -41,6 +41,8 @@ def test_paths_can_be_asked_for_as_they_stand(name: str) -> None:
     assert one.model_health_path is None or "{model}" in one.model_health_path
     assert all(one.busy_bodies)  # an empty mark would be in every body
     assert all(one.loading_bodies)
+    assert all(one.missing_bodies)
+    assert one.loading_header is None or one.loading_header[0].islower()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,13 +71,31 @@ def test_a_damaged_page_never_raises_and_never_leaves_the_units(name: str, data)
     assert load.kv_used is None or 0 <= load.kv_used <= 1
 
 
-def test_the_table_has_one_full_row_for_each_engine() -> None:
-    lines = capabilities_table().splitlines()
-    assert len(lines) == len(NAMES) + 2
-    assert len({line.count("|") for line in lines}) == 1
-    assert [line.split("|")[1].strip() for line in lines[2:]] == list(NAMES)
-    assert "`/metrics` with `--enable-metrics`" in capabilities_table()
-    assert "server busy" in capabilities_table()
+def test_each_table_has_one_full_row_for_each_engine() -> None:
+    tables = capabilities_table().split("\n\n")
+    assert len(tables) == 3
+    for table in tables:
+        lines = table.splitlines()
+        assert len(lines) == len(NAMES) + 2
+        assert len({line.count("|") for line in lines}) == 1
+        assert [line.split("|")[1].strip() for line in lines[2:]] == list(NAMES)
+        assert not any("|  |" in line for line in lines)
+
+
+def test_the_tables_tell_what_is_true_of_engines() -> None:
+    serving, probing, launching = capabilities_table().split("\n\n")
+    assert "`/metrics` with `--enable-metrics`" in serving
+    assert "server busy" in serving
+    assert "`x-trtllm-server-state: starting`" in serving
+    assert "| llamacpp | chat | yes | loading, warm-up, serving |" in probing
+    assert "| triton | infer, with a body of the config's | no |" in probing
+    assert "| vllm | `vllm serve` | `--tensor-parallel-size` |" in launching
+    assert "| llamacpp | `llama-server`, or embedded |" in launching
+    assert "| openai | a command of your own | no |" in launching
+
+
+def test_only_llamacpp_is_compared_bit_by_bit() -> None:
+    assert [one.name for one in DIALECTS.values() if one.bit_stable] == ["llamacpp"]
 
 
 def test_every_way_of_continuing_is_somebodys() -> None:

@@ -1,12 +1,14 @@
 """Pure dialects of the engines: paths, metrics, abilities. No I/O here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
 
+from holdfast.core.canary import Shape
 from holdfast.core.types import ConfigError
 from holdfast.engines import llamacpp, ollama, openai, sglang, tgi, triton, trtllm, vllm
-from holdfast.engines.dialect import Continuation, Dialect, Load
+from holdfast.engines.dialect import Continuation, Dialect, Load, Recipe
 
 DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
     {
@@ -20,7 +22,7 @@ _CHAT: Final = {
     Continuation.FINAL_MESSAGE: "`continue_final_message`",
     Continuation.PREFILL: "assistant prefill",
 }
-_HEADINGS: Final = (
+_SERVING: Final = (
     "engine",
     "health",
     "metrics",
@@ -31,6 +33,22 @@ _HEADINGS: Final = (
     "a 503 that means busy",
     "a 503 that means loading",
 )
+_PROBING: Final = (
+    "engine",
+    "asked by default",
+    "greedy answers are the same every time",
+    "load phases its log tells",
+)
+_OPTIONS: Final = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context",
+    "quantisation",
+    "memory_fraction",
+    "slots",
+    "threads",
+)
+_LAUNCHING: Final = ("engine", "started as", *(f"`{option}`" for option in _OPTIONS))
 
 
 def dialect(name: str) -> Dialect:
@@ -43,12 +61,24 @@ def dialect(name: str) -> Dialect:
 
 
 def capabilities_table() -> str:
-    """All dialects as a Markdown table, for the reference."""
-    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *map(_row, DIALECTS.values())]
+    """All dialects as Markdown tables, for the reference: served, probed, launched."""
+    tables = (
+        _table(_SERVING, _serving),
+        _table(_PROBING, _probing),
+        _table(_LAUNCHING, _launching),
+    )
+    return "\n".join(tables)
+
+
+def _table(headings: tuple[str, ...], row: Callable[[Dialect], tuple[str, ...]]) -> str:
+    rows = [headings, ("---",) * len(headings), *map(row, DIALECTS.values())]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
-def _row(one: Dialect) -> tuple[str, ...]:
+def _serving(one: Dialect) -> tuple[str, ...]:
+    loading = _words(one.loading_bodies)
+    if one.loading_header is not None:
+        loading = _code(": ".join(one.loading_header))
     return (
         one.name,
         _code(one.model_health_path or one.health_path),
@@ -58,8 +88,30 @@ def _row(one: Dialect) -> tuple[str, ...]:
         _yes(one.running_usage),
         _yes(one.final_usage),
         _words(one.busy_bodies),
-        _words(one.loading_bodies),
+        loading,
     )
+
+
+def _probing(one: Dialect) -> tuple[str, ...]:
+    phases = dict.fromkeys(phase.name for _, phase in one.phases)  # each once, in their order
+    asked = one.canary_shape.value
+    if one.canary_shape is Shape.INFER:
+        asked += ", with a body of the config's"
+    return one.name, asked, _yes(one.bit_stable), ", ".join(phases) or "none"
+
+
+def _launching(one: Dialect) -> tuple[str, ...]:
+    recipe = one.recipe or Recipe(())
+    options = dict(recipe.options)
+    flags = (_code(options[option]) if option in options else "no" for option in _OPTIONS)
+    return one.name, _program(recipe), *flags
+
+
+def _program(recipe: Recipe) -> str:
+    if not recipe.program:
+        return "a command of your own"
+    words = takewhile(lambda word: not word.startswith(("--", "{")), recipe.program)
+    return _code(" ".join(words)) + (", or embedded" if recipe.embedded else "")
 
 
 def _metrics(one: Dialect) -> str:
@@ -81,4 +133,12 @@ def _words(bodies: tuple[bytes, ...]) -> str:
     return ", ".join(f"“{words.decode()}”" for words in bodies) or "none"
 
 
-__all__ = ["DIALECTS", "Continuation", "Dialect", "Load", "capabilities_table", "dialect"]
+__all__ = [
+    "DIALECTS",
+    "Continuation",
+    "Dialect",
+    "Load",
+    "Recipe",
+    "capabilities_table",
+    "dialect",
+]

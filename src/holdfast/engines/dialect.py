@@ -6,9 +6,14 @@ compared and tested. They are those of releases since 2025. What depends on the 
 stated as absent: a continuation that silently begins anew is worse than none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+from holdfast.core.canary import Shape
+from holdfast.core.failure import Kind
+from holdfast.core.types import State
 
 
 class Continuation(StrEnum):
@@ -29,6 +34,39 @@ class Load:
 
 
 @dataclass(slots=True, frozen=True)
+class LoadPhase:
+    """Where an engine is on its way up, by one line of its log."""
+
+    name: str  # starting, loading, compile, warm-up, serving
+    state: State | None  # what a replica is from this line on; WARMING = it can be asked
+    compiling: bool = False  # long and silent by nature: be patient
+
+
+STARTING: Final = LoadPhase("starting", State.STARTING)
+LOADING: Final = LoadPhase("loading", State.LOADING)
+COMPILING: Final = LoadPhase("compile", State.LOADING, compiling=True)
+WARM_UP: Final = LoadPhase("warm-up", State.LOADING, compiling=True)
+SERVING: Final = LoadPhase("serving", State.WARMING)  # ready is what canaries say, not a log
+
+
+@dataclass(slots=True, frozen=True)
+class Recipe:
+    """How an engine is started: words with {places} in them, and how it is told its settings.
+
+    A setting's name leads to a flag, or to an environment variable where it begins with no dash.
+    What stands in no option cannot be set by us, and is refused rather than dropped.
+    """
+
+    program: tuple[str, ...]
+    options: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    told_always: tuple[str, ...] = ()  # settings whose default is not the engine's own
+    context_is_shared: bool = False  # its context counts the tokens of all slots together
+    embedded: tuple[str, ...] = ()  # the same engine as a library, started by our own module
+    embedded_options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
 class Dialect:
     """How one engine is spoken to and read."""
 
@@ -46,6 +84,19 @@ class Dialect:
     metrics_need: str = ""  # what an operator must switch on before metrics_path answers
     busy_bodies: tuple[bytes, ...] = ()  # any of these in a 503 says: queue full, not ill
     loading_bodies: tuple[bytes, ...] = ()  # any of these in a 503 says: the model is not there yet
+    loading_header: tuple[str, str] | None = None  # name and value that say the same of a 503
+    missing_bodies: tuple[bytes, ...] = ()  # any of these in a 400 or 404 says: no such model here
+    canary_shape: Shape = Shape.CHAT  # what it is asked unless the config says otherwise
+    bit_stable: bool = False  # greedy output is the same alone, under load and from a warm cache
+    phases: tuple[tuple[str, LoadPhase], ...] = ()  # words of a log line, first match counts
+    fatals: tuple[tuple[str, Kind, str], ...] = ()  # words, what they mean, and that for people
+    quotes: tuple[str, ...] = ()  # words of log lines that repeat what users wrote: never read
+    recipe: Recipe | None = None  # None: only a command of the user's own starts it
+
+    @property
+    def launches(self) -> bool:
+        """Whether it can be started without a command of the user's own."""
+        return self.recipe is not None
 
     def says_busy(self, status: int, body: bytes) -> bool:
         """Whether a 503 without Retry-After is backpressure by this engine's own words.
@@ -55,9 +106,36 @@ class Dialect:
         """
         return status == 503 and any(words in body for words in self.busy_bodies)
 
-    def says_loading(self, status: int, body: bytes) -> bool:
-        """Whether a 503 means that the engine still loads: neither well nor failed."""
-        return status == 503 and any(words in body for words in self.loading_bodies)
+    def says_loading(
+        self, status: int, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        """Whether a 503 means that the engine still loads: neither well nor failed.
+
+        Names of headers are in lower case. Ask before Retry-After is taken for backpressure: one
+        engine sends it while it loads.
+        """
+        if status != 503:
+            return False
+        if self.loading_header is not None and headers:
+            name, value = self.loading_header
+            if headers.get(name, "").strip().lower() == value:
+                return True
+        return any(words in body for words in self.loading_bodies)
+
+    def says_missing(self, status: int, body: bytes) -> bool:
+        """Whether a refusal says, in this engine's own words, that it does not have the model."""
+        return status in {400, 404} and any(words in body for words in self.missing_bodies)
 
 
-__all__ = ["Continuation", "Dialect", "Load"]
+__all__ = [
+    "COMPILING",
+    "LOADING",
+    "SERVING",
+    "STARTING",
+    "WARM_UP",
+    "Continuation",
+    "Dialect",
+    "Load",
+    "LoadPhase",
+    "Recipe",
+]

@@ -2,6 +2,7 @@
 
 Only what the API itself promises: no health page (the list of models stands in for it), no metrics,
 no way to continue a chat answer. ``/v1/completions`` takes a plain prompt, so a longer one goes on.
+How it is started is not known either: that takes a command of the user's own.
 """
 
 from typing import Final

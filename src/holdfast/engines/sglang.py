@@ -9,11 +9,24 @@ So parts are left out, and one figure is taken for each ``dp_rank``.
 A full queue is a 503 without Retry-After; for a stream it is a 200 whose first event holds the 503.
 ``continue_final_message`` came in March 2025, usage in every chunk in October 2025; a server older
 than that ignores the wish for usage.
+
+Its HTTP server listens before the model is warm: "Application startup complete" is not the end,
+"fired up" is. A scheduler that died may leave that HTTP server behind.
 """
 
 from typing import Final
 
-from holdfast.engines.dialect import Continuation, Dialect
+from holdfast.core.failure import Kind
+from holdfast.engines.dialect import (
+    COMPILING,
+    LOADING,
+    SERVING,
+    STARTING,
+    WARM_UP,
+    Continuation,
+    Dialect,
+    Recipe,
+)
 from holdfast.engines.prometheus import label, labelled, load_reader
 
 
@@ -45,6 +58,43 @@ DIALECT: Final = Dialect(
     busy_bodies=(
         b"The request queue is full",
         b"aborted by a higher priority request",
+    ),
+    phases=(
+        ("server_args=", STARTING),
+        ("Init torch distributed", STARTING),
+        ("Load weight begin", LOADING),
+        ("checkpoint shards", LOADING),
+        ("Load weight end", LOADING),
+        ("Memory pool end", LOADING),
+        ("Capture cuda graph", COMPILING),
+        ("Capturing batches", COMPILING),
+        ("Application startup complete", WARM_UP),
+        ("The server is fired up and ready to roll", SERVING),
+    ),
+    fatals=(
+        (
+            "Not enough memory. Please try to increase --mem-fraction-static",
+            Kind.OUT_OF_MEMORY,
+            "no room for a KV cache beside the weights",
+        ),
+        ("Scheduler hit an exception", Kind.EXITED, "its scheduler died; its port may not have"),
+    ),
+    quotes=("Receive: obj=", "Finish: obj="),
+    recipe=Recipe(
+        program=(
+            *("python3", "-m", "sglang.launch_server"),
+            *("--model-path", "{weights}", "--served-model-name", "{served_as}"),
+            *("--host", "{host}", "--port", "{port}", "--enable-metrics"),
+        ),
+        options=(
+            ("tensor_parallel", "--tp-size"),
+            ("pipeline_parallel", "--pp-size"),
+            ("context", "--context-length"),
+            ("quantisation", "--quantization"),
+            ("memory_fraction", "--mem-fraction-static"),
+            ("slots", "--max-running-requests"),
+            ("threads", "OMP_NUM_THREADS"),
+        ),
     ),
 )
 

@@ -8,11 +8,23 @@ and routers that read one of the two take its absence for an empty cache.
 It refuses for load only where a queue bound was configured: 503, no Retry-After. A prompt beyond
 the context is a 400, the client's error. A stream that dies ends with an error event and then
 ``[DONE]``. Several tokens share an event under load: count by usage, never by events.
+
+Greedy output is not bit-stable: a hit in the prefix cache has changed an answer's last word.
 """
 
 from typing import Final
 
-from holdfast.engines.dialect import Continuation, Dialect
+from holdfast.core.failure import Kind
+from holdfast.engines.dialect import (
+    COMPILING,
+    LOADING,
+    SERVING,
+    STARTING,
+    WARM_UP,
+    Continuation,
+    Dialect,
+    Recipe,
+)
 from holdfast.engines.prometheus import load_reader
 
 DIALECT: Final = Dialect(
@@ -27,6 +39,57 @@ DIALECT: Final = Dialect(
     chat_continuation=Continuation.FINAL_MESSAGE,
     running_usage=True,
     busy_bodies=(b"Request queue",),  # "… full.", "… reached max pending tokens limit."
+    phases=(
+        ("Resolved architecture", STARTING),
+        ("Initializing a V1 LLM engine", STARTING),
+        ("Starting to load model", LOADING),
+        ("Prefetching checkpoint files", LOADING),
+        ("checkpoint shards", LOADING),
+        ("Loading weights took", LOADING),
+        ("Model loading took", LOADING),
+        ("torch.compile", COMPILING),
+        ("Dynamo bytecode transform", COMPILING),
+        ("Compiling a graph", COMPILING),
+        ("Capturing CUDA graph", COMPILING),
+        ("Graph capturing", COMPILING),
+        ("Warming up model", WARM_UP),
+        ("Autotuning process", WARM_UP),
+        ("init engine (", WARM_UP),
+        ("Starting vLLM API server", WARM_UP),
+        ("Application startup complete", SERVING),
+    ),
+    fatals=(
+        (
+            "Free memory on device",
+            Kind.OUT_OF_MEMORY,
+            "other processes hold the GPU memory it wants",
+        ),
+        (
+            "No available memory for the cache blocks",
+            Kind.OUT_OF_MEMORY,
+            "no room for a KV cache beside the weights",
+        ),
+        ("Engine core initialization failed", Kind.EXITED, "its engine process did not come up"),
+        ("EngineCore failed to start", Kind.EXITED, "its engine process did not come up"),
+        ("EngineCore encountered a fatal error", Kind.EXITED, "its engine process died"),
+        ("EngineDeadError", Kind.EXITED, "its engine process is dead"),
+    ),
+    quotes=("Received request",),
+    recipe=Recipe(
+        program=(
+            *("vllm", "serve", "{weights}", "--served-model-name", "{served_as}"),
+            *("--host", "{host}", "--port", "{port}"),
+        ),
+        options=(
+            ("tensor_parallel", "--tensor-parallel-size"),
+            ("pipeline_parallel", "--pipeline-parallel-size"),
+            ("context", "--max-model-len"),
+            ("quantisation", "--quantization"),
+            ("memory_fraction", "--gpu-memory-utilization"),
+            ("slots", "--max-num-seqs"),
+            ("threads", "OMP_NUM_THREADS"),
+        ),
+    ),
 )
 
 __all__ = ["DIALECT"]

@@ -1,0 +1,75 @@
+r"""What a line of an engine's log says: how far it has come, or what went wrong with it.
+
+    line ─► phase_of ─► LoadPhase: starting, loading, compile, warm-up, serving
+         ─► fatal_of ─► kind of failure, and why, for people
+
+Most engines refuse connections until they are done, so their log is all that tells a load that
+moves from one that hangs. A line *explains*; it never decides alone. Whether a replica serves is
+asked by canaries, whether it lives by its process.
+
+A log also holds what users wrote, where an operator has switched that on. A prompt that says "CUDA
+out of memory" must not look like the real thing, so only the beginning of a line is read, and lines
+that quote requests not at all. Rejected: one expression for each engine. Words in a table can be
+printed and compared, and these loops run for some hundred lines of each start.
+"""
+
+import re
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.engines.dialect import Dialect, LoadPhase
+
+HEAD_CHARACTERS: Final = 240  # timestamps, ranks and the engine's own words; what follows is data
+
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*+[A-Za-z]")
+
+# What drivers, runtimes and kernels say, whichever engine they are below.
+FATALS: Final[tuple[tuple[str, Kind, str], ...]] = (
+    ("CUDA out of memory", Kind.OUT_OF_MEMORY, "the GPU's memory is full"),
+    ("CUDA error: out of memory", Kind.OUT_OF_MEMORY, "the GPU's memory is full"),
+    ("cudaMalloc failed: out of memory", Kind.OUT_OF_MEMORY, "the GPU's memory is full"),
+    ("OutOfMemoryError", Kind.OUT_OF_MEMORY, "the GPU's memory is full"),
+    ("std::bad_alloc", Kind.OUT_OF_MEMORY, "the host's memory is full"),
+    ("Cannot allocate memory", Kind.OUT_OF_MEMORY, "the host's memory is full"),
+    (
+        "an illegal memory access was encountered",
+        Kind.EXITED,
+        "its CUDA context is corrupted; only a restart heals that",
+    ),
+    ("uncorrectable ECC error", Kind.EXITED, "the GPU's memory is damaged"),
+    ("no kernel image is available", Kind.EXITED, "it was built for another GPU"),
+    ("CUDA driver version is insufficient", Kind.EXITED, "the GPU's driver is too old for it"),
+    ("ddress already in use", Kind.EXITED, "another process holds its port"),
+)
+
+
+def phase_of(dialect: Dialect, line: str) -> LoadPhase | None:
+    """How far the engine has come by this line; None where the line does not say."""
+    head = _head(dialect, line)
+    if not head or _fatal(dialect, head) is not None:
+        return None
+    return next((phase for words, phase in dialect.phases if words in head), None)
+
+
+def fatal_of(dialect: Dialect, line: str) -> tuple[Kind, str] | None:
+    """What went wrong by this line, and why, for people; the line itself is not repeated."""
+    return _fatal(dialect, _head(dialect, line))
+
+
+def _head(dialect: Dialect, line: str) -> str:
+    """What of a line may be believed."""
+    head = line[: 2 * HEAD_CHARACTERS]  # colours take room too
+    if "\x1b" in head:
+        head = _COLOUR.sub("", head)
+    head = head[:HEAD_CHARACTERS]
+    return "" if any(words in head for words in dialect.quotes) else head
+
+
+def _fatal(dialect: Dialect, head: str) -> tuple[Kind, str] | None:
+    for words, kind, why in (*dialect.fatals, *FATALS):
+        if words in head:
+            return kind, why
+    return None
+
+
+__all__ = ["FATALS", "HEAD_CHARACTERS", "LoadPhase", "fatal_of", "phase_of"]
