@@ -1,0 +1,1 @@
+"""What the machine under the replicas says of itself: one adapter per file."""

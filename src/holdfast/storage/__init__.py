@@ -1,0 +1,1 @@
+"""What outlives the processes: one adapter per file."""
