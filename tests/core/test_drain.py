@@ -46,7 +46,31 @@ def test_in_flight_requests_may_finish_until_the_deadline():
 
 def test_an_empty_replica_stops_early():
     subject = draining()
-    assert subject.decide(0, 1) == DrainStep(STOPPED, "stop", "nothing in flight; rollout")
+    now = 2 * SECOND
+    assert subject.decide(0, now) == DrainStep(STOPPED, "stop", "nothing in flight; rollout")
+
+
+def test_an_empty_replica_waits_for_gateways_that_have_not_told_yet():
+    subject = draining(now=5)
+    step = subject.decide(0, 5 + 2 * SECOND - 1)
+    assert step == DrainStep(WAITING, "wait", "gateways may not have told all; rollout")
+    assert subject.decide(1, 5 + 2 * SECOND).action == "wait"  # one had something, after all
+    assert subject.decide(0, 5 + 3 * SECOND).action == "stop"
+
+
+def test_one_that_never_served_is_empty_at_once():
+    subject = Drain(DrainConfig())
+    subject.start(7, "rollout", served=False)
+    assert subject.decide(0, 7).action == "stop"
+
+
+def test_who_moves_at_once_still_waits_for_what_gateways_tell():
+    subject = draining(config=DrainConfig(deadline_s=0))
+    assert subject.decide(1, 0).action == "move"
+    assert subject.decide(0, 1) == DrainStep(
+        MOVING, "wait", "gateways may not have told all; rollout"
+    )
+    assert subject.decide(0, 2 * SECOND).action == "stop"
 
 
 def test_what_is_left_at_the_deadline_is_moved():
@@ -79,8 +103,8 @@ def test_a_driver_that_comes_late_still_gives_the_streams_their_time_to_move():
 
 def test_stop_is_answered_once():
     subject = draining()
-    assert subject.decide(0, 1).action == "stop"
-    assert subject.decide(0, 2) == DrainStep(STOPPED, "none", "stopped")
+    assert subject.decide(0, 2 * SECOND).action == "stop"
+    assert subject.decide(0, 3 * SECOND) == DrainStep(STOPPED, "none", "stopped")
 
 
 def test_no_patience_at_all_moves_at_once():

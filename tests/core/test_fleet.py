@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import DrainConfig
 from holdfast.core.ejection import EjectionConfig
 from holdfast.core.failure import Class, Kind
@@ -15,6 +16,8 @@ from holdfast.core.messages import (
     DrainAsked,
     Exited,
     FleetView,
+    Frozen,
+    Headroom,
     Joined,
     Launch,
     Left,
@@ -23,6 +26,7 @@ from holdfast.core.messages import (
     Phase,
     Publish,
     Report,
+    RestartAsked,
     RunCanary,
     Seen,
     SpotNotice,
@@ -30,6 +34,7 @@ from holdfast.core.messages import (
     Summary,
     Tally,
     Tick,
+    UndrainAsked,
 )
 from holdfast.core.types import MILLISECOND, SECOND, Replica, State, nanos
 
@@ -40,11 +45,22 @@ STEP = 200 * MILLISECOND
 class Control:
     """Drives one fleet as the control loop does; replicas answer canaries as they are told to."""
 
-    def __init__(self, *names: str, joined: bool = True, **config) -> None:
-        self.fleet = Fleet(FleetConfig(**config), Random)
+    def __init__(
+        self,
+        *names: str,
+        joined: bool = True,
+        canary: CanaryConfig | None = None,
+        seed: int = 0,
+        **config,
+    ) -> None:
+        # What is in flight is told at once here, so nobody has to wait for gateways to tell it.
+        config.setdefault("drain", DrainConfig(hear_s=0.0))
+        self.fleet = Fleet(FleetConfig(**config), lambda name: Random(f"{name}/{seed}"))
+        self.asks = canary or CanaryConfig()
         self.now = START
         self.published: list[FleetView] = []
         self.answers: dict[str, str | None] = {}  # others pass; None: no answer yet
+        self.latencies: dict[str, int] = {}  # of answers; others are not measured
         if joined:
             for name in names:
                 self.join(name)
@@ -59,7 +75,7 @@ class Control:
         return actions
 
     def join(self, name: str, *, running: bool = True, model: str = "m", **declared) -> list:
-        return self.tell(Joined(Replica(name, model, **declared), running))
+        return self.tell(Joined(Replica(name, model, **declared), running, self.asks))
 
     def phase(self, name: str, *phases: State) -> list:
         return [action for phase in phases for action in self.tell(Phase(name, phase))]
@@ -72,9 +88,19 @@ class Control:
     def seen(self, *actions) -> list:
         return self.tell(Seen(actions))
 
-    def tally(self, name: str, successes=0, failures=0, backpressure=0, inflight=0) -> list:
-        told = Tally("m", name, successes, failures, backpressure, inflight, 0)
+    def tally(
+        self, name: str, successes=0, failures=0, backpressure=0, inflight=0, tokens=0
+    ) -> list:
+        told = Tally("m", name, successes, failures, backpressure, inflight, tokens)
         return self.seen(Summary((told,)))
+
+    def kv(self, name: str, *used: float) -> list:
+        """Readings of its KV cache, a second apart."""
+        actions = []
+        for each in used:
+            actions += self.tell(Headroom(name, each))
+            self.after(1.0)
+        return actions
 
     def breaker_opened(self, name: str) -> list:
         return self.seen(Report("m", name, "open", "5 failures in a row"))
@@ -85,8 +111,9 @@ class Control:
         for action in [a for a in actions if isinstance(a, RunCanary)]:
             answer = self.answers.get(action.replica_id, "pass")
             if answer is not None:
-                life = action.incarnation
-                actions += self.tell(CanaryResult(action.replica_id, answer, incarnation=life))
+                name, life = action.replica_id, action.incarnation
+                took = self.latencies.get(name, 0)
+                actions += self.tell(CanaryResult(name, answer, took, incarnation=life))
         return actions
 
     def wait(self, delay_s: float, every: int = STEP) -> list:
@@ -181,6 +208,10 @@ def test_news_of_replicas_that_are_not_here_is_ignored():
         SpotNotice("r9", SECOND),
         CanaryResult("r9", "wrong"),
         DrainAsked("r9", "rollout"),
+        RestartAsked("r9", "wedged"),
+        UndrainAsked("r9", "needed"),
+        Frozen("r9", frozen=True),
+        Headroom("r9", 1.0),
         Seen((Report("m", "r9", "open", "x"), Summary((Tally("m", "r9", 1, 0, 0, 0, 0),)))),
     ):
         assert control.tell(event) == []
@@ -858,6 +889,640 @@ def test_a_drain_asked_for_after_a_spot_notice_still_means_not_to_come_back():
     assert all_of(control.tell(Exited("r1")), Launch) == []
 
 
+# --- restarted, and taken back ------------------------------------------------------------------
+
+
+def test_a_restart_drains_first_and_then_launches_anew():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    (notice,) = notices(control.tell(RestartAsked("r1", "an operator's wish")))
+    assert (notice.what, notice.reason) == ("draining", "drains (an operator's wish)")
+    assert all_of(control.wait(5.0), Stop | Launch) == []
+    control.tally("r1", successes=2)
+    actions = all_of(control.wait(0.4), Stop | Launch)
+    assert [type(action) for action in actions] == [Stop, Launch]
+    assert control.state("r1") is State.STARTING
+    control.phase("r1", State.WARMING)
+    control.wait(1.0)
+    assert control.state("r1") is State.READY
+
+
+def test_a_restart_of_a_stopped_replica_launches_it_at_once():
+    control = Control("r1", "r2")
+    control.tell(DrainAsked("r1", "rollout"))
+    control.wait(0.4)
+    assert control.state("r1") is State.STOPPED
+    (launch,) = all_of(control.tell(RestartAsked("r1", "wanted again")), Launch)
+    assert launch == Launch("r1", SECOND, "wanted again")
+    assert control.state("r1") is State.STARTING
+
+
+def test_a_restart_of_a_dead_replica_launches_it_at_once():
+    control = Control("r1", "r2", "r3")
+    for _ in range(2):
+        control.canary("r1", "refused")
+    assert control.state("r1") is State.DEAD
+    assert len(all_of(control.tell(RestartAsked("r1", "wedged")), Launch)) == 1
+    assert control.state("r1") is State.STARTING
+
+
+def test_a_restart_after_a_drain_was_asked_for_means_to_come_back():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(DrainAsked("r1", "scaled down"))
+    control.tell(RestartAsked("r1", "no, only restarted"))
+    control.tally("r1", successes=2)
+    assert len(all_of(control.wait(0.4), Launch)) == 1
+
+
+def test_restarts_that_were_asked_for_are_no_crash_loop():
+    control = Control("r1", "r2")
+    for _ in range(8):
+        control.tell(RestartAsked("r1", "again"))
+        (launch,) = all_of(control.wait(0.4), Launch)
+        assert launch.delay == SECOND
+        control.phase("r1", State.WARMING)
+        control.wait(1.0)
+
+
+def test_an_undrained_replica_serves_on_after_one_right_answer():
+    control = Control("r1", "r2")
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(DrainAsked("r1", "rollout"))
+    control.wait(5.0)
+    (notice,) = notices(control.tell(UndrainAsked("r1", "needed")))
+    assert notice.what == "warming"
+    control.wait(0.4)
+    assert control.state("r1") is State.READY
+    control.wait(60.0)
+    assert control.state("r1") is State.READY
+    assert len(all_of(control.tell(Exited("r1")), Launch)) == 1  # and it is wanted again
+
+
+def test_an_undrained_liar_goes_back_to_its_quarantine():
+    control = Control("r1", "r2", "r3")
+    liar(control)
+    control.tally("r1", inflight=2)
+    control.tell(DrainAsked("r1", "rollout"))
+    control.tell(UndrainAsked("r1", "needed"))
+    assert control.state("r1") is State.QUARANTINED
+    assert control.firm("r1")
+
+
+def test_undrained_while_its_streams_move_it_comes_back_as_a_start():
+    control = Control("r1", "r2", drain=DrainConfig(deadline_s=10.0, move_s=10.0))
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(DrainAsked("r1", "rollout"))
+    assert len(all_of(control.wait(11.0), Move)) == 1
+    assert control.tell(UndrainAsked("r1", "needed")) == []
+    assert control.state("r1") is State.DRAINING
+    control.tally("r1", inflight=0)
+    actions = all_of(control.wait(0.4), Stop | Launch)
+    assert [type(action) for action in actions] == [Stop, Launch]
+
+
+def test_an_undrained_replica_that_stopped_is_launched():
+    control = Control("r1", "r2")
+    control.tell(DrainAsked("r1", "rollout"))
+    control.wait(0.4)
+    assert len(all_of(control.tell(UndrainAsked("r1", "needed")), Launch)) == 1
+    control.phase("r1", State.WARMING)
+    control.wait(0.4)
+    assert control.state("r1") is State.READY
+
+
+def test_a_host_that_will_be_taken_away_cannot_be_had_back_but_its_replica_is_replaced():
+    control = Control("r1", "r2", drain=DrainConfig(deadline_s=30.0))
+    control.tally("r1", successes=1, inflight=2)
+    control.tell(SpotNotice("r1", 120 * SECOND))
+    control.tell(DrainAsked("r1", "scaled down"))
+    for _ in range(3):
+        control.wait(9.0)
+        assert control.tell(UndrainAsked("r1", "needed")) == []
+    assert control.state("r1") is State.DRAINING
+    assert len(all_of(control.wait(4.0), Move)) == 1  # asking for it does not prolong the drain
+    control.tally("r1", inflight=0)
+    assert len(all_of(control.wait(0.4), Launch)) == 1
+
+
+def test_undrain_of_a_replica_that_serves_changes_nothing():
+    control = Control("r1", "r2")
+    assert control.tell(UndrainAsked("r1", "needed")) == []
+    assert control.state("r1") is State.READY
+
+
+# --- no room for requests ------------------------------------------------------------------------
+
+
+def test_a_full_replica_is_taken_out_at_the_second_reading_in_a_row():
+    control = Control("r1", "r2", "r3")
+    assert control.kv("r1", 0.97) == []
+    (notice,) = notices(control.kv("r1", 0.97))
+    assert notice.what == "quarantined"
+    assert notice.reason == "has no room for another request (97% of its KV cache is in use)"
+    assert control.share("r1") == 0.0
+    assert not control.firm("r1")
+
+
+def test_one_reading_of_a_full_cache_is_a_burst():
+    control = Control("r1", "r2", "r3")
+    assert notices(control.kv("r1", 0.99, 0.5, 0.99, 0.94, 0.99, 0.93)) == []
+    assert control.state("r1") is State.READY
+
+
+def test_an_engine_that_stops_telling_is_neither_full_nor_empty():
+    control = Control("r1", "r2", "r3")
+    control.kv("r1", 0.99)
+    control.wait(60.0)
+    assert control.state("r1") is State.READY
+    control.kv("r2", 0.99, 0.99)
+    control.tally("r2", inflight=4)
+    control.wait(60.0)
+    assert control.state("r2") is State.QUARANTINED
+
+
+def test_the_line_is_the_models_own():
+    control = Control("r1", "r2", "r3", canary=CanaryConfig(headroom_min=0.5))
+    control.kv("r1", 0.6, 0.6)
+    assert control.state("r1") is State.QUARANTINED
+    control = Control("r1", "r2", "r3", canary=CanaryConfig(headroom_min=0.0))
+    control.kv("r1", 1.0, 1.0, 1.0)
+    assert control.state("r1") is State.READY
+
+
+def test_room_and_one_right_answer_bring_it_back_and_a_little_room_does_not():
+    control = Control("r1", "r2", "r3")
+    control.kv("r1", 0.97, 0.97)
+    control.tally("r1", inflight=4)
+    control.wait(10.0)
+    assert control.state("r1") is State.QUARANTINED  # right answers alone make no room
+    assert notices(control.kv("r1", 0.94, 0.94, 0.93)) == []
+    (notice,) = notices(control.kv("r1", 0.92))
+    assert (notice.what, "has room again" in notice.reason) == ("quarantined", True)
+    control.wait(3.0)
+    assert control.state("r1") is State.READY
+
+
+def test_a_replica_out_for_lack_of_room_is_not_counted_as_ill():
+    control = Control("r1", "r2", "r3")
+    for _ in range(5):
+        control.kv("r1", 0.97, 0.97, 0.5)
+        control.wait(3.0)
+        assert control.state("r1") is State.READY
+
+
+def test_half_of_a_pool_may_be_full_and_the_others_are_held_back():
+    control = Control("r1", "r2", "r3", "r4", "r5")
+    for name in ("r1", "r2", "r3", "r4", "r5"):
+        control.kv(name, 0.99, 0.99)
+    assert control.states() == [State.QUARANTINED] * 2 + [State.SUSPECT] * 3
+    assert "held back" in control.fleet.members["r3"].health.reason
+    assert control.published[-1].panic == ("m",)
+    control.kv("r1", 0.5)
+    control.wait(3.0)
+    assert control.state("r1") is State.READY
+    control.kv("r3", 0.99)  # there is room within the bound now
+    assert control.state("r3") is State.QUARANTINED
+
+
+def test_a_replica_held_back_serves_on_as_soon_as_it_has_room():
+    control = Control("r1")
+    control.kv("r1", 0.99, 0.99)
+    assert control.state("r1") is State.SUSPECT
+    control.kv("r1", 0.4)
+    control.wait(4.0)
+    assert control.state("r1") is State.READY
+
+
+def test_a_full_replica_with_requests_in_flight_is_never_launched_anew():
+    control = Control("r1", "r2", "r3", relaunch_after_s=60.0)
+    control.tally("r1", successes=1, inflight=3)
+    control.kv("r1", 0.99, 0.99)
+    for _ in range(10):
+        control.kv("r1", 0.99)
+        assert all_of(control.wait(60.0, every=SECOND), Stop | Launch) == []
+    assert control.state("r1") is State.QUARANTINED
+
+
+def test_nor_is_one_whose_engine_has_stopped_telling():
+    control = Control("r1", "r2", "r3", relaunch_after_s=60.0)
+    control.tally("r1", successes=1, inflight=3)
+    control.kv("r1", 0.99, 0.99)
+    assert all_of(control.wait(600.0, every=SECOND), Stop | Launch) == []
+
+
+def test_nor_is_one_that_is_warming_after_a_drain_was_called_off():
+    control = Control("r1", "r2", "r3", health=HealthConfig(load_timeout_s=60.0))
+    control.answers["r1"] = "fail"
+    control.tally("r1", successes=1, inflight=3)
+    control.tell(DrainAsked("r1", "rollout"))
+    control.tell(UndrainAsked("r1", "needed"))
+    control.kv("r1", 0.99, 0.99)
+    assert control.state("r1") is State.WARMING
+    assert all_of(control.wait(120.0, every=SECOND), Stop | Launch) == []
+    control.tally("r1", inflight=0)
+    assert len(all_of(control.wait(3.0), Launch)) == 1
+
+
+def test_one_that_stays_full_with_nothing_in_flight_is_launched_anew():
+    control = Control("r1", "r2", "r3", relaunch_after_s=60.0)
+    control.tally("r1", successes=1, inflight=3)
+    control.kv("r1", 0.99, 0.99)
+    control.wait(100.0, every=SECOND)
+    control.tally("r1", successes=3)
+    for _ in range(55):
+        control.kv("r1", 0.99)
+        assert all_of(control.tick(), Stop | Launch) == []
+    actions = all_of(control.wait(10.0), Stop | Launch)
+    assert [type(action) for action in actions] == [Stop, Launch]
+    assert not control.fleet.members["r1"].health.full
+
+
+def test_a_full_replica_is_not_admitted_before_it_has_room():
+    control = Control("r2", "r3")
+    control.join("r1")
+    control.answers["r1"] = None
+    control.kv("r1", 0.99, 0.99)
+    for verdict in ("pass", "slow", "pass"):
+        control.canary("r1", verdict)
+        assert control.state("r1") is State.WARMING
+    control.kv("r1", 0.1)
+    control.canary("r1", "pass")
+    assert control.state("r1") is State.READY
+
+
+def test_readings_of_a_replica_that_loads_or_leaves_do_no_harm():
+    control = Control("r1", "r2", "r3")
+    control.join("r4", running=False)
+    control.phase("r4", State.LOADING)
+    assert notices(control.kv("r4", 1.0, 1.0, 1.0)) == []
+    control.tally("r1", inflight=1)
+    control.tell(DrainAsked("r1", "rollout"))
+    assert notices(control.kv("r1", 1.0, 1.0, 0.1)) == []
+    assert (control.state("r4"), control.state("r1")) == (State.LOADING, State.DRAINING)
+
+
+# --- stopped processes ---------------------------------------------------------------------------
+
+
+def freeze(control: Control, *names: str) -> list:
+    return [action for name in names for action in control.tell(Frozen(name, frozen=True))]
+
+
+def thaw(control: Control, *names: str) -> list:
+    return [action for name in names for action in control.tell(Frozen(name, frozen=False))]
+
+
+def test_a_stopped_process_is_out_at_once_and_its_streams_are_moved_once_gateways_know():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", successes=1, inflight=4)
+    actions = freeze(control, "r1")
+    (notice,) = notices(actions)
+    assert (notice.what, notice.reason) == ("quarantined", "its process is stopped")
+    assert (control.share("r1"), control.firm("r1")) == (0.0, True)
+    assert all_of(actions, Move) == []  # moved before the view, they could come back here
+    assert all_of(control.wait(0.2), Move) == [Move("m", "r1")]
+    assert all_of(control.wait(5.0), Move) == []
+    control.tally("r1", inflight=1)  # one was sent there meanwhile
+    assert all_of(control.wait(0.2), Move) == [Move("m", "r1")]
+
+
+def test_streams_of_a_stopped_process_stay_where_nobody_else_could_go_on_with_them():
+    control = Control("r1", "r2")
+    control.join("o1", model="other")
+    control.tally("r1", successes=1, inflight=4)
+    freeze(control, "r2", "r1")
+    assert all_of(control.wait(5.0), Move) == []
+    thaw(control, "r2")
+    assert all_of(control.wait(10.0), Move) == [Move("m", "r1")]
+
+
+def test_stopped_processes_are_not_counted_against_the_bound():
+    control = Control("r1", "r2", "r3", "r4")
+    freeze(control, "r1", "r2", "r3")
+    assert control.states() == [State.QUARANTINED] * 3 + [State.READY]
+    assert control.published[-1].panic == ()
+    control.tell(Frozen("r4", frozen=True))
+    assert control.state("r4") is State.QUARANTINED
+
+
+def test_a_stopped_process_is_not_brought_back_by_panic():
+    control = Control("r1", "r2", "r3", "r4")
+    freeze(control, "r1")
+    for name in ("r2", "r3"):
+        control.canary("r4", "pass")
+        stall(control, name)
+    assert control.published[-1].panic == ("m",)
+    assert control.share("r1") == 0.0
+    assert control.share("r2") > 0.0
+
+
+def test_a_stopped_process_is_not_asked_and_no_answer_of_before_admits_it():
+    control = Control("r1", "r2", "r3")
+    freeze(control, "r1")
+    asked = [canary.replica_id for canary in all_of(control.wait(20.0), RunCanary)]
+    assert "r1" not in asked
+    for _ in range(30):
+        control.canary("r1", "pass")
+    assert control.state("r1") is State.QUARANTINED
+
+
+def test_a_process_that_runs_again_has_to_answer_right_a_few_times():
+    control = Control("r1", "r2", "r3")
+    freeze(control, "r1")
+    control.canary("r1", "pass")  # was under way when it was stopped
+    control.wait(20.0)
+    (notice,) = notices(thaw(control, "r1"))
+    assert (notice.what, "runs again" in notice.reason) == ("quarantined", True)
+    assert control.share("r1") == 0.0
+    assert not control.firm("r1")
+    seen = [control.state("r1")]
+    passes = 0
+    while control.state("r1") is not State.READY:
+        control.after(0.2)
+        passes += len([c for c in all_of(control.tick(), RunCanary) if c.replica_id == "r1"])
+        seen.append(control.state("r1"))
+        assert len(seen) < 60
+    assert passes == 3
+
+
+def test_a_process_that_runs_again_has_the_time_of_a_quarantine_that_just_began():
+    control = Control("r1", "r2", "r3", relaunch_after_s=60.0)
+    freeze(control, "r1")
+    assert all_of(control.wait(59.0), Stop) == []
+    thaw(control, "r1")
+    assert all_of(control.wait(20.0), Stop) == []
+    assert control.state("r1") is State.READY
+
+
+def test_a_process_that_stays_stopped_is_replaced():
+    control = Control("r1", "r2", "r3", relaunch_after_s=60.0)
+    freeze(control, "r1")
+    actions = all_of(control.wait(61.0), Stop | Launch)
+    assert [type(action) for action in actions] == [Stop, Launch]
+    control.phase("r1", State.WARMING)
+    control.wait(1.0)
+    assert control.state("r1") is State.READY
+
+
+def test_news_of_a_stop_that_is_known_or_never_was_changes_nothing():
+    control = Control("r1", "r2", "r3")
+    assert thaw(control, "r1") == []
+    freeze(control, "r1")
+    assert freeze(control, "r1") == []
+    control.answers["r2"] = "fail"
+    stall(control, "r2")
+    for _ in range(7):
+        assert thaw(control, "r2") == []  # buys no time
+        control.wait(10.0)
+    assert control.fleet.members["r2"].health.incarnation == 1
+
+
+@pytest.mark.parametrize("phase", [State.STARTING, State.LOADING, State.WARMING])
+def test_a_process_stopped_before_it_served_loses_nothing(phase):
+    control = Control("r2", "r3")
+    control.join("r1", running=False)
+    control.phase("r1", phase)
+    freeze(control, "r1")
+    assert control.state("r1") is phase
+    control.canary("r1", "pass")
+    control.canary("r1", "slow")
+    assert control.state("r1") is phase
+    thaw(control, "r1")
+    control.phase("r1", State.WARMING)
+    control.wait(0.4)
+    assert control.state("r1") is State.READY
+
+
+def test_a_stopped_process_that_ends_is_launched_anew_with_nothing_held_against_it():
+    control = Control("r1", "r2", "r3")
+    freeze(control, "r1")
+    (launch,) = all_of(control.tell(Exited("r1", detail="killed by SIGKILL")), Launch)
+    assert launch.reason == "exited: killed by SIGKILL"
+    assert control.state("r1") is State.STARTING
+    control.phase("r1", State.WARMING)
+    control.wait(0.4)
+    assert control.state("r1") is State.READY
+
+
+def test_a_stopped_process_that_ends_while_it_leaves_stays_away():
+    control = Control("r1", "r2")
+    control.tally("r1", inflight=1)
+    control.tell(DrainAsked("r1", "rollout"))
+    freeze(control, "r1")
+    assert all_of(control.wait(0.4), Move) == [Move("m", "r1")]
+    control.tell(Exited("r1"))
+    assert control.state("r1") is State.DEAD
+    assert not control.fleet.members["r1"].health.frozen
+    assert all_of(control.wait(120.0, every=SECOND), Launch | Stop | Move) == []
+    assert freeze(control, "r1") == []
+
+
+def test_a_stopped_peer_does_not_make_the_canaries_doubtful():
+    control = Control("r1", "r2")
+    control.answers = {"r1": None}
+    control.wait(6.0)
+    freeze(control, "r1")
+    control.canary("r1", "timeout")
+    actions = control.canary("r2", "fail")
+    assert notices(actions, "canaries doubted") == []
+    assert control.state("r2") is State.SUSPECT
+
+
+# --- slow answers --------------------------------------------------------------------------------
+
+USUAL = 400 * MILLISECOND
+
+
+def timed_pool(*names: str, **kwargs) -> Control:
+    """Everybody has a usual."""
+    control = Control(*names, **kwargs)
+    control.latencies = dict.fromkeys(names, USUAL)
+    control.wait(60.0)
+    return control
+
+
+def canaries_until(control: Control, name: str, state: State) -> int:
+    """How many canaries it took."""
+    asked = 0
+    for _ in range(1000):
+        if control.state(name) is state:
+            return asked
+        control.after(0.05)
+        asked += len([c for c in all_of(control.tick(), RunCanary) if c.replica_id == name])
+    raise AssertionError(f"{name} never became {state}")
+
+
+def test_thrice_as_slow_is_suspect_after_three_in_a_row_and_not_earlier():
+    control = timed_pool("r1", "r2", "r3")
+    control.latencies["r1"] = 3 * USUAL
+    assert canaries_until(control, "r1", State.SUSPECT) == 3
+    assert "peers take 0.400 s" in control.fleet.members["r1"].health.reason
+    control.wait(120.0)
+    assert control.state("r1") is State.SUSPECT  # and never worse
+    assert control.share("r1") == pytest.approx(0.1)
+    control.latencies["r1"] = USUAL
+    control.wait(4.0)
+    assert control.state("r1") is State.READY
+
+
+@pytest.mark.parametrize("slow", [1, 2])
+def test_fewer_slow_answers_in_a_row_do_nothing(slow):
+    control = timed_pool("r1", "r2", "r3")
+    for _ in range(10):
+        for _ in range(slow):
+            assert notices(control.canary("r1", "pass", latency=10 * USUAL)) == []
+        control.canary("r1", "pass", latency=USUAL)
+    assert control.state("r1") is State.READY
+
+
+@pytest.mark.parametrize("busy", ["engine", "gateways"])
+def test_a_busy_replica_is_not_suspected_for_being_slow(busy):
+    control = timed_pool("r1", "r2", "r3")
+    if busy == "gateways":
+        control.tally("r1", successes=1, inflight=5)
+    for _ in range(10):
+        running = 5 if busy == "engine" else 0
+        control.canary("r1", "pass", latency=10 * USUAL, running=running)
+    assert control.state("r1") is State.READY
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_pool_that_becomes_slow_as_a_whole_suspects_nobody(seed, size):
+    names = [f"r{n}" for n in range(size)]
+    control = timed_pool(*names, seed=seed)
+    control.latencies = dict.fromkeys(names, 3 * USUAL)
+    assert notices(control.wait(60.0)) == []
+    assert control.states() == [State.READY] * size
+
+
+def test_a_slow_answer_asks_the_peers_at_once():
+    control = timed_pool("r1", "r2", "r3")
+    control.canary("r1", "pass", latency=3 * USUAL)
+    control.after(0.01)
+    asked = {canary.replica_id for canary in all_of(control.tick(), RunCanary)}
+    assert {"r2", "r3"} <= asked
+
+
+def test_a_new_process_has_a_usual_of_its_own():
+    control = timed_pool("r1", "r2", "r3")
+    control.tell(Exited("r1"))
+    control.phase("r1", State.WARMING)
+    control.latencies["r1"] = 3 * USUAL
+    control.wait(60.0)
+    assert control.state("r1") is State.READY
+
+
+# --- what canaries may cost ----------------------------------------------------------------------
+
+
+def gaps(control: Control, name: str, duration_s: int, **tally) -> list[float]:
+    """Seconds between its canaries, with a tally each second."""
+    asked = []
+    for step in range(duration_s * 10):
+        if tally and step % 10 == 0:
+            control.tally(name, **tally)
+        control.after(0.1)
+        if any(canary.replica_id == name for canary in all_of(control.tick(), RunCanary)):
+            asked.append(control.now)
+    return [(later - earlier) / SECOND for earlier, later in pairwise(asked)]
+
+
+SERVING = {"successes": 1, "inflight": 2}
+
+
+def test_a_busy_replica_with_few_tokens_is_asked_less_often_within_a_bound():
+    control = Control("r1", "r2", canary=CanaryConfig(stretch_max_s=20.0))
+    waits = gaps(control, "r1", 200, **SERVING, tokens=10)[1:]
+    assert min(waits) >= 19.0
+    assert max(waits) <= 20.2
+
+
+def test_a_busy_replica_with_many_tokens_is_asked_as_usual():
+    control = Control("r1", "r2")
+    waits = gaps(control, "r1", 60, **SERVING, tokens=20_000)[1:]
+    assert max(waits) <= 6.2
+
+
+def test_the_canaries_of_a_busy_replica_keep_within_their_share():
+    control = Control("r1", "r2")
+    gaps(control, "r1", 60, **SERVING, tokens=60)
+    waits = gaps(control, "r1", 600, **SERVING, tokens=60)
+    cost = CanaryConfig().tokens
+    assert cost / (60 * sum(waits) / len(waits)) <= 0.0101
+    assert max(waits) < 29.0
+
+
+def test_an_idle_replica_is_asked_as_usual():
+    control = Control("r1", "r2")
+    assert max(gaps(control, "r1", 60)) <= 6.2
+    gaps(control, "r1", 60, **SERVING, tokens=10)
+    control.tally("r1", successes=2)
+    assert max(gaps(control, "r1", 60)) <= 6.2
+
+
+def test_one_that_was_busy_is_asked_soon_after_it_became_idle():
+    control = Control("r1", "r2")
+    gaps(control, "r1", 60, **SERVING, tokens=10)
+    control.tally("r1", successes=2)
+    asked = all_of(control.wait(8.3), RunCanary)
+    assert "r1" in [canary.replica_id for canary in asked]
+
+
+def test_requests_that_run_without_tokens_end_the_stretching():
+    control = Control("r1", "r2")
+    gaps(control, "r1", 60, **SERVING, tokens=10)
+    first, *waits = gaps(control, "r1", 60, inflight=2)
+    assert first <= 13.2  # a period without tokens, one more, and the time to notice
+    assert max(waits) <= 6.2
+
+
+def test_a_suspect_is_asked_as_usual_however_busy_it_is():
+    control = Control("r1", "r2", "r3")
+    gaps(control, "r1", 60, **SERVING, tokens=10)
+    control.canary("r1", "fail")
+    control.answers["r1"] = "slow"  # right enough to stay where it is
+    waits = gaps(control, "r1", 20, **SERVING, tokens=10)
+    assert control.state("r1") is State.SUSPECT
+    assert max(waits) <= 1.4
+
+
+def test_a_canary_that_reached_nobody_cost_nothing():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", successes=1, tokens=1000)
+    budget = control.fleet.members["r1"].budget
+    before = budget.share(control.now)
+    control.canary("r1", "unknown")
+    assert budget.share(control.now) == before
+    control.canary("r1", "pass", tokens=25)
+    assert budget.share(control.now) > before
+
+
+# --- what cannot be settled ----------------------------------------------------------------------
+
+
+def test_an_unsettled_answer_admits_nobody_and_condemns_nobody():
+    control = Control("r2", "r3")
+    control.join("r1")
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "unsettled")
+    assert notices(control.wait(60.0)) == []
+    assert control.states() == [State.READY, State.READY, State.WARMING]
+    assert control.fleet.snapshot()["doubts"] == {}
+
+
+def test_a_canarys_own_words_are_in_the_reason():
+    control = Control("r1", "r2", "r3")
+    (notice,) = notices(control.canary("r1", "fail", detail="HTTP 500 before a token"))
+    assert notice.reason == "a canary got no answer (HTTP 500 before a token)"
+
+
+def test_an_exits_own_words_are_in_the_reason():
+    control = Control("r1", "r2")
+    actions = control.tell(Exited("r1", Kind.OUT_OF_MEMORY, "killed by SIGKILL"))
+    assert notices(actions)[0].reason == ("its process exited (out_of_memory: killed by SIGKILL)")
+
+
 # --- what gateways are told ----------------------------------------------------------------------
 
 
@@ -893,10 +1558,10 @@ def test_a_slow_start_is_published_step_by_step():
     assert shares[-1] == 1.0
 
 
-def test_nothing_is_published_of_an_empty_fleet():
+def test_an_empty_fleet_is_told_of_too_so_that_gateways_know_that_control_is_there():
     control = Control(joined=False)
-    assert control.wait(10.0) == []
-    assert control.fleet.snapshot()["version"] == 0
+    assert all(isinstance(action, Publish) for action in control.wait(10.0))
+    assert {(view.version, view.replicas) for view in control.published} == {(1, ())}
 
 
 def test_a_snapshot_is_plain_data():
@@ -917,3 +1582,24 @@ def test_the_same_events_cause_the_same_actions():
         return repr(actions)
 
     assert run() == run()
+
+
+# --- what gateways have not told yet -------------------------------------------------------------
+
+
+def test_one_that_served_is_empty_only_after_every_gateway_had_time_to_tell():
+    control = Control("r1", "r2", drain=DrainConfig(hear_s=2.0))
+    control.tell(DrainAsked("r1", "fewer are wished"))
+    assert not all_of(control.wait(1.0), Stop)
+    control.tally("r1", inflight=1)  # sent there just before the gateway heard of the drain
+    assert not all_of(control.wait(5.0), Stop)
+    control.tally("r1", successes=1)
+    assert all_of(control.wait(0.5), Stop)
+
+
+def test_one_that_never_served_leaves_at_once():
+    control = Control(joined=False, drain=DrainConfig(hear_s=2.0))
+    control.join("r1", running=False)
+    control.phase("r1", State.STARTING, State.LOADING)
+    control.tell(DrainAsked("r1", "fewer are wished"))
+    assert all_of(control.wait(0.5), Stop)

@@ -17,6 +17,8 @@ from holdfast.core.messages import (
     DrainAsked,
     Exited,
     FleetView,
+    Frozen,
+    Headroom,
     Joined,
     Launch,
     Left,
@@ -25,6 +27,7 @@ from holdfast.core.messages import (
     Phase,
     Publish,
     Report,
+    RestartAsked,
     RunCanary,
     Seen,
     SpotNotice,
@@ -32,6 +35,7 @@ from holdfast.core.messages import (
     Summary,
     Tally,
     Tick,
+    UndrainAsked,
 )
 from holdfast.core.types import MILLISECOND, SECOND, Replica, State, nanos
 
@@ -42,7 +46,10 @@ SERVING = (State.READY, State.SUSPECT)
 JUDGED = (State.WARMING, *SERVING, State.QUARANTINED)
 OVER = (State.STOPPED, State.DEAD)
 NAME = st.sampled_from(NAMES)
-VERDICTS = ("pass", "pass", "fail", "wrong", "slow", "refused", "busy", "unknown", "timeout")
+VERDICTS = (
+    *("pass", "pass", "fail", "wrong", "slow"),
+    *("refused", "busy", "unknown", "timeout", "unsettled"),
+)
 JUMPS = st.sampled_from([0, 1, 200 * MILLISECOND, SECOND, 5 * SECOND, 30 * SECOND, 700 * SECOND])
 
 
@@ -56,6 +63,8 @@ class FleetUnderFire(RuleBasedStateMachine):
         self.leaving: set[str] = set()
         self.asked: dict[str, int] = {}  # the process whose canary is out
         self.panics: set[str] = set()
+        self.frozen: set[str] = set()
+        self.inflight: dict[str, int] = {}  # as gateways said, of the process that runs now
         for name in NAMES[:4]:
             self.join(name, running=True)
         self.tick(SECOND)
@@ -65,6 +74,8 @@ class FleetUnderFire(RuleBasedStateMachine):
 
     def tell(self, event) -> list:
         suspected = self.on_suspicion()
+        if isinstance(event, Frozen) and not event.frozen:
+            suspected[MODELS[event.replica_id]].append(event.replica_id)  # not ejected now
         actions = self.fleet.handle(event, self.now)
         for action in actions:
             if isinstance(action, Publish):
@@ -105,8 +116,10 @@ class FleetUnderFire(RuleBasedStateMachine):
             assert action.replica_id not in self.leaving, "who was sent away is not started again"
             assert 0 <= action.delay <= nanos(CONFIG.launch_backoff_max_s)
             assert member.health.state is State.STARTING
+            self.frozen.discard(action.replica_id)
+            self.inflight.pop(action.replica_id, None)
         elif isinstance(action, Move):
-            assert member.health.state is State.DRAINING
+            assert member.health.state is State.DRAINING or action.replica_id in self.frozen
 
     def on_suspicion(self) -> dict[str, list[str]]:
         """Who is out on suspicion, by model, as gateways were told."""
@@ -131,6 +144,8 @@ class FleetUnderFire(RuleBasedStateMachine):
             self.joined_at[name] = self.now
             self.leaving.discard(name)
             self.asked.pop(name, None)
+            self.frozen.discard(name)
+            self.inflight.pop(name, None)
             self.tell(Joined(Replica(name, MODELS[name]), running))
 
     @rule(name=NAME)
@@ -157,13 +172,40 @@ class FleetUnderFire(RuleBasedStateMachine):
             self.leaving.add(name)
         self.tell(DrainAsked(name, "asked for"))
 
+    @rule(name=NAME)
+    def restart(self, name):
+        self.leaving.discard(name)
+        self.tell(RestartAsked(name, "asked for"))
+        member = self.fleet.members.get(name)
+        if member is not None:
+            assert member.health.state in (State.DRAINING, State.STARTING)
+
+    @rule(name=NAME)
+    def undrain(self, name):
+        self.leaving.discard(name)
+        self.tell(UndrainAsked(name, "asked for"))
+        member = self.fleet.members.get(name)
+        assert member is None or member.health.state not in OVER
+
+    @rule(name=NAME, frozen=st.booleans())
+    def freeze(self, name, frozen):
+        member = self.fleet.members.get(name)
+        if member is not None and member.health.state not in OVER:
+            (self.frozen.add if frozen else self.frozen.discard)(name)
+        self.tell(Frozen(name, frozen))
+
+    @rule(name=NAME, used=st.sampled_from([0.1, 0.93, 0.94, 0.99, 0.99]), count=st.integers(1, 3))
+    def headroom(self, name, used, count):
+        for _ in range(count):
+            self.tell(Headroom(name, used))
+
     # --- evidence --------------------------------------------------------------------------------
 
-    def answer(self, name: str, verdict: str, running=None, progress=None) -> None:
+    def answer(self, name: str, verdict: str, running=None, progress=None, took=0) -> None:
         self.asked.pop(name, None)
         member = self.fleet.members.get(name)
         life = member.health.incarnation if member is not None else 0
-        self.tell(CanaryResult(name, verdict, 0, running, progress, life))
+        self.tell(CanaryResult(name, verdict, took, running, progress, life, tokens=20))
 
     @rule(
         name=NAME,
@@ -171,10 +213,11 @@ class FleetUnderFire(RuleBasedStateMachine):
         count=st.integers(1, 3),
         running=st.sampled_from([None, 0, 5]),
         progress=st.sampled_from([None, False, True]),
+        took=st.sampled_from([0, 100 * MILLISECOND, SECOND]),
     )
-    def canary(self, name, verdict, count, running, progress):
+    def canary(self, name, verdict, count, running, progress, took):
         for _ in range(count):
-            self.answer(name, verdict, running, progress)
+            self.answer(name, verdict, running, progress, took)
 
     @rule(verdict=st.sampled_from(VERDICTS))
     def answer_all(self, verdict):
@@ -202,21 +245,34 @@ class FleetUnderFire(RuleBasedStateMachine):
     )
     def summary(self, counts):
         tallies = tuple(
-            Tally(MODELS[name], name, good, 0, busy, inflight, 9)
+            Tally(MODELS[name], name, good, 0, busy, inflight, 9 * good)
             for name, good, busy, inflight in counts
         )
+        self.book_summary(*tallies)
+
+    def book_summary(self, *tallies: Tally) -> None:
+        self.inflight |= {tally.replica_id: tally.inflight for tally in tallies}
         self.tell(Seen((Summary(tallies),)))
 
     @rule(seconds=st.integers(5, 15), name=NAME)
     def only_backpressure(self, seconds, name):
         for _ in range(seconds):
             self.now += SECOND
-            self.tell(Seen((Summary((Tally(MODELS[name], name, 0, 0, 3, 4, 0),)),)))
+            self.book_summary(Tally(MODELS[name], name, 0, 0, 3, 4, 0))
 
     @rule(jump=JUMPS)
     def tick(self, jump):
         self.now += jump
+        making_room = {
+            name: member.health.incarnation
+            for name, member in self.fleet.members.items()
+            if member.health.full
+            and self.inflight.get(name)
+            and member.health.state not in (State.DRAINING, *OVER)
+        }
         self.tell(Tick())
+        for name, life in making_room.items():
+            assert self.fleet.members[name].health.incarnation == life, "its requests make room"
 
     # --- what must always hold -------------------------------------------------------------------
 
@@ -246,12 +302,28 @@ class FleetUnderFire(RuleBasedStateMachine):
                 assert replica.share == 0.0
 
     @invariant()
+    def a_stopped_process_gets_nothing(self):
+        for replica in self.views[-1].replicas:
+            if replica.replica.id in self.frozen:
+                assert replica.share == 0.0
+                assert replica.state not in SERVING
+
+    @invariant()
+    def a_full_replica_is_not_admitted(self):
+        for member in self.fleet.members.values():
+            assert not (member.health.full and member.health.state in SERVING)
+
+    @invariant()
     def a_fleet_can_always_be_shown(self):
         shot = self.fleet.snapshot()
         assert set(shot["replicas"]) == set(self.fleet.members)
 
     def teardown(self):
         """Once everything works, everybody who was not sent away serves again."""
+        for name in NAMES:
+            self.freeze(name, frozen=False)
+            self.headroom(name, 0.1, 1)
+            self.summary([(name, 0, 0, 0)])
         for _ in range(300):  # seconds: a quarantine of a minute, a slow start of half of one
             for name, member in list(self.fleet.members.items()):
                 if member.health.state in (State.STARTING, State.LOADING):

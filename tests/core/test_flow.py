@@ -181,6 +181,46 @@ def test_a_model_that_nobody_ever_served_is_not_found():
     assert (finish.status, finish.code, finish.attempts) == (404, "model_not_found", 0)
 
 
+def asleep(**queue) -> Gateway:
+    """A gateway of a model that has no replica."""
+    own = lane(queue=QueueConfig(**queue))
+    gateway = Gateway(lane=own, lanes={"m": own})
+    gateway.view()
+    return gateway
+
+
+def test_what_is_asked_of_a_model_at_zero_waits_until_it_is_woken():
+    gateway = asleep()
+    assert gateway.arrive() == []
+    queue = gateway.flow.lanes["m"].queue
+    assert (len(queue), queue.tokens > 0) == (1, False)
+    assert gateway.wait(20.0) == []
+    assert only(gateway.view("r1"), Dispatch).replica_id == "r1"
+
+
+def test_before_the_first_view_a_model_of_the_config_is_at_zero_too():
+    flow = Flow(FlowConfig(lanes={"m": lane()}), Random)
+    assert flow.handle(Arrived(Request("q1", "m", arrived=START)), START) == []
+    told = flow.handle(ViewChanged(FleetView(1, (view("r1"),))), START + SECOND)
+    assert only(told, Dispatch).replica_id == "r1"
+
+
+def test_who_waits_in_vain_for_a_model_at_zero_is_told_when_to_come_back():
+    gateway = asleep(wait_no_replica_s=3.0)
+    gateway.arrive()
+    finish = only(gateway.wait(3.1), Finish)
+    assert (finish.status, finish.code, finish.attempts) == (503, "no_ready_replica", 0)
+    assert finish.retry_after_s > 0
+
+
+def test_only_so_many_wait_for_a_model_at_zero():
+    gateway = asleep(depth_max=1, batch_depth_max=0)
+    assert gateway.arrive("q1") == []
+    finish = only(gateway.arrive("q2"), Finish)
+    assert (finish.status, finish.code) == (503, "queue_full")
+    assert finish.retry_after_s > 0
+
+
 def test_an_id_that_is_under_way_is_refused_loudly():
     gateway = Gateway("r1")
     gateway.arrive()

@@ -252,6 +252,125 @@ def test_honest_backpressure_is_no_relapse():
     assert feed(health, PASS, PASS, PASS) is State.READY
 
 
+# --- no room -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [[], [FAIL]], ids=["ready", "suspect"])
+def test_without_room_it_is_out_on_suspicion_until_it_has_some_and_one_right_answer(before):
+    health = ready()
+    feed(health, *before)
+    assert not health.would_be_firm(Signal.NO_HEADROOM)
+    assert feed(health, Signal.NO_HEADROOM) is State.QUARANTINED
+    assert health.full
+    assert health.on_suspicion
+    assert feed(health, *[PASS] * 20) is State.QUARANTINED
+    change = health.handle(Signal.HEADROOM_BACK, 1)
+    assert change is not None
+    assert (change.after, health.full) == (State.QUARANTINED, False)
+    assert feed(health, PASS) is State.READY
+
+
+def test_lack_of_room_is_no_relapse():
+    health = ready()
+    for _ in range(5):
+        feed(health, Signal.NO_HEADROOM, Signal.HEADROOM_BACK, PASS)
+    feed(health, Signal.STALLED)
+    assert feed(health, PASS, PASS, PASS) is State.READY
+
+
+def test_one_quarantined_for_another_reason_owes_its_proof_and_room():
+    health = ready()
+    feed(health, Signal.STALLED)
+    assert health.handle(Signal.NO_HEADROOM, 1) is not None
+    assert health.handle(Signal.NO_HEADROOM, 2) is None  # told once
+    feed(health, Signal.HEADROOM_BACK)
+    assert feed(health, PASS, PASS) is State.QUARANTINED
+    assert feed(health, PASS) is State.READY
+
+
+def test_a_newcomer_without_room_is_not_admitted_not_even_for_a_tenth():
+    health = make()
+    feed(health, Signal.LOADED)
+    assert health.handle(Signal.NO_HEADROOM, 1) is None
+    assert feed(health, PASS, SLOW, PASS) is State.WARMING
+    assert feed(health, Signal.HEADROOM_BACK, SLOW) is State.SUSPECT
+
+
+def test_a_drain_does_not_make_room():
+    health = ready()
+    feed(health, Signal.NO_HEADROOM, Signal.DRAIN, Signal.HEADROOM_BACK)
+    assert feed(health, Signal.UNDRAIN, *[PASS] * 9) is State.QUARANTINED
+    assert feed(health, Signal.HEADROOM_BACK, PASS) is State.READY
+
+
+# --- stopped processes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [[], [FAIL], [Signal.STALLED]], ids=str)
+def test_a_stopped_process_is_out_on_a_fact(before):
+    health = ready()
+    feed(health, *before)
+    assert health.would_be_firm(Signal.FROZEN)
+    assert health.handle(Signal.FROZEN, 1) is not None
+    assert health.state is State.QUARANTINED
+    assert health.never_readmit_by_panic
+    assert not health.on_suspicion
+    assert health.share(0, panic=True) == 0.0
+    assert health.handle(Signal.FROZEN, 2) is None
+
+
+def test_a_stopped_process_is_not_asked_and_not_admitted():
+    health = ready()
+    feed(health, Signal.FROZEN)
+    assert not health.canary_due(10**15)
+    assert feed(health, *[PASS] * 20) is State.QUARANTINED
+
+
+def test_a_process_that_runs_again_begins_its_proof_anew():
+    health = ready()
+    feed(health, Signal.FROZEN, PASS, PASS)
+    change = health.handle(Signal.THAWED, 1)
+    assert change is not None
+    assert "runs again" in change.reason
+    assert health.on_suspicion
+    assert not health.never_readmit_by_panic
+    assert feed(health, PASS, PASS) is State.QUARANTINED
+    assert feed(health, PASS) is State.READY
+
+
+@pytest.mark.parametrize(
+    "before", [[], [Signal.LOAD_BEGAN], [Signal.LOADED], [Signal.LOADED, Signal.DRAIN]], ids=str
+)
+def test_a_process_stopped_where_it_serves_nobody_stays_in_its_state(before):
+    health = make()
+    state = feed(health, *before)
+    deadline = health.load_deadline
+    assert health.handle(Signal.FROZEN, 1) is not None
+    assert feed(health, PASS, SLOW) is state
+    assert health.handle(Signal.THAWED, 2) is not None
+    assert (health.state, health.load_deadline) == (state, deadline)
+    assert health.handle(Signal.THAWED, 3) is None
+
+
+@pytest.mark.parametrize("end", [Signal.EXITED, Signal.STOP])
+def test_marks_of_a_process_end_with_it(end):
+    health = ready()
+    feed(health, Signal.NO_HEADROOM, Signal.FROZEN, end)
+    shown = health.snapshot()
+    assert (shown["full"], shown["frozen"]) == (False, False)
+    feed(health, Signal.FROZEN, Signal.NO_HEADROOM)
+    assert not health.frozen
+    assert not health.full
+
+
+def test_a_new_process_is_neither_full_nor_stopped():
+    health = ready()
+    feed(health, Signal.NO_HEADROOM, Signal.FROZEN, Signal.RELAUNCH)
+    assert not health.full
+    assert not health.frozen
+    assert feed(health, Signal.LOADED, PASS) is State.READY
+
+
 # --- refusal and death ---------------------------------------------------------------------------
 
 
@@ -531,6 +650,16 @@ def test_a_canary_can_be_called_early_but_not_delayed():
     assert health.canary_due(SECOND)
 
 
+def test_a_stretched_wait_can_be_taken_back_to_the_usual_and_not_below_it():
+    health = ready()
+    health.next_canary_at = 30 * SECOND
+    health.canary_by(2 * SECOND)
+    assert health.next_canary_at == 8 * SECOND  # five seconds and the most jitter
+    health.canary_by(2 * SECOND)
+    health.canary_by(4 * SECOND)
+    assert health.next_canary_at == 8 * SECOND
+
+
 def test_the_history_is_bounded_and_the_snapshot_is_plain_data():
     health = ready(history_max=3)
     for _ in range(10):
@@ -547,7 +676,11 @@ def test_the_history_is_bounded_and_the_snapshot_is_plain_data():
 # --- any sequence of signals ---------------------------------------------------------------------
 
 
-NEUTRAL = (Signal.BUSY, Signal.UNKNOWN, Signal.PASSIVE_OK, Signal.LAUNCHED, Signal.LOADED)
+NEUTRAL = (
+    *(Signal.BUSY, Signal.UNKNOWN, Signal.PASSIVE_OK, Signal.LAUNCHED, Signal.LOADED),
+    Signal.HEADROOM_BACK,
+)
+ENDED = (State.STOPPED, State.DEAD)
 
 
 class Lives(RuleBasedStateMachine):
@@ -562,10 +695,12 @@ class Lives(RuleBasedStateMachine):
         self.health = ReplicaHealth(config, "r1", "m", 0, Random(seed))
         self.passed = self.right = False  # since the last launch
         self.passes_in_row = 0
+        self.full = self.frozen = False  # as we were told, of the process that runs now
 
     @rule(
         signal=st.sampled_from(list(Signal))
-        | st.sampled_from([PASS, PASS, PASS, WRONG, FAIL, Signal.LOADED]),
+        | st.sampled_from([PASS, PASS, PASS, WRONG, FAIL, Signal.LOADED])
+        | st.sampled_from([Signal.FROZEN, Signal.THAWED, Signal.NO_HEADROOM, Signal.HEADROOM_BACK]),
         step=st.integers(0, 5 * SECOND),
     )
     def any_signal(self, signal, step):
@@ -582,6 +717,12 @@ class Lives(RuleBasedStateMachine):
             return
         expected, firm = health.would_become(signal), health.would_be_firm(signal)
         change = health.handle(signal, self.now)
+        if signal in (Signal.FROZEN, Signal.THAWED) and before not in ENDED:
+            self.frozen = signal is Signal.FROZEN
+        if signal in (Signal.NO_HEADROOM, Signal.HEADROOM_BACK) and before in JUDGED:
+            self.full = signal is Signal.NO_HEADROOM
+        if health.state in ENDED or signal is Signal.RELAUNCH:
+            self.full = self.frozen = False
         if signal is PASS:
             self.passes_in_row += 1
         elif signal not in NEUTRAL:
@@ -605,7 +746,7 @@ class Lives(RuleBasedStateMachine):
         if lied and not health.wrong and signal is not Signal.RELAUNCH:
             assert self.passes_in_row >= health.config.passes_to_readmit_wrong
         if firm and before is not State.DEAD and before is not State.STOPPED:
-            assert health.wrong or health.wrong_revision
+            assert health.wrong or health.wrong_revision or health.frozen
 
     @rule(count=st.integers(2, 14))
     def right_answers(self, count):
@@ -641,6 +782,12 @@ class Lives(RuleBasedStateMachine):
             assert self.right
             assert not health.wrong
             assert not health.wrong_revision
+            assert (self.full, self.frozen) == (False, False)
+        assert (health.full, health.frozen) == (self.full, self.frozen)
+        if self.frozen:
+            assert panicked == 0.0
+            assert not health.on_suspicion
+            assert not health.canary_due(self.now)
         if health.held:
             assert health.state is State.SUSPECT
         assert len(health.history) <= 5

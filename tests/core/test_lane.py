@@ -287,7 +287,7 @@ def test_tallies_name_what_was_seen_since_the_last_ones():
     subject.close(started, attempt, Outcome.FAILURE, Kind.RESET, 1)
     opened(subject, "r2")
     assert subject.tallies() == [
-        Tally("m", "r1", 1, 0, 0, 0, 12),
+        Tally("m", "r1", 1, 0, 0, 0, 112),
         Tally("m", "r2", 0, 1, 0, 1, 0),
     ]
     assert subject.tallies() == [Tally("m", "r2", 0, 0, 0, 1, 0)]
@@ -355,3 +355,63 @@ def test_a_snapshot_is_plain_data():
     assert shot["pool"]["model"] == "m"
     assert shot["queue"]["interactive"] == 0
     assert shot["deadlines"]["rise"] == 1
+
+
+# --- what an autoscaler reads --------------------------------------------------------------------
+
+
+def rows(*shares: float) -> list[ReplicaView]:
+    return [ReplicaView(Replica("r1", "m"), State.READY, share) for share in shares]
+
+
+def streamed(subject: Lane, took: int, now: int = START, times: int = 20, **kwargs) -> None:
+    for _ in range(times):
+        served(subject, "r1", now, took, **kwargs)
+
+
+def test_the_first_tokens_of_the_last_minute_have_a_p95_once_they_are_enough():
+    subject = lane()
+    streamed(subject, 100 * MILLISECOND, times=19)
+    assert subject.first_token_p95(START + SECOND) is None
+    streamed(subject, 5 * SECOND, times=1)  # one slow one is no p95
+    now = START + 6 * SECOND
+    assert subject.first_token_p95(now) == pytest.approx(100 * MILLISECOND, rel=0.05)
+    streamed(subject, 5 * SECOND, times=5)
+    assert subject.first_token_p95(now) == pytest.approx(5 * SECOND, rel=0.05)
+    assert subject.first_token_p95(now + 70 * SECOND) is None
+
+
+def test_waiting_for_a_model_that_starts_is_not_held_against_those_that_run():
+    subject = lane()
+    subject.follow([], START)
+    subject.follow(rows(0.0), START + SECOND)  # it loads
+    woken = START + 20 * SECOND
+    subject.follow(rows(0.2), woken)
+    subject.follow(rows(1.0), woken + SECOND)  # it was awake already
+    for _ in range(20):
+        started = life(arrived=START)
+        attempt = subject.open(started, subject.pool.candidates["r1"], woken)
+        subject.first_content(started, attempt, woken + SECOND)
+    assert subject.first_token_p95(woken + SECOND) == pytest.approx(SECOND, rel=0.05)
+
+
+def test_neither_whole_answers_nor_continuations_have_a_first_token():
+    subject = lane()
+    for number in range(40):
+        started, attempt = opened(subject, "r1", START, arrived=START)
+        if number % 2:
+            started.request.whole = True
+        else:
+            started.shown_tokens = 7
+        subject.first_content(started, attempt, START + SECOND)
+    assert subject.first_token_p95(START + SECOND) is None
+
+
+def test_what_was_served_is_taken_once_and_after_it_was_tallied():
+    subject = lane()
+    served(subject, "r1", START, MILLISECOND)
+    subject.pool.candidates["r1"].tokens += 30  # of its answer
+    opened(subject, "r1", START)  # and one runs still
+    assert subject.take_served() == (0, 0)
+    subject.tallies()
+    assert (subject.take_served(), subject.take_served()) == ((2, 130), (0, 0))

@@ -23,8 +23,16 @@ def ready(name: str, model: str = "m") -> ReplicaView:
 def test_a_view_makes_a_lane_for_each_model_with_its_own_config():
     book = lanes(b=LaneConfig(routing="round_robin"))
     assert book.apply(view(1, ready("r1", "a"), ready("r2", "b")), 0)
-    assert list(book.by_model) == ["a", "b"]
+    assert set(book.by_model) == {"a", "b"}
     assert list(book.by_model["b"].pool.candidates) == ["r2"]
+
+
+def test_every_model_of_the_config_has_a_lane_before_anybody_serves_it():
+    book = lanes(b=LaneConfig(routing="round_robin"))
+    lane = book.by_model["b"]
+    assert (lane.pool.candidates, lane.pool.ready(0)) == ({}, False)
+    book.apply(view(1, ready("r2", "b")), 0)
+    assert book.by_model["b"] is lane
 
 
 def test_a_late_frame_changes_nothing():

@@ -54,7 +54,8 @@ def test_only_a_right_answer_makes_routable():
 
 
 def test_neutral_signals_move_nobody():
-    for signal in (Signal.BUSY, Signal.UNKNOWN, Signal.PASSIVE_OK, Signal.LAUNCHED):
+    back = (Signal.HEADROOM_BACK, Signal.THAWED)  # a right answer admits, and nothing less
+    for signal in (Signal.BUSY, Signal.UNKNOWN, Signal.PASSIVE_OK, Signal.LAUNCHED, *back):
         assert all(TRANSITIONS[state, signal] is state for state in State)
 
 
@@ -63,6 +64,8 @@ def test_every_move_has_words_for_people():
         n for (before, n), after in TRANSITIONS.items() if before is not after and n not in REASONS
     ]
     assert wordless == []
+    marks = (Signal.NO_HEADROOM, Signal.HEADROOM_BACK, Signal.FROZEN, Signal.THAWED)
+    assert set(marks) <= set(REASONS)  # told where only the reason changes
 
 
 def test_every_repeated_row_names_a_field_of_the_tally_and_leads_somewhere():
@@ -107,6 +110,8 @@ def test_a_pass_ends_every_row_of_bad_evidence():
         Signal.STALLED,
         Signal.PASSIVE_FAILING,
         Signal.NO_SUCCESS,
+        Signal.NO_HEADROOM,
+        Signal.FROZEN,
         Signal.BOUND_HELD,
     ],
 )
@@ -114,6 +119,25 @@ def test_bad_evidence_ends_the_row_of_passes(signal):
     tally = Tally(passes=3)
     tally.count(signal)
     assert tally.passes == 0
+
+
+def test_what_was_answered_before_a_stop_proves_nothing_and_blames_nobody():
+    tally = Tally(1, 2, 3, 4, 5)
+    tally.count(Signal.THAWED)
+    assert tally == Tally(0, 2, 3, 4, 5)
+
+
+def test_room_that_came_back_is_no_evidence():
+    tally = Tally(1, 2, 3, 4, 5)
+    tally.count(Signal.HEADROOM_BACK)
+    assert tally == Tally(1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("signal", [Signal.NO_HEADROOM, Signal.FROZEN])
+def test_only_those_that_serve_are_taken_out_for_lack_of_room_or_a_stop(signal):
+    for state in State:
+        after = State.QUARANTINED if state in ROUTABLE else state
+        assert TRANSITIONS[state, signal] is after
 
 
 @pytest.mark.parametrize("signal", [Signal.BUSY, Signal.PASSIVE_OK])

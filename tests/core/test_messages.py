@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 
 from holdfast.core import messages
+from holdfast.core.canary import CanaryConfig
 from holdfast.core.failure import Kind
 from holdfast.core.fleet import Fleet
 from holdfast.core.fleet_config import FleetConfig
@@ -13,6 +14,7 @@ from holdfast.core.flow import Flow
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.messages import (
     Abort,
+    CanaryResult,
     Dispatch,
     Ended,
     Exited,
@@ -22,6 +24,7 @@ from holdfast.core.messages import (
     FleetView,
     FlowAction,
     FlowEvent,
+    Joined,
     LoadReported,
     ReplicaView,
     Summary,
@@ -74,6 +77,16 @@ def test_an_ending_without_a_kind_is_a_complete_answer():
 
 def test_a_process_that_ended_for_no_known_reason_just_exited():
     assert Exited("r1").kind is Kind.EXITED
+    assert Exited("r1").detail == ""
+
+
+def test_a_canary_whose_time_and_cost_nobody_measured_says_so():
+    result = CanaryResult("r1", "pass")
+    assert (result.latency, result.running, result.tokens, result.detail) == (0, None, 0, "")
+
+
+def test_a_replica_that_joins_is_asked_the_usual_unless_it_says_otherwise():
+    assert Joined(Replica("r1", "m")).canary == CanaryConfig()
 
 
 def test_a_dispatch_starts_an_answer_unless_it_says_how_much_was_seen():

@@ -16,9 +16,11 @@ from holdfast.core.stats import (
     PeakEwma,
     QuantileSketch,
     RateWindow,
+    RecentSketch,
 )
 from holdfast.core.types import SECOND, ConfigError
 
+START = 100 * SECOND
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 samples = st.lists(st.floats(0.001, 1e12), min_size=1, max_size=200)
 quick = settings(max_examples=60, deadline=None)
@@ -557,3 +559,39 @@ def test_a_cleared_outcome_window_starts_over():
 def test_an_outcome_window_needs_a_size():
     with pytest.raises(ConfigError, match=r"outcome_window.size: is 0; use at least one"):
         OutcomeWindow(0)
+
+
+# RecentSketch
+
+
+def test_a_recent_sketch_knows_the_last_half_to_whole_span():
+    sketch = RecentSketch(60.0)
+    sketch.add(1_000.0, START)
+    for second in range(1, 30):
+        sketch.add(10.0, START + second * SECOND)
+    assert sketch.quantile(1.0, START + 59 * SECOND) == pytest.approx(1_000.0, rel=0.05)
+    sketch.add(10.0, START + 59 * SECOND)
+    assert sketch.quantile(1.0, START + 60 * SECOND) == pytest.approx(10.0, rel=0.05)
+    assert sketch.quantile(0.5, START + 200 * SECOND) is None
+
+
+def test_a_recent_sketch_forgets_what_was_young_when_nobody_came_for_long():
+    sketch = RecentSketch(60.0)
+    sketch.add(1_000.0, START)
+    sketch.add(10.0, START + 100 * SECOND)
+    assert sketch.quantile(1.0, START + 100 * SECOND) == pytest.approx(10.0, rel=0.05)
+
+
+def test_a_recent_sketch_says_nothing_of_too_few():
+    sketch = RecentSketch(60.0)
+    assert sketch.quantile(0.95, START) is None
+    for _ in range(19):
+        sketch.add(10.0, START)
+    assert sketch.quantile(0.95, START, 20) is None
+    sketch.add(500.0, START)
+    assert sketch.quantile(0.95, START, 20) == pytest.approx(10.0, rel=0.05)  # not the one slowest
+
+
+def test_a_recent_sketch_needs_a_span():
+    with pytest.raises(ConfigError, match=r"recent_sketch.span_s: is 0; use a positive span"):
+        RecentSketch(0)

@@ -52,7 +52,23 @@ class Bench:
 
 
 def test_a_healthy_replica_passes_after_the_last_token() -> None:
-    assert Bench().ask() == [(CanaryResult("r", "pass", incarnation=7), 4 * STEP)]
+    told = CanaryResult("r", "pass", 4 * STEP, 0, incarnation=7, tokens=20)
+    assert Bench().ask() == [(told, 4 * STEP)]
+
+
+def test_what_ran_beside_a_canary_is_told() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.unit.engine.submit(Run("user", bench.unit, 0, 10, 100), 0)
+    ((result, _),) = bench.ask()
+    assert (result.verdict, result.running, result.latency) == ("pass", 3, 4 * STEP)
+
+
+def test_a_canary_can_be_of_another_length() -> None:
+    bench = Bench()
+    bench.canaries.prompt, bench.canaries.output = 32, 8
+    ((result, now),) = bench.ask()
+    assert (result.tokens, result.latency, now) == (40, 8 * STEP, 8 * STEP)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +88,9 @@ def test_a_healthy_replica_passes_after_the_last_token() -> None:
 def test_each_fault_shows_in_the_verdict(kind: FaultKind, verdict: str, after: int) -> None:
     bench = Bench()
     bench.ail(kind)
-    assert bench.ask() == [(CanaryResult("r", verdict, incarnation=7), after)]
+    ((result, now),) = bench.ask()
+    assert (result.verdict, result.incarnation, now) == (verdict, 7, after)
+    assert result.latency in (0, after)  # measured only where it was read to its end
 
 
 def test_a_replica_that_does_not_listen_refuses() -> None:

@@ -158,7 +158,7 @@ def recorded(seed: int) -> EventLog:
 def replayed(setup: Setup, seed: int, entries: list[Any]) -> list[Any]:
     """The same events through machines without a world."""
     machines = {
-        "flow": Flow(setup.flow, streams_of(seed, "flow")),
+        "flow": Flow(setup.whole_flow(), streams_of(seed, "flow")),
         "fleet": Fleet(setup.fleet, streams_of(seed, "fleet")),
     }
     return [

@@ -1,8 +1,10 @@
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.flow_config import FlowConfig
+from holdfast.core.lane import LaneConfig
 from holdfast.core.types import Replica
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.setup import Setup
+from holdfast.sim.workload import Workload
 
 
 def test_only_the_replicas_must_be_given() -> None:
@@ -12,6 +14,16 @@ def test_only_the_replicas_must_be_given() -> None:
     assert (setup.flow, setup.fleet) == (FlowConfig(), FleetConfig())
     assert len(setup.faults) == 0
     assert (setup.warm, setup.canaries, setup.poll_s) == (True, True, 1.0)
+
+
+def test_every_model_has_a_lane_whether_it_has_a_replica_or_not() -> None:
+    own = LaneConfig(routing="round_robin")
+    flow = FlowConfig(lanes={"m": own})
+    setup = Setup(
+        (Replica("r0", "n"),), workloads=(("m", Workload()), ("z", Workload())), flow=flow
+    )
+    assert setup.whole_flow().lanes == {"n": flow.lane, "m": own, "z": flow.lane}
+    assert setup.flow is flow
 
 
 def test_two_setups_share_nothing_that_could_change() -> None:

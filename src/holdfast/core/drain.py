@@ -64,12 +64,15 @@ class DrainConfig:
 
     deadline_s: float = 30.0  # seconds: most answers end within it, a rollout can afford it
     move_s: float = 10.0  # seconds: a continuation needs one prefill on another replica
+    hear_s: float = 2.0  # seconds: each gateway tells once a second what it has there
 
     def __post_init__(self) -> None:
         wait, fix = self.deadline_s, "use 0 (move at once) to a day, 86400 s"
         require(0 <= wait <= 86_400, "drain.deadline_s", f"is {wait}", fix)
         move, fix = self.move_s, "use 0 (cut what is left) to a day, 86400 s"
         require(0 <= move <= 86_400, "drain.move_s", f"is {move}", fix)
+        hear, fix = self.hear_s, "use 0 (believe what was last told) to 60 s"
+        require(0 <= hear <= 60, "drain.hear_s", f"is {hear}", fix)
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,24 +102,41 @@ class Drain:
     not moved yet. ``stop`` is answered once, at the end.
     """
 
-    __slots__ = ("_history", "_move", "_move_until", "_wait", "_wait_until", "phase", "reason")
+    __slots__ = (
+        "_hear",
+        "_hear_until",
+        "_history",
+        "_move",
+        "_move_until",
+        "_wait",
+        "_wait_until",
+        "phase",
+        "reason",
+    )
 
     def __init__(self, config: DrainConfig) -> None:
         self.phase = _SERVING
         self.reason = ""  # why it drains, in the words of whoever started it
         self._wait = nanos(config.deadline_s)
         self._move = nanos(config.move_s)
+        self._hear = nanos(config.hear_s)
+        self._hear_until = 0
         self._wait_until = 0
         self._move_until = 0
         self._history: deque[str] = deque(maxlen=_HISTORY_MAX)
 
-    def start(self, now: int, reason: str) -> Decision:
-        """Begin: from here on the replica gets no new work. A second start changes nothing."""
+    def start(self, now: int, reason: str, *, served: bool = True) -> Decision:
+        """Begin: from here on the replica gets no new work. A second start changes nothing.
+
+        One that ``served`` may have been sent a request that nobody told of yet: it is empty only
+        when that is still so after every gateway had time to tell.
+        """
         if self.phase is not _SERVING:
             return Decision(False, f"already {self.phase}: {self.reason}")
         self._advance(DrainSignal.STARTED, now)
         self.reason = reason
         self._wait_until = now + self._wait
+        self._hear_until = now + self._hear if served else now
         return _ACCEPTED
 
     def abandon(self, now: int) -> Decision:
@@ -134,9 +154,11 @@ class Drain:
             return _IDLE
         if self.phase is _STOPPED:
             return _DONE
-        if inflight <= 0:
+        if inflight <= 0 and now >= self._hear_until:
             self._advance(DrainSignal.EMPTY, now)
             return DrainStep(_STOPPED, "stop", f"nothing in flight; {self.reason}")
+        if inflight <= 0:
+            return DrainStep(self.phase, "wait", f"gateways may not have told all; {self.reason}")
         if self.phase is _WAITING:
             if now < self._wait_until:
                 return DrainStep(_WAITING, "wait", f"{inflight} in flight; {self.reason}")

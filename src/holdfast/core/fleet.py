@@ -20,6 +20,7 @@ from holdfast.core.failure import MEANINGS, Class, Kind
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.health import ReplicaHealth
 from holdfast.core.lifecycle import JUDGED, ROUTABLE, Signal
+from holdfast.core.liveness import spares_work
 from holdfast.core.member import Member
 from holdfast.core.messages import (
     CanaryResult,
@@ -27,24 +28,27 @@ from holdfast.core.messages import (
     Exited,
     FleetAction,
     FleetEvent,
-    FleetView,
+    Frozen,
+    Headroom,
     Joined,
     Launch,
     Left,
     Move,
     Notice,
     Phase,
-    Publish,
-    ReplicaView,
     Report,
+    RestartAsked,
     RunCanary,
     Seen,
     SpotNotice,
     Stop,
     Tally,
     Tick,
+    UndrainAsked,
 )
-from holdfast.core.types import Decision, State, nanos
+from holdfast.core.publishing import Publisher
+from holdfast.core.testimony import Testimony
+from holdfast.core.types import State, nanos
 
 _PHASES: Final = {
     State.STARTING: Signal.LAUNCHED,
@@ -59,11 +63,13 @@ _VERDICTS: Final = {
     "refused": Signal.REFUSED,
     "busy": Signal.BUSY,
     "unknown": Signal.UNKNOWN,
+    "unsettled": Signal.UNKNOWN,  # replicas disagree and nobody knows yet who is right
 }
 _SILENCE: Final = ("timeout", "refused", "unknown")
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
 _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
+_ENDED: Final = (State.STOPPED, State.DEAD)
 
 
 class Fleet:
@@ -72,24 +78,17 @@ class Fleet:
     def __init__(
         self, config: FleetConfig, streams: Callable[[str], Random], epoch: int = 0
     ) -> None:
-        self._epoch = epoch  # grows with each control that takes over; gateways follow the latest
         self._config = config
         self._streams = streams
         self._members: dict[str, Member] = {}
-        self._version = 0
-        self._shares: dict[str, float] = {}
-        self._view: FleetView | None = None
-        self._looked_at = 0
-        self._published_at = 0
-        self._panics: dict[str, str] = {}
-        self._doubts: dict[str, str] = {}
+        # The epoch grows with each control that takes over; gateways follow the latest.
+        self._publisher = Publisher(config, epoch)
+        self._testimony = Testimony(config, self._members)
         self._canary_deadline = nanos(config.canary_deadline_s)
         self._canary_deadline_max = nanos(config.canary_deadline_max_s)
-        period_s = config.health.canary_s * (1 + config.health.canary_jitter)
-        self._doubt_period = nanos(period_s + config.canary_deadline_s)
         self._relaunch_after = nanos(config.relaunch_after_s)
         self._no_success = nanos(config.no_success_s)
-        self._ramp = nanos(config.ramp_s)
+        self._unserved = nanos(config.health.canary_s)
         self._heartbeat = nanos(config.heartbeat_s)
         self._forgive = nanos(config.launch_forgive_s)
         self._handlers: dict[type, Callable[[Any, int, list[FleetAction]], None]] = {
@@ -97,10 +96,14 @@ class Fleet:
             Left: self._on_left,
             Phase: self._on_phase,
             Exited: self._on_exited,
+            Frozen: self._on_frozen,
+            Headroom: self._on_headroom,
             SpotNotice: self._on_spot_notice,
             CanaryResult: self._on_canary,
             Seen: self._on_seen,
             DrainAsked: self._on_drain_asked,
+            RestartAsked: self._on_restart_asked,
+            UndrainAsked: self._on_undrain_asked,
             Tick: self._on_tick,
         }
 
@@ -108,7 +111,7 @@ class Fleet:
         """Take one event; return the work it causes, a new view last."""
         actions: list[FleetAction] = []
         self._handlers[type(event)](event, now, actions)
-        self._publish(actions, now)
+        self._publisher.look(self._members, self._testimony.doubts, actions, now)
         return actions
 
     @property
@@ -124,7 +127,7 @@ class Fleet:
             raise ValueError(f"replica {replica.id!r} joined twice; ids must be unique")
         rng = self._streams(f"health/{replica.id}")
         health = ReplicaHealth(self._config.health, replica.id, replica.model, now, rng)
-        member = self._members[replica.id] = Member(replica, health)
+        member = self._members[replica.id] = Member(replica, health, event.canary)
         if event.running:
             self._signal(member, Signal.LOADED, now, actions, "was running when it joined")
         else:
@@ -150,10 +153,11 @@ class Fleet:
             member.exits = 0
         kind = event.kind
         where = Class.LOADING if loading else MEANINGS[kind].failure_class
-        self._signal(member, Signal.EXITED, now, actions, kind.value, where)
+        told = f"{kind.value}: {event.detail}" if event.detail else kind.value
+        self._signal(member, Signal.EXITED, now, actions, told, where)
         member.drain = None
         if not member.leaving:
-            self._launch_again(member, kind.value, now, actions)
+            self._launch_again(member, told, now, actions)
 
     def _launch_again(
         self, member: Member, reason: str, now: int, actions: list[FleetAction]
@@ -172,22 +176,83 @@ class Fleet:
         member = self._members.get(event.replica_id)
         if member is None:
             return
+        served = member.health.state in ROUTABLE
         self._signal(member, Signal.SPOT_NOTICE, now, actions)
         if member.health.state is State.DRAINING and member.drain is None:
             member.drain = Drain(self._config.drain)
-            member.drain.start(now, "spot notice")
+            member.drain.start(now, "spot notice", served=served)
 
     def _on_drain_asked(self, event: DrainAsked, now: int, actions: list[FleetAction]) -> None:
         member = self._members.get(event.replica_id)
         if member is None:
             return
         member.leaving = True  # also where the platform's notice came first, or it is dead just now
-        self._signal(member, Signal.DRAIN, now, actions, event.reason)
+        self._begin_drain(member, event.reason, now, actions)
+
+    def _on_restart_asked(self, event: RestartAsked, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        member.leaving = False
+        member.exits = 0  # whoever asks has seen to what made it exit
+        if member.health.state in _ENDED:
+            self._replace(member, event.reason, now, actions)
+        else:
+            self._begin_drain(member, event.reason, now, actions)
+
+    def _begin_drain(
+        self, member: Member, reason: str, now: int, actions: list[FleetAction]
+    ) -> None:
+        served = member.health.state in ROUTABLE
+        self._signal(member, Signal.DRAIN, now, actions, reason)
         if member.health.state is State.DRAINING and member.drain is None:
             member.drain = Drain(self._config.drain)
-            member.drain.start(now, event.reason)
+            member.drain.start(now, reason, served=served)
+
+    def _on_undrain_asked(self, event: UndrainAsked, now: int, actions: list[FleetAction]) -> None:
+        """Serve on while the drain still waits; else come back as a start."""
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        member.leaving = False  # where streams are being moved, the drain ends in a relaunch
+        if member.health.state in _ENDED:
+            self._replace(member, event.reason, now, actions)
+        elif member.drain is not None:
+            doomed = member.health.would_become(Signal.UNDRAIN) is State.DRAINING
+            if not doomed and member.drain.abandon(now):
+                member.drain = None
+                self._signal(member, Signal.UNDRAIN, now, actions, event.reason)
 
     # --- evidence --------------------------------------------------------------------------------
+
+    def _on_frozen(self, event: Frozen, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None or member.health.frozen is event.frozen:
+            return
+        self._signal(member, Signal.FROZEN if event.frozen else Signal.THAWED, now, actions)
+        member.move_told = False
+        if not event.frozen:  # it gets the time of a quarantine that begins now
+            member.excused_at = now
+            member.health.call_canary(now)
+
+    def _on_headroom(self, event: Headroom, now: int, actions: list[FleetAction]) -> None:
+        """Two readings in a row take it out; half as much again as the least brings it back.
+
+        An engine that stops telling is neither full nor empty: nothing changes.
+        """
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        free, least = 1.0 - event.kv_used, member.canary.headroom_min
+        if free < least:
+            member.full_readings += 1
+            if member.full_readings >= 2 and not member.health.full:
+                told = f"{event.kv_used:.0%} of its KV cache is in use"
+                self._signal(member, Signal.NO_HEADROOM, now, actions, told)
+            return
+        member.full_readings = 0
+        if member.health.full and free >= 1.5 * least:
+            self._signal(member, Signal.HEADROOM_BACK, now, actions)
 
     def _on_canary(self, event: CanaryResult, now: int, actions: list[FleetAction]) -> None:
         member = self._members.get(event.replica_id)
@@ -197,72 +262,34 @@ class Fleet:
         member.wake_at = now
         if event.verdict not in _SILENCE:
             member.heard_at = now
+            member.budget.spent(event.tokens, now)
         signal, why = _read_canary(event)
+        if signal is Signal.CANARY_PASS and event.latency:
+            signal, why = self._testimony.in_good_time(member, event)
         model = member.replica.model
         if signal not in _NEUTRAL:
             member.canary_at = now
             member.canary_passed = signal in _RIGHT
+            member.slow = signal is Signal.CANARY_SLOW
             failed = not member.canary_passed
-            if failed and member.health.state is State.READY:
-                self._ask_peers(member, now)
-            if (failed or model in self._doubts) and self._doubt(model, now, actions):
+            if signal is not Signal.CANARY_PASS and member.health.state is State.READY:
+                self._testimony.ask_peers(member, now)
+            doubted = failed or model in self._testimony.doubts
+            if doubted and self._testimony.doubt(model, now, actions):
                 return  # every canary fails at once: hold all states
         if signal is Signal.STALLED and event.latency:
-            silence = self._silence(member, event.latency, now)
+            silence = self._testimony.silence(member, event.latency, now)
             if not silence:
                 actions.append(self._notice(member, now, "verdict held", silence.reason))
                 return
         if signal is Signal.CANARY_WRONG and member.health.would_be_firm(signal):
-            witness = self._witness(member, now)
+            witness = self._testimony.witness(member, now)
             if not witness:
                 actions.append(self._notice(member, now, "verdict held", witness.reason))
                 if member.health.state not in ROUTABLE:
                     return
                 signal, why = Signal.BOUND_HELD, witness.reason
         self._signal(member, signal, now, actions, why)
-
-    def _ask_peers(self, member: Member, now: int) -> None:
-        """One canary failed: whether its peers pass tells the replica's trouble from the test's."""
-        for peer in self._members.values():
-            if peer is not member and peer.replica.model == member.replica.model:
-                peer.health.call_canary(now)
-                peer.wake_at = now
-
-    def _canaries(self, model: str) -> tuple[list[ejection.CanaryResult], int]:
-        """The latest canary of each replica that could have passed one, and how many there are."""
-        results = []
-        members = 0
-        for member in self._members.values():
-            if member.replica.model == model and member.health.state in JUDGED:
-                members += 1
-                if member.canary_at:
-                    told = (member.replica.id, member.canary_at, member.canary_passed)
-                    results.append(ejection.CanaryResult(*told))
-        return results, members
-
-    def _witness(self, member: Member, now: int) -> Decision:
-        results, members = self._canaries(member.replica.model)
-        period = self._doubt_period
-        return ejection.may_condemn(results, member.replica.id, now, period, members=members)
-
-    def _silence(self, member: Member, waited: int, now: int) -> Decision:
-        model = member.replica.model
-        peers = [m for m in self._members.values() if m is not member and m.replica.model == model]
-        heard_at = [peer.heard_at for peer in peers]
-        return ejection.may_blame_silence(heard_at, now - waited, now)
-
-    def _doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
-        """Whether the expected answer, or the checker, is more suspect than the replicas."""
-        results, members = self._canaries(model)
-        doubt = ejection.canaries_doubtful(results, now, self._doubt_period, members=members)
-        before = self._doubts.pop(model, None)
-        if doubt:
-            self._doubts[model] = doubt.reason
-            if before is None:
-                actions.append(Notice(now, model, "", "canaries doubted", doubt.reason))
-        elif before is not None:
-            actions.append(Notice(now, model, "", "canaries trusted again", doubt.reason))
-        return bool(doubt)
 
     def _on_seen(self, event: Seen, now: int, actions: list[FleetAction]) -> None:
         for seen in event.actions:
@@ -281,6 +308,9 @@ class Fleet:
         if member is None:
             return
         member.inflight_at[gateway] = tally.inflight
+        if tally.tokens:
+            member.budget.served(tally.tokens, now)
+            member.served_at = now
         member.move_told = False
         if tally.successes:
             member.heard_at = now
@@ -335,27 +365,55 @@ class Fleet:
         """Do what time alone asks for: canaries, loading that stalls, drains, relaunches."""
         health = member.health
         state = health.state
-        if health.canary_due(now) and not member.canary_out:
-            member.canary_out = True
-            health.canary_started(now)
-            deadline = self._canary_patience(member.inflight)
-            replica = member.replica
-            actions.append(RunCanary(replica.id, replica.model, deadline, health.incarnation))
-        if state in _LOADING and health.load_deadline and now >= health.load_deadline:
+        self._ask(member, now, actions)
+        if health.frozen and not member.move_told and self._has_routable_peer(member):
+            member.move_told = True  # what runs there stands still: no deadline must find that out
+            actions.append(Move(member.replica.model, member.replica.id))
+        quarantined = state is State.QUARANTINED
+        makes_room = health.full and member.inflight > 0  # a new process would cut what does
+        if makes_room or (quarantined and member.inflight > 0 and spares_work(health.symptom)):
+            member.excused_at = now
+        stuck = state in _LOADING and health.load_deadline and now >= health.load_deadline
+        if stuck and not makes_room:
             detail = f"stuck while {state.value}"
             self._signal(member, Signal.LOAD_TIMEOUT, now, actions, detail, Class.LOADING)
             self._replace(member, Kind.LOAD_STALLED.value, now, actions)
-        elif (state is State.QUARANTINED and now - health.since >= self._relaunch_after) or (
-            state is State.DEAD and not member.leaving
+        elif (state is State.DEAD and not member.leaving) or (
+            quarantined and now - max(health.since, member.excused_at) >= self._relaunch_after
         ):
             self._replace(member, health.reason, now, actions)
         elif member.drain is not None:
             self._advance_drain(member, now, actions)
 
+    def _ask(self, member: Member, now: int, actions: list[FleetAction]) -> None:
+        """Send a canary that is due. While users' tokens move, they vouch for it in between."""
+        health = member.health
+        vouched = member.inflight > 0 and now - member.served_at < self._unserved
+        if health.state is State.READY and not vouched:
+            health.canary_by(now)
+        if not health.canary_due(now) or member.canary_out:
+            return
+        member.canary_out = True
+        health.canary_started(now)
+        if health.state is State.READY:  # doubt is expensive, and costs what it costs
+            wanted = health.next_canary_at - now
+            health.next_canary_at = now + member.budget.period(wanted, vouched, now)
+        deadline = self._canary_patience(member.inflight)
+        replica = member.replica
+        actions.append(RunCanary(replica.id, replica.model, deadline, health.incarnation))
+
+    def _has_routable_peer(self, member: Member) -> bool:
+        model = member.replica.model
+        return any(
+            peer.health.state in ROUTABLE
+            for peer in self._members.values()
+            if peer is not member and peer.replica.model == model
+        )
+
     def _next_look(self, member: Member, now: int) -> int:
         """When time alone next asks for something; news of the member calls earlier."""
         health = member.health
-        if member.drain is not None or health.state is State.DEAD:
+        if member.drain is not None or health.state is State.DEAD or health.frozen:
             return now
         look = now + self._heartbeat
         if health.state in JUDGED and not member.canary_out:
@@ -387,57 +445,7 @@ class Fleet:
             if not member.leaving:  # the platform takes the host, the fleet still wants the replica
                 self._launch_again(member, step.reason, now, actions)
 
-    # --- what gateways are told ------------------------------------------------------------------
-
-    def _publish(self, actions: list[FleetAction], now: int) -> None:
-        """A new view whenever a state moved; ramps of slow starts once a second."""
-        moved = any(isinstance(action, Notice) for action in actions)
-        if not moved and self._version and now - self._looked_at < self._ramp:
-            return
-        self._looked_at = now
-        panics = self._look_for_panic(actions, now)
-        views = []
-        shares: dict[str, float] = {}
-        for member in self._members.values():
-            health = member.health
-            readmitted = member.replica.id in panics.get(member.replica.model, ())
-            share = health.share(now, panic=readmitted)
-            shares[member.replica.id] = share
-            views.append(
-                ReplicaView(
-                    member.replica,
-                    health.state,
-                    share,
-                    health.never_readmit_by_panic,
-                    health.reason,
-                )
-            )
-        if shares == self._shares and not moved:
-            if now - self._published_at >= self._heartbeat and self._view is not None:
-                self._published_at = now
-                actions.append(Publish(self._view))  # nothing new, but control is there
-            return
-        self._shares = shares
-        self._published_at = now
-        self._version += 1
-        panic = tuple(self._panics)
-        self._view = FleetView(self._version, tuple(views), panic, self._epoch)
-        actions.append(Publish(self._view))
-
-    def _look_for_panic(self, actions: list[FleetAction], now: int) -> dict[str, tuple[str, ...]]:
-        readmitted: dict[str, tuple[str, ...]] = {}
-        models = [member.replica.model for member in self._members.values()]
-        for model in dict.fromkeys([*models, *self._panics]):
-            doubtful = model in self._doubts
-            panic = ejection.panic(self._config.ejection, self._pool(model), doubtful=doubtful)
-            if panic.active:
-                readmitted[model] = panic.readmitted
-                if model not in self._panics:
-                    actions.append(Notice(now, model, "", "panic", panic.reason))
-                self._panics[model] = panic.reason
-            elif self._panics.pop(model, None) is not None:
-                actions.append(Notice(now, model, "", "panic over", panic.reason))
-        return readmitted
+    # --- for people ------------------------------------------------------------------------------
 
     def _notice(
         self, member: Member, now: int, what: str, reason: str, where: Class | None = None
@@ -447,16 +455,16 @@ class Fleet:
     def snapshot(self) -> dict[str, object]:
         """The fleet as plain data, for people and for the record."""
         return {
-            "version": self._version,
-            "panic": dict(self._panics),
-            "doubts": dict(self._doubts),
+            "version": self._publisher.version,
+            "panic": dict(self._publisher.panics),
+            "doubts": dict(self._testimony.doubts),
             "replicas": {
                 member.replica.id: {
                     **member.health.snapshot(),
                     "zone": member.replica.zone,
                     "revision": member.replica.revision,
                     "inflight": member.inflight,
-                    "share": self._shares.get(member.replica.id, 0.0),
+                    "share": self._publisher.shares.get(member.replica.id, 0.0),
                 }
                 for member in self._members.values()
             },
@@ -466,7 +474,7 @@ class Fleet:
 def _read_canary(event: CanaryResult) -> tuple[Signal, str]:
     """Busy is not dead: a canary that timed out is read by what else the engine was doing."""
     if event.verdict != "timeout":
-        return _VERDICTS[event.verdict], ""
+        return _VERDICTS[event.verdict], event.detail
     if event.progress:
         return Signal.BUSY, "timed out while users' tokens move"
     if event.running:

@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, fields
 from math import inf
 from random import Random
+from typing import Final
 
 from holdfast.core.lifecycle import (
     JUDGED,
@@ -26,6 +27,7 @@ from holdfast.core.lifecycle import (
     Tally,
     Verdict,
 )
+from holdfast.core.liveness import Symptom, symptom_of
 from holdfast.core.types import State, nanos, require
 
 
@@ -75,6 +77,11 @@ class HealthConfig:
         require(harder, "health.passes_to_readmit_wrong", few, "lies need at least as much proof")
 
 
+_FACTS: Final = (Verdict.WRONG_REPEATEDLY, Signal.WRONG_REVISION, Signal.FROZEN)
+_ENDED: Final = (State.STOPPED, State.DEAD)
+_HONEST: Final = (Signal.NO_SUCCESS, Signal.NO_HEADROOM)  # out for the time being, and it said so
+
+
 class ReplicaHealth:
     """The state of one (replica, model) and the evidence for it."""
 
@@ -102,9 +109,12 @@ class ReplicaHealth:
     def _begin_life(self, now: int) -> None:
         """Everything known of an earlier incarnation is void, the good and the bad."""
         self.state, self.since = State.STARTING, now
+        self.cause: Signal | Verdict = Signal.RELAUNCH  # what led into this state
         self.wrong = False  # quarantined for lies and not yet proven honest
         self.wrong_revision = False
         self.held = False  # its ejection is due, and the pool's bound forbids it
+        self.full = False  # without room for another request, by its own account
+        self.frozen = False  # its process is not run, by the platform's account
         self.load_deadline: int | None = now + self._load_timeout_ns
         self.next_canary_at = now
         self._tally = Tally()
@@ -116,13 +126,15 @@ class ReplicaHealth:
 
     @property
     def on_suspicion(self) -> bool:
-        """Quarantined for failing, not for lying: counts against the pool's bound."""
-        return self.state is State.QUARANTINED and not (self.wrong or self.wrong_revision)
+        """Quarantined for failing, not on a fact: counts against the pool's bound."""
+        fact = self.wrong or self.wrong_revision or self.frozen
+        return self.state is State.QUARANTINED and not fact
 
     @property
     def never_readmit_by_panic(self) -> bool:
-        """Dead, lying, or serving another revision: worse than no answer at all."""
-        return self.state is State.DEAD or self.wrong or self.wrong_revision
+        """Dead, stopped, lying, or of another revision: worse than no answer at all."""
+        gone = self.state is State.DEAD or self.frozen
+        return gone or self.wrong or self.wrong_revision
 
     @property
     def barred(self) -> bool:
@@ -146,9 +158,17 @@ class ReplicaHealth:
             return self.config.suspect_share
         return 0.0
 
+    @property
+    def symptom(self) -> Symptom:
+        """What the matter is, while it is in quarantine."""
+        if self.frozen:
+            return Symptom.PROCESS_STOPPED
+        right = self._tally.passes > 0
+        return symptom_of(self.cause, right_since=right, barred=self.barred)
+
     def canary_due(self, now: int) -> bool:
         """Whether a canary should be sent now. Asking changes nothing."""
-        return self.state in JUDGED and now >= self.next_canary_at
+        return self.state in JUDGED and not self.frozen and now >= self.next_canary_at
 
     def canary_started(self, now: int) -> None:
         """A canary was sent: the next one is a jittered period away."""
@@ -160,13 +180,18 @@ class ReplicaHealth:
         """Ask for a canary at once: a peer looks ill, or a comparison disagreed."""
         self.next_canary_at = min(self.next_canary_at, now)
 
+    def canary_by(self, now: int) -> None:
+        """No stretching: the next canary comes after the usual period of this state at most."""
+        usual = self._canary_ns.get(self.state, 0) * (1.0 + self.config.canary_jitter)
+        self.next_canary_at = min(self.next_canary_at, now + round(usual))
+
     def would_become(self, signal: Signal) -> State:
         """Where ``handle`` would lead. Ask it before an ejection; it changes nothing."""
         return self._next(signal, self._conclude(signal))
 
     def would_be_firm(self, signal: Signal) -> bool:
-        """Whether the signal is proof of lies or of another revision: no suspicion, no bound."""
-        return self._conclude(signal) in (Verdict.WRONG_REPEATEDLY, Signal.WRONG_REVISION)
+        """Whether the signal is a fact about it: no suspicion, so no bound."""
+        return self._conclude(signal) in _FACTS
 
     def handle(self, signal: Signal, now: int, detail: str = "") -> Change | None:
         """Take one signal; return the change, if it made one."""
@@ -206,8 +231,11 @@ class ReplicaHealth:
         if state not in JUDGED:
             return signal
         if signal is Signal.CANARY_PASS and state is not State.READY:
-            enough = tally.passes + 1 >= self._needed and not self.barred
+            out = self.barred or self.full or self.frozen
+            enough = tally.passes + 1 >= self._needed and not out
             return Verdict.PASSED_ENOUGH if enough else signal
+        if signal is Signal.CANARY_SLOW and state is State.WARMING and (self.full or self.frozen):
+            return Signal.UNKNOWN  # right, but nobody could be served there now
         if signal in REPEATED:
             states, row, limit, verdict = REPEATED[signal]
             if state in states and getattr(tally, row) + 1 >= getattr(self.config, limit):
@@ -222,12 +250,18 @@ class ReplicaHealth:
             self._needed = self.config.passes_to_readmit_wrong
             return True
         if verdict is Signal.WRONG_REVISION and not self.wrong_revision:
-            running = self.state not in (State.STOPPED, State.DEAD)
+            running = self.state not in _ENDED
             self.wrong_revision = self._quarantined = running
             return running
         if verdict is Signal.BOUND_HELD and not self.held:
             self.held = True
             return True
+        if verdict in (Signal.NO_HEADROOM, Signal.HEADROOM_BACK) and self.state in JUDGED:
+            before, self.full = self.full, verdict is Signal.NO_HEADROOM
+            return before is not self.full and self.state is State.QUARANTINED
+        if verdict in (Signal.FROZEN, Signal.THAWED) and self.state not in _ENDED:
+            before, self.frozen = self.frozen, verdict is Signal.FROZEN
+            return before is not self.frozen
         if verdict is Signal.SPOT_NOTICE:
             self._doomed = True
         return False
@@ -238,16 +272,18 @@ class ReplicaHealth:
             self._begin_life(now)
             self.incarnation += 1
             return
-        ill = after in (State.SUSPECT, State.QUARANTINED) and verdict is not Signal.NO_SUCCESS
+        ill = after in (State.SUSPECT, State.QUARANTINED) and verdict not in _HONEST
         if before is State.READY and ill:
             well_for_long = now - self.since >= self._forgive_ns
             self._illnesses = 1 if well_for_long else self._illnesses + 1
-        self.state, self.since = after, now
+        self.state, self.since, self.cause = after, now, verdict
         self.held = verdict is Signal.BOUND_HELD
         if after is State.READY:
             self.wrong = self._quarantined = False
         elif after is State.QUARANTINED:
             self._quarantined = True
+        elif after in _ENDED:
+            self.full = self.frozen = False  # of a process that is gone
         self._tally.begin_state()
         self._needed = self._proof(after, verdict)
         if after not in (State.LOADING, State.WARMING):
@@ -263,7 +299,7 @@ class ReplicaHealth:
         config = self.config
         if state is State.QUARANTINED and self.wrong:
             return config.passes_to_readmit_wrong
-        if state not in (State.SUSPECT, State.QUARANTINED) or verdict is Signal.NO_SUCCESS:
+        if state not in (State.SUSPECT, State.QUARANTINED) or verdict in _HONEST:
             return config.passes_to_admit  # an honest 429 owes no more proof than a newcomer
         base = config.passes_to_clear if state is State.SUSPECT else config.passes_to_readmit
         return max(base, min(base << min(max(self._illnesses - 1, 0), 9), config.passes_max))
@@ -281,6 +317,8 @@ class ReplicaHealth:
             "wrong_revision": self.wrong_revision,
             "barred": self.barred,
             "held": self.held,
+            "full": self.full,
+            "frozen": self.frozen,
             "passes": [self._tally.passes, self._needed],  # in a row so far, and needed
             "next_canary_at": self.next_canary_at if self.state in JUDGED else None,
             "load_deadline": self.load_deadline,

@@ -5,7 +5,7 @@ who holds which slot, what each replica's breaker, limit and latency have learne
 token takes here. Everything is per (replica, model): one server may be ill in one model only.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -20,9 +20,9 @@ from holdfast.core.deadlines import DeadlineConfig, Deadlines
 from holdfast.core.failover import FailoverConfig, Ladder
 from holdfast.core.failure import Kind, Outcome
 from holdfast.core.life import Attempt, Life
-from holdfast.core.messages import Tally
+from holdfast.core.messages import ReplicaView, Tally
 from holdfast.core.pool import Pool
-from holdfast.core.stats import PeakEwma
+from holdfast.core.stats import PeakEwma, RecentSketch
 from holdfast.core.types import Replica, Request, nanos, require
 
 _CLOSED: Final = BreakerState.CLOSED
@@ -33,6 +33,8 @@ _BACKPRESSURE: Final = Outcome.BACKPRESSURE
 # Latency is kept as a multiple of the pool's typical first token for prompts of that length.
 _FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
 _BUSY_LOOKS_LIKE: Final = 3.0  # × typical: backpressure lowers the weight without blame
+_RECENT_S: Final = 60.0  # of first tokens, for the promise on them: long enough for a p95
+_RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,13 +60,18 @@ class Lane:
     """The books of one model. Only its flow writes here."""
 
     __slots__ = (
+        "_active",
         "_config",
         "_ended",
         "_failed",
         "_first",
         "_first_late",
+        "_recent",
+        "_serves",
         "_slo",
         "_streams",
+        "_tokens",
+        "_woken_at",
         "answers",
         "deadlines",
         "model",
@@ -93,6 +100,11 @@ class Lane:
         self._slo = nanos(slo) if slo is not None else 1 << 62
         self._first = self._first_late = 0  # first tokens since the last reading, and late ones
         self._ended = self._failed = 0  # attempts since the last reading, and failed ones
+        self._recent = RecentSketch(_RECENT_S)  # first tokens of streams, since their arrival
+        self._active = 0  # attempts that ran or ended, told in tallies and not taken yet
+        self._tokens = 0  # the same for tokens of prompts and answers
+        self._serves = False  # some replica gets a share
+        self._woken_at = 0  # when that last began
 
     def _candidate(self, replica: Replica) -> Candidate:
         config = self._config
@@ -101,6 +113,14 @@ class Lane:
         adaptive = config.limit.enabled and not replica.slots
         gradient = GradientLimit(config.limit) if adaptive else None
         return Candidate(replica, breaker, PeakEwma(), gradient)
+
+    def follow(self, views: Sequence[ReplicaView], now: int) -> None:
+        """Take over control's view of this model's replicas."""
+        serves = any(view.share > 0 for view in views)
+        if serves and not self._serves:
+            self._woken_at = now
+        self._serves = serves
+        self.pool.apply(views, now)
 
     def waits(self, request: Request) -> Deadlines:
         """The deadlines that hold for this request."""
@@ -132,12 +152,17 @@ class Lane:
         attempt.first_at = now
         candidate = attempt.candidate
         request = life.request
+        candidate.tokens += request.prompt_tokens
         elapsed = now - attempt.started
         deadlines = self.answers if request.whole else self.deadlines
         typical = deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
         self._first += 1
         if now - request.arrived > self._slo:
             self._first_late += 1
+        if not (request.whole or life.shown_tokens):
+            # Waiting for a replica to start says nothing of how much those carry that run.
+            since = request.arrived if request.arrived > self._woken_at else self._woken_at
+            self._recent.add((now - since) * 1.0, now)
         if typical:
             candidate.latency.observe(elapsed / typical, now)
         gradient = candidate.gradient
@@ -223,6 +248,16 @@ class Lane:
         self._first = self._first_late = self._ended = self._failed = 0
         return self.saturation(), attained, errors
 
+    def first_token_p95(self, now: int) -> float | None:
+        """Of streams in the last minute, in nanoseconds; ``None`` where too few began."""
+        return self._recent.quantile(0.95, now, _RECENT_MIN)
+
+    def take_served(self) -> tuple[int, int]:
+        """Attempts that ran or ended, and tokens, as told in tallies since the last call."""
+        served = self._active, self._tokens
+        self._active = self._tokens = 0
+        return served
+
     def tallies(self) -> list[Tally]:
         """What was seen since the last call, of replicas that had any traffic."""
         told = []
@@ -246,6 +281,9 @@ class Lane:
                     candidate.tokens,
                 )
             )
+            self._tokens += candidate.tokens
+            ended = candidate.successes + candidate.failures + candidate.backpressure
+            self._active += ended + candidate.inflight
             candidate.successes = candidate.failures = 0
             candidate.backpressure = candidate.tokens = 0
             candidate.told_inflight = candidate.inflight

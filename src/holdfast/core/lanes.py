@@ -1,5 +1,8 @@
 """The lanes of one gateway and the fleet view they follow.
 
+Every model of the config has a lane from the start, also while no replica of it exists: what is
+asked of a model at zero waits there, and that it waits is what wakes the model.
+
 A view of control's replaces an older one, never the reverse: of one control the higher version, of
 two controls the one that started later. When control falls silent for too long, what it had only
 suspected is doubted; what it knew stands.
@@ -13,7 +16,7 @@ from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report,
 
 
 class Lanes:
-    """One lane per model that control has named."""
+    """One lane per model that the config or control has named."""
 
     __slots__ = (
         "_configs",
@@ -42,6 +45,15 @@ class Lanes:
         self._stale = stale
         self._streams = streams
         self._view_at: int | None = None
+        for model in configs:
+            self._lane(model)
+
+    def _lane(self, model: str) -> Lane:
+        lane = self.by_model.get(model)
+        if lane is None:
+            config = self._configs.get(model, self._default)
+            lane = self.by_model[model] = Lane(model, config, self._weights, self._streams)
+        return lane
 
     def apply(self, view: FleetView, now: int) -> bool:
         """Follow a view; False for a late frame. The same one again says that control is there."""
@@ -54,11 +66,7 @@ class Lanes:
         for replica in view.replicas:
             by_model.setdefault(replica.replica.model, []).append(replica)
         for model, replicas in by_model.items():
-            lane = self.by_model.get(model)
-            if lane is None:
-                config = self._configs.get(model, self._default)
-                lane = self.by_model[model] = Lane(model, config, self._weights, self._streams)
-            lane.pool.apply(replicas, now)
+            self._lane(model).follow(replicas, now)
         return True
 
     def take_report(self, event: LoadReported) -> None:

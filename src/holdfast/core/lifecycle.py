@@ -32,6 +32,10 @@ class Signal(StrEnum):
     PASSIVE_OK = "passive_ok"  # users were served since the last report
     PASSIVE_FAILING = "passive_failing"  # a gateway's breaker opened; once per opening
     NO_SUCCESS = "no_success"  # nothing but backpressure for 10 s: not ready
+    NO_HEADROOM = "no_headroom"  # its memory for requests is full: what runs may finish
+    HEADROOM_BACK = "headroom_back"
+    FROZEN = "frozen"  # the platform sees that its process is not run: a fact, no suspicion
+    THAWED = "thawed"
     REFUSED = "refused"  # nobody listens
     EXITED = "exited"
     WRONG_REVISION = "wrong_revision"  # it serves another revision than declared
@@ -88,6 +92,8 @@ TRANSITIONS: Final[dict[tuple[State, Signal | Verdict], State]] = {
     (State.SUSPECT, Verdict.FAILED_REPEATEDLY): State.QUARANTINED,
     **{(s, Signal.STALLED): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.NO_SUCCESS): State.QUARANTINED for s in ROUTABLE},
+    **{(s, Signal.NO_HEADROOM): State.QUARANTINED for s in ROUTABLE},
+    **{(s, Signal.FROZEN): State.QUARANTINED for s in ROUTABLE},
     **{(s, Verdict.WRONG_REPEATEDLY): State.QUARANTINED for s in JUDGED},
     **{(s, Verdict.REFUSED_REPEATEDLY): State.DEAD for s in JUDGED},
     (State.QUARANTINED, Verdict.PASSED_ENOUGH): State.READY,
@@ -108,6 +114,10 @@ REASONS: Final[dict[Signal | Verdict, str]] = {
     Signal.STALLED: "requests run and no token comes out",
     Signal.PASSIVE_FAILING: "users' requests fail there",
     Signal.NO_SUCCESS: "answers nothing but backpressure",
+    Signal.NO_HEADROOM: "has no room for another request",
+    Signal.HEADROOM_BACK: "has room again; waiting for a right answer",
+    Signal.FROZEN: "its process is stopped",
+    Signal.THAWED: "its process runs again; waiting for right answers",
     Signal.REFUSED: "refused a connection",
     Signal.EXITED: "its process exited",
     Signal.WRONG_REVISION: "serves another revision than declared",
@@ -139,7 +149,7 @@ REPEATED: Final[dict[Signal, _Row]] = {
 
 _BAD: Final = (
     *(Signal.CANARY_FAIL, Signal.PASSIVE_FAILING, Signal.STALLED),
-    *(Signal.NO_SUCCESS, Signal.BOUND_HELD),
+    *(Signal.NO_SUCCESS, Signal.NO_HEADROOM, Signal.FROZEN, Signal.BOUND_HELD),
 )
 _LISTENING: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW, Signal.BUSY, Signal.PASSIVE_OK)
 
@@ -172,6 +182,8 @@ class Tally:
             self.passes = 0
         elif signal in _BAD:
             self.failures += 1
+            self.passes = 0
+        elif signal is Signal.THAWED:  # what it answered before its stop proves nothing now
             self.passes = 0
 
     def begin_state(self) -> None:

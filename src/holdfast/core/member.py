@@ -1,5 +1,7 @@
 """One replica of a fleet as control remembers it."""
 
+from holdfast.core.baseline import CanaryBudget, LatencyBaseline
+from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import Drain
 from holdfast.core.health import ReplicaHealth
 from holdfast.core.types import Replica
@@ -9,12 +11,17 @@ class Member:
     """One replica of the fleet: its health and what else control remembers of it."""
 
     __slots__ = (
+        "baseline",
+        "budget",
         "busy_at",
+        "canary",
         "canary_at",
         "canary_out",
         "canary_passed",
         "drain",
+        "excused_at",
         "exits",
+        "full_readings",
         "health",
         "heard_at",
         "inflight_at",
@@ -22,12 +29,16 @@ class Member:
         "move_told",
         "only_busy_since",
         "replica",
+        "served_at",
+        "slow",
         "wake_at",
     )
 
-    def __init__(self, replica: Replica, health: ReplicaHealth) -> None:
+    def __init__(self, replica: Replica, health: ReplicaHealth, canary: CanaryConfig) -> None:
         self.replica = replica
         self.health = health
+        self.canary = canary
+        self.budget = CanaryBudget(canary)
         self.leaving = False  # drained on request: it is not started again
         self.exits = 0  # in a row, without a long life between
         self.busy_at = 0
@@ -44,6 +55,11 @@ class Member:
         self.canary_at = 0
         self.heard_at = 0  # it last answered a canary or a user, right or wrong
         self.wake_at = 0  # no earlier tick has anything to do here
+        self.baseline = LatencyBaseline(self.canary)
+        self.slow = False  # its latest canary was right, and late
+        self.served_at = 0  # users last got tokens from it, as far as gateways said
+        self.full_readings = 0  # in a row, of a KV cache without room
+        self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
     @property
     def inflight(self) -> int:

@@ -9,6 +9,7 @@ Nobody may change one after it was handed over.
 
 from dataclasses import dataclass, field
 
+from holdfast.core.canary import CanaryConfig
 from holdfast.core.failure import Class, Kind
 from holdfast.core.types import Replica, Request, State
 
@@ -203,7 +204,7 @@ class Tally:
     failures: int
     backpressure: int
     inflight: int
-    tokens: int
+    tokens: int  # of prompts, from their first content on, and of answers
 
 
 @dataclass(slots=True)
@@ -225,6 +226,9 @@ class Joined:
 
     replica: Replica
     running: bool = False
+    canary: CanaryConfig = field(
+        default_factory=CanaryConfig
+    )  # what it is asked, and what that may cost
 
 
 @dataclass(slots=True)
@@ -248,6 +252,23 @@ class Exited:
 
     replica_id: str
     kind: Kind = Kind.EXITED  # OUT_OF_MEMORY where the kernel was the witness
+    detail: str = ""  # for people: the signal, the status, who witnessed it
+
+
+@dataclass(slots=True)
+class Frozen:
+    """The platform sees that a replica's process is not run at all, or that it is again."""
+
+    replica_id: str
+    frozen: bool
+
+
+@dataclass(slots=True)
+class Headroom:
+    """How full a replica's memory for users' requests is, by its own account."""
+
+    replica_id: str
+    kv_used: float  # share of the KV cache, 0 to 1
 
 
 @dataclass(slots=True)
@@ -263,11 +284,13 @@ class CanaryResult:
     """A canary came back, or did not. ``None`` = unknown, and unknown is not a failure."""
 
     replica_id: str
-    verdict: str  # pass, fail, wrong, slow, timeout, unknown
-    latency: int = 0
+    verdict: str  # pass, fail, wrong, unsettled, busy, refused, timeout, unknown
+    latency: int = 0  # 0 = not measured
     running: int | None = None  # requests in the engine while it ran
     progress: bool | None = None  # whether user tokens moved while it ran
     incarnation: int = 0  # of the process that was asked, as RunCanary named it
+    detail: str = ""  # why, for people; never the answer itself
+    tokens: int = 0  # what the question and its answer cost
 
 
 @dataclass(slots=True)
@@ -286,7 +309,37 @@ class DrainAsked:
     reason: str
 
 
-FleetEvent = Joined | Left | Phase | Exited | SpotNotice | CanaryResult | Seen | DrainAsked | Tick
+@dataclass(slots=True)
+class RestartAsked:
+    """Somebody wants a new process for this replica, without harm to whom it serves."""
+
+    replica_id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class UndrainAsked:
+    """Somebody wants a drained replica back."""
+
+    replica_id: str
+    reason: str
+
+
+FleetEvent = (
+    Joined
+    | Left
+    | Phase
+    | Exited
+    | Frozen
+    | Headroom
+    | SpotNotice
+    | CanaryResult
+    | Seen
+    | DrainAsked
+    | RestartAsked
+    | UndrainAsked
+    | Tick
+)
 
 
 # --- actions of Fleet ----------------------------------------------------------------------------
@@ -365,6 +418,8 @@ __all__ = [
     "FleetView",
     "FlowAction",
     "FlowEvent",
+    "Frozen",
+    "Headroom",
     "Joined",
     "Launch",
     "Leased",
@@ -377,6 +432,7 @@ __all__ = [
     "ReplicaView",
     "Report",
     "RequestId",
+    "RestartAsked",
     "RunCanary",
     "Seen",
     "Silent",
@@ -385,5 +441,6 @@ __all__ = [
     "Summary",
     "Tally",
     "Tick",
+    "UndrainAsked",
     "ViewChanged",
 ]

@@ -1,9 +1,10 @@
 """What policies remember of many samples, in bounded space and without keeping the samples.
 
 Each class answers one question: how large is it lately (``Ewma``, ``PeakEwma``), how is it spread
-(``QuantileSketch``, ``Moments``), how often lately (``RateWindow``, ``OutcomeWindow``), has it
-moved away from what it was (``Cusum``). None reads a clock: ``now`` is integer nanoseconds, and a
-``now`` that steps back is read as "no time has passed". What many gateways count apart merges.
+(``QuantileSketch``, ``RecentSketch``, ``Moments``), how often lately (``RateWindow``,
+``OutcomeWindow``), has it moved away from what it was (``Cusum``). None reads a clock: ``now`` is
+integer nanoseconds, and a ``now`` that steps back is read as "no time has passed". What many
+gateways count apart merges.
 
 Rejected: fixed histogram buckets (their error depends on guessing the range of latencies before
 seeing an engine) and reservoirs of samples (they draw random numbers and lose the far tail, which
@@ -214,6 +215,47 @@ class QuantileSketch(_Range):
                 self._bins[lowest[-1]] += self._bins.pop(folded)
 
 
+class RecentSketch:
+    """Quantiles of the last half to whole span: two sketches, of which the elder is forgotten.
+
+    Forgetting costs a comparison per sample and nothing else: no sample has a time of its own.
+    """
+
+    __slots__ = ("_half", "_old", "_turn_at", "_young")
+
+    def __init__(self, span_s: float, relative_accuracy: float = 0.05, bins_max: int = 256) -> None:
+        require(span_s > 0, "recent_sketch.span_s", f"is {span_s}", "use a positive span")
+        self._half = max(1, nanos(span_s) // 2)
+        self._young = QuantileSketch(relative_accuracy, bins_max)
+        self._old = QuantileSketch(relative_accuracy, bins_max)
+        self._turn_at = 0
+
+    def add(self, value: float, now: int) -> None:
+        """Count a sample."""
+        if now >= self._turn_at:
+            self._turn(now)
+        self._young.add(value)
+
+    def quantile(self, q: float, now: int, samples_min: int = 1) -> float | None:
+        """As ``QuantileSketch.quantile``; ``None`` below ``samples_min`` recent samples too."""
+        if now >= self._turn_at:
+            self._turn(now)
+        if self._young.count + self._old.count < samples_min:
+            return None
+        both = QuantileSketch(self._young.relative_accuracy, self._young.bins_max)
+        both.merge(self._young)
+        both.merge(self._old)
+        return both.quantile(q)
+
+    def _turn(self, now: int) -> None:
+        self._turn_at += self._half
+        if now >= self._turn_at:  # nobody came for long: what is young is old, too
+            self._young.clear()
+            self._turn_at = now + self._half
+        self._old.clear()
+        self._young, self._old = self._old, self._young
+
+
 class Moments(_Range):
     """Mean, variance and range in one pass (Welford): no squares of large numbers to cancel."""
 
@@ -396,4 +438,13 @@ def _require_finite(value: float) -> None:
         raise ValueError(f"a sample must be a finite number, not {value}")
 
 
-__all__ = ["Cusum", "Ewma", "Moments", "OutcomeWindow", "PeakEwma", "QuantileSketch", "RateWindow"]
+__all__ = [
+    "Cusum",
+    "Ewma",
+    "Moments",
+    "OutcomeWindow",
+    "PeakEwma",
+    "QuantileSketch",
+    "RateWindow",
+    "RecentSketch",
+]

@@ -1,8 +1,8 @@
 """Canaries as the simulated replicas answer them: real requests on the real path.
 
 A canary shares the batch with users' requests, so it is slow where they are slow and silent where
-the engine hangs. What else the engine was doing meanwhile travels with the verdict; reading it is
-the fleet's business.
+the engine hangs. How long it took and what else the engine was doing meanwhile travel with the
+verdict; reading them is the fleet's business.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ CANARY_OUTPUT: Final = 4  # tokens: read to the last one
 class Canaries:
     """Sends canaries to units and reports what came back."""
 
-    __slots__ = ("_clock", "_die", "_tell_fleet", "_units", "enabled")
+    __slots__ = ("_clock", "_die", "_out", "_tell_fleet", "_units", "enabled", "output", "prompt")
 
     def __init__(
         self,
@@ -35,7 +35,10 @@ class Canaries:
         self._clock = clock
         self._tell_fleet = tell_fleet
         self._die = die  # what a request does to a unit that is out of memory
+        self._out: dict[str, tuple[int, int]] = {}  # by replica: sent when, beside how many
         self.enabled = True
+        self.prompt = CANARY_PROMPT
+        self.output = CANARY_OUTPUT
 
     def ask(self, action: RunCanary, now: int) -> None:
         """Send one canary; what becomes of it is told within its deadline."""
@@ -52,8 +55,9 @@ class Canaries:
         elif unit.instant:
             self._later(action, "busy", REFUSED_AFTER, now)
         else:
-            run = Run(None, unit, action.incarnation, CANARY_PROMPT, CANARY_OUTPUT)
+            run = Run(None, unit, action.incarnation, self.prompt, self.output)
             unit.spoil(run)
+            self._out[action.replica_id] = (now, unit.engine.running + unit.engine.waiting)
             if not unit.engine.submit(run, now):
                 self._later(action, "fail", REFUSED_AFTER, now)
                 return
@@ -72,7 +76,16 @@ class Canaries:
         verdict = "wrong" if unit.wrong else "pass"
         if run.ends_as is not None:
             verdict = "wrong" if run.ends_as is Kind.DEGENERATE else "fail"
-        self._tell_fleet(CanaryResult(unit.replica.id, verdict, incarnation=run.attempt), now)
+        began, beside = self._out[unit.replica.id]
+        told = CanaryResult(
+            unit.replica.id,
+            verdict,
+            now - began,
+            max(beside, unit.engine.running + unit.engine.waiting),
+            incarnation=run.attempt,
+            tokens=self.prompt + run.output,
+        )
+        self._tell_fleet(told, now)
 
     def _overdue(self, watch: tuple[Unit, Run, int, int, int], now: int) -> None:
         unit, run, incarnation, seen, began = watch
@@ -86,4 +99,4 @@ class Canaries:
         self._tell_fleet(CanaryResult(*asked, running, progress, run.attempt), now)
 
 
-__all__ = ["Canaries"]
+__all__ = ["CANARY_OUTPUT", "CANARY_PROMPT", "Canaries"]

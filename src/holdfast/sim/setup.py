@@ -1,13 +1,14 @@
 """A whole experiment as one value: fleet, traffic, faults, policies. Everything but the seed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.core.faults import FaultSchedule
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.types import Replica
+from holdfast.sim.canaries import CANARY_OUTPUT, CANARY_PROMPT
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.loading import LoadingConfig
 from holdfast.sim.results import Slo
@@ -34,6 +35,15 @@ class Setup:
     warm: bool = True  # replicas are up and admitted when the run begins
     poll_s: float = 1.0  # how often engines' load is read; 0 = never
     canaries: bool = True
+    canary_prompt: int = CANARY_PROMPT  # tokens
+    canary_output: int = CANARY_OUTPUT  # tokens
+
+    def whole_flow(self) -> FlowConfig:
+        """The flow's config with a lane for every model, as a gateway gets it from its file."""
+        models = [replica.model for replica in self.replicas]
+        models += [model for model, _ in self.workloads]
+        lanes = {model: self.flow.lanes.get(model, self.flow.lane) for model in models}
+        return replace(self.flow, lanes=lanes)
 
 
 __all__ = ["Observer", "Setup"]

@@ -70,7 +70,7 @@ class World:
     def __init__(self, setup: Setup, seed: int, observers: Sequence[Observer] = ()) -> None:
         self.setup = setup
         self.clock = Clock()
-        self.flow = Flow(setup.flow, streams_of(seed, "flow"))
+        self.flow = Flow(setup.whole_flow(), streams_of(seed, "flow"))
         self.fleet = Fleet(setup.fleet, streams_of(seed, "fleet"))
         self.records: dict[int | str, Record] = {}
         self.results = Results(seed, setup.slo, _window(setup.faults), nanos(setup.duration_s))
@@ -89,6 +89,7 @@ class World:
         self._detections = Detections(self.results.detections)
         self._canaries = Canaries(self.units, self.clock, self._tell_fleet, self._die_of_memory)
         self._canaries.enabled = setup.canaries
+        self._canaries.prompt, self._canaries.output = setup.canary_prompt, setup.canary_output
         self._done: list[Record] = []
         self._end = nanos(setup.duration_s)
         self._handlers: dict[type, Any] = {

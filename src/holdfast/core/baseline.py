@@ -1,0 +1,228 @@
+"""Whether a canary came in good time, and how often one may be asked.
+
+The question is always the same, so only the environment can change how long the answer takes: a
+throttled GPU, a noisy neighbour, a link that fell back, or load. Load is told apart by comparing
+with samples of like concurrency only, and everybody's trouble by looking at the peers' present.
+What is left is this replica's own.
+
+The reference is the lower of two medians, of the first samples and of the last. With the first
+alone a cold start would excuse everything after it; the last alone would follow a slow decay and
+call it normal.
+
+Rejected: a deadline for canaries. It must be wide enough for the busiest hour, so at any other
+hour it misses a replica that became three times as slow. Rejected: standard deviations. A handful
+of samples does not know its own, and latencies are not normal.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+from holdfast.core.canary import CanaryConfig
+from holdfast.core.stats import RateWindow
+from holdfast.core.types import Decision, nanos, seconds
+
+# --- in good time ---------------------------------------------------------------------------------
+
+_VERSION: Final = 1  # of what ``export`` writes
+_SAMPLES_MAX: Final = 64  # first and last ones each: a median of 64 is steady
+_BUCKETS_MAX: Final = 16  # of concurrency, each twice the one before: up to 32 thousand requests
+_PRESENT: Final = 3  # canaries: the latest, less one outlier
+_PEERS_FACTOR: Final = 1.5  # slower than its peers by so much, or it is everybody's trouble
+
+_IN_TIME: Final = Decision(True, "in good time")
+_TOO_FEW: Final = Decision(True, "too few samples under such load to tell")
+
+
+class _Samples:
+    """Latencies under like load: the first of them, and the last of them."""
+
+    __slots__ = ("first", "last")
+
+    def __init__(self, first: Iterable[int] = (), last: Iterable[int] = ()) -> None:
+        self.first = list(first)
+        self.last: deque[int] = deque(last, maxlen=_SAMPLES_MAX)
+
+    def add(self, latency: int) -> None:
+        if len(self.first) < _SAMPLES_MAX:
+            self.first.append(latency)
+        self.last.append(latency)
+
+    def median(self) -> int:
+        """The lower of both medians; there must be a sample."""
+        return min(_median(self.first), _median(self.last))
+
+
+class LatencyBaseline:
+    """What the canary of one replica takes, under each load. A relaunch begins a new one."""
+
+    __slots__ = ("_buckets", "_factor", "_floor", "_present", "_question", "_samples_min")
+
+    def __init__(self, config: CanaryConfig) -> None:
+        self._factor = config.slow_factor
+        self._floor = nanos(config.slow_floor_s)
+        self._samples_min = config.samples_min
+        self._question = config.question
+        self._buckets: dict[int, _Samples] = {}
+        self._present: deque[int] = deque(maxlen=_PRESENT)
+
+    def judge(self, latency: int, running: int | None, peers_median: int | None) -> Decision:
+        """Whether a canary came in good time. Call it once for each that was answered.
+
+        ``running`` counts the users' requests beside it, those that waited included; the most that
+        was seen from its sending to its end. Unknown counts as none.
+        ``peers_median`` is the median of the peers' ``median()``: slow ones must count there too,
+        or a slowdown of all would be blamed on each.
+        """
+        self.saw(latency)
+        samples = self._buckets.get(_bucket(running))
+        if samples is None or len(samples.last) < self._samples_min:
+            return _TOO_FEW
+        own = samples.median()
+        if latency <= self._factor * own or latency <= own + self._floor:
+            return _IN_TIME
+        what = f"{seconds(latency):.3f} s where {seconds(own):.3f} s is usual under such load"
+        if peers_median is None:
+            return Decision(False, f"{what}; no peers to compare with")
+        peers = f"peers take {seconds(peers_median):.3f} s"
+        if latency <= _PEERS_FACTOR * peers_median:
+            return Decision(True, f"{what}, but {peers}")
+        return Decision(False, f"{what}; {peers}")
+
+    def saw(self, latency: int) -> None:
+        """A canary that is not judged took so long: its peers are compared with that all the same.
+
+        Else a slowdown of all would be blamed on the one that is idle.
+        """
+        self._present.append(latency)
+
+    def take(self, latency: int, running: int | None) -> None:
+        """Learn from a canary that passed in good time; nothing else may teach what is usual."""
+        self._buckets.setdefault(_bucket(running), _Samples()).add(latency)
+
+    def median(self) -> int | None:
+        """What its latest canaries took, slow ones and all, for its peers; ``None`` before one."""
+        return _median(self._present) if self._present else None
+
+    def export(self) -> dict[str, object]:
+        """Plain data that JSON can carry."""
+        return {
+            "version": _VERSION,
+            "question": self._question,
+            "present": list(self._present),
+            "buckets": [
+                [bucket, samples.first, list(samples.last)]
+                for bucket, samples in sorted(self._buckets.items())
+            ],
+        }
+
+    @classmethod
+    def restore(cls, config: CanaryConfig, data: object) -> "LatencyBaseline":
+        """The baseline that ``export`` described; an empty one if the question has changed.
+
+        Whatever else it is given is a ``ValueError``.
+        """
+        baseline = cls(config)
+        names = {"version", "question", "present", "buckets"}
+        if not isinstance(data, dict) or data.keys() != names or data["version"] != _VERSION:
+            raise ValueError(f"a baseline of version {_VERSION} is needed")
+        present = _durations(data["present"])
+        buckets = [_read_bucket(entry) for entry in _entries(data["buckets"])]
+        if data["question"] == baseline._question:
+            baseline._present.extend(present)
+            baseline._buckets.update(buckets)
+        return baseline
+
+
+def _median(samples: Iterable[int]) -> int:
+    """The middle one, of an even number the lower. There must be a sample."""
+    ordered = sorted(samples)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _bucket(running: int | None) -> int:
+    """Like load: none; one; two and three; four to seven; and so on."""
+    return min(max(running or 0, 0).bit_length(), _BUCKETS_MAX - 1)
+
+
+def _entries(data: object) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError("a baseline needs a list here")  # noqa: TRY004 - bad data, no bug
+    return data
+
+
+def _durations(data: object) -> list[int]:
+    found = _entries(data)[-_SAMPLES_MAX:]
+    if not all(type(each) is int and each >= 0 for each in found):
+        raise ValueError("a baseline needs whole nanoseconds here")
+    return found
+
+
+def _read_bucket(entry: object) -> tuple[int, _Samples]:
+    fields = _entries(entry)
+    if len(fields) != 3 or type(fields[0]) is not int or not 0 <= fields[0] < _BUCKETS_MAX:
+        raise ValueError("a baseline needs a bucket of load and its samples here")
+    first, last = _durations(fields[1]), _durations(fields[2])
+    if not first or not last:
+        raise ValueError("a baseline needs samples in each bucket")
+    return fields[0], _Samples(first, last)
+
+
+# --- how often ------------------------------------------------------------------------------------
+
+_WINDOW_S: Final = 600.0  # long enough for several canaries of the most stretched replica
+_WINDOW_BUCKETS: Final = 20
+
+
+class CanaryBudget:
+    """How long to wait between the canaries of one replica, so that users pay little for them.
+
+    Idle tokens cost nobody anything: only a busy replica is asked less often. Pass ``busy=False``
+    for one under suspicion: the doubt costs more than the tokens.
+    """
+
+    __slots__ = ("_began", "_cost", "_served", "_share_max", "_spent", "_stretch_max")
+
+    def __init__(self, config: CanaryConfig) -> None:
+        self._share_max = config.share_max
+        self._stretch_max = nanos(config.stretch_max_s)
+        self._cost = config.tokens  # of one canary: the last one's, once an engine has told
+        self._spent = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
+        self._served = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
+        self._began: int | None = None  # when anything was first counted
+
+    def spent(self, tokens: int, now: int) -> None:
+        """A canary cost so many tokens, prompt and answer; 0 = the engine did not say."""
+        if tokens > 0:
+            self._cost = tokens
+        self._count(self._spent, tokens if tokens > 0 else self._cost, now)
+
+    def served(self, tokens: int, now: int) -> None:
+        """Users got so many tokens, prompts and answers, since the last call."""
+        if tokens > 0:
+            self._count(self._served, tokens, now)
+
+    def period(self, wanted: int, busy: bool, now: int) -> int:
+        """How long to wait for the next canary: never less than wanted."""
+        if not busy:
+            return wanted
+        allowed = self._share_max * self._served.total(now)  # canary tokens in the time counted
+        if allowed <= 0:
+            return max(wanted, self._stretch_max)
+        counted = min(now - (now if self._began is None else self._began), nanos(_WINDOW_S))
+        needed = round(max(0, counted) * self._cost / allowed)
+        return max(wanted, min(needed, self._stretch_max))
+
+    def share(self, now: int) -> float | None:
+        """The canaries' part of all tokens of the last ten minutes; ``None``: nothing happened."""
+        spent = self._spent.total(now)
+        total = spent + self._served.total(now)
+        return spent / total if total else None
+
+    def _count(self, window: RateWindow, tokens: int, now: int) -> None:
+        if self._began is None:
+            self._began = now
+        window.add(now, tokens)
+
+
+__all__ = ["CanaryBudget", "LatencyBaseline"]

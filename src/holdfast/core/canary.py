@@ -1,0 +1,170 @@
+"""What a canary asks, and what came back: the values that probes, engines and judges exchange.
+
+A canary is a real question on the real path, read to its last token. Its answer is compared with
+what this revision is known to answer (``answers.py``) and its latency with its own past
+(``baseline.py``). Only values live here.
+
+Rejected: a health page, or the first chunk of an answer. A hung engine serves its health page, and
+one with broken weights its first chunk.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from math import inf
+from typing import Final
+
+from holdfast.core.types import require
+
+
+class Shape(StrEnum):
+    """What kind of question it is."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+    INFER = "infer"  # a KServe inference request: tensors in, tensors out
+    HTTP = "http"  # any other endpoint, judged by a check of the user's
+
+
+class Rule(StrEnum):
+    """How two answers are compared."""
+
+    EXACT = "exact"
+    SIMILAR = "similar"  # most of the words, in their order
+    CONTAINS = "contains"  # one of the expected texts occurs in it
+    COSINE = "cosine"
+    TENSOR = "tensor"  # each number, within the tolerance
+    CHECK = "check"  # the user's own function decides
+
+
+_TEXTUAL: Final = (Rule.EXACT, Rule.SIMILAR, Rule.CONTAINS)
+RULES: Final[dict[Shape, tuple[Rule, ...]]] = {  # what an answer of each shape can be judged by
+    Shape.CHAT: _TEXTUAL,
+    Shape.COMPLETION: _TEXTUAL,
+    Shape.EMBEDDING: (Rule.COSINE,),
+    Shape.INFER: (Rule.TENSOR,),
+    Shape.HTTP: (Rule.CHECK, *_TEXTUAL),
+}
+_NUMERIC: Final = (Shape.EMBEDDING, Shape.INFER)
+
+
+@dataclass(slots=True, frozen=True)
+class CanaryConfig:
+    """What a model's replicas are asked, and what counts as a right answer in good time."""
+
+    shape: Shape | None = None  # default: what the engine is for, mostly a chat
+    prompt: str = "Count from one to five in words."  # short, and hardly open to interpretation
+    tokens: int = 8  # of the answer: enough to be wrong in, few enough to ask every few seconds
+    expect: tuple[str, ...] = ()  # accepted answers; empty = learned by agreement of replicas
+    rule: Rule | None = None  # default: exact where greedy output is bit-stable, else similar
+    similarity: float = 0.8  # share of words two answers have in common, for similar
+    cosine_min: float = 0.99  # rounding moves an embedding by far less, another model by far more
+    tolerance: float = 1e-3  # relative, for tensors: half precision keeps three digits
+    path: str | None = None  # for http: where to POST
+    body: str = ""  # for http and infer: the JSON to POST
+    check: str | None = None  # for http: package.module:function(status, body) -> bool or why not
+    slow_factor: float = 2.0  # times its own median: a threefold slowdown clears it, noise and all
+    slow_floor_s: float = 0.25  # beyond the median, at least: below it nobody notices
+    samples_min: int = 5  # of its own before its latency is judged
+    share_max: float = 0.01  # of a busy replica's tokens that canaries may be
+    stretch_max_s: float = 30.0  # however busy, it is asked this often
+    headroom_min: float = 0.05  # share of the KV cache that must be free; less: no room for users
+
+    def __post_init__(self) -> None:
+        require(bool(self.prompt.strip()), "canary.prompt", "is empty", "ask something")
+        fits = 1 <= self.tokens <= 4096
+        require(fits, "canary.tokens", f"is {self.tokens}", "use 1 to 4096")
+        blank = any(not text.strip() for text in self.expect)
+        require(not blank, "canary.expect", "holds an empty answer", "remove it")
+        for name in ("similarity", "share_max"):
+            value = getattr(self, name)
+            require(0 < value <= 1, f"canary.{name}", f"is {value}", "use a share in (0, 1]")
+        cosine, room = self.cosine_min, self.headroom_min
+        require(-1 <= cosine <= 1, "canary.cosine_min", f"is {cosine}", "use -1 to 1")
+        require(0 <= room < 1, "canary.headroom_min", f"is {room}", "use a share in [0, 1)")
+        loose = self.tolerance
+        require(0 <= loose < 1, "canary.tolerance", f"is {loose}", "use a share in [0, 1)")
+        factor, floor = self.slow_factor, self.slow_floor_s
+        require(1 < factor < inf, "canary.slow_factor", f"is {factor}", "use a factor above 1")
+        require(0 <= floor < inf, "canary.slow_floor_s", f"is {floor}", "use 0 or more seconds")
+        least, most = self.samples_min, self.stretch_max_s
+        require(2 <= least <= 64, "canary.samples_min", f"is {least}", "use 2 to 64")
+        require(
+            0 < most <= 86_400, "canary.stretch_max_s", f"is {most}", "use up to a day, above 0"
+        )
+        self._check_request()
+        self._check_judge()
+
+    def _check_request(self) -> None:
+        http = self.shape is Shape.HTTP
+        bodied = http or self.shape is Shape.INFER
+        alone = "is set for a canary that has none"
+        require(bodied or not self.body, "canary.body", alone, "remove it, or name the shape")
+        sent = not bodied or _is_json(self.body)
+        require(sent, "canary.body", "is missing or no JSON", "give the JSON to send")
+        path_fits = (self.path is not None and self.path.startswith("/")) == http
+        fix = "give an absolute path with shape: http, and none without"
+        require(path_fits, "canary.path", f"is {self.path}", fix)
+
+    def _check_judge(self) -> None:
+        """Something must be able to say wrong, and only one thing."""
+        http, rule, check = self.shape is Shape.HTTP, self.rule, self.check
+        require(http or check is None, "canary.check", "is set", "use it with shape: http")
+        module, _, function = (check or "a:b").partition(":")
+        named = all(part.isidentifier() for part in (*module.split("."), function))
+        require(named, "canary.check", f"is {check}", "write package.module:function")
+        judged = not http or (check is not None) != bool(self.expect)
+        fix = "give a check or the texts to expect, not both"
+        require(judged, "canary.check", "is missing, or set beside canary.expect", fix)
+        if self.shape is not None and rule is not None:
+            fits, problem = rule in RULES[self.shape], f"is {rule}, for a canary of {self.shape}"
+            require(fits, "canary.rule", problem, f"use {' or '.join(RULES[self.shape])}")
+        called = rule is None or (rule is Rule.CHECK) == (check is not None)
+        require(called, "canary.rule", f"is {rule}", "use check with canary.check, and only then")
+        numeric = self.shape in _NUMERIC or rule in (Rule.COSINE, Rule.TENSOR)
+        fix = "remove it: numbers are learned by agreement of replicas"
+        require(not (numeric and self.expect), "canary.expect", "is set for numbers", fix)
+        sought = rule is not Rule.CONTAINS or bool(self.expect)
+        require(sought, "canary.expect", "is missing", "name the texts that the answer may contain")
+
+    @property
+    def question(self) -> str:
+        """The name of what is asked. Answers and latencies of another question do not compare."""
+        asked = (self.shape, self.prompt, self.tokens, self.path, self.body)
+        return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@dataclass(slots=True, frozen=True)
+class Said:
+    """A complete answer to a canary. Never logged."""
+
+    text: str | None = None
+    vector: tuple[float, ...] = ()
+    tensors: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    check: bool | None = None  # what the user's own check found
+    note: str = ""  # its reason
+    prompt_tokens: int = 0  # by the engine's usage; 0 = it did not say
+    tokens: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class AnswerKey:
+    """Whose answers are the same: another revision, engine or precision may answer otherwise."""
+
+    model: str
+    revision: str
+    engine: str
+    precision: str = ""
+
+
+__all__ = ["RULES", "AnswerKey", "CanaryConfig", "Rule", "Said", "Shape"]

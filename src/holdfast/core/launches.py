@@ -1,0 +1,157 @@
+"""Which of the replicas that want to load may load now.
+
+Loads that read from a disk or over a network share its bandwidth: forty at once are all ready
+after the time of forty, in turn half of them are ready after half of it, and the last no later. So
+cold loads go one after the other. A path that was loaded once since the host started is in the page
+cache; such loads share memory bandwidth, and a few of them at a time do no harm.
+
+Rejected: cold loads in waves. The mean wait grows with the size of a wave and nothing is gained.
+Rejected: a lock that is held until released. A replica that dies without a word would hold up all
+others for good; here a place is lost in the end.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.types import Decision, nanos, require, seconds
+
+
+@dataclass(slots=True, frozen=True)
+class LaunchGateConfig:
+    """How many replicas of one host load at a time."""
+
+    parallel_cold: int = 1  # loads from disk or network: in turn, half are ready in half the time
+    parallel_warm: int = 4  # loads out of the page cache; they share memory bandwidth, not a disk
+    waiting_max: int = 1_024  # replicas in the queue; beyond it they are told to ask again
+    weights_max: int = 256  # paths remembered as warm; the one unused longest is forgotten first
+    ask_again_s: float = 60.0  # who waits and is silent for so long gave up: its place is free
+    load_max_s: float = 1_200.0  # a load whose end nobody reported; twice the loading time
+
+    def __post_init__(self) -> None:
+        for name in ("parallel_cold", "parallel_warm"):
+            value = getattr(self, name)
+            require(1 <= value <= 256, f"launches.{name}", f"is {value}", "use 1 to 256")
+        for name in ("waiting_max", "weights_max"):
+            value = getattr(self, name)
+            require(1 <= value <= 65_536, f"launches.{name}", f"is {value}", "use 1 to 65536")
+        for name in ("ask_again_s", "load_max_s"):
+            value = getattr(self, name)
+            fix = "use seconds above 0, up to a day"
+            require(0 < value <= 86_400, f"launches.{name}", f"is {value}", fix)
+
+
+@dataclass(slots=True)
+class _Place:
+    weights: str
+    at: int  # asked last, or began
+    cold: bool = True
+
+
+_LOADS: Final = Decision(True, "it loads already")
+_SAME: Final = Decision(False, "another loads the same weights first: they are cached afterwards")
+
+
+class LaunchGate:
+    """The order of loads on one host.
+
+    ``ask`` takes a place in the queue and says whether it is its turn; ask again on each tick.
+    ``began`` claims the turn. ``ended`` gives it back, and takes one out of the queue that will not
+    load after all.
+    """
+
+    def __init__(self, config: LaunchGateConfig) -> None:
+        self.config = config
+        self._ask_again = nanos(config.ask_again_s)
+        self._load_max = nanos(config.load_max_s)
+        self._waiting: dict[str, _Place] = {}  # in the order of their first asking
+        self._loading: dict[str, _Place] = {}
+        self._warm: dict[str, None] = {}  # the one unused longest first
+        self.lost = 0  # loads whose end nobody reported
+        self._now = 0
+
+    def warm(self, weights: str) -> None:
+        """Remember a path as cached: it was loaded on this host, by whomever."""
+        self._warm.pop(weights, None)
+        self._warm[weights] = None
+        if len(self._warm) > self.config.weights_max:
+            del self._warm[next(iter(self._warm))]
+
+    def is_warm(self, weights: str) -> bool:
+        """Whether a path was loaded here before."""
+        return weights in self._warm
+
+    def ask(self, replica_id: str, weights: str, now: int) -> Decision:
+        """Whether it may load now. First come, first served, among the cold and the warm each."""
+        self._now = now
+        self._expire(now)
+        if replica_id in self._loading:
+            return _LOADS
+        place = self._waiting.get(replica_id)
+        if place is None:
+            if len(self._waiting) >= self.config.waiting_max:
+                return Decision(False, f"{len(self._waiting)} wait to load already: ask again")
+            place = self._waiting[replica_id] = _Place(weights, now)
+        place.weights, place.at = weights, now
+        return self._turn(replica_id, place)
+
+    def _turn(self, replica_id: str, place: _Place) -> Decision:
+        """Those before it, of its kind, go first; those of one cold path take one turn."""
+        cold = place.weights not in self._warm
+        running = [each.weights for each in self._loading.values() if each.cold is cold]
+        taken = set(running)
+        ahead = 0
+        for other, waiting in self._waiting.items():
+            if other == replica_id:
+                break
+            if (waiting.weights not in self._warm) is cold and not (
+                cold and waiting.weights in taken
+            ):
+                taken.add(waiting.weights)
+                ahead += 1
+        if cold and place.weights in taken:
+            return _SAME
+        bound = self.config.parallel_cold if cold else self.config.parallel_warm
+        kind = "cold" if cold else "warm"
+        told = f"{len(running)} {kind} loads run, {ahead} wait before it, {bound} may run at a time"
+        return Decision(len(running) + ahead < bound, told)
+
+    def began(self, replica_id: str) -> None:
+        """It loads. Only who asked has a turn to claim."""
+        place = self._waiting.pop(replica_id, None)
+        if place is None:
+            return
+        place.at = self._now
+        place.cold = place.weights not in self._warm
+        self._loading[replica_id] = place
+
+    def ended(self, replica_id: str, *, loaded: bool) -> None:
+        """It is loaded, or will not be. Late or doubled news change nothing."""
+        self._waiting.pop(replica_id, None)
+        place = self._loading.pop(replica_id, None)
+        if place is not None and loaded:
+            self.warm(place.weights)
+
+    def _expire(self, now: int) -> None:
+        for name in [n for n, p in self._waiting.items() if now - p.at > self._ask_again]:
+            del self._waiting[name]
+        for name in [n for n, p in self._loading.items() if now - p.at > self._load_max]:
+            del self._loading[name]
+            self.lost += 1
+
+    def snapshot(self) -> dict[str, object]:
+        """Plain data for dashboards."""
+        return {
+            "loading": {
+                name: {
+                    "cold": place.cold,
+                    "for_s": seconds(max(0, self._now - place.at)),
+                }
+                for name, place in self._loading.items()
+            },
+            "waiting": list(self._waiting),
+            "warm": len(self._warm),
+            "lost": self.lost,
+        }
+
+
+__all__ = ["LaunchGate", "LaunchGateConfig"]

@@ -1,0 +1,98 @@
+"""What replicas of one model say about each other: no verdict rests on one voice alone.
+
+One canary failed: whether its peers pass tells the replica's trouble from the test's. All fail at
+once: the expected answer, or the checker, is more suspect than the replicas. One is silent: were
+the others heard of meanwhile? One is slow: are they too?
+"""
+
+from holdfast.core import ejection
+from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.lifecycle import JUDGED, Signal
+from holdfast.core.member import Member
+from holdfast.core.messages import CanaryResult, FleetAction, Notice
+from holdfast.core.types import Decision, nanos
+
+
+class Testimony:
+    """Reads the members of a fleet side by side; changes nothing but its doubts."""
+
+    __slots__ = ("_members", "_period", "doubts")
+
+    def __init__(self, config: FleetConfig, members: dict[str, Member]) -> None:
+        self._members = members
+        period_s = config.health.canary_s * (1 + config.health.canary_jitter)
+        self._period = nanos(period_s + config.canary_deadline_s)
+        self.doubts: dict[str, str] = {}  # why canaries are not believed, by model
+
+    def _peers(self, member: Member) -> list[Member]:
+        """The others of its model. A stopped process has nothing to say of anybody."""
+        model = member.replica.model
+        others = [m for m in self._members.values() if m is not member]
+        return [m for m in others if m.replica.model == model and not m.health.frozen]
+
+    def in_good_time(self, member: Member, event: CanaryResult) -> tuple[Signal, str]:
+        """The right answer: whether it came as quickly as this replica, and its peers, give it.
+
+        Only where nothing else ran: beside a long prompt the same question takes longer, and that
+        is no illness. Users' own waits tell of a busy replica.
+        """
+        running = max(event.running or 0, member.inflight)
+        if running:
+            member.baseline.saw(event.latency)
+            return Signal.CANARY_PASS, event.detail
+        medians = [peer.baseline.median() for peer in self._peers(member)]
+        known = sorted(median for median in medians if median is not None)
+        usual = known[len(known) // 2] if known else None
+        timely = member.baseline.judge(event.latency, running, usual)
+        if not timely:
+            return Signal.CANARY_SLOW, timely.reason
+        member.baseline.take(event.latency, running)
+        return Signal.CANARY_PASS, event.detail
+
+    def ask_peers(self, member: Member, now: int) -> None:
+        """One canary failed or was slow: how its peers do tells its trouble from everybody's."""
+        for peer in self._peers(member):
+            # Those that are slow together would call each other without end.
+            if not (member.slow and (peer.slow or peer.canary_out)):
+                peer.health.call_canary(now)
+                peer.wake_at = now
+
+    def _canaries(self, model: str) -> tuple[list[ejection.CanaryResult], int]:
+        """The latest canary of each replica that could have passed one, and how many there are."""
+        results = []
+        members = 0
+        for member in self._members.values():
+            health = member.health
+            if member.replica.model == model and health.state in JUDGED and not health.frozen:
+                members += 1
+                if member.canary_at:
+                    told = (member.replica.id, member.canary_at, member.canary_passed)
+                    results.append(ejection.CanaryResult(*told))
+        return results, members
+
+    def witness(self, member: Member, now: int) -> Decision:
+        """Whether a peer proved lately that the expected answer can be given."""
+        results, members = self._canaries(member.replica.model)
+        period = self._period
+        return ejection.may_condemn(results, member.replica.id, now, period, members=members)
+
+    def silence(self, member: Member, waited: int, now: int) -> Decision:
+        """Whether the silence is its own."""
+        heard_at = [peer.heard_at for peer in self._peers(member)]
+        return ejection.may_blame_silence(heard_at, now - waited, now)
+
+    def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
+        """Whether the expected answer, or the checker, is more suspect than the replicas."""
+        results, members = self._canaries(model)
+        doubt = ejection.canaries_doubtful(results, now, self._period, members=members)
+        before = self.doubts.pop(model, None)
+        if doubt:
+            self.doubts[model] = doubt.reason
+            if before is None:
+                actions.append(Notice(now, model, "", "canaries doubted", doubt.reason))
+        elif before is not None:
+            actions.append(Notice(now, model, "", "canaries trusted again", doubt.reason))
+        return bool(doubt)
+
+
+__all__ = ["Testimony"]
