@@ -665,6 +665,9 @@ class OuterConfig:
     by_name: dict[str, InnerConfig] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     mode: Literal["a", "b"] = "a"
+    tint: Colour | None = None
+    words: tuple[str, ...] = ()
+    path: str | None = None
 
     def __post_init__(self) -> None:
         rising = list(self.bounds) == sorted(self.bounds)
@@ -713,6 +716,38 @@ class TestPolicySections:
             by_name={"b": InnerConfig(share=0.125)},
             options={"depth": 3, "names": ["x"]},
         )
+
+    def test_choices_and_lists_may_be_left_out_or_empty(self, tmp_path):
+        text = "name: a\ntint: red\nwords: [x, y z]\npath: /p\n"
+        built = load(write(tmp_path, text), OuterSection).build()
+        assert (built.tint, built.words, built.path) == (Colour.RED, ("x", "y z"), "/p")
+        text = "name: a\ntint:\nwords: []\npath:\n"
+        assert load(write(tmp_path, text), OuterSection).build() == OuterConfig(name="a")
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("tint: blu", "2: tint: must be one of 'red' or 'green' (is 'blu'); use one of red"),
+            ("tint: 3", "2: tint: must be one of 'red' or 'green' (is 3); use one of red"),
+            ("words: x", "2: words: must be a list (is 'x'); use lines of '- item', or [a, b]"),
+            ("words: [x, 1]", "2: words[1]: must be text (is 1); use text, in quotes"),
+            ("path: 7", "2: path: must be text (is 7); use text, in quotes"),
+        ],
+    )
+    def test_bad_choices_and_lists_are_told_with_their_place(self, tmp_path, text, said):
+        (line,) = refused(tmp_path, f"name: a\n{text}\n", OuterSection)
+        assert line.startswith(said)
+
+    def test_a_policy_comes_out_of_a_trip_as_it_went_in(self):
+        class Holder(Section):
+            outer: Annotated[OuterConfig, Policy()]
+
+        config = OuterConfig(
+            name="a", tint=Colour.GREEN, words=("x", "y"), ladder=(InnerConfig(),), path="/p"
+        )
+        again = Holder.model_validate_json(Holder(outer=config).model_dump_json())
+        assert again.outer == config
+        assert again.outer.tint is Colour.GREEN
 
     def test_a_rate_per_second_is_not_a_duration(self, tmp_path):
         (line,) = refused(tmp_path, "name: a\nrate_per_s: 5m", OuterSection)

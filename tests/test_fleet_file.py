@@ -242,7 +242,17 @@ def model(**changes: str) -> str:
             ),
         ),
         (model(name="a b"), "fleet.yaml:2: models[0].name: does not fit (is 'a b'); use text"),
-        (model(endpoints="[]"), "fleet.yaml:4: models[0].endpoints: has 0 items; use at least 1"),
+        (
+            model(endpoints="[]"),
+            (
+                "fleet.yaml:4: models[0].endpoints: is empty; list the URLs of its replicas, or "
+                "say under 'launch' how to start them"
+            ),
+        ),
+        (
+            "models:\n  - {name: m, engine: vllm}\n",
+            "fleet.yaml:2: models[0].endpoints: is missing; list the URLs of its replicas, or say",
+        ),
         (
             model(endpoints="[5]"),
             (

@@ -10,17 +10,13 @@ environment variables. Rejected: ``${VARIABLE}`` inside values. The file that wa
 not be the file that runs, and the secret would travel on to every gateway and dump.
 """
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
-from urllib.parse import urlsplit
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from holdfast.config.addresses import Address, Listen, parse_listen
 from holdfast.config.gateway import (
     BodyConfig,
     DrainingConfig,
@@ -28,131 +24,23 @@ from holdfast.config.gateway import (
     StreamConfig,
     UpstreamConfig,
 )
-from holdfast.config.sections import Duration, Policy, Section
-from holdfast.config.tenants import ANONYMOUS, KeyHash, Name, TenantSection
+from holdfast.config.launch import LaunchSection
+from holdfast.config.models import (
+    ENGINES,
+    PLACED,
+    Deployed,
+    EndpointSection,
+    EngineName,
+    ModelSection,
+)
+from holdfast.config.sections import Policy, Section
+from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
 from holdfast.config.virtual import VirtualSection
-from holdfast.core import routing
-from holdfast.core.admission.limit import LimitConfig
-from holdfast.core.admission.queue import QueueConfig
-from holdfast.core.breaker import BreakerConfig
-from holdfast.core.deadlines import DeadlineConfig
-from holdfast.core.failover import FailoverConfig
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.hedge import HedgeConfig
-from holdfast.core.lane import LaneConfig
 from holdfast.core.retry import RetryConfig
-from holdfast.core.types import ConfigError, Replica, require
-
-EngineName = Literal["openai", "vllm", "sglang", "tgi", "triton", "llamacpp", "ollama", "trtllm"]
-ENGINES: Final[tuple[str, ...]] = get_args(EngineName)
-
-# --- addresses ------------------------------------------------------------------------------------
-
-_HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_LISTEN: Final = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]]*)):(?P<port>[0-9]{1,5})")
-_LISTEN_FIX: Final = "write host:port, such as 127.0.0.1:8000 or '[::1]:8000'"
-_URL_FIX: Final = "write http://host:port or https://host:port"
-_URL_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
-_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")  # capitals: few tokens look like this
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-
-
-class Address(NamedTuple):
-    """Where to listen."""
-
-    host: str  # a name or an IP address, without brackets
-    port: int  # 0: any free one
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than localhost may be anything."""
-        address = _ip(self.host)
-        return self.host.lower() == "localhost" if address is None else address.is_loopback
-
-    def overlaps(self, other: "Address") -> bool:
-        """Whether the two cannot both be bound."""
-        if self.port != other.port or not self.port:
-            return False
-        addresses = (_ip(self.host), _ip(other.host))
-        everywhere = any(address is not None and address.is_unspecified for address in addresses)
-        return everywhere or self.host.lower() == other.host.lower()
-
-
-def _ip(host: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
-
-
-def _is_host(host: str) -> bool:
-    """A name or an address. What looks like an address must be one, or it fails much later."""
-    if "%" in host or _ip(host) is not None:
-        return "%" not in host
-    return bool(_HOST.fullmatch(host)) and not host.rpartition(".")[2].isdecimal()
-
-
-def parse_listen(text: str) -> Address:
-    """``host:port`` or ``[IPv6]:port``, or a ``ConfigError``."""
-    match = _LISTEN.fullmatch(text)
-    if match is None:
-        raise ConfigError("address", f"is {text[:80]!r}", _LISTEN_FIX)
-    host, port = match["v6"] or match["host"] or "", int(match["port"])
-    require(bool(host), "address", "has no host", "write 0.0.0.0 (with tenants) for every address")
-    require(port <= 65_535, "address", f"has the port {port}", "use a port up to 65535")
-    known = isinstance(_ip(host), IPv6Address) if match["v6"] is not None else _is_host(host)
-    require(known, "address", f"has the host {host[:80]!r}", _LISTEN_FIX)
-    return Address(host, port)
-
-
-def _listen(text: str) -> str:
-    parse_listen(text)
-    return text
-
-
-def _url(text: str) -> str:
-    """The URL in one spelling. What holds an '@' may hold a password and is not repeated."""
-    require("@" not in text, "address", "holds credentials", "remove them; use api_key_env")
-    told = f"is {text[:80]!r}"
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        raise ConfigError("address", told, _URL_FIX) from error
-    scheme, host = parts.scheme.lower(), parts.hostname or ""
-    plain = text.isascii() and text.isprintable() and " " not in text
-    require(plain and scheme in _DEFAULT_PORTS, "address", told, _URL_FIX)
-    require(_is_host(host), "address", told, _URL_FIX)
-    require(port != 0, "address", "has the port 0", "name the engine's port")
-    bare = "?" not in text and "#" not in text
-    require(bare, "address", "has a query or fragment", "remove what follows the path")
-    path = parts.path.rstrip("/")
-    fix = "leave it out: the path that the client asked for is added"
-    require(not path.endswith("/v1"), "address", "ends in /v1", fix)
-    fits = _URL_PATH.fullmatch(path) is not None
-    require(fits, "address", f"has the path {path[:80]!r}", "use letters, digits and '-._~'")
-    shown_host = f"[{host}]" if ":" in host else host
-    shown_port = "" if port in {None, _DEFAULT_PORTS[scheme]} else f":{port}"
-    return f"{scheme}://{shown_host}{shown_port}{path}"
-
-
-def _variable(value: object) -> str | None:
-    """The name of an environment variable; if it is a token after all, it is not repeated."""
-    if value is not None and not (isinstance(value, str) and _VARIABLE.fullmatch(value)):
-        fix = "write the name, in capitals, of the environment variable that holds the token"
-        raise ConfigError("variable", "is not a name (tokens are never written down)", fix)
-    return value
-
-
-Listen = Annotated[
-    str, AfterValidator(_listen), Field(description="host:port", examples=["127.0.0.1:8000"])
-]
-Url = Annotated[
-    str, AfterValidator(_url), Field(description="a URL", examples=["http://127.0.0.1:9501"])
-]
-
-# --- sections -------------------------------------------------------------------------------------
+from holdfast.core.types import require
 
 
 class TlsSection(Section):
@@ -194,115 +82,6 @@ class AdminSection(Section):
     def address(self) -> Address:
         """Where operators connect."""
         return parse_listen(self.listen)
-
-
-class EndpointSection(Section):
-    """One replica: where it is, and what is known of it."""
-
-    url: Url
-    id: Name | None = None  # default: model-position
-    zone: Annotated[str, Field(min_length=1, max_length=64, description="a zone")] = "zone-a"
-    region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
-    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
-    weight: Annotated[float, Field(gt=0, le=1000, description="relative capacity")] = 1.0
-
-
-def _from_text(value: object) -> object:
-    """An endpoint of which only the URL is said."""
-    if isinstance(value, str):
-        return {"url": value}
-    if not isinstance(value, dict | EndpointSection):
-        raise ConfigError("endpoint", "is neither a URL nor a mapping", f"{_URL_FIX}, or 'url: …'")
-    return value
-
-
-Endpoint = Annotated[
-    EndpointSection, BeforeValidator(_from_text, json_schema_input_type=str | EndpointSection)
-]
-
-
-class ModelSection(Section):
-    """One model: its replicas, and the policies of its lane."""
-
-    name: Annotated[Name, Field(description="the name that clients use", examples=["llama"])]
-    engine: Annotated[EngineName, Field(description="the serving software", examples=["vllm"])]
-    endpoints: Annotated[
-        list[Endpoint], Field(min_length=1, description="URLs", examples=["[http://host:8000]"])
-    ]
-    revision: Annotated[str, Field(min_length=1, max_length=128, description="a revision")] = "1"
-    served_as: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    api_key_env: Annotated[
-        str | None, BeforeValidator(_variable, json_schema_input_type=str | None)
-    ] = None
-    routing: Annotated[str, Field(description="a routing policy")] = routing.DEFAULT
-    routing_options: dict[str, Any] = Field(default_factory=dict)
-    queue: Annotated[QueueConfig, Policy()] = QueueConfig()
-    deadlines: Annotated[DeadlineConfig, Policy()] = DeadlineConfig()
-    breaker: Annotated[BreakerConfig, Policy()] = BreakerConfig()
-    limit: Annotated[LimitConfig, Policy()] = LimitConfig()
-    failover: Annotated[FailoverConfig, Policy()] = FailoverConfig()
-    slo_first_token: Annotated[Duration, Field(gt=0)] | None = Field(
-        default=None, description="seconds"
-    )
-
-    @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
-        first_at: dict[str, int] = {}
-        for index, endpoint in enumerate(self.endpoints):
-            first = first_at.setdefault(endpoint.url, index)
-            field, problem = f"model.endpoints.{index}.url", f"is that of endpoints[{first}] too"
-            require(first == index, field, problem, "list each replica of a model once")
-        try:
-            routing.build(self.routing, Random(0), **self.routing_options)
-        except ConfigError as bad:
-            if self.routing not in routing.POLICIES:
-                raise ConfigError("model.routing", bad.problem, bad.fix) from bad
-            told = f"{bad.field} {bad.problem}"
-            raise ConfigError("model.routing_options", told, bad.fix) from bad
-        except TypeError as bad:  # a setting that no policy can have, such as rng
-            told, fix = "cannot be used", f"use settings of {self.routing}"
-            raise ConfigError("model.routing_options", told, fix) from bad
-        return self
-
-    def lane(self) -> LaneConfig:
-        """Its policies, as the core has them."""
-        return LaneConfig(
-            routing=self.routing,
-            routing_options=self.routing_options,
-            queue=self.queue,
-            deadlines=self.deadlines,
-            breaker=self.breaker,
-            limit=self.limit,
-            failover=self.failover,
-            slo_first_token_s=self.slo_first_token,
-        )
-
-    def deployed(self) -> Iterator["Deployed"]:
-        """Its replicas, in the order of the file."""
-        for position, endpoint in enumerate(self.endpoints, 1):
-            replica = Replica(
-                endpoint.id or f"{self.name}-{position}",
-                self.name,
-                revision=endpoint.revision or self.revision,
-                zone=endpoint.zone,
-                region=endpoint.region,
-                slots=endpoint.slots,
-                weight=endpoint.weight,
-            )
-            served_as = self.served_as or self.name
-            yield Deployed(replica, endpoint.url, self.engine, served_as, self.api_key_env)
-
-
-@dataclass(slots=True, frozen=True)
-class Deployed:
-    """A replica, and how to call it."""
-
-    replica: Replica
-    url: str  # scheme, host, port where it is not the usual one, path without a last slash
-    engine: str  # one of ENGINES
-    served_as: str  # the model's name at the engine
-    api_key_env: str | None  # the environment variable that holds the engine's bearer token
 
 
 class FleetFile(Section):
@@ -354,14 +133,27 @@ class FleetFile(Section):
         """The policies of control."""
         return self.fleet
 
+    def with_endpoints(self, by_model: Mapping[str, Sequence[EndpointSection]]) -> Self:
+        """A copy that says where launched replicas are; models not named stay as they are."""
+        names = [model.name for model in self.models]
+        for name in by_model:
+            fix = f"use one of {_few(names)}"
+            require(name in names, "models", f"has no {name!r} to place replicas of", fix)
+        said = {name: getattr(self, name) for name in self.model_fields_set}
+        said["models"] = [
+            model.with_endpoints(by_model[model.name]) if model.name in by_model else model
+            for model in self.models
+        ]
+        return type(self).model_validate(said, context=PLACED)
+
     def to_json(self) -> bytes:
         """For another process; ``from_json`` gives an equal file."""
         return self.model_dump_json(by_alias=True).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """What ``to_json`` wrote, checked again."""
-        return cls.model_validate_json(data)
+        """What ``to_json`` wrote, checked again; launched replicas may have been placed."""
+        return cls.model_validate_json(data, context=PLACED)
 
 
 # --- relations ------------------------------------------------------------------------------------
@@ -391,12 +183,16 @@ def _check_replicas(file: FleetFile) -> None:
         problem = f"is {model.name!r}, as that of models[{first}]"
         fix = "give each model its own name; replicas of one model go under one 'endpoints'"
         require(first == index, f"models.{index}.name", problem, fix)
+        others = [other for other in file.models if other is not model]
         for position, deployed in enumerate(model.deployed()):
-            here = f"models[{index}].endpoints[{position}]"
-            holder = ids.setdefault(deployed.replica.id, here)
-            problem = f"is {deployed.replica.id!r}, as that of {holder}"
+            own, here = deployed.replica.id, f"models[{index}].endpoints[{position}]"
             field = f"models.{index}.endpoints.{position}.id"
+            holder = ids.setdefault(own, here)
+            problem = f"is {own!r}, as that of {holder}"
             require(holder == here, field, problem, "give each replica its own id")
+            taken = next((other.name for other in others if other.may_name(own)), "")
+            problem = f"is {own!r}, which a replica launched for {taken!r} may get"
+            require(not taken, field, problem, "use another id: launched ones are model-number")
 
 
 def _check_virtual(file: FleetFile) -> None:
@@ -433,7 +229,9 @@ def _check_virtual(file: FleetFile) -> None:
 def _check_tenants(file: FleetFile) -> None:
     public = [model.name for model in file.models]
     public += [virtual.name for virtual in file.virtual_models]
-    regions = list(dict.fromkeys(d.replica.region for d in file.replicas()))
+    held = [d.replica.region for d in file.replicas()]
+    held += [model.launch.region for model in file.models if model.launch is not None]
+    regions = list(dict.fromkeys(held))
     names: dict[str, int] = {}
     keys: dict[str, str] = {}
     for index, tenant in enumerate(file.tenants):
@@ -470,6 +268,7 @@ __all__ = [
     "EngineName",
     "FleetFile",
     "GatewaySection",
+    "LaunchSection",
     "ModelSection",
     "TlsSection",
     "parse_listen",

@@ -1,0 +1,91 @@
+"""How Holdfast starts the replicas of a model itself, where the fleet file asks it to.
+
+What is said here is said once for all replicas of a model: they are alike, or an answer could not
+be compared with another's. Hosts and ports are not part of it; control chooses free ones and
+tells the gateways. Which options become which arguments is each engine's own matter; an engine
+that the file cannot describe is started by a command.
+
+Rejected: a shell line as the command. Its quoting is a second language inside the file, and what
+was reviewed would not be what runs. Rejected: secrets under ``environment``; the file travels to
+every gateway and is printed for operators.
+"""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, Field
+
+from holdfast.config.sections import Section
+from holdfast.core.types import ConfigError, require
+
+REPLICAS_MAX: Final = 256  # of one model on one host: each is a process, a port and a log
+
+_SECRET: Final = re.compile(
+    r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)"
+)
+
+# A NUL ends a string for the kernel: an argument would be cut where nobody sees it.
+_Word = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$", description="text")]
+_Variables = dict[Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], _Word]
+
+
+def _without_secrets(value: object) -> object:
+    """Refuse what is named like a secret before anything could repeat its value."""
+    for name in value if isinstance(value, dict) else ():
+        if isinstance(name, str) and _SECRET.fullmatch(name.upper()):
+            fix = "set it where holdfast itself is started: its replicas inherit that"
+            raise ConfigError("variable", f"{name[:80]} is, by its name, a secret", fix)
+    return value
+
+
+class LaunchSection(Section):
+    """How many replicas to start, where, and with what."""
+
+    replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX, description="a number of replicas")] = 1
+    zones: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=64, description="a zone")]],
+        Field(min_length=1, max_length=64, description="zones"),
+    ] = Field(default_factory=lambda: ["zone-a"])
+    region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
+    weights: _Word = ""
+    command: Annotated[list[_Word], Field(max_length=256)] = Field(default_factory=list)
+    arguments: Annotated[list[_Word], Field(max_length=256)] = Field(default_factory=list)
+    environment: Annotated[
+        _Variables,
+        BeforeValidator(_without_secrets, json_schema_input_type=_Variables),
+        Field(max_length=256, repr=False),
+    ] = Field(default_factory=dict)
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024, description="devices")] = 1
+    pipeline_parallel: Annotated[int, Field(ge=1, le=1024, description="stages")] = 1
+    context: Annotated[int, Field(ge=0, description="tokens; 0 = the engine's own")] = 0
+    quantisation: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    memory_fraction: Annotated[float, Field(gt=0, le=1, description="a share")] | None = None
+    slots: Annotated[int, Field(ge=0, le=65_536, description="requests at once")] = 0
+    threads: Annotated[int, Field(ge=0, le=4096, description="threads")] = 0
+    embedded: bool = False
+
+
+def check_launch(launch: LaunchSection, engine: str) -> None:
+    """Refuse what this engine cannot be started with. Fields are named as below a model."""
+    first_at: dict[str, int] = {}
+    for index, zone in enumerate(launch.zones):
+        first = first_at.setdefault(zone, index)
+        field, problem = f"model.launch.zones.{index}", f"is {zone!r}, as that of zones[{first}]"
+        require(first == index, field, problem, "list each zone once")
+    commanded = bool(launch.command)
+    named = not commanded or bool(launch.command[0])
+    require(named, "model.launch.command.0", "is empty", "begin with the program to run")
+    fix = "give the command that starts one, or name the engine it is"
+    known = commanded or engine != "openai"
+    require(known, "model.launch.command", "is missing: openai is a protocol, no program", fix)
+    fits = not launch.embedded or engine == "llamacpp"
+    fix = "remove it, or use engine: llamacpp"
+    require(fits, "model.launch.embedded", f"is set for {engine}, which has none", fix)
+    once = not (launch.embedded and commanded)
+    fix = "remove one of the two: the embedded engine is started without it"
+    require(once, "model.launch.command", "is set beside embedded", fix)
+    fix = "name a file, a directory or a model that the engine can load"
+    require(commanded or bool(launch.weights), "model.launch.weights", "is missing", fix)
+
+
+__all__ = ["REPLICAS_MAX", "LaunchSection", "check_launch"]

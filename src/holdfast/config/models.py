@@ -1,0 +1,215 @@
+"""Models in the fleet file: their replicas, listed or launched, and the policies of their lanes.
+
+A model's replicas are either listed, because somebody else runs them, or launched. Where launched
+ones are is known to control only, which sends gateways a file with their endpoints filled in.
+Such a file is told from a written one by how it came here (``PLACED``), not by a key in it.
+Rejected: a key that marks such endpoints. It would have to be refused wherever people write.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+
+from holdfast.config.addresses import URL_FIX, Url, Variable
+from holdfast.config.launch import LaunchSection, check_launch
+from holdfast.config.sections import Duration, Policy, Section
+from holdfast.config.tenants import Name
+from holdfast.core import routing
+from holdfast.core.admission.limit import LimitConfig
+from holdfast.core.admission.queue import QueueConfig
+from holdfast.core.autoscale import ScalingConfig
+from holdfast.core.breaker import BreakerConfig
+from holdfast.core.canary import CanaryConfig, Rule, Shape
+from holdfast.core.deadlines import DeadlineConfig
+from holdfast.core.failover import FailoverConfig
+from holdfast.core.lane import LaneConfig
+from holdfast.core.rollout import RolloutConfig
+from holdfast.core.types import ConfigError, Replica, require
+
+EngineName = Literal["openai", "vllm", "sglang", "tgi", "triton", "llamacpp", "ollama", "trtllm"]
+ENGINES: Final[tuple[str, ...]] = get_args(EngineName)
+
+PLACED: Final[Mapping[str, bool]] = {"placed": True}  # context of a check: control filled it in
+
+# A rule about numbers says what is asked as well; a chat, which is tried first, gives none.
+_SHAPE_OF: Final = {Rule.COSINE: Shape.EMBEDDING, Rule.TENSOR: Shape.INFER}
+
+
+class EndpointSection(Section):
+    """One replica: where it is, and what is known of it."""
+
+    url: Url
+    id: Name | None = None  # default: model-position
+    zone: Annotated[str, Field(min_length=1, max_length=64, description="a zone")] = "zone-a"
+    region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
+    weight: Annotated[float, Field(gt=0, le=1000, description="relative capacity")] = 1.0
+
+
+def _from_text(value: object) -> object:
+    """An endpoint of which only the URL is said."""
+    if isinstance(value, str):
+        return {"url": value}
+    if not isinstance(value, dict | EndpointSection):
+        raise ConfigError("endpoint", "is neither a URL nor a mapping", f"{URL_FIX}, or 'url: …'")
+    return value
+
+
+Endpoint = Annotated[
+    EndpointSection, BeforeValidator(_from_text, json_schema_input_type=str | EndpointSection)
+]
+
+
+class ModelSection(Section):
+    """One model: its replicas, and the policies of its lane."""
+
+    name: Annotated[Name, Field(description="the name that clients use", examples=["llama"])]
+    engine: Annotated[EngineName, Field(description="the serving software", examples=["vllm"])]
+    endpoints: Annotated[
+        list[Endpoint], Field(description="URLs", examples=["[http://host:8000]"])
+    ] = Field(default_factory=list)
+    launch: LaunchSection | None = None
+    revision: Annotated[str, Field(min_length=1, max_length=128, description="a revision")] = "1"
+    precision: Annotated[str, Field(max_length=64, description="a precision")] = ""
+    served_as: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    api_key_env: Variable = None
+    routing: Annotated[str, Field(description="a routing policy")] = routing.DEFAULT
+    routing_options: dict[str, Any] = Field(default_factory=dict)
+    queue: Annotated[QueueConfig, Policy()] = QueueConfig()
+    deadlines: Annotated[DeadlineConfig, Policy()] = DeadlineConfig()
+    breaker: Annotated[BreakerConfig, Policy()] = BreakerConfig()
+    limit: Annotated[LimitConfig, Policy()] = LimitConfig()
+    failover: Annotated[FailoverConfig, Policy()] = FailoverConfig()
+    slo_first_token: Annotated[Duration, Field(gt=0)] | None = Field(
+        default=None, description="seconds"
+    )
+    canary: Annotated[CanaryConfig, Policy()] = CanaryConfig()
+    scaling: Annotated[ScalingConfig, Policy()] | None = None
+    rollout: Annotated[RolloutConfig, Policy()] = RolloutConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self, info: ValidationInfo) -> Self:
+        self._check_source(placed=info.context is PLACED)
+        self._check_endpoints()
+        self._check_launch()
+        self._check_canary()
+        self._check_routing()
+        return self
+
+    def _check_source(self, *, placed: bool) -> None:
+        if self.launch is None:
+            problem = "is empty" if "endpoints" in self.model_fields_set else "is missing"
+            fix = "list the URLs of its replicas, or say under 'launch' how to start them"
+            require(bool(self.endpoints), "model.endpoints", problem, fix)
+        else:
+            fix = "keep one: 'endpoints' for replicas that run already, 'launch' to start them"
+            alone = placed or not self.endpoints
+            require(alone, "model.endpoints", "is set beside launch", fix)
+
+    def _check_endpoints(self) -> None:
+        first_at: dict[str, int] = {}
+        for index, endpoint in enumerate(self.endpoints):
+            first = first_at.setdefault(endpoint.url, index)
+            where, problem = f"model.endpoints.{index}.url", f"is that of endpoints[{first}] too"
+            require(first == index, where, problem, "list each replica of a model once")
+
+    def _check_launch(self) -> None:
+        scaling, launch = self.scaling, self.launch
+        if launch is None:
+            fix = "remove it, or use 'launch': only what is started here can be scaled here"
+            require(scaling is None, "model.scaling", "is set for listed endpoints", fix)
+            return
+        check_launch(launch, self.engine)
+        if scaling is not None:
+            fits = scaling.min <= launch.replicas <= scaling.max
+            problem = f"is {launch.replicas}, outside of what scaling allows"
+            fix = f"begin with {scaling.min} to {scaling.max}"
+            require(fits, "model.launch.replicas", problem, fix)
+
+    def _check_canary(self) -> None:
+        rule = self.canary.rule
+        if self.canary.shape is None and rule in _SHAPE_OF:
+            problem = f"is missing, and {rule} compares no text"
+            raise ConfigError("model.canary.shape", problem, f"use shape: {_SHAPE_OF[rule]}")
+
+    def _check_routing(self) -> None:
+        try:
+            routing.build(self.routing, Random(0), **self.routing_options)
+        except ConfigError as bad:
+            if self.routing not in routing.POLICIES:
+                raise ConfigError("model.routing", bad.problem, bad.fix) from bad
+            told = f"{bad.field} {bad.problem}"
+            raise ConfigError("model.routing_options", told, bad.fix) from bad
+        except TypeError as bad:  # a setting that no policy can have, such as rng
+            told, fix = "cannot be used", f"use settings of {self.routing}"
+            raise ConfigError("model.routing_options", told, fix) from bad
+
+    def lane(self) -> LaneConfig:
+        """Its policies, as the core has them."""
+        return LaneConfig(
+            routing=self.routing,
+            routing_options=self.routing_options,
+            queue=self.queue,
+            deadlines=self.deadlines,
+            breaker=self.breaker,
+            limit=self.limit,
+            failover=self.failover,
+            slo_first_token_s=self.slo_first_token,
+        )
+
+    def deployed(self) -> Iterator["Deployed"]:
+        """Its replicas, in the order of the file; of launched ones those that were placed."""
+        for position, endpoint in enumerate(self.endpoints, 1):
+            replica = Replica(
+                endpoint.id or f"{self.name}-{position}",
+                self.name,
+                revision=endpoint.revision or self.revision,
+                zone=endpoint.zone,
+                region=endpoint.region,
+                slots=endpoint.slots,
+                weight=endpoint.weight,
+            )
+            yield Deployed(
+                replica,
+                endpoint.url,
+                self.engine,
+                self.served_as or self.name,
+                self.api_key_env,
+                precision=self.precision,
+                launched=self.launch is not None,
+                canary=self.canary,
+            )
+
+    def may_name(self, replica_id: str) -> bool:
+        """Whether a replica that is launched for this model can get this id: name-number."""
+        number = replica_id.removeprefix(f"{self.name}-")
+        return self.launch is not None and number != replica_id and number.isdecimal()
+
+    def with_endpoints(self, endpoints: Sequence[EndpointSection]) -> Self:
+        """A copy in which its launched replicas are where they are now; checked again."""
+        fix = "change the file: its replicas are not started here"
+        require(self.launch is not None, "model.launch", f"is not set for {self.name!r}", fix)
+        said = {name: getattr(self, name) for name in self.model_fields_set}
+        said["endpoints"] = list(endpoints)
+        return type(self).model_validate(said, context=PLACED)
+
+
+@dataclass(slots=True, frozen=True)
+class Deployed:
+    """A replica, and how to call it."""
+
+    replica: Replica
+    url: str  # scheme, host, port where it is not the usual one, path without a last slash
+    engine: str  # one of ENGINES
+    served_as: str  # the model's name at the engine
+    api_key_env: str | None  # the environment variable that holds the engine's bearer token
+    precision: str = ""  # of weights and cache, where the file says; answers depend on it
+    launched: bool = False  # started by control, which may restart and replace it
+    canary: CanaryConfig = field(default_factory=CanaryConfig)  # what it is asked to prove itself
+
+
+__all__ = ["ENGINES", "PLACED", "Deployed", "EndpointSection", "EngineName", "ModelSection"]
