@@ -50,8 +50,11 @@ def examples(help_text: str) -> list[str]:
     return [line.strip() for line in joined.splitlines() if line.startswith("    holdfast ")]
 
 
-# They serve until they are stopped, ask a running fleet, or read a key: see tests/e2e.
-LIVE = ("serve", "stand-in", "explain", "keys hash")
+# They run until they are stopped, ask a running fleet, or read a key: see tests/e2e.
+LIVE = (
+    *("up", "down", "status", "logs", "scale", "drain", "undrain", "restart"),
+    *("serve", "stand-in", "explain", "keys hash"),
+)
 
 EXAMPLES = sorted(
     {

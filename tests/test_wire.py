@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from holdfast.cli import serving
 from holdfast.config import ConfigFileError
 from holdfast.config.fleet_file import Address
 from holdfast.config.gateway import DrainingConfig
+from holdfast.core.types import ConfigError
 from holdfast.wire.sockets import (
     AddressTakenError,
     close_steered,
@@ -29,7 +31,17 @@ from holdfast.wire.sockets import (
     steer_away,
     stop_steering,
 )
+from holdfast.wire.state_dir import (
+    Running,
+    StateDirTakenError,
+    default_state_dir,
+    held,
+    holder,
+    read_running,
+    write_running,
+)
 from holdfast.wire.supervisor import Child, Supervisor, Tree
+from holdfast.wire.up import _keep_small
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -468,7 +480,167 @@ def test_a_whole_takeover_resets_nobody(listeners):
     assert not before & after
 
 
+def test_the_end_is_told_and_control_gets_the_time_it_needs_for_its_replicas(tmp_path):
+    ready, ended = tmp_path / "ready", tmp_path / "ended"
+    code = textwrap.dedent(
+        f"""
+        import pathlib, signal, sys, time
+        def end(*_):
+            time.sleep(0.4)  # longer than others get
+            pathlib.Path({str(ended)!r}).touch()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
+        pathlib.Path({str(ready)!r}).touch()
+        while 1: signal.pause()
+        """
+    )
+    told = []
+
+    async def scene(watched):
+        await until(ready.exists)
+
+    tree = Tree(Child("control", python(code)), [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.wire.supervisor._KILL_AFTER_S", 0.1)
+        supervise(scene, tree, say=told.append, replicas_grace_s=15.0)
+    assert ended.exists()
+    assert told[0] == ("stopping: requests that run have 5 s to finish; Ctrl-C again stops at once")
+    assert told[1:] == ["clients are served out; control ends what it started"]
+
+
+def test_a_control_that_is_killed_leaves_replicas_of_which_people_are_told(monkeypatch):
+    monkeypatch.setattr("holdfast.wire.supervisor._HURRY_S", 0.1)
+    told = []
+    tree = Tree(Child("control", python(STUBBORN)), [])
+
+    async def main():
+        more = {"say": told.append, "replicas_grace_s": 3_000.0}
+        supervisor = Supervisor(tree, DrainingConfig(0.1, 5.0), **more)
+        task = asyncio.create_task(supervisor.run())
+        await until(lambda: tree.control.process is not None)
+        await until(lambda: ignores_sigterm(tree.control.process.pid))
+        supervisor._asked_to_stop()
+        supervisor._asked_to_stop()
+        supervisor._asked_to_stop()  # nothing more to say
+        await asyncio.wait_for(task, 15)
+
+    asyncio.run(main())
+    assert told[1] == "stopping at once"
+    assert told[-1].startswith("control was killed; replicas that are left end themselves")
+    assert len(told) == 4
+
+
+def ignores_sigterm(pid):
+    """Whether a process has a handler for it by now."""
+    found = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    return found is not None and int(found[1], 16) >> (signal.SIGTERM - 1) & 1
+
+
+def test_a_closed_terminal_ends_what_was_started_at_it():
+    tree = Tree(Child("control", python(SLEEPER)), [])
+
+    async def scene(watched):
+        await until(lambda: tree.control.process is not None)  # so handlers are there, too
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.wait_for(watched.supervisor.stopping(), 15)
+
+    supervise(scene, tree, hangup_stops=True)
+
+
+def test_children_write_where_they_are_told_to(tmp_path):
+    path = tmp_path / "log"
+    code = f"import sys; print('out', flush=True); sys.stderr.write('err'); {SLEEPER}"
+    with path.open("a") as log:
+
+        async def scene(watched):
+            await until(lambda: path.read_text() == "out\nerr")
+
+        supervise(scene, Tree(Child("control", python(code)), []), log=log)
+
+
+# --- the state directory --------------------------------------------------------------------------
+
+
+def test_each_fleet_file_has_its_own_state_dir(tmp_path):
+    home = {"XDG_STATE_HOME": "/state"}
+    assert default_state_dir(None, home) == Path("/state/holdfast/default")
+    first = default_state_dir(tmp_path / "a" / "fleet.yaml", home)
+    second = default_state_dir(tmp_path / "b" / "fleet.yaml", home)
+    assert first != second
+    assert first.parent == Path("/state/holdfast")
+    assert re.fullmatch(r"fleet-[0-9a-f]{8}", first.name)
+    assert default_state_dir(tmp_path / "b" / ".." / "a" / "fleet.yaml", home) == first
+
+
+@pytest.mark.parametrize("home", [{}, {"XDG_STATE_HOME": ""}, {"XDG_STATE_HOME": "relative"}])
+def test_without_a_usable_wish_state_is_in_the_home_directory(monkeypatch, home):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    expected = Path("/home/somebody/.local/state/holdfast/default")
+    assert default_state_dir(None, home) == expected
+
+
+def test_one_process_at_a_time_has_a_state_dir(tmp_path):
+    where = tmp_path / "state"
+    assert holder(where) is None
+    with held(where):
+        assert holder(where) == os.getpid()
+        assert where.stat().st_mode & 0o777 == 0o700
+        assert read_running(where) is None  # it has not said yet where it is
+        running = Running(os.getpid(), "http://a", "http://d", "fleet.yaml")
+        write_running(where, running)
+        assert read_running(where) == running
+        with pytest.raises(StateDirTakenError, match=f"pid {os.getpid()}"), held(where):
+            pass
+        assert holder(where) == os.getpid()
+    assert holder(where) is None
+    assert not (where / "up.json").exists()
+    with held(where):
+        assert read_running(where) is None
+
+
+def test_what_a_crash_left_names_nobody(tmp_path):
+    code = (
+        "import os; from pathlib import Path\n"
+        "from holdfast.wire.state_dir import Running, held, write_running\n"
+        f"where = Path({str(tmp_path)!r})\n"
+        "with held(where):\n"
+        "    write_running(where, Running(os.getpid(), 'http://a', 'http://d', 'f'))\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert (tmp_path / "up.json").exists()
+    assert (tmp_path / "lock").read_text()
+    assert holder(tmp_path) is None
+    assert read_running(tmp_path) is None
+    with held(tmp_path):
+        assert holder(tmp_path) == os.getpid()
+
+
+def test_a_full_log_is_moved_aside_and_its_writers_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("holdfast.wire.up.LOG_BYTES_MAX", 10)
+    path = tmp_path / "holdfast.log"
+    _keep_small(path)  # there is none yet
+    with path.open("a") as log:
+        log.write("0123456789")
+        log.flush()
+        _keep_small(path)
+        assert path.read_text() == "0123456789"
+        log.write("+")
+        log.flush()
+        _keep_small(path)
+        log.write("more")
+    assert path.read_text() == "more"
+    assert (tmp_path / "holdfast.log.1").read_text() == "0123456789+"
+
+
 # --- the commands --------------------------------------------------------------------------------
+
+
+def test_launched_replicas_cannot_be_taken_over(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text("models: [{name: m, engine: vllm, launch: {command: [engine]}}]\n")
+    with pytest.raises(ConfigError, match="--takeover: is no use where models are launched"):
+        wire.serve(path, takeover=True, say=print)
 
 
 def test_a_bad_file_is_told_before_anything_starts(tmp_path):
@@ -556,7 +728,7 @@ def test_explain_says_when_nobody_listens():
         sock.bind(("127.0.0.1", 0))
         result = explain(f"http://127.0.0.1:{sock.getsockname()[1]}")
     assert result.exit_code == 1
-    assert "is 'holdfast serve' running?" in result.output
+    assert "is 'holdfast up' or 'holdfast serve' running?" in result.output
 
 
 # --- the real control process --------------------------------------------------------------------

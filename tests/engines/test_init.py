@@ -72,7 +72,9 @@ def test_a_damaged_page_never_raises_and_never_leaves_the_units(name: str, data)
 
 
 def test_each_table_has_one_full_row_for_each_engine() -> None:
-    tables = capabilities_table().split("\n\n")
+    parts = capabilities_table().split("\n\n")
+    assert parts[::2] == ["## Serving", "## Probing", "## Launching"]
+    tables = parts[1::2]
     assert len(tables) == 3
     for table in tables:
         lines = table.splitlines()
@@ -83,7 +85,7 @@ def test_each_table_has_one_full_row_for_each_engine() -> None:
 
 
 def test_the_tables_tell_what_is_true_of_engines() -> None:
-    serving, probing, launching = capabilities_table().split("\n\n")
+    serving, probing, launching = capabilities_table().split("\n\n")[1::2]
     assert "`/metrics` with `--enable-metrics`" in serving
     assert "server busy" in serving
     assert "`x-trtllm-server-state: starting`" in serving

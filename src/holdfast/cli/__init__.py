@@ -19,6 +19,14 @@ from holdfast.core.types import ConfigError
 
 # Where each command is, in the order in which the help shows them.
 COMMANDS: Final = {
+    "up": "up:up",
+    "down": "up:down",
+    "status": "fleet:status",
+    "logs": "fleet:logs",
+    "scale": "fleet:scale",
+    "drain": "fleet:drain",
+    "undrain": "fleet:undrain",
+    "restart": "fleet:restart",
     "serve": "serving:serve",
     "explain": "serving:explain",
     "keys": "keys:keys",
@@ -76,6 +84,7 @@ def main() -> None:
 
     \b
     Examples:
+      holdfast up
       holdfast serve -c fleet.yaml
       holdfast simulate examples/first.yaml
       holdfast plan redundancy --need 8 --availability 0.99 --target 0.999

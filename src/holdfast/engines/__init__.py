@@ -63,11 +63,11 @@ def dialect(name: str) -> Dialect:
 def capabilities_table() -> str:
     """All dialects as Markdown tables, for the reference: served, probed, launched."""
     tables = (
-        _table(_SERVING, _serving),
-        _table(_PROBING, _probing),
-        _table(_LAUNCHING, _launching),
+        ("Serving", _table(_SERVING, _serving)),
+        ("Probing", _table(_PROBING, _probing)),
+        ("Launching", _table(_LAUNCHING, _launching)),
     )
-    return "\n".join(tables)
+    return "\n".join(f"## {heading}\n\n{table}" for heading, table in tables)
 
 
 def _table(headings: tuple[str, ...], row: Callable[[Dialect], tuple[str, ...]]) -> str:

@@ -6,6 +6,9 @@ lived for a while, else after a growing pause.
 A gateway says on a pipe when it accepts connections, and when somebody asked it to leave (SIGTERM).
 Then its successor is started first, and only when that one accepts is it told to go (SIGINT). Both
 accept from the same socket, which stays open here as well, so nothing queued at it is ever lost.
+
+At the end gateways go first and control last: where it started replicas it ends them itself, in
+order, and is given the time for it.
 """
 
 import asyncio
@@ -16,7 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TextIO
 
 import structlog
 
@@ -31,6 +34,7 @@ _HANDSHAKE_S: Final = 0.25  # connections that were half made when new ones were
 _SUCCESSOR_S: Final = 20.0  # a leaving gateway waits no longer for its successor
 ACCEPTS: Final = b"A"  # what a gateway says on its pipe
 LEAVES: Final = b"L"
+_HURRY_S: Final = 3.0  # asked twice: control still ends its replicas, the kind way takes less
 _ALONE_LOOK_S: Final = 1.0  # how often a successor looks whether its predecessor is gone
 
 _log = structlog.get_logger("holdfast.serve")
@@ -69,9 +73,17 @@ class Supervisor:
         *,
         settled_s: float = _SETTLED_S,
         on_ready: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda _: None,
+        replicas_grace_s: float = 0.0,
+        log: TextIO | None = None,
+        hangup_stops: bool = False,
     ) -> None:
         self._tree = tree
         self._on_ready = on_ready  # every gateway accepts, for the first time
+        self._say = say  # to people, how the end goes on
+        self._replicas_grace_s = replicas_grace_s  # for control to end those it started
+        self._log = log  # where children write; None: where we do
+        self._hangup_stops = hangup_stops  # the terminal it was started at is the fleet's
         self._was_ready = False
         self._draining = draining
         self._settled_s = settled_s
@@ -87,7 +99,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGCHLD: self._reap,
-            signal.SIGHUP: self._reload,
+            signal.SIGHUP: self._asked_to_stop if self._hangup_stops else self._reload,
             signal.SIGTERM: self._asked_to_stop,
             signal.SIGINT: self._asked_to_stop,
         }
@@ -105,9 +117,17 @@ class Supervisor:
             for number in handlers:
                 loop.remove_signal_handler(number)
 
+    async def stopping(self) -> None:
+        """Wait until somebody asked for the end."""
+        await self._stop.wait()
+
     def _asked_to_stop(self) -> None:
-        if self._stop.is_set():
+        if not self._stop.is_set():
+            allowed = f"requests that run have {self._draining.deadline_s:g} s to finish"
+            self._say(f"stopping: {allowed}; Ctrl-C again stops at once")
+        elif not self._fast.is_set():
             _log.warning("asked twice: stopping at once")
+            self._say("stopping at once")
             self._fast.set()
         self._stop.set()
 
@@ -127,6 +147,8 @@ class Supervisor:
             child.process = subprocess.Popen(  # noqa: S603 our own commands
                 command,
                 stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
                 pass_fds=(*child.fds, writing),
                 start_new_session=True,  # Ctrl-C is for us; we tell them in order
             )
@@ -234,14 +256,21 @@ class Supervisor:
         await self._gone(tree.gateways, self._draining.deadline_s + _KILL_AFTER_S)
         for process in self._running([tree.control]):
             process.send_signal(signal.SIGTERM)
-        await self._gone([tree.control], _KILL_AFTER_S)
+        if self._replicas_grace_s:
+            self._say("clients are served out; control ends what it started")
+        hurry_s = min(_HURRY_S, self._replicas_grace_s)
+        await self._gone([tree.control], max(_KILL_AFTER_S, self._replicas_grace_s), hurry_s)
+        if self._replicas_grace_s and self._running([tree.control]):
+            self._say("control was killed; replicas that are left end themselves in two minutes")
         for own in steered:
             close_steered(own)
         _log.info("stopped")
 
-    async def _gone(self, children: Sequence[Child], deadline_s: float) -> None:
-        """Wait for their end; who is still there then, or on a second signal, is killed."""
-        fast = asyncio.ensure_future(self._fast.wait())
+    async def _gone(
+        self, children: Sequence[Child], deadline_s: float, hurry_s: float = 0.0
+    ) -> None:
+        """Wait for their end; who is still there then, or soon after a second signal, is killed."""
+        fast = asyncio.ensure_future(self._hurried(hurry_s))
         try:
             async with asyncio.timeout(deadline_s):
                 while self._running(children) and not fast.done():
@@ -255,6 +284,10 @@ class Supervisor:
             fast.cancel()
         for process in self._running(children):
             process.kill()
+
+    async def _hurried(self, hurry_s: float) -> None:
+        await self._fast.wait()
+        await asyncio.sleep(hurry_s)
 
     def _kill_everybody(self) -> None:
         """Nobody outlives its supervisor, whatever went wrong."""

@@ -1,0 +1,121 @@
+"""How commands ask the admin port of a fleet that runs, and which fleet is meant."""
+
+import asyncio
+import functools
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from holdfast.config import FleetFile, load
+from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.wire.state_dir import default_state_dir, read_running
+
+DEADLINE_S: Final = 5.0
+DEFAULT_ADMIN: Final = "http://127.0.0.1:8001"
+TOKEN_VARIABLE: Final = "HOLDFAST_ADMIN_TOKEN"  # noqa: S105 a name, no token
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+@dataclass(slots=True, frozen=True)
+class Admin:
+    """An admin port, and what opens it."""
+
+    url: str
+    token: str | None = None
+
+    def ask(self, path: str, *, body: bytes | None = None, method: str | None = None) -> Answer:
+        """One answer, whatever its status; or the command ends with a sentence."""
+        url = self.url.rstrip("/")
+        asking = fetch(url, path, DEADLINE_S, bearer=self.token, body=body, method=method)
+        try:
+            return asyncio.run(asking)
+        except FetchError as error:
+            fix = "is 'holdfast up' or 'holdfast serve' running?"
+            raise click.ClickException(f"{self.url}: {error}; {fix}") from error
+
+    def told(self, path: str) -> Any:
+        """The JSON of a page that must be there."""
+        answer = self.ask(path)
+        if answer.status != 200:
+            raise click.ClickException(why(answer))
+        return json.loads(answer.body)
+
+
+def why(answer: Answer) -> str:
+    """The sentence of a refusal."""
+    try:
+        return str(json.loads(answer.body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"the admin port answered {answer.status}"
+
+
+def which_fleet(command: CommandT) -> CommandT:
+    """The options by which ``up`` and ``down`` know a fleet."""
+    config = click.option("-c", "--config", type=click.Path(path_type=Path), help="Its fleet file.")
+    state_dir = click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where it keeps its state, if not at the usual place.",
+    )
+    return config(state_dir(command))
+
+
+def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which other commands find an admin port; they are given it as ``admin``."""
+
+    @click.option(
+        "--admin",
+        "url",
+        help=f"The admin port. Default: where the fleet that runs has it, or {DEFAULT_ADMIN}.",
+    )
+    @click.option(
+        "--token-env",
+        default=TOKEN_VARIABLE,
+        show_default=True,
+        help="The environment variable that holds the admin token.",
+    )
+    @which_fleet
+    @functools.wraps(command)
+    def asked(
+        *,
+        url: str | None,
+        token_env: str,
+        config: Path | None,
+        state_dir: Path | None,
+        **options: Any,
+    ) -> None:
+        address = url or _found(config, state_dir)
+        _check(address)
+        command(admin=Admin(address, os.environ.get(token_env)), **options)
+
+    return asked
+
+
+def _check(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        well = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        well = False
+    if not well:
+        raise click.UsageError(f"--admin {url}: not a URL such as {DEFAULT_ADMIN}")
+
+
+def _found(config: Path | None, state_dir: Path | None) -> str:
+    """Where a fleet says that it is; else where its file puts it."""
+    running = read_running(state_dir or default_state_dir(config, os.environ))
+    if running is not None:
+        return running.admin
+    if config is not None:
+        return f"http://{load(config, FleetFile).admin.listen}"
+    return DEFAULT_ADMIN
+
+
+__all__ = ["DEFAULT_ADMIN", "TOKEN_VARIABLE", "Admin", "asks_admin", "which_fleet", "why"]

@@ -1,0 +1,169 @@
+"""The state of a fleet as a table: who serves, who does not, and why.
+
+Why a replica is where it is stands below its row and not beside it: reasons are sentences, and a
+column of sentences in 80 columns is read by nobody. What comes from the admin port is shown as far
+as it is there; an older or newer control may say less or more.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.ui.terminal.console import duration, stdout
+
+EVENTS_SHOWN: Final = 8
+STYLES: Final = {
+    "ready": "green",
+    "suspect": "yellow",
+    "draining": "yellow",
+    "quarantined": "red",
+    "dead": "red",
+    "stopped": "dim",
+}
+_DEFAULT_STYLE: Final = "cyan"  # it is on its way
+
+Row = Mapping[str, Any]  # of a replica, as /status has it
+
+
+def show_status(status: Mapping[str, Any], events: Sequence[Row]) -> None:
+    """Print it for people."""
+    console = stdout()
+    rows: list[Row] = status.get("replicas") or []
+    for problem in status.get("config_problems") or []:
+        console.print(Text(f"the fleet file was refused: {problem}", "red"), soft_wrap=True)
+    for model in status.get("panic") or []:
+        told = f"{model}: too few replicas are well, so all are tried (panic)"
+        console.print(Text(told, "red"), soft_wrap=True)
+    for line in _models(status):
+        console.print(line, soft_wrap=True)
+    if rows:
+        _show_replicas(console, rows)
+    else:
+        console.print("no replicas yet")
+    console.print(_gateways(status.get("gateways") or []), soft_wrap=True)
+    if events:
+        console.print("lately")
+        console.print(Padding(_events(events[-EVENTS_SHOWN:]), (0, 0, 0, 2)))
+
+
+def _models(status: Mapping[str, Any]) -> list[Text]:
+    """One line for each model of which there is more to say than its replicas."""
+    found: Any = status.get("models")
+    lines = []
+    for name, model in found.items() if isinstance(found, Mapping) else ():
+        rows = [row for row in status.get("replicas") or [] if row.get("model") == name]
+        ready = sum(row.get("state") == "ready" for row in rows)
+        told = f"{name}: {ready} ready of {model.get('wished', len(rows))} wanted"
+        if model.get("reason"):
+            told += f" ({model['reason']})"
+        lines.append(Text(told))
+        rollout: Any = model.get("rollout")
+        halted = rollout.get("halted") if isinstance(rollout, Mapping) else None
+        if halted:
+            lines.append(Text(f"  its rollout was halted: {halted}", "red"))
+    return lines
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+_COLUMNS: Final = ("id", "model", "rev", "state", "zone", "pid", "busy", "canary")
+
+
+def _show_replicas(console: Console, rows: Sequence[Row]) -> None:
+    """Rows with their reasons between them; so the widths are worked out here."""
+    cells = [_cells(row) for row in rows]
+    widths = [
+        max(len(heading), *(len(line[place]) for line in cells))
+        for place, heading in enumerate(_COLUMNS)
+    ]
+    console.print(Text(_joined(_COLUMNS, widths), "bold"), soft_wrap=True)
+    for row, line in zip(rows, cells, strict=True):
+        text = Text(_joined(line, widths))
+        begin = sum(widths[:3]) + 2 * 3
+        text.stylize(style_of(row), begin, begin + len(line[3]))
+        console.print(text, soft_wrap=True)
+        why = _reason(row)
+        if why:
+            console.print(Padding(Text(why, "dim"), (0, 0, 0, 2)))
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        str(row.get("id", "")),
+        str(row.get("model", "")),
+        str(row.get("revision", "")),
+        str(row.get("state", "")),
+        str(row.get("zone", "")),
+        str(row.get("pid") or "–"),
+        str(row.get("inflight", "–")),
+        _canary(row),
+    ]
+
+
+def _canary(row: Row) -> str:
+    """The last one's verdict, and how long its answer took."""
+    canary: Any = row.get("canary")
+    if not isinstance(canary, Mapping) or not canary.get("verdict"):
+        return "–"
+    latency = canary.get("latency_s")
+    return f"{canary['verdict']} {duration(latency)}" if latency else str(canary["verdict"])
+
+
+def _reason(row: Row) -> str:
+    """Why it is in this state, and what its canary found if that was not a pass."""
+    said = [str(row.get("reason") or "")]
+    if row.get("state") in {"starting", "loading"}:
+        said.append(str(row.get("phase") or ""))
+    canary: Any = row.get("canary")
+    if isinstance(canary, Mapping) and canary.get("verdict") not in {None, "pass"}:
+        said.append(f"canary: {canary.get('detail') or canary['verdict']}")
+    return "; ".join(dict.fromkeys(part for part in said if part))
+
+
+def style_of(row: Row) -> str:
+    """The colour of its state."""
+    return STYLES.get(str(row.get("state")), _DEFAULT_STYLE)
+
+
+# --- the rest -------------------------------------------------------------------------------------
+
+
+def _gateways(gateways: Sequence[Row]) -> Text:
+    if not gateways:
+        return Text("no gateway is connected", "red")
+    text = Text("gateways: ")
+    for place, one in enumerate(gateways):
+        well = bool(one.get("ready"))
+        why = "ready" if well else str(one.get("refusal") or one.get("reason") or "not ready")
+        name = one.get("name") or one.get("id") or ""
+        text.append(", " if place else "")
+        text.append(f"{name} {why}", "green" if well else "yellow")
+    return text
+
+
+def _events(events: Sequence[Row]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for column in ("when", "who", "what", "why"):
+        table.add_column(column, no_wrap=column != "why", overflow="fold")
+    for one in events:
+        who = str(one.get("replica") or one.get("model") or "")
+        table.add_row(_clock(one.get("at")), who, str(one.get("what", "")), one.get("reason") or "")
+    return table
+
+
+def _clock(at: Any) -> str:
+    if not isinstance(at, int | float):
+        return ""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+__all__ = ["EVENTS_SHOWN", "STYLES", "Row", "show_status", "style_of"]
