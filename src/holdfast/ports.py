@@ -58,7 +58,7 @@ class Watcher(Protocol):
         """It is gone, with everything it had started. Said once for each start."""
 
     def stopped(self, replica_id: str, stopped: bool) -> None:
-        """Its process was suspended (SIGSTOP, a debugger), or goes on."""
+        """Its process is suspended (SIGSTOP, a debugger) or about to end, or goes on."""
 
 
 class Launcher(Protocol):

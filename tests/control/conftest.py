@@ -1,4 +1,8 @@
-"""Real sockets on loopback: engines that answer what they are told, gateways that speak frames."""
+"""Real sockets on loopback: engines that answer what they are told, gateways that speak frames.
+
+Canaries want real answers, so most tests ask stand-ins; ``Engine`` is for answers that no engine
+gives. Launched replicas are processes on paper with a stand-in at their port.
+"""
 
 import asyncio
 import contextlib
@@ -8,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.fleet_file import Deployed
+from holdfast.control.canaries import Canaries
+from holdfast.core.answers import AnswerBook
+from holdfast.core.canary import CanaryConfig
 from holdfast.core.types import Replica
 from holdfast.frames import FrameReader, Hello, encode
+from holdfast.launchers.fake import FakeHost, FakeLauncher
+from holdfast.standin import Options, StandIn, fault
+from holdfast.storage.sqlite import Store
 
 
-async def until(condition, timeout_s=10.0):
+async def until(condition, timeout_s=30.0):
     """Wait for something to become true; fails loudly when it does not."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 conditions of other processes have no events
@@ -111,8 +121,90 @@ def free_port():
         return sock.getsockname()[1]
 
 
-def deployed(url, replica_id="m-1", engine="vllm", **more):
-    return Deployed(Replica(replica_id, "m", **more), url, engine, "m", None)
+def deployed(url, replica_id="m-1", engine="vllm", canary=None, **more):
+    canary = canary or CanaryConfig()
+    return Deployed(Replica(replica_id, "m", **more), url, engine, "m", None, canary=canary)
+
+
+class Resting(StandIn):
+    """Closes what it has accepted only just now, too."""
+
+    async def stop(self):
+        accepting = [t for t in asyncio.all_tasks() if "accept_conn" in t.get_coro().__qualname__]
+        await asyncio.gather(*accepting, return_exceptions=True)
+        await super().stop()
+
+
+async def standin(port=0, **options):
+    """A healthy engine that answers at once."""
+    options = Options(**{"ttft_ms": 0.0, "tpot_ms": 0.0, **options})
+    return await Resting(options).start(port=port, side_port=None)
+
+
+def canaries(book=None, environment=None, learned=lambda: None):
+    return Canaries(environment or {}, book or AnswerBook(), learned)
+
+
+class Paper(FakeLauncher):
+    """Processes on paper, and, where ``serving``, a stand-in at each one's port."""
+
+    def __init__(self, host=None, *, serving=True):
+        super().__init__(host or FakeHost())
+        self.serving = serving
+        self.standins = {}
+        self.orders = []  # everything that was ever started
+        self.options = {}  # of the next stand-ins
+        self.ailments = {}  # by revision: what is wrong with its stand-ins from the start
+        self.doomed = set()  # revisions whose processes end as soon as they have begun
+        self.graces = []
+        self._fallen = []
+
+    async def start(self, order):
+        pid = await super().start(order)
+        self.orders.append(order)
+        if any(f"revision={revision}" in order.command for revision in self.doomed):
+            asyncio.get_running_loop().call_soon(lambda: self.host.end(order.replica_id, code=1))
+        elif self.serving:
+            await self.serve(order.replica_id)
+        return pid
+
+    async def serve(self, replica_id):
+        order = self.host.processes[replica_id].order
+        found = self.standins[replica_id] = await standin(order.port, **self.options)
+        for revision, ailment in self.ailments.items():
+            if f"revision={revision}" in order.command:
+                found.set_fault(ailment)
+
+    async def stop(self, replica_id, grace_s):
+        self.graces.append(grace_s)
+        self.silence(replica_id)
+        return await super().stop(replica_id, grace_s)
+
+    def end(self, replica_id, **how):
+        """The process ends, and its port with it."""
+        self.silence(replica_id)
+        self.host.end(replica_id, **how)
+
+    def silence(self, replica_id):
+        found = self.standins.pop(replica_id, None)
+        if found is not None:
+            found.set_fault(fault("crash"))
+            self._fallen.append(found)
+
+    async def rest(self):
+        """Close every socket."""
+        for name in list(self.standins):
+            self.silence(name)
+        for fallen in self._fallen:
+            await fallen.stop()
+        self._fallen.clear()
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = Store(tmp_path / "state.db")
+    yield found
+    found.close()
 
 
 @pytest.fixture
@@ -125,6 +217,9 @@ def world():
     World.until = staticmethod(until)
     World.Engine = Engine
     World.FakeGateway = FakeGateway
+    World.Paper = Paper
     World.free_port = staticmethod(free_port)
     World.deployed = staticmethod(deployed)
+    World.standin = staticmethod(standin)
+    World.canaries = staticmethod(canaries)
     return World

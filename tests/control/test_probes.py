@@ -1,6 +1,7 @@
 import asyncio
 import time
 
+import orjson
 import pytest
 
 from holdfast.control.fetch import FetchError, fetch
@@ -19,7 +20,9 @@ def probe(world, prepare, *, deadline_s=5.0, engine="vllm", watch=None, witness=
         prepare(server)
         now = time.monotonic_ns()
         prober = Prober(
-            watch or LoopWatch(3_600 * SECOND, now), witness or (lambda *_: Witness()), env or {}
+            watch or LoopWatch(3_600 * SECOND, now),
+            witness or (lambda *_: Witness()),
+            world.canaries(environment=env),
         )
         if prepare is gone:
             await server.stop()
@@ -46,10 +49,19 @@ def answering(status, headers="", body=b""):
     return prepare
 
 
+def well(server):
+    """An engine that answers the question, for once without a stand-in: every byte is known."""
+    said = [{"choices": [{"index": 0, "delta": {"content": "one two three"}}]}]
+    said.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    events = b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in said)
+    server.answers["/v1/chat/completions"] = (200, "", events + b"data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize(
     ("prepare", "verdict"),
     [
-        (answering(200), "pass"),
+        (well, "pass"),
+        (answering(200), "fail"),
         (answering(500), "fail"),
         (answering(503), "fail"),
         (answering(404), "fail"),
@@ -64,13 +76,14 @@ def test_an_answer_becomes_a_verdict(world, prepare, verdict):
     result, _ = probe(world, prepare)
     assert result.verdict == verdict
     assert (result.replica_id, result.incarnation) == ("m-1", 7)
-    assert result.latency > 0
+    assert (result.latency > 0) is (verdict == "pass")
+    assert result.detail
 
 
-def test_it_asks_the_page_that_the_engine_names(world):
-    _, server = probe(world, answering(200))
-    assert server.asked == ["/health"]
-    _, server = probe(world, answering(200), engine="triton")
+def test_it_asks_the_page_that_the_engine_names_and_then_the_question(world):
+    _, server = probe(world, well)
+    assert server.asked == ["/health", "/v1/chat/completions"]
+    _, server = probe(world, well, engine="triton")
     assert server.asked == ["/v2/models/m/ready"]
 
 
@@ -90,8 +103,23 @@ def test_while_control_itself_was_late_a_failure_is_unknown(world, prepare):
 
 def test_an_answer_stands_though_control_was_late(world):
     watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)
-    result, _ = probe(world, answering(200), watch=watch)
+    result, _ = probe(world, well, watch=watch)
+    assert (result.verdict, result.latency) == ("pass", 0)  # its time says nothing of the replica
+
+
+def test_what_a_canary_cost_is_told(world):
+    async def main():
+        engine = await world.standin()
+        watch = LoopWatch(3_600 * SECOND, time.monotonic_ns())
+        prober = Prober(watch, lambda *_: Witness(), world.canaries())
+        action = RunCanary("m-1", "m", nanos(5), 0)
+        result = await prober.probe(world.deployed(engine.url), action)
+        await engine.stop()
+        return result
+
+    result = asyncio.run(main())
     assert result.verdict == "pass"
+    assert result.tokens > 8
 
 
 def test_a_loop_that_is_really_blocked_makes_a_timeout_unknown(world):
@@ -106,7 +134,7 @@ def test_a_loop_that_is_really_blocked_makes_a_timeout_unknown(world):
             loop.call_later(0.05, beat)
 
         beat()
-        prober = Prober(watch, lambda *_: Witness(), {})
+        prober = Prober(watch, lambda *_: Witness(), world.canaries())
         loop.call_later(0.02, time.sleep, 0.3)  # what must never happen in control, happens
         action = RunCanary("m-1", "m", nanos(0.2), 0)
         result = await prober.probe(world.deployed(server.url), action)
@@ -165,6 +193,12 @@ def get(world, answer, path="/x", **more):
             await server.stop()
 
     return asyncio.run(main())
+
+
+def test_a_body_is_posted_as_json(world):
+    _, server = get(world, (200, "", b""), body=b'{"a":1}')
+    assert server.heads[0].startswith(b"POST /base/x HTTP/1.1\r\n")
+    assert b"content-type: application/json\r\ncontent-length: 7\r\n" in server.heads[0].lower()
 
 
 def test_a_get_carries_the_base_path_and_the_token(world):

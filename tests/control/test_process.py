@@ -8,9 +8,10 @@ import pytest
 from holdfast.config import ConfigFileError
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
-from holdfast.control.admin import build_admin
+from holdfast.control.admin import UnknownModelError, UnknownReplicaError, build_admin
 from holdfast.control.process import Control
 from holdfast.control.state import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.core.messages import LoadReported
 from holdfast.frames import (
     ConfigFrame,
     EpochFrame,
@@ -24,8 +25,7 @@ from holdfast.frames import (
     ViewFrame,
     Welcome,
 )
-
-PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
+from holdfast.standin import fault
 
 
 def fleet_yaml(*urls, workers=1, more=""):
@@ -38,8 +38,10 @@ def fleet_yaml(*urls, workers=1, more=""):
 class Stage:
     """A control process inside a test, with its file, its engine and its run directory."""
 
-    def __init__(self, world, tmp_path):
+    def __init__(self, world, tmp_path, store):
         self.world = world
+        self.store = store
+        self.launcher = world.Paper()
         self.path = tmp_path / "fleet.yaml"
         self.run_dir = tmp_path / "run"
         self.run_dir.mkdir(exist_ok=True)
@@ -51,16 +53,28 @@ class Stage:
         draft.replace(self.path)
 
     @contextlib.asynccontextmanager
-    async def running(self):
-        control = self.control = Control(self.path, self.run_dir, {}, "control-1")
+    async def running(self, *, killed=False):
+        """A control; where it is ``killed`` nobody tells it to stop, and replicas run on."""
+        control = self.control = self.build()
         stop = asyncio.Event()
         task = asyncio.create_task(control.run(stop))
         await self.world.until(lambda: control.loop.view is not None or task.done())
         try:
             yield control
         finally:
-            stop.set()
-            await task
+            if killed:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                before, self.launcher = self.launcher, self.world.Paper(self.launcher.host)
+                self.launcher.standins = before.standins
+            else:
+                stop.set()
+                await task
+                await self.launcher.rest()
+                self.launcher = self.world.Paper()
+
+    def build(self):
+        return Control(self.path, self.run_dir, {}, "control-1", self.store, self.launcher)
 
     async def gateway(self, gateway_id="gateway-0", pid=1):
         fake = self.world.FakeGateway(gateway_id, pid)
@@ -70,15 +84,15 @@ class Stage:
 
 
 @pytest.fixture
-def stage(world, tmp_path, monkeypatch):
+def stage(world, tmp_path, store, monkeypatch):
     monkeypatch.setattr(process_module, "FILE_LOOK_S", 0.05)
-    return Stage(world, tmp_path)
+    monkeypatch.setattr(process_module, "DEPLOY_S", 0.02)
+    return Stage(world, tmp_path, store)
 
 
 def play(stage, scene, *, workers=1, more=""):
     async def main():
-        engine = await stage.world.Engine().start()
-        engine.answers["/metrics"] = (200, "", PAGE)
+        engine = await stage.world.standin()
         stage.write(fleet_yaml(engine.url, workers=workers, more=more))
         try:
             async with stage.running() as control:
@@ -125,7 +139,7 @@ def test_a_gateway_gets_all_it_needs_in_order(stage, world):
         ready = world.until(lambda: gateway.last(ViewFrame).replicas[0].state == "ready")
         await ready
         await world.until(lambda: gateway.last(LoadFrame))
-        assert gateway.last(LoadFrame).loads == [("m", "m-1", None, 2, 0.5)]
+        assert gateway.last(LoadFrame).loads == [("m", "m-1", None, 0, 0.0)]
 
     play(stage, scene)
 
@@ -143,7 +157,7 @@ def test_the_state_on_disk_is_enough_to_start_from(stage, world):
 def test_a_new_file_gets_the_next_epoch_and_reaches_gateways(stage, world):
     async def scene(control, engine):
         gateway = await stage.gateway()
-        other = await world.Engine().start()
+        other = await world.standin()
         stage.write(fleet_yaml(engine.url, other.url))
         await world.until(lambda: gateway.last(ConfigFrame).epoch == 2)
         await world.until(lambda: len(gateway.last(ViewFrame).replicas) == 2)
@@ -188,13 +202,13 @@ def test_a_bad_file_changes_nothing_and_its_mistake_is_told(stage, world, text, 
 
 def test_a_control_that_starts_while_the_file_is_bad_runs_the_last_good_one(stage, world):
     async def main():
-        engine = await world.Engine().start()
+        engine = await world.standin()
         stage.write(fleet_yaml(engine.url))
         async with stage.running() as first:
             await world.until(lambda: first.loop.ready("m"))
             epoch = first.loop.view.epoch
         stage.write("models: []\n")
-        engine.silent = True
+        engine.set_fault(fault("hang"))
         async with stage.running() as second:
             assert second.problems()
             gateway = await stage.gateway()
@@ -209,14 +223,14 @@ def test_a_control_that_starts_while_the_file_is_bad_runs_the_last_good_one(stag
 def test_without_an_earlier_state_a_bad_file_stops_control(stage):
     stage.write("models: []\n")
     with pytest.raises(ConfigFileError):
-        Control(stage.path, stage.run_dir, {}, "control-1")
+        stage.build()
 
 
 def test_a_state_that_makes_no_sense_is_not_used(stage, world):
     write_state(stage.run_dir / STATE_FILE, ConfigFrame(9, b"{}"), ViewFrame(1, 1, [], []))
 
     async def main():
-        engine = await world.Engine().start()
+        engine = await world.standin()
         stage.write(fleet_yaml(engine.url))
         async with stage.running() as control:
             await world.until(lambda: control.loop.ready("m"))
@@ -387,3 +401,240 @@ def test_with_a_token_only_who_knows_it_is_answered(stage):
         assert (await ask(control, "/status", headers=right))[0] == 200
 
     play(stage, scene, more=TOKEN % digest)
+
+
+# --- launched replicas ---------------------------------------------------------------------------
+
+QUICK = """fleet:
+  health:
+    {canary_s: 0.2, canary_suspect_s: 0.1, canary_warming_s: 0.05, canary_quarantined_s: 0.1}
+  drain: {deadline_s: 0.2, move_s: 0.2, hear_s: 0.05}
+  launch_backoff_s: 0.05
+"""
+
+
+def launched_yaml(replicas=2, revision="1", *, model="", more=QUICK):
+    return (
+        "gateway: {listen: '127.0.0.1:8000'}\n"
+        f"models:\n  - name: m\n    engine: vllm\n    revision: '{revision}'\n"
+        f"    rollout: {{settle_s: 0.05}}\n{model}"
+        f"    launch: {{replicas: {replicas}, command: [serve, 'revision={{revision}}']}}\n{more}"
+    )
+
+
+def play_launched(stage, scene, text=None):
+    async def main():
+        stage.write(text or launched_yaml())
+        async with stage.running() as control:
+            await scene(control)
+
+    asyncio.run(main())
+
+
+def states(control):
+    return {row["id"]: row["state"] for row in control.status()["replicas"]}
+
+
+def all_ready(control, count=2):
+    found = states(control)
+    return len(found) == count and set(found.values()) == {"ready"}
+
+
+def test_launched_replicas_are_endpoints_to_gateways(stage, world):
+    async def scene(control):
+        gateway = await stage.gateway()
+        await world.until(lambda: all_ready(control))
+        await world.until(lambda: len(gateway.last(ViewFrame).replicas) == 2)
+        told = FleetFile.from_json(gateway.last(ConfigFrame).config)
+        urls = sorted(endpoint.url for endpoint in told.models[0].endpoints)
+        assert urls == sorted(row["endpoint"] for row in control.status()["replicas"])
+        assert control.file.models[0].endpoints == []  # the file itself says nothing of places
+        row = control.status()["replicas"][0]
+        assert (row["launched"], row["pid"], row["phase"]) == (True, 1000, "loaded")
+        assert control.status()["models"]["m"]["wished"] == 2
+        lines = control.metrics().splitlines()
+        assert 'holdfast_desired_replicas{model="m"} 2' in lines
+        assert control.log_path(row["id"]) is None
+        assert {"available", "reason", "gpus"} <= set(control.gpus())
+        happened = [event.what for event in control.events(replica="m-1")]
+        assert happened[:3] == ["loading", "warming", "ready"]
+
+    play_launched(stage, scene)
+    assert stage.launcher.host.processes == {}
+
+
+def test_told_to_stop_control_ends_what_it_launched_and_the_next_one_starts_it_again(stage, world):
+    async def main():
+        stage.write(launched_yaml())
+        async with stage.running() as control:
+            await world.until(lambda: all_ready(control))
+            host = stage.launcher.host
+        assert all(host.running(name) is None for name in host.processes)
+        assert set(stage.store.replicas()) == {"m-1", "m-2"}
+        async with stage.running() as control:
+            await world.until(lambda: all_ready(control))
+            assert set(states(control)) == {"m-1", "m-2"}
+            assert len(stage.launcher.orders) == 2
+
+    asyncio.run(main())
+
+
+def test_a_control_that_was_killed_is_followed_by_one_that_adopts(stage, world):
+    async def main():
+        stage.write(launched_yaml())
+        async with stage.running(killed=True) as control:
+            await world.until(lambda: all_ready(control))
+            before = {row["id"]: row["pid"] for row in control.status()["replicas"]}
+            epoch, term = control.status()["epoch"], control.loop.view.epoch
+            happened = len(control.events())
+        async with stage.running() as control:
+            gateway = await stage.gateway()
+            view = gateway.last(ViewFrame)
+            assert view.epoch == term + 1
+            assert {row.state for row in view.replicas} == {"ready"}  # from its first word on
+            assert gateway.last(ConfigFrame).epoch == epoch
+            await world.until(lambda: all(control.loop.asked(name) for name in before))
+            assert {row["id"]: row["pid"] for row in control.status()["replicas"]} == before
+            assert all_ready(control)
+            assert not stage.launcher.orders
+            assert not stage.launcher.graces
+            assert len(control.events()) > happened  # the history goes on
+            assert control.loop.asked("m-1").detail.startswith("as this revision is known")
+
+    asyncio.run(main())
+
+
+def test_answers_that_are_not_understood_are_learned_anew(stage, world):
+    stage.store.put_answers({"version": 99})
+
+    async def scene(control):
+        await world.until(lambda: all_ready(control))
+        assert stage.store.answers()["version"] == 1
+
+    play_launched(stage, scene)
+
+
+def test_a_mistake_of_control_s_own_leaves_replicas_running_and_is_loud(stage, world, monkeypatch):
+    async def main():
+        stage.write(launched_yaml())
+        control = stage.build()
+        task = asyncio.create_task(control.run(asyncio.Event()))
+        await world.until(lambda: all_ready(control))
+
+        def broken(_):
+            raise RuntimeError("a mistake of ours")
+
+        monkeypatch.setattr(control._deployments, "tick", broken)
+        with pytest.raises(RuntimeError, match="a mistake of ours"):
+            await task
+        host = stage.launcher.host
+        assert all(host.running(name) for name in ("m-1", "m-2"))
+        await stage.launcher.rest()
+
+    asyncio.run(main())
+
+
+def test_operators_drain_and_take_back(stage, world):
+    async def scene(control):
+        await world.until(lambda: all_ready(control))
+        assert (await control.drain("m-1"))[0]
+        await world.until(lambda: states(control)["m-1"] == "stopped")
+        await world.until(lambda: stage.launcher.pid("m-1") is None)
+        stage.write(launched_yaml(more=QUICK + "  no_success_s: 11\n"))  # the fleet begins anew
+        await world.until(
+            lambda: control.status()["epoch"] > 3 and states(control)["m-2"] == "ready"
+        )
+        await world.until(lambda: states(control)["m-1"] == "stopped")
+        assert stage.launcher.pid("m-1") is None  # out is out
+        assert (await control.undrain("m-1"))[0]
+        await world.until(lambda: all_ready(control))
+
+    play_launched(stage, scene)
+
+
+def test_an_operator_s_restart_gives_a_new_process(stage, world):
+    async def scene(control):
+        await world.until(lambda: all_ready(control))
+        before = stage.launcher.pid("m-1")
+        assert (await control.restart("m-1"))[0]
+        await world.until(lambda: stage.launcher.pid("m-1") not in (None, before))
+        await world.until(lambda: all_ready(control))
+
+    play_launched(stage, scene)
+
+
+def test_what_leaves_is_not_taken_back(stage, world):
+    slow = QUICK.replace("deadline_s: 0.2", "deadline_s: 30")
+
+    async def scene(control):
+        gateway = await stage.gateway()
+        await world.until(lambda: all_ready(control))
+        rows = [TallyRow("m", name, 0, 0, 0, 1, 0) for name in ("m-1", "m-2")]
+        gateway.send(SeenFrame([], rows, 0))
+        await world.until(lambda: control.status()["replicas"][1]["inflight"] == 1)
+        assert (await control.scale("m", 1)) == (True, "m is to have 1 replicas")
+        await world.until(lambda: "draining" in states(control).values())
+        (leaver,) = [name for name, state in states(control).items() if state == "draining"]
+        for refused in (await control.undrain(leaver), await control.restart(leaver)):
+            assert not refused[0]
+            assert "removed" in refused[1]
+        gateway.close()
+        await world.until(lambda: all_ready(control, 1))
+
+    play_launched(stage, scene, launched_yaml(more=slow))
+
+
+def test_orders_about_what_is_not_there_are_refused(stage, world):
+    async def scene(control, engine):
+        for order in (control.drain, control.undrain, control.restart):
+            with pytest.raises(UnknownReplicaError):
+                await order("stranger")
+        with pytest.raises(UnknownModelError):
+            await control.scale("stranger", 1)
+        assert not (await control.scale("m", 2))[0]
+        assert not (await control.restart("m-1"))[0]
+        with pytest.raises(UnknownReplicaError):
+            control.log_path("stranger")
+
+    play(stage, scene)
+
+
+def test_a_drained_endpoint_stays_out_when_the_file_changes(stage, world):
+    async def scene(control, engine):
+        await world.until(lambda: control.loop.ready("m"))
+        await control.drain("m-1")
+        await world.until(lambda: states(control)["m-1"] != "ready")
+        stage.write(fleet_yaml(engine.url, more="fleet: {no_success_s: 11}\n"))
+        await world.until(lambda: control.status()["epoch"] == 2)
+        assert states(control)["m-1"] in {"draining", "stopped"}
+
+    play(stage, scene)
+
+
+def test_a_full_replica_is_out_and_comes_back(stage, world):
+    async def scene(control, engine):
+        await world.until(lambda: control.loop.ready("m"))
+        for _ in range(2):
+            control._tell_loads([LoadReported("m", "m-1", None, 0, 0.99)])
+        assert states(control)["m-1"] in {"quarantined", "suspect"}
+        assert "KV cache" in control.status()["replicas"][0]["reason"] or control.loop.panic()
+        control._tell_loads([LoadReported("m", "m-1", None, 0, 0.1)])
+        await world.until(lambda: control.loop.ready("m"))
+
+    play(stage, scene, more=QUICK)
+
+
+def test_a_rollout_is_followed_by_the_gateways_file(stage, world):
+    async def scene(control):
+        gateway = await stage.gateway()
+        await world.until(lambda: all_ready(control))
+        stage.write(launched_yaml(revision="2"))
+
+        def told():
+            file = FleetFile.from_json(gateway.last(ConfigFrame).config)
+            return [endpoint.revision for endpoint in file.models[0].endpoints]
+
+        await world.until(lambda: all_ready(control) and told() == ["2", "2"])
+        await world.until(lambda: "rollout finished" in [e.what for e in control.events()])
+
+    play_launched(stage, scene)

@@ -3,6 +3,7 @@ from hashlib import sha256
 
 import pytest
 
+from holdfast.config import ConfigFileError
 from holdfast.control.source import ConfigSource
 
 HASH = "sha256:" + sha256(b"token").hexdigest()
@@ -57,3 +58,72 @@ def test_a_file_that_vanished_is_a_problem_and_its_return_is_none(source):
     assert asyncio.run(found.changed())
     assert (found.epoch, found.problems) == (2, [])
     assert not asyncio.run(found.changed())
+
+
+# --- what only an import, or an engine's dialect, can refute -------------------------------------
+
+HTTP = "canary: {shape: http, path: /x, body: '{}', check: 'CHECK'}"
+LAUNCH = """
+models:
+  - name: m
+    engine: vllm
+    launch:
+      replicas: 1
+      command: [serve, '{port}']
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        (GOOD.replace("}]", ", " + HTTP.replace("CHECK", "no_such:check") + "}]"), 4, "no_such"),
+        (GOOD.replace("}]", ", " + HTTP.replace("CHECK", "os.path:sep") + "}]"), 4, "no function"),
+        (LAUNCH.replace("{port}", "{prot}"), 7, "{prot}"),
+    ],
+)
+def test_a_file_that_cannot_work_is_refused_at_its_line(tmp_path, text, line, told):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigFileError) as caught:
+        ConfigSource(path)
+    assert f"fleet.yaml:{line}:" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_a_setting_that_an_engine_has_no_flag_for_is_refused_while_it_runs(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(LAUNCH)
+    found = ConfigSource(path)
+    assert found.file.models[0].launch.replicas == 1
+    bad = LAUNCH.replace("command: [serve, '{port}']", "weights: w\n      pipeline_parallel: 2")
+    path.write_text(bad.replace("vllm", "llamacpp"))
+    assert not asyncio.run(found.reload())
+    assert found.epoch == 1
+    (problem,) = found.problems
+    assert "fleet.yaml:8:" in problem
+    assert "pipeline_parallel" in problem
+
+
+def test_a_check_that_is_there_is_accepted(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(GOOD.replace("}]", ", " + HTTP.replace("CHECK", "os.path:isabs") + "}]"))
+    assert ConfigSource(path).problems == []
+
+
+# --- after another control -----------------------------------------------------------------------
+
+
+def test_the_same_file_goes_on_with_the_epoch_of_before(source, tmp_path):
+    found, path = source
+    again = ConfigSource(path, (7, found.json))
+    assert (again.epoch, again.file, again.problems) == (7, found.file, [])
+    path.write_text(GOOD + "retry: {attempts: 3}\n")
+    assert ConfigSource(path, (7, found.json)).epoch == 8
+
+
+def test_a_bad_file_leaves_the_one_of_before(source):
+    found, path = source
+    path.write_text("models: []\n")
+    again = ConfigSource(path, (7, found.json))
+    assert (again.epoch, again.file, again.refused) == (7, found.file, 1)
+    assert again.problems

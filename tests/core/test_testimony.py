@@ -185,10 +185,19 @@ def test_without_peers_no_witness_is_waited_for():
 # --- silence -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("heard_at", "own"), [(NOW, True), (NOW - 60 * SECOND, False)])
-def test_silence_is_its_own_where_a_peer_was_heard_of_meanwhile(heard_at, own):
+@pytest.mark.parametrize(
+    ("heard", "own"),
+    [
+        ([NOW - SECOND], True),
+        ([NOW - 2 * SECOND, NOW], True),
+        ([NOW - 60 * SECOND], False),
+        ([NOW - 60 * SECOND, NOW - SECOND // 2], False),  # all stood still, and it is the first
+    ],
+)
+def test_silence_is_its_own_where_a_peer_was_heard_of_meanwhile(heard, own):
     r1, r2 = a_member("r1"), a_member("r2")
-    r2.heard_at = heard_at
+    for at in heard:
+        r2.hear(at)
     assert bool(hearing(r1, r2).silence(r1, 5 * SECOND, NOW)) is own
 
 

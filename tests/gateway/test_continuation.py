@@ -15,6 +15,7 @@ from holdfast.gateway.continuation import (
     can_continue,
     continued_body,
     running_tokens,
+    said_again,
     text_of,
 )
 from holdfast.gateway.sse import MalformedStreamError
@@ -287,6 +288,15 @@ def test_tokens_nobody_counted_are_unknown():
     assert running_tokens([], CHAT, one_token_per_event=True) is None
     assert running_tokens([chunk("a", timings={"predicted_n": "x"})], CHAT) is None
     assert running_tokens([chunk('"predicted_n"', timings=None)], CHAT) is None
+
+
+def test_tokens_of_blanks_that_are_not_sent_back_are_said_again():
+    said = [first(), chunk("Well"), chunk(",\n"), chunk("\n"), chunk(None), chunk("  ")]
+    assert said_again(said, CHAT) == 2  # the first of the line ends belongs to the comma's token
+    assert said_again([*said, chunk("so"), DONE], CHAT) == 0
+    assert said_again([first(), chunk("\n"), DONE], CHAT) == 1  # the blanks are all there is
+    assert said_again([chunk("\n", api=COMPLETIONS)], COMPLETIONS) == 0  # sent exactly
+    assert said_again([], CHAT) == 0
 
 
 @pytest.mark.parametrize("api", list(StreamApi))

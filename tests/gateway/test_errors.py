@@ -42,7 +42,7 @@ def test_a_body_has_the_shape_of_openai_and_the_request_id():
 
 
 def test_an_event_is_one_line_of_data_with_the_same_content():
-    error = errors.not_ready()
+    error = errors.unknown_model()
     event = errors.error_event(error, "req-8")
     assert event.startswith(b"data: ")
     assert event.endswith(b"}\n\n")
@@ -139,7 +139,8 @@ def test_an_unknown_model_looks_as_at_openai():
 
 
 def test_a_model_that_nobody_serves_yet_is_worth_another_try():
-    told = headers_of(errors.error_headers(errors.not_ready()))
+    finish = Finish(1, 503, "no_ready_replica", "", retry_after_s=5.0)
+    told = headers_of(errors.error_headers(errors.from_finish(finish)))
     assert told["x-should-retry"] == "true"
     assert int(told["retry-after"]) >= 1
 

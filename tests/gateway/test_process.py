@@ -206,7 +206,13 @@ def test_it_starts_with_what_control_sends_and_says_so(play):
         assert await stage.heard(EpochFrame) == EpochFrame(4, accepted=True, reason="")
         stats = await stage.heard(StatsFrame)
         assert stats.readiness
-        assert set(stats.gauges) == {"requests_in_flight", "connections_open"}
+        assert set(stats.gauges) == {
+            "requests_in_flight",
+            "connections_open",
+            'active_requests{model="m"}',
+            'queued_requests{model="m"}',
+            'queued_tokens{model="m"}',
+        }
 
     play(scene)
 
@@ -222,6 +228,42 @@ def test_without_a_view_it_serves_probes_and_is_not_ready(play):
         stage.send(stage.view())
         await stage.until(lambda: stage.gateway._driver.standing.has_view)
         assert (await stage.ask("/readyz/m"))[::2] == (200, b"ready\n")
+
+    play(scene)
+
+
+NOBODY = view_to_frame(FleetView(1, ()))  # every model is at zero
+
+
+def waits(stage):
+    """How many requests the gateway last said to hold."""
+    told = [frame.gauges.get('queued_requests{model="m"}') for frame in stage.all(StatsFrame)]
+    return told[-1] if told else None
+
+
+def test_what_is_asked_of_a_model_at_zero_is_told_at_once_and_served_when_it_is_there(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), NOBODY]
+        await stage.serving()
+        await stage.until(lambda: waits(stage) == 0)
+        assert (await stage.ask("/readyz"))[0] == 200
+        assert (await stage.ask("/readyz/m"))[::2] == (503, b"no replica may be chosen\n")
+        asked = asyncio.ensure_future(stage.chat())
+        await stage.until(lambda: waits(stage) == 1)
+        stage.send(stage.view(2))
+        assert (await asked)[0] == 200
+        await stage.until(lambda: waits(stage) == 0)
+
+    play(scene)
+
+
+def test_who_waits_in_vain_for_a_model_at_zero_is_told_when_to_come_back(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1, model={"queue": {"wait_no_replica_s": 0.2}}), NOBODY]
+        await stage.serving()
+        status, head, body = await stage.chat()
+        assert (status, orjson.loads(body)["error"]["code"]) == (503, "no_ready_replica")
+        assert b"retry-after: 5" in head.lower()
 
     play(scene)
 

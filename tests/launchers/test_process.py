@@ -331,6 +331,26 @@ def test_an_end_under_a_suspended_keeper_is_noticed(tmp_path, notes):
     asyncio.run(main())
 
 
+LEADERLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_that_is_dead_but_not_gone_is_told_as_one_that_does_not_run(tmp_path, notes):
+    async def main():
+        async with launched(tmp_path, notes) as launcher:
+            await launcher.start(Order("a", ("{python}", "-I", "-S", "-c", LEADERLESS)))
+            assert await notes.first("stopped") is True
+            os.kill(launcher.pid("a"), signal.SIGKILL)
+            assert (await notes.first("ended")).reason == "killed by SIGKILL"
+            assert notes.of("stopped") == [True]
+
+    asyncio.run(main())
+
+
 def test_a_watcher_that_fails_does_not_end_the_watching(tmp_path, notes, capsys):
     class Failing(type(notes)):
         def line(self, replica_id, text):

@@ -1,32 +1,64 @@
-"""The operators' port: plain questions and one order, inside the control process.
+"""The operators' port: plain questions and a few orders, inside the control process.
 
-Two guards. A listener on loopback answers only requests whose Host is loopback too: a web page that
-an operator visits could otherwise have its own name resolve to 127.0.0.1 and read everything here.
-And where a token is configured every path but ``/livez`` asks for it; its hash is compared, in
-constant time, so neither the file nor the memory of this process holds the token.
+An order is taken on or refused, with a reason, at once; how it goes on is told by ``/status`` and
+``/events``. Waiting for the end instead was rejected: a drain takes minutes, and whoever gave the
+order would not know what a connection that broke meanwhile meant.
+
+``guard.py`` says who may ask, ``openapi.py`` describes each path for programs.
 """
 
-import hmac
-import ipaddress
-from collections.abc import Awaitable, Callable
-from hashlib import sha256
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import orjson
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from holdfast.config.fleet_file import AdminSection
+from holdfast.control.guard import OPEN, Guard, json_answer
+from holdfast.control.logs import follow, read_tail
 from holdfast.control.loop import Happened
+from holdfast.control.openapi import openapi_document
+
+REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
+EVENTS_DEFAULT: Final = 1_000
+EVENTS_MAX: Final = 5_000  # one answer is built in the loop that probes replicas
+LINES_DEFAULT: Final = 200
+LINES_MAX: Final = 10_000
+FOLLOWERS_MAX: Final = 16  # each costs a look at its file four times a second
+BODY_BYTES_MAX: Final = 64 << 10
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_OPEN: Final = "/livez"
+_LOG_HEADERS: Final = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+_NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
+
+
+class UnknownReplicaError(Exception):
+    """Nobody has this id."""
+
+    def __init__(self, replica_id: str) -> None:
+        super().__init__(f"no replica has the id {replica_id[:200]!r}")
+
+
+class UnknownModelError(Exception):
+    """The fleet file has no such model."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"no model is called {model[:200]!r}")
 
 
 class Facts(Protocol):
-    """Whom the answers come from; ``Control`` is one."""
+    """Whom the answers come from; ``Control`` is one.
+
+    Orders return whether they were taken on, and why (not). Those that name a replica or a model
+    which does not exist raise the errors above.
+    """
 
     def problems(self) -> list[str]:
         """Why the file as it is now was refused."""
@@ -40,11 +72,17 @@ class Facts(Protocol):
     def status(self) -> dict[str, Any]:
         """Everything."""
 
-    def events(self) -> list[Happened]:
-        """Recent notices, the oldest first."""
+    def events(self, limit: int = EVENTS_DEFAULT, replica: str | None = None) -> list[Happened]:
+        """The newest notices, the oldest of them first; of one replica if asked."""
+
+    def gpus(self) -> dict[str, Any]:
+        """The GPUs as they were read last; asking the driver now would hold up the loop."""
 
     def metrics(self) -> str:
         """Prometheus text."""
+
+    def log_path(self, replica_id: str) -> Path | None:
+        """Where a replica's output goes; None when somebody else started it."""
 
     async def explain(self, request_id: str) -> bytes | None:
         """A request's story as JSON."""
@@ -52,108 +90,227 @@ class Facts(Protocol):
     async def reload(self) -> bool:
         """Read the file again."""
 
+    async def drain(self, replica_id: str) -> tuple[bool, str]:
+        """Send it nothing new and let it finish what it has."""
+
+    async def undrain(self, replica_id: str) -> tuple[bool, str]:
+        """Take it back."""
+
+    async def restart(self, replica_id: str) -> tuple[bool, str]:
+        """Drain it and start it anew."""
+
+    async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
+        """Want so many replicas of a model from now on."""
+
 
 def build_admin(facts: Facts, section: AdminSection) -> Starlette:
     """The application."""
-
-    async def livez(_: Request) -> Response:
-        return PlainTextResponse("alive\n")
-
-    async def readyz(_: Request) -> Response:
-        return _verdict(*facts.ready())
-
-    async def readyz_model(request: Request) -> Response:
-        return _verdict(*facts.model_ready(request.path_params["model"]))
-
-    async def metrics(_: Request) -> Response:
-        return Response(facts.metrics(), media_type=_METRICS_TYPE)
-
-    async def status(_: Request) -> Response:
-        return _json(facts.status())
-
-    async def events(_: Request) -> Response:
-        return _json({"events": facts.events()})
-
-    async def explain(request: Request) -> Response:
-        story = await facts.explain(request.path_params["request_id"])
-        if story is None:
-            return _json({"error": "no gateway knows this request; only recent ones are kept"}, 404)
-        return Response(story, media_type="application/json")
-
-    async def reload(_: Request) -> Response:
-        accepted = await facts.reload()
-        epoch = facts.status()["epoch"]
-        told = {"accepted": accepted, "epoch": epoch, "problems": facts.problems()}
-        return _json(told, 200 if accepted else 422)
-
     app = Starlette(
-        routes=[
-            Route(_OPEN, livez),
-            Route("/readyz", readyz),
-            Route("/readyz/{model:path}", readyz_model),
-            Route("/metrics", metrics),
-            Route("/status", status),
-            Route("/events", events),
-            Route("/explain/{request_id:path}", explain),
-            Route("/reload", reload, methods=["POST"]),
-        ]
+        routes=_Admin(facts).routes(),
+        exception_handlers={
+            HTTPException: _refused,
+            UnknownReplicaError: _unknown,
+            UnknownModelError: _unknown,
+        },
     )
-    app.add_middleware(_Guard, loopback=section.address.loopback, token=section.token)
+    app.add_middleware(Guard, loopback=section.address.loopback, token=section.token)
     return app
 
 
-class _Guard:
-    """Refuses whoever may not ask, before anything else looks at the request."""
+class _Admin:
+    """One method for each path."""
 
-    def __init__(self, app: Any, *, loopback: bool, token: str | None) -> None:
-        self._app = app
-        self._loopback = loopback
-        self._digest = bytes.fromhex(token.removeprefix("sha256:")) if token else None
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._followers = 0
+        self._description = orjson.dumps(openapi_document()) + b"\n"
 
-    async def __call__(
-        self,
-        scope: dict[str, Any],
-        receive: Callable[[], Awaitable[Any]],
-        send: Callable[[Any], Awaitable[None]],
-    ) -> None:
-        if scope["type"] == "http":
-            refusal = self._refusal(Request(scope))
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    def routes(self) -> list[Route]:
+        """Names of models, and ids made of them, may hold slashes: hence ``path``."""
+        replica = "/replicas/{replica_id:path}"
+        facts = self._facts
+        return [
+            Route(OPEN, self.livez),
+            Route("/readyz", self.readyz),
+            Route("/readyz/{model:path}", self.readyz_model),
+            Route("/metrics", self.metrics),
+            Route("/status", self.status),
+            Route("/events", self.events),
+            Route("/gpus", self.gpus),
+            Route("/openapi.json", self.openapi),
+            Route("/explain/{request_id:path}", self.explain),
+            Route("/reload", self.reload, methods=["POST"]),
+            Route(f"{replica}/logs", self.logs),
+            Route(f"{replica}/drain", _replica_order(facts.drain), methods=["POST"]),
+            Route(f"{replica}/undrain", _replica_order(facts.undrain), methods=["POST"]),
+            Route(f"{replica}/restart", _replica_order(facts.restart), methods=["POST"]),
+            Route("/models/{model:path}/scale", self.scale, methods=["POST"]),
+        ]
 
-    def _refusal(self, request: Request) -> Response | None:
-        if self._loopback and not _is_loopback(request.headers.get("host", "")):
-            return _json({"error": "the Host of this request is not this machine"}, 421)
-        if self._digest is None or request.url.path == _OPEN:
-            return None
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        given = sha256(key.encode("utf-8", "surrogateescape")).digest()
-        if scheme.lower() == "bearer" and hmac.compare_digest(given, self._digest):
-            return None
-        response = _json({"error": "the admin token is missing or wrong"}, 401)
-        response.headers["www-authenticate"] = "Bearer"
-        return response
+    # --- questions -------------------------------------------------------------------------------
+
+    async def livez(self, _: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def readyz(self, _: Request) -> Response:
+        return _verdict(*self._facts.ready())
+
+    async def readyz_model(self, request: Request) -> Response:
+        return _verdict(*self._facts.model_ready(request.path_params["model"]))
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._facts.metrics(), media_type=_METRICS_TYPE)
+
+    async def status(self, _: Request) -> Response:
+        return json_answer(self._facts.status())
+
+    async def events(self, request: Request) -> Response:
+        limit = _number(request, "limit", EVENTS_DEFAULT, EVENTS_MAX)
+        replica = request.query_params.get("replica")
+        return json_answer({"events": self._facts.events(limit=limit, replica=replica)})
+
+    async def gpus(self, _: Request) -> Response:
+        return json_answer(self._facts.gpus())
+
+    async def openapi(self, _: Request) -> Response:
+        return Response(self._description, media_type="application/json")
+
+    async def explain(self, request: Request) -> Response:
+        story = await self._facts.explain(request.path_params["request_id"])
+        if story is None:
+            told = "no gateway knows this request; only recent ones are kept"
+            return json_answer({"error": told}, 404)
+        return Response(story, media_type="application/json")
+
+    async def logs(self, request: Request) -> Response:
+        replica_id = request.path_params["replica_id"]
+        lines = _number(request, "lines", LINES_DEFAULT, LINES_MAX)
+        path = self._facts.log_path(replica_id)
+        if path is None:
+            return json_answer({"error": _NO_LOG}, 404)
+        if _number(request, "follow", 0, 1):
+            if self._followers >= FOLLOWERS_MAX:
+                told = f"{self._followers} clients follow logs already; no more can"
+                return json_answer({"error": told}, 503)
+            self._followers += 1
+            return _Endless(self._followed(replica_id, lines), self._one_follower_less)
+        try:
+            text = await asyncio.to_thread(read_tail, path, lines)
+        except OSError as error:
+            told = f"the log cannot be read: {error.strerror or type(error).__name__}"
+            return json_answer({"error": told}, 500)
+        return Response(text, media_type="text/plain", headers=_LOG_HEADERS)
+
+    async def _followed(self, replica_id: str, lines: int) -> AsyncGenerator[bytes]:
+        def log_path() -> Path | None:
+            try:
+                return self._facts.log_path(replica_id)
+            except UnknownReplicaError:
+                return None
+
+        pieces = follow(log_path, lines)
+        try:
+            async for piece in pieces:
+                yield piece
+        except OSError as error:  # the answer has begun: its last line can say it, a status cannot
+            yield f"\n(the log cannot be read: {error.strerror})\n".encode()
+        finally:
+            await pieces.aclose()
+
+    def _one_follower_less(self) -> None:
+        self._followers -= 1
+
+    # --- orders ----------------------------------------------------------------------------------
+
+    async def reload(self, _: Request) -> Response:
+        accepted = await self._facts.reload()
+        epoch = self._facts.status()["epoch"]
+        told = {"accepted": accepted, "epoch": epoch, "problems": self._facts.problems()}
+        return json_answer(told, 200 if accepted else 422)
+
+    async def scale(self, request: Request) -> Response:
+        wanted = await _wanted_replicas(request)
+        return _taken(*await self._facts.scale(request.path_params["model"], wanted))
 
 
-def _is_loopback(host: str) -> bool:
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    name = name.strip("[]").lower()
-    if name == "localhost":
-        return True
+class _Endless(StreamingResponse):
+    """Text until the client goes away; then the source is closed, however that came."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(pieces, media_type="text/plain", headers=_LOG_HEADERS)
+        self._pieces = pieces
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+            await self._pieces.aclose()
+
+
+def _replica_order(
+    order: Callable[[str], Awaitable[tuple[bool, str]]],
+) -> Callable[[Request], Awaitable[Response]]:
+    async def give(request: Request) -> Response:
+        return _taken(*await order(request.path_params["replica_id"]))
+
+    return give
+
+
+# --- what was asked -------------------------------------------------------------------------------
+
+
+def _number(request: Request, name: str, default: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) > most:
+        raise HTTPException(400, f"{name} is a number from 0 to {most}")
+    return int(text)
+
+
+async def _wanted_replicas(request: Request) -> int:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise HTTPException(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
     try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+        data = orjson.loads(bytes(body))
+    except orjson.JSONDecodeError:
+        data = None
+    wanted = data.get("replicas") if isinstance(data, dict) and len(data) == 1 else None
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= REPLICAS_MAX:
+        told = f'the body is {{"replicas": N}} with N from 0 to {REPLICAS_MAX}'
+        raise HTTPException(400, told)
+    return wanted
+
+
+# --- what is answered -----------------------------------------------------------------------------
 
 
 def _verdict(ready: bool, why: str) -> Response:
     return PlainTextResponse(f"{why}\n", 200 if ready else 503)
 
 
-def _json(content: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(content) + b"\n", status, media_type="application/json")
+def _taken(accepted: bool, why: str) -> Response:
+    """202: it begins now; 409: as things stand it cannot be done."""
+    if not accepted:
+        return json_answer({"error": why}, 409)
+    return json_answer({"accepted": True, "reason": why}, 202)
 
 
-__all__ = ["Facts", "build_admin"]
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = json_answer({"error": error.detail}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _unknown(_: Request, error: Exception) -> Response:
+    return json_answer({"error": str(error)}, 404)
+
+
+__all__ = ["Facts", "UnknownModelError", "UnknownReplicaError", "build_admin"]

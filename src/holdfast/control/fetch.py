@@ -1,4 +1,4 @@
-"""One GET of an engine's own page: a fresh connection, one deadline, bounded memory.
+"""One request to an engine: a fresh connection, one deadline, bounded memory.
 
 A fresh connection each time, because a probe that rides on an old one cannot learn that nobody
 listens any more. Rejected: an HTTP library; ours needs no redirects, cookies, proxies or pools, and
@@ -20,7 +20,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class FetchError(Exception):
-    """A GET that brought no answer: ``refused``, ``timeout`` or ``broken``."""
+    """A request that brought no answer: ``refused``, ``timeout`` or ``broken``."""
 
     def __init__(self, what: str, detail: str) -> None:
         super().__init__(f"{what}: {detail}")
@@ -96,17 +96,44 @@ class _Reading(asyncio.Protocol):
     def _fail(self, what: str, detail: str) -> None:
         if not self.answer.done():
             self.answer.set_exception(FetchError(what, detail))
+            self.answer.exception()  # who gave up before it was connected asks no more
 
 
-async def fetch(url: str, path: str, deadline_s: float, *, bearer: str | None = None) -> Answer:
-    """GET ``url + path``, or raise ``FetchError``."""
+async def listens(url: str, within_s: float) -> bool:
+    """Whether a connection to it can be opened. It says nothing about who answers there."""
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(within_s):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                asyncio.Protocol, parts.hostname or "", parts.port or _PORTS[parts.scheme]
+            )
+    except OSError:  # TimeoutError among them
+        return False
+    transport.close()
+    return True
+
+
+async def fetch(
+    url: str,
+    path: str,
+    deadline_s: float,
+    *,
+    bearer: str | None = None,
+    body: bytes | None = None,
+    method: str | None = None,
+) -> Answer:
+    """GET ``url + path``, or POST a JSON body there, or raise ``FetchError``."""
     parts = urlsplit(url)
     secure = parts.scheme == "https"
+    how = method or ("GET" if body is None else "POST")
     auth = f"Authorization: Bearer {bearer}\r\n" if bearer else ""
+    sent = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
+    if how == "POST" and not body:
+        sent = "Content-Length: 0\r\n"
     request = (
-        f"GET {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{auth}"
+        f"{how} {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{auth}{sent}"
         "User-Agent: holdfast-control\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-    ).encode("latin-1")
+    ).encode("latin-1") + (body or b"")
     try:
         async with asyncio.timeout(deadline_s):
             transport, reading = await asyncio.get_running_loop().create_connection(
@@ -129,4 +156,4 @@ async def fetch(url: str, path: str, deadline_s: float, *, bearer: str | None = 
         raise FetchError("broken", reason.lower()) from error
 
 
-__all__ = ["BODY_BYTES_MAX", "Answer", "FetchError", "fetch"]
+__all__ = ["BODY_BYTES_MAX", "Answer", "FetchError", "fetch", "listens"]

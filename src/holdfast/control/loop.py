@@ -6,17 +6,18 @@ It owns no policy. Two things are its own, because they belong to this driver an
 
 *Endpoints are not ours to launch.* They were running when we came; when the fleet asks to launch
 one, somebody else will, and we look again after the delay it asked for, at most ``LOOK_AGAIN_S``.
+What the file tells us to launch is ours: the platform does it.
 
 *A new control must not undo what the old one knew.* A fleet that begins has judged nobody and
 would tell gateways to send nothing to anybody. So replicas that an earlier view knew keep their
-places in the published view until their first probe has a result. The same holds for a reload that
+places in the published view until their first probe has a result, or until something is known that
+no probe could refute: its process ended, or somebody wants it out. The same holds for a reload that
 changes how the fleet is watched, and for a replica whose description changed.
 """
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import Random
@@ -25,13 +26,21 @@ from typing import Any, Final, Protocol
 import structlog
 
 from holdfast.config.fleet_file import Deployed
+from holdfast.control.canaries import Canaries
+from holdfast.control.fetch import listens
 from holdfast.control.probes import LoopWatch, Prober, Witness
+from holdfast.core.detect.silence import CANARY, TOKENS
 from holdfast.core.fleet import Fleet
 from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.health import ReplicaHealth
 from holdfast.core.messages import (
     CanaryResult,
+    DrainAsked,
+    Exited,
+    FleetAction,
     FleetEvent,
     FleetView,
+    Frozen,
     Joined,
     Launch,
     Left,
@@ -40,8 +49,10 @@ from holdfast.core.messages import (
     Phase,
     Publish,
     ReplicaView,
+    RestartAsked,
     RunCanary,
     Seen,
+    SpotNotice,
     Stop,
     Summary,
     Tally,
@@ -51,9 +62,15 @@ from holdfast.core.types import MILLISECOND, SECOND, State, seconds
 
 TICK: Final = 50 * MILLISECOND  # canaries and drains are due to a second; this is sharp enough
 LOOK_AGAIN_S: Final = 10.0  # looking at a dead endpoint costs one connection; finding it matters
-EVENTS_MAX: Final = 1_000  # notices kept for people
+CONNECT_S: Final = 2.0  # for that connection
 
-_INCONCLUSIVE: Final = ("unknown", "busy")
+# A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
+# would have the peers asked at once, while they go on with the answers of the dead.
+EXIT_NEWS_S: Final = 0.5
+_BROKEN: Final = ("fail", "refused")
+_INCONCLUSIVE: Final = ("unknown", "busy", "unsettled")
+_SILENT: Final = ("unknown", "timeout", "refused")
+_FACTS: Final = (Exited, DrainAsked, RestartAsked, SpotNotice)
 _log = structlog.get_logger("holdfast.control.fleet")
 
 
@@ -66,6 +83,22 @@ class Audience(Protocol):
     def move(self, model: str, replica_id: str) -> None:
         """Cut what runs on a replica."""
 
+    def note(self, notice: Notice) -> None:
+        """A fact for people."""
+
+
+class Platform(Protocol):
+    """Who starts and ends the replicas that are ours."""
+
+    def launch(self, replica_id: str, delay: int) -> bool:
+        """Start it; False: it is not ours."""
+
+    def stop(self, replica_id: str) -> bool:
+        """End it; False: it is not ours."""
+
+    def heard(self, replica_id: str, source: str) -> None:
+        """It gave a sign of life, ``tokens`` or ``canary``."""
+
 
 @dataclass(slots=True, frozen=True)
 class Happened:
@@ -76,6 +109,18 @@ class Happened:
     replica: str
     what: str
     reason: str
+    failure_class: str | None = None  # loading, runtime or routing, where it is a failure
+
+
+@dataclass(slots=True, frozen=True)
+class Asked:
+    """The last canary of a replica, for people."""
+
+    at: float  # seconds since 1970
+    verdict: str
+    detail: str
+    latency_s: float | None
+    share: float | None  # of the replica's tokens that canaries were, lately
 
 
 @dataclass(slots=True, frozen=True)
@@ -93,13 +138,16 @@ class FleetLoop:
         self,
         audience: Audience,
         watch: LoopWatch,
-        environment: Mapping[str, str],
+        canaries: Canaries,
+        platform: Platform,
         term: int,
         earlier: Earlier | None = None,
     ) -> None:
         self._audience = audience
         self._watch = watch
-        self._prober = Prober(watch, self._witness, environment)
+        self._platform = platform
+        self._canaries = canaries
+        self._prober = Prober(watch, self._witness, canaries)
         self._term = term  # of this control; views of a later term replace those of an earlier
         self._config: FleetConfig | None = None
         self._fleet = Fleet(FleetConfig(), _streams, term)
@@ -108,19 +156,20 @@ class FleetLoop:
         self._carried: dict[str, ReplicaView] = {}  # what is published until it is judged
         self._progress_at: dict[str, int] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
-        self._launches: dict[str, asyncio.TimerHandle] = {}
+        self._launches: dict[str, asyncio.Task[None]] = {}  # what others launch, awaited
         self._timer: asyncio.TimerHandle | None = None
         self._raw: FleetView | None = None  # as the fleet published it last
         self.view: FleetView | None = None  # as gateways were told
         self._version = earlier.view.version if earlier else 0
-        self.events: deque[Happened] = deque(maxlen=EVENTS_MAX)
+        self._asked: dict[str, Asked] = {}
+        self._withheld: dict[str, str] = {}  # why a newcomer was not admitted, as last told
         self._doers: dict[type, Callable[[Any], None]] = {
             RunCanary: self._run_canary,
-            Launch: self._look_again,
-            Stop: self._cannot_stop,
+            Launch: self._launch,
+            Stop: self._stop,
             Move: self._move,
             Publish: self._take_view,
-            Notice: self._note,
+            Notice: self._audience.note,
         }
 
     # --- life ------------------------------------------------------------------------------------
@@ -133,23 +182,26 @@ class FleetLoop:
         """Let go of every timer and probe."""
         if self._timer is not None:
             self._timer.cancel()
-        for handle in self._launches.values():
-            handle.cancel()
-        probes = list(self._probes.values())
-        for task in probes:
+        tasks = [*self._probes.values(), *self._launches.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _tick(self) -> None:
         now = time.monotonic_ns()
         self._watch.beat(now)
         self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
-        self._handle(Tick())
+        self.tell(Tick())
 
     # --- what happens ----------------------------------------------------------------------------
 
-    def adopt(self, deployed: Iterable[Deployed], config: FleetConfig) -> None:
-        """Follow a config: who is new joins, who is gone leaves, who is unchanged is untouched."""
+    def adopt(
+        self, deployed: Iterable[Deployed], config: FleetConfig, idle: Collection[str] = ()
+    ) -> None:
+        """Follow a config: who is new joins, who is gone leaves, who is unchanged is untouched.
+
+        ``idle`` are replicas that do not run yet: they are launched.
+        """
         wanted = {one.replica.id: one for one in deployed}
         before = self._deployed
         leaving = [known for known, one in before.items() if wanted.get(known) != one]
@@ -160,6 +212,8 @@ class FleetLoop:
         for replica_id in leaving:
             self._forget(replica_id)
             events.append(Left(replica_id))
+            if replica_id not in wanted:
+                self._canaries.forget(replica_id)
         if config != self._config:
             if self._config is not None:
                 self._term += 1
@@ -169,11 +223,12 @@ class FleetLoop:
         self._deployed = wanted
         for replica_id, one in wanted.items():
             if replica_id not in self._fleet.members or replica_id in leaving:
-                kept = known.get(_place(one))
+                running = replica_id not in idle
+                kept = known.get(_place(one)) if running else None
                 if kept is not None:
                     self._carried[replica_id] = kept
-                events.append(Joined(one.replica, running=True))
-        self._handle(*events)
+                events.append(Joined(one.replica, running, one.canary))
+        self.tell(*events)
 
     def _known(self) -> dict[tuple[str, str, str], ReplicaView]:
         """What was last published of each replica, here or by the control before this one."""
@@ -191,23 +246,27 @@ class FleetLoop:
                 for tally in action.tallies:
                     if tally.tokens or tally.successes:
                         self._progress_at[tally.replica_id] = now
-        self._handle(event)
+                        self._platform.heard(tally.replica_id, TOKENS)
+        self.tell(event)
 
     def gateway_gone(self, gateway: str) -> None:
         """Nothing of its requests is in flight any more."""
         tallies = [Tally(one.replica.model, i, 0, 0, 0, 0, 0) for i, one in self._deployed.items()]
-        self._handle(Seen((Summary(tuple(tallies)),), gateway))
+        self.tell(Seen((Summary(tuple(tallies)),), gateway))
 
-    def _handle(self, *events: FleetEvent) -> None:
+    def tell(self, *events: FleetEvent) -> None:
         """Let the fleet take the events; of several views only the last is told."""
         now = time.monotonic_ns()
         actions = [action for event in events for action in self._fleet.handle(event, now)]
         views = [action for action in actions if isinstance(action, Publish)]
+        known = [self._carried.pop(name, None) for name in _known_anew(events, actions)]
         for action in actions:
             if not isinstance(action, Publish):
                 self._doers[type(action)](action)
         if views:
             self._take_view(views[-1])
+        elif any(known):
+            self._tell()
 
     def _forget(self, replica_id: str) -> None:
         probe = self._probes.pop(replica_id, None)
@@ -218,6 +277,8 @@ class FleetLoop:
             launch.cancel()
         self._carried.pop(replica_id, None)
         self._progress_at.pop(replica_id, None)
+        self._asked.pop(replica_id, None)
+        self._withheld.pop(replica_id, None)
 
     # --- what the fleet asks for -----------------------------------------------------------------
 
@@ -225,19 +286,47 @@ class FleetLoop:
         self._probes[action.replica_id] = asyncio.create_task(self._probe(action))
 
     async def _probe(self, action: RunCanary) -> None:
-        replica_id = action.replica_id
+        replica_id, ours = action.replica_id, False
         try:
-            result = await self._prober.probe(self._deployed[replica_id], action)
+            deployed = self._deployed[replica_id]
+            ours = deployed.launched
+            result = await self._prober.probe(deployed, action)
         except Exception:  # noqa: BLE001 else a mistake of ours would leave it unwatched for ever
             _log.exception("probe failed", replica=replica_id)
             result = CanaryResult(replica_id, "unknown", incarnation=action.incarnation)
+        if result.verdict in _BROKEN and ours:
+            await asyncio.sleep(EXIT_NEWS_S)  # a process that has exited makes it void
         if self._probes.get(replica_id) is asyncio.current_task():
             del self._probes[replica_id]
+        if result.verdict not in _SILENT:
+            self._platform.heard(replica_id, CANARY)
         judged = result.verdict not in _INCONCLUSIVE
         dropped = judged and self._carried.pop(replica_id, None) is not None
-        self._handle(result)
+        self.tell(result)
+        self._remember(result)
         if dropped:
             self._tell()
+
+    def _remember(self, result: CanaryResult) -> None:
+        member = self._fleet.members.get(result.replica_id)
+        if member is None:
+            return
+        before = self._asked.get(result.replica_id)
+        news = result.verdict == "unsettled" and (before is None or before.verdict != "unsettled")
+        if member.health.state is not State.WARMING:
+            self._withheld.pop(result.replica_id, None)
+        elif result.verdict == "fail" and self._withheld.get(result.replica_id) != result.detail:
+            # Why a newcomer stays outside changes no state, and may be gone with its process.
+            self._withheld[result.replica_id] = result.detail
+            news = True
+        if news:
+            what, model = f"canary {result.verdict}", member.replica.model
+            self._audience.note(Notice(0, model, result.replica_id, what, result.detail))
+        latency_s = seconds(result.latency) if result.latency else None
+        share = member.budget.share(time.monotonic_ns())
+        self._asked[result.replica_id] = Asked(
+            time.time(), result.verdict, result.detail, latency_s, share
+        )
 
     def _witness(self, replica_id: str, since: int) -> Witness:
         """What users' requests did on a replica meanwhile, as far as gateways said."""
@@ -248,36 +337,38 @@ class FleetLoop:
         moved = self._progress_at.get(replica_id, 0) >= since + SECOND
         return Witness(member.inflight, moved)
 
-    def _look_again(self, action: Launch) -> None:
+    def _launch(self, action: Launch) -> None:
+        if self._platform.launch(action.replica_id, action.delay):
+            return
         before = self._launches.pop(action.replica_id, None)
         if before is not None:
             before.cancel()
-        delay_s = min(seconds(action.delay), LOOK_AGAIN_S)
-        self._launches[action.replica_id] = asyncio.get_running_loop().call_later(
-            delay_s, self._appears, action.replica_id
+        self._launches[action.replica_id] = asyncio.create_task(
+            self._await_endpoint(action.replica_id, min(seconds(action.delay), LOOK_AGAIN_S))
         )
 
-    def _appears(self, replica_id: str) -> None:
-        """For all we know it runs; its next probes decide."""
+    async def _await_endpoint(self, replica_id: str, delay_s: float) -> None:
+        """Until somebody listens there. For all we know it runs then; its next probes decide."""
+        listening = False
+        while not listening:
+            await asyncio.sleep(delay_s)
+            listening = await listens(self._deployed[replica_id].url, CONNECT_S)
+            delay_s = LOOK_AGAIN_S
         del self._launches[replica_id]
         phases = (State.STARTING, State.LOADING, State.WARMING)
-        self._handle(*(Phase(replica_id, phase) for phase in phases))
+        self.tell(*(Phase(replica_id, phase) for phase in phases))
 
-    def _cannot_stop(self, action: Stop) -> None:
+    def _stop(self, action: Stop) -> None:
+        if self._platform.stop(action.replica_id):
+            return
         member = self._fleet.members.get(action.replica_id)
         model = member.replica.model if member else ""
         what = "should be restarted"
-        self._note(Notice(0, model, action.replica_id, what, f"{action.reason}; not ours to stop"))
+        told = f"{action.reason}; not ours to stop"
+        self._audience.note(Notice(0, model, action.replica_id, what, told))
 
     def _move(self, action: Move) -> None:
         self._audience.move(action.model, action.replica_id)
-
-    def _note(self, action: Notice) -> None:
-        happened = Happened(
-            time.time(), action.model, action.replica_id, action.what, action.reason
-        )
-        self.events.append(happened)
-        _log.info(action.what, model=action.model, replica=action.replica_id, reason=action.reason)
 
     # --- the view --------------------------------------------------------------------------------
 
@@ -315,10 +406,23 @@ class FleetLoop:
         """The replicas of the present config, by id."""
         return self._deployed
 
-    def replicas(self) -> list[dict[str, str | float]]:
+    def health(self, replica_id: str) -> ReplicaHealth | None:
+        """How it is judged."""
+        member = self._fleet.members.get(replica_id)
+        return member.health if member is not None else None
+
+    def inflight(self) -> dict[str, int]:
+        """Requests on each replica, as far as gateways said."""
+        return {i: member.inflight for i, member in self._fleet.members.items()}
+
+    def asked(self, replica_id: str) -> Asked | None:
+        """What its last canary found."""
+        return self._asked.get(replica_id)
+
+    def replicas(self) -> list[dict[str, Any]]:
         """Every replica as gateways are told, and what is in flight on it."""
         members = self._fleet.members
-        rows: list[dict[str, str | float]] = []
+        rows: list[dict[str, Any]] = []
         for row in self._published():
             member, one = members.get(row.replica.id), self._deployed.get(row.replica.id)
             rows.append(
@@ -333,6 +437,7 @@ class FleetLoop:
                     "endpoint": one.url if one else "",
                     "inflight": member.inflight if member else 0,
                     "share": round(row.share, 4),
+                    "canary": self._asked.get(row.replica.id),
                 }
             )
         return rows
@@ -346,6 +451,13 @@ class FleetLoop:
         return any(
             row.replica.model == model and row.state is State.READY for row in self._published()
         )
+
+
+def _known_anew(events: Iterable[FleetEvent], actions: Iterable[FleetAction]) -> set[str]:
+    """Of whom something is known that an earlier view cannot outweigh."""
+    told = {event.replica_id for event in events if isinstance(event, _FACTS)}
+    told |= {event.replica_id for event in events if isinstance(event, Frozen) and event.frozen}
+    return told | {one.replica_id for one in actions if isinstance(one, Launch | Stop)}
 
 
 def _place(one: Deployed) -> tuple[str, str, str]:
@@ -366,4 +478,13 @@ def _streams(purpose: str) -> Random:
     return Random(int.from_bytes(blake2b(seed, digest_size=8).digest(), "big"))
 
 
-__all__ = ["EVENTS_MAX", "LOOK_AGAIN_S", "TICK", "Audience", "Earlier", "FleetLoop", "Happened"]
+__all__ = [
+    "LOOK_AGAIN_S",
+    "TICK",
+    "Asked",
+    "Audience",
+    "Earlier",
+    "FleetLoop",
+    "Happened",
+    "Platform",
+]

@@ -15,6 +15,7 @@ from typing import Final
 SERIES_MAX: Final = 10_000  # of all gateways together
 _SERIES: Final = re.compile(r'([a-z][a-z0-9_]*)(\{(?:[a-z_]+="[^"\\\n]*",?)+\})?')
 _PARTS: Final = ("_bucket", "_sum", "_count")
+_LARGEST: Final = "first_token_p95_seconds"  # of several gateways the worst; a sum says nothing
 
 
 class Totals:
@@ -46,6 +47,21 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> int:
         else:
             left_out += 1
     return left_out
+
+
+def gateway_gauges(living: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The gauges of all gateways together."""
+    together: dict[str, float] = {}
+    for gauges in living:
+        for series, value in gauges.items():
+            before = together.get(series)
+            if before is None:
+                together[series] = value
+            elif series.startswith(_LARGEST):
+                together[series] = max(before, value)
+            else:
+                together[series] = before + value
+    return together
 
 
 def fleet_gauges(replicas: Iterable[Mapping[str, str | float]]) -> dict[str, float]:
@@ -86,4 +102,4 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-__all__ = ["SERIES_MAX", "Totals", "fleet_gauges", "render"]
+__all__ = ["SERIES_MAX", "Totals", "fleet_gauges", "gateway_gauges", "render"]

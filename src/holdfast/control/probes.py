@@ -1,23 +1,23 @@
-"""How a replica is asked whether it is well: the one place that turns an answer into a verdict.
-
-For now the question is the engine's own health page. It is weak evidence: a hung engine may well
-answer it. Gateways' breakers catch what it misses, until canaries ask a real question here.
+"""When a probe is believed: the one place that turns silence into a verdict.
 
 A probe measures two machines at once. When this process itself was late, silence says nothing about
-the replica: the verdict is *unknown*. An answer that came stands all the same.
+the replica: the verdict is *unknown*. An answer that came stands all the same. And a silence is
+read by what users' requests did meanwhile: whether it is the replica's is the fleet's to say.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.control.canaries import Canaries, Told, bearer
+from holdfast.control.fetch import FetchError, fetch
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.types import MILLISECOND, seconds
-from holdfast.engines import Dialect, dialect
+from holdfast.engines import dialect
 
+_SILENT: Final = ("timeout", "refused", "fail")
 LATE: Final = 50 * MILLISECOND  # of this loop: as long as a whole answer on a LAN
 
 
@@ -54,62 +54,36 @@ class Prober:
     """Probes replicas, at most one probe of each at a time."""
 
     def __init__(
-        self,
-        watch: LoopWatch,
-        witness: Callable[[str, int], Witness],
-        environment: Mapping[str, str],
+        self, watch: LoopWatch, witness: Callable[[str, int], Witness], canaries: Canaries
     ) -> None:
         self._watch = watch
         self._witness = witness
-        self._environment = environment
+        self._canaries = canaries
 
     async def probe(self, deployed: Deployed, action: RunCanary) -> CanaryResult:
         """Ask once; always returns a verdict within the deadline."""
         began = time.monotonic_ns()
-        known = dialect(deployed.engine)
         try:
-            answer = await fetch(
-                deployed.url,
-                _health_path(known, deployed),
-                seconds(action.deadline),
-                bearer=bearer(deployed, self._environment),
-            )
-            verdict = _read(known, answer)
+            told = await self._canaries.ask(deployed, seconds(action.deadline))
         except FetchError as error:
-            verdict = error.what if error.what in {"refused", "timeout"} else "fail"
+            told = Told(error.what if error.what in {"refused", "timeout"} else "fail", str(error))
         now = time.monotonic_ns()
-        if verdict not in {"pass", "busy"} and self._watch.was_late(began, now):
-            verdict = "unknown"
-        seen = self._witness(deployed.replica.id, began) if verdict == "timeout" else Witness()
+        if self._watch.was_late(began, now):
+            silent = told.verdict in _SILENT
+            why = "this process was late itself"
+            told = Told("unknown", why) if silent else replace(told, latency=0)
+        replica_id = deployed.replica.id
+        seen = self._witness(replica_id, began) if told.verdict == "timeout" else Witness()
         return CanaryResult(
-            deployed.replica.id,
-            verdict,
-            now - began,
+            replica_id,
+            told.verdict,
+            now - began if told.verdict == "timeout" else told.latency,
             running=seen.running,
             progress=seen.progress,
             incarnation=action.incarnation,
+            detail=told.detail,
+            tokens=told.tokens,
         )
-
-
-def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
-    """The engine's own token, where one is configured."""
-    return environment.get(deployed.api_key_env) if deployed.api_key_env else None
-
-
-def _health_path(known: Dialect, deployed: Deployed) -> str:
-    if known.model_health_path is None:
-        return known.health_path
-    return known.model_health_path.replace("{model}", deployed.served_as)
-
-
-def _read(known: Dialect, answer: Answer) -> str:
-    """Backpressure is no illness, and an engine that still loads has not failed yet."""
-    if answer.status == 200:
-        return "pass"
-    busy = answer.status == 429 or (answer.status == 503 and "retry-after" in answer.headers)
-    if busy or known.says_busy(answer.status, answer.body):
-        return "busy"
-    return "fail"
 
 
 async def poll_load(
@@ -132,4 +106,4 @@ async def poll_load(
     return load.running, load.waiting, load.kv_used
 
 
-__all__ = ["LATE", "LoopWatch", "Prober", "Witness", "bearer", "poll_load"]
+__all__ = ["LATE", "LoopWatch", "Prober", "Witness", "poll_load"]

@@ -1,8 +1,8 @@
 """Everything control does, put together: one object that the hub, the loop and operators talk to.
 
-    file ─► source ─► loop (fleet) ─► hub ─► gateways
-                        ▲  probes, loads     │
-                        └──── seen, stats ◄──┘
+    file ─► source ─► deployments ─► loop (fleet) ─► hub ─► gateways
+                        launcher       ▲  canaries, loads      │
+                                       └───── seen, stats ◄────┘
 
 What it knows is on disk after every change, so that a gateway can start, and another control can go
 on, when this one is dead.
@@ -17,17 +17,35 @@ from typing import Any, Final
 
 import structlog
 
-from holdfast.config.fleet_file import FleetFile
+from holdfast.config.fleet_file import EndpointSection, FleetFile
+from holdfast.control.admin import UnknownModelError, UnknownReplicaError
+from holdfast.control.canaries import Canaries
+from holdfast.control.demand import Demands
+from holdfast.control.deployments import HELD, Deployments
+from holdfast.control.gpus import GpuWatch
 from holdfast.control.hub import Gateway, Hub
 from holdfast.control.leasing import Leasing
 from holdfast.control.loads import Loads
 from holdfast.control.loop import TICK, Earlier, FleetLoop, Happened
-from holdfast.control.metrics import Totals, fleet_gauges, render
+from holdfast.control.metrics import Totals, fleet_gauges, gateway_gauges, render
 from holdfast.control.probes import LoopWatch
 from holdfast.control.source import ConfigSource
 from holdfast.control.state import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.core.answers import AnswerBook
+from holdfast.core.autoscale import Demand
+from holdfast.core.health import ReplicaHealth
 from holdfast.core.lease import LeaseConfig
-from holdfast.core.messages import FleetView, LoadReported
+from holdfast.core.messages import (
+    DrainAsked,
+    FleetEvent,
+    FleetView,
+    Headroom,
+    LoadReported,
+    Notice,
+    RestartAsked,
+    UndrainAsked,
+)
+from holdfast.core.types import SECOND
 from holdfast.frames import (
     ConfigFrame,
     MoveFrame,
@@ -42,8 +60,12 @@ from holdfast.frames import (
     loads_to_frame,
     view_to_frame,
 )
+from holdfast.ports import Launcher
+from holdfast.storage.sqlite import Store
 
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
+DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
+SILENT: Final = 5 * SECOND  # a gateway tells once a second; what it told before is then not known
 EXPLAIN_S: Final = 1.0  # gateways answer from memory; who is silent for so long is frozen
 
 _log = structlog.get_logger("holdfast.control")
@@ -53,40 +75,72 @@ class Control:
     """The control process."""
 
     def __init__(
-        self, path: Path, run_dir: Path, environment: Mapping[str, str], control_id: str
+        self,
+        path: Path,
+        run_dir: Path,
+        environment: Mapping[str, str],
+        control_id: str,
+        store: Store,
+        launcher: Launcher,
     ) -> None:
         now = time.monotonic_ns()
         self._run_dir = run_dir
         self._id = control_id
+        self._store = store
         config, earlier = _left_behind(run_dir / STATE_FILE)
-        self._source = ConfigSource(path, (config.epoch, config.config) if config else None)
+        self._source = ConfigSource(path, (config.epoch, _unplaced(config)) if config else None)
+        self._epoch = config.epoch if config else 1  # of what gateways are told
+        self._effective = self._source.file
+        self._json = config.config if config else self._source.json
         term = earlier.view.epoch + 1 if earlier else 1
-        self.loop = FleetLoop(self, LoopWatch(TICK, now), environment, term, earlier)
+        self._book = _kept_answers(store)
+        self._deployments = Deployments(launcher, store, self)
+        canaries = Canaries(environment, self._book, self._keep_answers, self._version)
+        self.loop = FleetLoop(
+            self, LoopWatch(TICK, now), canaries, self._deployments, term, earlier
+        )
         self._hub = Hub(self)
         self._totals = Totals()
         places = [f"gateway-{index}" for index in range(self._source.file.gateway.workers)]
         self._leases = LeaseConfig()
         self._leasing = Leasing(self._leases, places, now)
         self._loads = Loads(lambda: self.loop.deployed, self._tell_loads, environment, Random())
+        self._demands = Demands()
         self._view: ViewFrame | None = None
-        self._saved: tuple[int, int] = (0, 0)
         self._reloading = asyncio.Lock()
+        self._gpus = GpuWatch()
 
     @property
     def file(self) -> FleetFile:
         """The config that runs."""
         return self._source.file
 
+    def _version(self, replica_id: str) -> str:
+        unit = self._deployments.units.get(replica_id)
+        return unit.version if unit is not None else ""
+
+    def _keep_answers(self) -> None:
+        self._store.put_answers(self._book.export())
+
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until it is told to stop."""
         async with self._hub.listening(self._run_dir / SOCKET_FILE):
+            await self._deployments.adopt()
+            self._deployments.follow(self._source.file)
             self._adopt()
             self.loop.start()
             jobs = [
                 asyncio.create_task(job)
-                for job in (stop.wait(), self._loads.run(), self._watch_file(), self._lend())
+                for job in (
+                    stop.wait(),
+                    self._loads.run(),
+                    self._watch_file(),
+                    self._lend(),
+                    self._deploy(),
+                    self._gpus.run(),
+                )
             ]
             try:
                 done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
@@ -97,6 +151,8 @@ class Control:
                     job.cancel()
                 await asyncio.gather(*jobs, return_exceptions=True)
                 await self.loop.stop()
+                # Told to stop, the fleet is over; after a mistake of ours the next control adopts.
+                await self._deployments.launches.close(leave_running=not stop.is_set())
 
     async def _watch_file(self) -> None:
         while True:
@@ -120,17 +176,31 @@ class Control:
             for problem in source.problems:
                 _log.error("config refused", problem=problem)
         elif source.epoch != before:
-            _log.info("config accepted", epoch=source.epoch)
-            self._hub.broadcast(ConfigFrame(source.epoch, source.json))
+            self._deployments.follow(source.file)
             self._adopt()
+            _log.info("config accepted", epoch=self._epoch)
         else:
-            _log.info("config unchanged", epoch=source.epoch)
+            _log.info("config unchanged", epoch=self._epoch)
 
     def _adopt(self) -> None:
-        file = self._source.file
+        """What the file says, with launched replicas where they are, is what everybody follows."""
+        file = self._effective = self._source.file.with_endpoints(self._deployments.endpoints())
+        text = file.to_json()
+        if text != self._json:
+            self._json = text
+            self._epoch += 1
+            self._hub.broadcast(ConfigFrame(self._epoch, text))
         self._leasing.declare(file.flow_config().quotas, time.monotonic_ns())
-        self.loop.adopt(file.replicas(), file.fleet_config())
+        self.loop.adopt(file.replicas(), file.fleet_config(), self._deployments.idle())
+        self.loop.tell(*self._deployments.leavers())
         self._save()
+
+    async def _deploy(self) -> None:
+        while True:
+            await asyncio.sleep(DEPLOY_S)
+            now = time.monotonic_ns()
+            self._deployments.tick(now)
+            self._deployments.look_for_silence(self.loop.inflight(), now)
 
     async def _lend(self) -> None:
         while True:
@@ -142,6 +212,10 @@ class Control:
 
     def _tell_loads(self, loads: list[LoadReported]) -> None:
         self._hub.broadcast(loads_to_frame(loads))
+        self._demands.loads(loads)
+        self.loop.tell(
+            *(Headroom(load.replica_id, load.kv_used) for load in loads if load.kv_used is not None)
+        )
 
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 
@@ -159,10 +233,17 @@ class Control:
         """Cut what runs on a replica."""
         self._hub.broadcast(MoveFrame(model, replica_id))
 
+    def note(self, notice: Notice) -> None:
+        """A fact for people: into the log, and into the history."""
+        where = notice.failure_class.value if notice.failure_class is not None else None
+        self._store.add_event(
+            time.time(), notice.model, notice.replica_id, notice.what, notice.reason, where
+        )
+        _log.info(notice.what, model=notice.model, replica=notice.replica_id, reason=notice.reason)
+
     def _save(self) -> None:
-        source = self._source
         try:
-            config = ConfigFrame(source.epoch, source.json)
+            config = ConfigFrame(self._epoch, self._json)
             write_state(self._run_dir / STATE_FILE, config, self._view)
         except (
             OSError
@@ -173,11 +254,10 @@ class Control:
 
     def greeting(self, gateway: Gateway) -> list[ToGateway]:
         """All that a gateway needs to serve."""
-        source = self._source
         self._leasing.came(gateway.id)
         frames: list[ToGateway] = [
-            Welcome(source.epoch, self._id),
-            ConfigFrame(source.epoch, source.json),
+            Welcome(self._epoch, self._id),
+            ConfigFrame(self._epoch, self._json),
         ]
         if self._view is not None:
             frames.append(self._view)
@@ -220,36 +300,117 @@ class Control:
         ready = self.loop.ready(model)
         return ready, "ready" if ready else "no replica is ready"
 
-    def events(self) -> list[Happened]:
-        """Recent notices."""
-        return list(self.loop.events)
+    def events(self, limit: int = 1_000, replica: str | None = None) -> list[Happened]:
+        """What happened, the newest last."""
+        found = self._store.events(limit, replica)
+        return [Happened(e.at, e.model, e.replica, e.what, e.reason, e.kind) for e in found]
 
     def status(self) -> dict[str, Any]:
         """The whole of it."""
-        source = self._source
+        units = self._deployments.units
+        rows = self.loop.replicas()
+        for row in rows:
+            unit = units.get(row["id"])
+            row["launched"] = unit is not None
+            row["pid"] = unit.pid if unit is not None else None
+            row["phase"] = unit.phase if unit is not None else ""
         return {
             "control": self._id,
-            "epoch": source.epoch,
-            "config_problems": source.problems,
+            "epoch": self._epoch,
+            "config_problems": self._source.problems,
             "gateways": [gateway.snapshot() for gateway in self._hub.gateways.values()],
-            "replicas": self.loop.replicas(),
+            "replicas": rows,
+            "models": self._deployments.snapshot(),
             "panic": self.loop.panic(),
+            "store": self._store.snapshot(),
         }
+
+    # --- what operators order --------------------------------------------------------------------
+
+    async def drain(self, replica_id: str) -> tuple[bool, str]:
+        """Take it out of service when its requests are done; it stays out."""
+        self._known(replica_id)
+        self._deployments.hold(replica_id, held=True)
+        self.loop.tell(DrainAsked(replica_id, HELD))
+        return True, f"{replica_id} drains"
+
+    async def undrain(self, replica_id: str) -> tuple[bool, str]:
+        """Take it back."""
+        self._known(replica_id)
+        if self._deployments.leaves(replica_id):
+            return False, "it is being removed: another has taken its place, or none is wished for"
+        self._deployments.hold(replica_id, held=False)
+        self.loop.tell(UndrainAsked(replica_id, "an operator wants it back"))
+        return True, f"{replica_id} comes back"
+
+    async def restart(self, replica_id: str) -> tuple[bool, str]:
+        """Drain it and start it anew."""
+        self._known(replica_id)
+        if replica_id not in self._deployments.units:
+            return False, "it was not started here, so it cannot be restarted here"
+        if self._deployments.leaves(replica_id):
+            return False, "it is being removed: it ends soon"
+        self._deployments.hold(replica_id, held=False)
+        self.loop.tell(RestartAsked(replica_id, "an operator wants it restarted"))
+        return True, f"{replica_id} drains and then starts anew"
+
+    async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
+        """Wish for another number of replicas."""
+        if model not in {one.name for one in self.file.models}:
+            raise UnknownModelError(model)
+        return self._deployments.scale(model, replicas)
+
+    def _known(self, replica_id: str) -> None:
+        if replica_id not in self.loop.deployed:
+            raise UnknownReplicaError(replica_id)
+
+    def log_path(self, replica_id: str) -> Path | None:
+        """Where a launched replica's output is kept."""
+        self._known(replica_id)
+        return self._deployments.log_path(replica_id)
+
+    def gpus(self) -> dict[str, Any]:
+        """What this host's GPUs say."""
+        return self._gpus.report()
+
+    # --- what deployments ask for (Host) ---------------------------------------------------------
+
+    def tell(self, *events: FleetEvent) -> None:
+        """Something happened to a launched replica."""
+        self.loop.tell(*events)
+
+    def placed(self) -> None:
+        """Who there is, or where somebody listens, has changed."""
+        self._adopt()
+
+    def health(self, replica_id: str) -> ReplicaHealth | None:
+        """How the fleet judges a replica."""
+        return self.loop.health(replica_id)
+
+    def demand(self, model: str, now: int) -> Demand:
+        """What a model is asked for at present."""
+        gateways = self._hub.gateways.values()
+        fresh = [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
+        return self._demands.of(model, fresh, self.loop.replicas(), now)
+
+    # --- figures ---------------------------------------------------------------------------------
 
     def metrics(self) -> str:
         """Everything that is counted, as Prometheus text."""
         gateways = list(self._hub.gateways.values())
         counters = self._totals.with_those_of(gateway.counters for gateway in gateways)
         counters["config_refused_total"] = self._source.refused
-        gauges: dict[str, float] = {"metrics_series_left_out": self._totals.left_out}
+        gauges = gateway_gauges(gateway.gauges for gateway in gateways)
+        gauges["metrics_series_left_out"] = self._totals.left_out
         for gateway in gateways:
-            for series, value in gateway.gauges.items():
-                gauges[series] = gauges.get(series, 0) + value
             gauges[f'gateway_ready{{gateway="{gateway.name}"}}'] = gateway.ready
             gauges[f'gateway_epoch{{gateway="{gateway.name}"}}'] = gateway.epoch
-        gauges["config_epoch"] = self._source.epoch
+        gauges["config_epoch"] = self._epoch
         gauges["gateways"] = len(gateways)
         gauges |= fleet_gauges(self.loop.replicas())
+        gauges |= self._deployments.gauges()
+        gauges |= self._demands.gauges()
+        gauges |= self._gpus.gauges()
         return render(counters, gauges)
 
     async def explain(self, request_id: str) -> bytes | None:
@@ -274,4 +435,22 @@ def _left_behind(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
         return None, None
 
 
-__all__ = ["EXPLAIN_S", "FILE_LOOK_S", "Control"]
+def _unplaced(config: ConfigFrame) -> bytes:
+    """The file as it was read, without the places of launched replicas."""
+    file = FleetFile.from_json(config.config)
+    launched: dict[str, list[EndpointSection]] = {
+        model.name: [] for model in file.models if model.launch is not None
+    }
+    return file.with_endpoints(launched).to_json()
+
+
+def _kept_answers(store: Store) -> AnswerBook:
+    kept = store.answers()
+    try:
+        return AnswerBook.restore(kept) if kept else AnswerBook()
+    except ValueError as error:
+        _log.error("kept answers not understood; they are learned anew", reason=str(error))
+        return AnswerBook()
+
+
+__all__ = ["DEPLOY_S", "EXPLAIN_S", "FILE_LOOK_S", "Control"]

@@ -16,6 +16,9 @@ from typing import Final
 from holdfast.config import ConfigFileError, load
 from holdfast.config.document import Document
 from holdfast.config.fleet_file import FleetFile
+from holdfast.control.checks import load_check
+from holdfast.control.units import new_unit
+from holdfast.core.types import ConfigError
 
 _Signature = tuple[int, int, int] | None
 
@@ -34,6 +37,7 @@ class ConfigSource:
         self.refused = 0
         if last is None:
             self.file, self.epoch = load(path, FleetFile), 1
+            refuse_impossible(path, self.file)
             self.json = self.file.to_json()
             return
         self.epoch, self.json = last
@@ -85,8 +89,26 @@ def _signature(path: Path) -> _Signature:
 
 def _read(path: Path, running: FleetFile) -> FleetFile:
     file = load(path, FleetFile)
+    refuse_impossible(path, file)
     refuse_restarts(path, running, file)
     return file
+
+
+def refuse_impossible(path: Path, file: FleetFile) -> None:
+    """Raise ``ConfigFileError`` for what only the engines' dialects, or an import, can refute."""
+    document = Document(str(path), path.read_text("utf-8-sig"))
+    for index, model in enumerate(file.models):
+        try:
+            if model.canary.check is not None:
+                load_check(model.canary.check)
+            if model.launch is not None:
+                dry = new_unit(model, 1, model.launch.zones[0], model.launch.weights, "", set())
+                dry.order()
+        except ConfigError as error:
+            place: tuple[str | int, ...] = ("models", index, *error.field.split("."))
+            document.refuse(place, error.problem, error.fix)
+    if document.problems:
+        raise ConfigFileError(document.problems)
 
 
 def refuse_restarts(path: Path, running: FleetFile, file: FleetFile) -> None:
@@ -105,4 +127,4 @@ def _at(file: FleetFile, name: str) -> object:
     return getattr(getattr(file, section), field)
 
 
-__all__ = ["ConfigSource", "refuse_restarts"]
+__all__ = ["ConfigSource", "refuse_impossible", "refuse_restarts"]

@@ -261,7 +261,7 @@ class Fleet:
         member.canary_out = False
         member.wake_at = now
         if event.verdict not in _SILENCE:
-            member.heard_at = now
+            member.hear(now)
             member.budget.spent(event.tokens, now)
         signal, why = _read_canary(event)
         if signal is Signal.CANARY_PASS and event.latency:
@@ -313,7 +313,7 @@ class Fleet:
             member.served_at = now
         member.move_told = False
         if tally.successes:
-            member.heard_at = now
+            member.hear(now)
             member.only_busy_since = None
             if member.health.state is not State.READY:
                 self._signal(member, Signal.PASSIVE_OK, now, actions)

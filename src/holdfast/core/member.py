@@ -1,10 +1,15 @@
 """One replica of a fleet as control remembers it."""
 
+from collections import deque
+from typing import Final
+
 from holdfast.core.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import Drain
 from holdfast.core.health import ReplicaHealth
-from holdfast.core.types import Replica
+from holdfast.core.types import SECOND, Replica
+
+_HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
 
 
 class Member:
@@ -23,7 +28,7 @@ class Member:
         "exits",
         "full_readings",
         "health",
-        "heard_at",
+        "heard",
         "inflight_at",
         "leaving",
         "move_told",
@@ -53,13 +58,22 @@ class Member:
         self.only_busy_since: int | None = None
         self.canary_out = False
         self.canary_at = 0
-        self.heard_at = 0  # it last answered a canary or a user, right or wrong
+        self.heard: deque[int] = deque(maxlen=_HEARD_MAX)  # it answered a canary or a user
         self.wake_at = 0  # no earlier tick has anything to do here
         self.baseline = LatencyBaseline(self.canary)
         self.slow = False  # its latest canary was right, and late
         self.served_at = 0  # users last got tokens from it, as far as gateways said
         self.full_readings = 0  # in a row, of a KV cache without room
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
+
+    def hear(self, now: int) -> None:
+        """It answered somebody, right or wrong."""
+        if not self.heard or now - self.heard[-1] >= SECOND:
+            self.heard.append(now)
+
+    def heard_by(self, now: int) -> int:
+        """When it was last heard of at that time; 0 = not lately."""
+        return max((at for at in self.heard if at <= now), default=0)
 
     @property
     def inflight(self) -> int:

@@ -10,7 +10,7 @@ from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.lifecycle import JUDGED, Signal
 from holdfast.core.member import Member
 from holdfast.core.messages import CanaryResult, FleetAction, Notice
-from holdfast.core.types import Decision, nanos
+from holdfast.core.types import SECOND, Decision, nanos
 
 
 class Testimony:
@@ -77,8 +77,12 @@ class Testimony:
         return ejection.may_condemn(results, member.replica.id, now, period, members=members)
 
     def silence(self, member: Member, waited: int, now: int) -> Decision:
-        """Whether the silence is its own."""
-        heard_at = [peer.heard_at for peer in self._peers(member)]
+        """Whether the silence is its own.
+
+        Gateways tell once a second, so what was heard within the last one proves nothing: where
+        everybody stood still and goes on, the first who is heard of would condemn the others.
+        """
+        heard_at = [peer.heard_by(now - SECOND) for peer in self._peers(member)]
         return ejection.may_blame_silence(heard_at, now - waited, now)
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:

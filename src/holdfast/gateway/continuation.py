@@ -16,7 +16,7 @@ out as the bytes that came in. Rejected: replaying token ids, which only the rep
 can give, and which no OpenAI-compatible API takes for a chat.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -178,6 +178,23 @@ def _raw(value: Any) -> Raw:
 def text_of(payloads: Iterable[bytes], api: StreamApi) -> str:
     """The text of choice 0 in payloads that were kept, the second stream's as the seam made it."""
     return "".join([read_chunk(payload, api).text for payload in payloads if payload != DONE])
+
+
+def said_again(payloads: Sequence[bytes], api: StreamApi) -> int:
+    """Tokens at the end of what was said that are not sent back, and so are said once more.
+
+    They are the blanks behind the last word of a chat, one token for each event that holds nothing
+    else. Without them in the sum, an answer of limited length would end that many tokens early.
+    """
+    if api is StreamApi.COMPLETIONS:
+        return 0
+    blanks = 0
+    for payload in reversed(payloads):
+        text = "" if payload == DONE else read_chunk(payload, api).text
+        if text.strip():
+            break
+        blanks += bool(text)
+    return blanks
 
 
 class _Timings(msgspec.Struct, gc=False):
@@ -428,5 +445,6 @@ __all__ = [
     "can_continue",
     "continued_body",
     "running_tokens",
+    "said_again",
     "text_of",
 ]

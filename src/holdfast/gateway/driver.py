@@ -44,6 +44,7 @@ from holdfast.gateway.errors import ApiError
 from holdfast.gateway.inquiry import Inquiry
 from holdfast.gateway.prompts import TokenRatio
 from holdfast.gateway.settings import Settings
+from holdfast.gateway.signals import Signals
 from holdfast.gateway.standing import Standing
 from holdfast.gateway.stories import Stories
 from holdfast.gateway.targets import Target
@@ -94,6 +95,7 @@ class Driver:
         self.counters = Counters()
         self.stories = Stories()
         self.standing = Standing()
+        self.signals = Signals()
         self.streaming: dict[Attempt, None] = {}  # answers under way, whose silence is watched
         self.waiting: dict[Inquiry, int] = {}  # streams without an answer yet, the eldest first
         self._loop = loop
@@ -179,8 +181,6 @@ class Driver:
                 headers=headers,
             )
             path = settings.virtual.resolve(model, facts)
-        if (model if path is None else path.model) not in self.flow.lanes:
-            raise errors.not_ready()
         return path
 
     def open(self, inquiry: Inquiry, now: int) -> None:
@@ -290,6 +290,14 @@ class Driver:
         """Requests by tenant since the last call, for the shares of their quotas."""
         demand, self._demand = self._demand, {}
         return demand
+
+    def look_at_demand(self, now: int, *, due: bool) -> bool:
+        """Read the signals of all models if it is time, or if somebody begins to wait."""
+        flows = (self.flow, *self._retiring)
+        if due or self.signals.begun(flows):
+            self.signals.read(flows, now)
+            return True
+        return False
 
     def trials(self, now: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Half-open trials that are due here, and those that run here."""

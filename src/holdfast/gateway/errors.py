@@ -73,7 +73,6 @@ _RETRY_STATUSES: Final = frozenset({429, 503})
 _UNDECIDED_STATUS: Final = 408  # the one 4xx besides 429 that may go better next time
 _WAIT_MAX_S: Final = 86_400.0  # a day; also keeps infinity out of a header
 _NO_RETRY: Final = b"x-should-retry: false\r\n"
-_NOT_READY_S: Final = 5.0  # about the time a replica takes to come back
 
 _ENGINE_TEXT_MAX: Final = 2_000  # characters of an engine's refusal: some print the whole request
 
@@ -190,12 +189,6 @@ def unknown_model() -> ApiError:
     return ApiError(404, INVALID, "model_not_found", message, "model")
 
 
-def not_ready() -> ApiError:
-    """The model is declared and nothing serves it yet."""
-    message = FINISHES["no_ready_replica"] or ""
-    return ApiError(503, _TYPES[503], "no_ready_replica", message, retry_after_s=_NOT_READY_S)
-
-
 def from_code(status: int, code: str, reason: str, retry_after_s: float = 0.0) -> ApiError:
     """An error for a code of the flow."""
     message = FINISHES.get(code, _UNKNOWN_CODE)
@@ -247,7 +240,6 @@ __all__ = [
     "from_code",
     "from_finish",
     "invalid",
-    "not_ready",
     "rate_limit_headers",
     "unknown_model",
 ]

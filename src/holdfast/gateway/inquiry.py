@@ -21,6 +21,7 @@ from holdfast.gateway.continuation import (
     CannotContinueError,
     Seam,
     continued_body,
+    said_again,
     text_of,
 )
 from holdfast.gateway.contracts import Exchange
@@ -54,6 +55,7 @@ class Inquiry:
         "_memory",
         "_memory_left",
         "_path",
+        "_said_again",
         "_said_tokens",
         "answer_bytes_max",
         "ask",
@@ -97,6 +99,7 @@ class Inquiry:
         self._memory: list[bytes] = []  # payloads the client has seen, for a continuation
         self._memory_left = driver.settings.stream.memory_bytes_max
         self._said_tokens = 0  # of attempts that ended after they had shown content
+        self._said_again = 0  # of those, as the attempt that goes on counts them once more
         self._continued = 0
         self._held: list[bytes] | None = None  # payloads kept until the answer was checked
         self._empties = 0
@@ -218,17 +221,19 @@ class Inquiry:
         ask, memory = self.ask, self._memory
         api = _STREAM_APIS[self.route.api]
         said = text_of(memory, api)
+        self._said_again = said_again(memory, api)
+        said_tokens = max(0, self._said_tokens - self._said_again)
         dialect = target.dialect
         body = continued_body(
             self._body(target),
             api,
             dialect.chat_continuation,
             said,
-            self._said_tokens,
+            said_tokens,
             dialect.prompt_continuation,
         )
         self._continued += 1
-        seam = Seam(memory[0], said, self._said_tokens, ask.stop, self._continued)
+        seam = Seam(memory[0], said, said_tokens, ask.stop, self._continued)
         return StreamAttempt(self, action, target, api, seam), body
 
     def _body(self, target: Target) -> bytes:
@@ -261,7 +266,8 @@ class Inquiry:
 
     def broke_off(self, tokens: int) -> None:
         """An attempt ended early after the client had seen so much of it."""
-        self._said_tokens += tokens
+        self._said_tokens = max(0, self._said_tokens + tokens - self._said_again)
+        self._said_again = 0
 
     def cannot_continue(self) -> None:
         """The answer went beyond text: only this replica can go on with it."""
@@ -382,7 +388,7 @@ class Inquiry:
         self._path = Path(path.escalate, (), None, reason, "")
         self._held = None
         self._answer = None
-        self._memory, self._said_tokens = [], 0
+        self._memory, self._said_tokens, self._said_again = [], 0, 0
         self._memory_left = self.driver.settings.stream.memory_bytes_max
         self.finish_reason = None
         self.escalated = True

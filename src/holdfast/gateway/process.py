@@ -292,7 +292,8 @@ class GatewayProcess:
 
     def _tell_stats(self, driver: Driver, server: Server, now: int) -> None:
         counters: dict[str, int | float] = {}
-        if now >= self._counters_at:
+        due = now >= self._counters_at
+        if due:
             self._counters_at = now + _COUNTERS
             counters = driver.counters.read()
             for name, count in server.counters.items():
@@ -301,12 +302,14 @@ class GatewayProcess:
                 counters[f'hook_errors_total{{hook="{name}"}}'] = count
         wanted, trying = driver.trials(now)
         demand = driver.take_demand()
-        if not (counters or wanted or trying or demand):
+        moved = driver.look_at_demand(now, due=due)
+        if not (moved or wanted or trying or demand):
             return
         ready, reason = driver.standing.ready()
         gauges: dict[str, int | float] = {
             "requests_in_flight": driver.busy,
             "connections_open": server.open,
+            **driver.signals.gauges,
         }
         frame = StatsFrame(counters, gauges, ready, "" if ready else reason, demand, wanted, trying)
         self._link.send(frame)

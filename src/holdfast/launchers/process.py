@@ -303,7 +303,9 @@ class ProcessLauncher:
             self._tell(watcher.line, name, line)
         found = keeper.stat(running.engine)
         state = "" if found is None else found[0]
-        if state in {"T", "t"}:
+        # A process that was killed keeps its connections until its memory is freed, which takes
+        # seconds where that is much or the machine is busy. Nobody may wait for it meanwhile.
+        if state in {"T", "t", "Z", ""}:
             running.frozen_looks += 1
             if running.frozen_looks == 2:  # once may be a debugger that attaches
                 self._tell(watcher.stopped, name, True)

@@ -1,0 +1,44 @@
+"""Calls into code that may never return: a driver's, or a check of the user's.
+
+Threads of a pool are waited for when the process ends, and a pool whose threads all hang serves
+nobody else. So such a call has a thread of its own, which ends with the process. Whoever calls
+bounds how many there are at a time.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def detached(call: Callable[..., T], *arguments: Any) -> T:
+    """What the call returns or raises; who gives up waiting leaves it to itself."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: Any, error: Exception | None) -> None:
+        if answer.done():  # nobody waits for it any more
+            return
+        if error is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(error)
+
+    def work() -> None:
+        value, failure = None, None
+        try:
+            value = call(*arguments)
+        except Exception as error:  # noqa: BLE001 it is raised where somebody waits for it
+            failure = error
+        except BaseException as error:  # noqa: BLE001 an exit of foreign code must not be ours
+            failure = RuntimeError(f"it raised {type(error).__name__}")
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=work, name="detached", daemon=True).start()
+    return await answer
+
+
+__all__ = ["detached"]

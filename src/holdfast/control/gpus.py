@@ -1,0 +1,84 @@
+"""The GPUs of this host, looked at beside the loop: a driver that hangs must not hang control.
+
+Nor its end, so a look is detached. While one hangs there is no second one, and the report says that
+the driver is silent instead of repeating what was true before.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from holdfast.control.detached import detached
+from holdfast.sources.nvml import GpuReport, XidWatch, read_gpus
+
+PERIOD_S: Final = 10.0
+ABSENT_S: Final = 300.0  # hardware seldom appears while one waits
+PATIENCE_S: Final = 15.0  # with one look; a driver that wakes its GPUs takes seconds
+
+
+class GpuWatch:
+    """The last report."""
+
+    def __init__(
+        self,
+        library: Any = None,
+        *,
+        period_s: float = PERIOD_S,
+        absent_s: float = ABSENT_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._library = library  # what stands in for the driver's; None = the real one
+        self._period_s = period_s
+        self._absent_s = absent_s
+        self._patience_s = patience_s
+        self._report: GpuReport | None = None
+        self._xids = XidWatch(library)
+
+    async def run(self) -> None:
+        """For ever."""
+        look: asyncio.Task[GpuReport] | None = None
+        try:
+            while True:
+                look = asyncio.create_task(detached(self._look))
+                done, _ = await asyncio.wait({look}, timeout=self._patience_s)
+                if not done:
+                    why = f"the driver has not answered for {self._patience_s:g} s"
+                    self._report = GpuReport(available=False, reason=why)
+                self._report = await look
+                await asyncio.sleep(self._period_s if self._report.available else self._absent_s)
+        finally:
+            if look is not None and look.done():  # else closing would hang as the look does
+                self._xids.close()
+            elif look is not None:
+                look.cancel()
+
+    def _look(self) -> GpuReport:
+        if not self._xids.listening:
+            self._xids.start()
+        self._xids.poll()
+        return read_gpus(self._library, self._xids)
+
+    def report(self) -> dict[str, Any]:
+        """As plain data; before the first look it says so."""
+        if self._report is None:
+            return {"available": False, "reason": "not looked yet", "gpus": []}
+        return self._report.as_dict()
+
+    def gauges(self) -> dict[str, float]:
+        """For metrics; what a GPU does not say is left out."""
+        found: dict[str, float] = {}
+        for gpu in self._report.gpus if self._report is not None else ():
+            label = f'{{gpu="{gpu.index}"}}'
+            for name, value in (
+                ("gpu_memory_used_bytes", gpu.memory_used),
+                ("gpu_memory_total_bytes", gpu.memory_total),
+                ("gpu_utilisation_ratio", gpu.utilisation),
+                ("gpu_temperature_celsius", gpu.temperature_c),
+                ("gpu_power_watts", gpu.power_w),
+                ("gpu_ecc_uncorrected_total", gpu.ecc_uncorrected),
+            ):
+                if value is not None:
+                    found[name + label] = float(value)
+        return found
+
+
+__all__ = ["ABSENT_S", "PATIENCE_S", "PERIOD_S", "GpuWatch"]

@@ -1,0 +1,339 @@
+"""The operators' port described for programs: OpenAPI 3.1, written out as plain data.
+
+Rejected: a framework that derives it from signatures. It would bring its own rules for parsing and
+its own errors to fifteen small paths; a test compares this with the routes that exist instead.
+"""
+
+from typing import Any, Final
+
+from holdfast import __version__
+
+_Data = dict[str, Any]
+
+
+def _text(description: str, example: str) -> _Data:
+    return {
+        "description": description,
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": example}},
+    }
+
+
+def _json(description: str, schema: str) -> _Data:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"description": description, "content": content}
+
+
+def _in_path(name: str, description: str) -> _Data:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": f"{description}; it may hold slashes.",
+        "schema": {"type": "string"},
+    }
+
+
+def _in_query(name: str, description: str, **schema: Any) -> _Data:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _whole(description: str, **more: Any) -> _Data:
+    return {"type": "integer", "description": description, **more}
+
+
+def _perhaps(kind: str, description: str) -> _Data:
+    return {"type": [kind, "null"], "description": description}
+
+
+_REPLICA: Final = _in_path("replica_id", "The id of a replica, as in /status")
+_MODEL: Final = _in_path("model", "The name of a model, as in the fleet file")
+_REFUSED: Final[_Data] = {
+    "401": {"$ref": "#/components/responses/NoToken"},
+    "421": {"$ref": "#/components/responses/OtherHost"},
+}
+_ORDER_REFUSED: Final[_Data] = _REFUSED | {
+    "403": {"$ref": "#/components/responses/OtherPage"},
+    "415": {"$ref": "#/components/responses/NotJson"},
+}
+
+
+def _get(name: str, summary: str, responses: _Data, *parameters: _Data) -> _Data:
+    refused = responses | _REFUSED
+    operation: _Data = {"operationId": name, "summary": summary, "responses": refused}
+    if parameters:
+        operation["parameters"] = list(parameters)
+    return {"get": operation}
+
+
+def _post(name: str, summary: str, responses: _Data, *parameters: _Data, **more: Any) -> _Data:
+    refused = responses | _ORDER_REFUSED
+    operation: _Data = {"operationId": name, "summary": summary, "responses": refused}
+    if parameters:
+        operation["parameters"] = list(parameters)
+    return {"post": operation | more}
+
+
+def _order(name: str, summary: str, cannot: str) -> _Data:
+    responses = {
+        "202": _json("Taken on; /status and /events tell how it goes on.", "Taken"),
+        "404": _json("No replica has this id.", "Error"),
+        "409": _json(cannot, "Error"),
+    }
+    return _post(name, summary, responses, _REPLICA)
+
+
+def _questions() -> _Data:
+    alive = _get("livez", "Does this process run?", {"200": _text("It does.", "alive")})
+    alive["get"] |= {"security": []}
+    return {
+        "/livez": alive,
+        "/readyz": _get(
+            "readyz",
+            "Are clients served?",
+            {
+                "200": _text("Some gateway accepts requests.", "ready"),
+                "503": _text("None does; the text says why.", "no gateway is connected"),
+            },
+        ),
+        "/readyz/{model}": _get(
+            "readyzModel",
+            "Does somebody serve this model?",
+            {
+                "200": _text("A replica of it is ready.", "ready"),
+                "503": _text("None is, or no model has this name.", "no replica is ready"),
+            },
+            _MODEL,
+        ),
+        "/metrics": _get(
+            "metrics",
+            "All that is counted, for Prometheus.",
+            {"200": _text("The exposition format 0.0.4.", "holdfast_config_epoch 1")},
+        ),
+        "/status": _get(
+            "status",
+            "How everything stands.",
+            {"200": _json("Gateways, replicas, the config that runs.", "Status")},
+        ),
+        "/gpus": _get(
+            "gpus",
+            "The GPUs of this machine, or why none can be seen.",
+            {"200": _json("As they were read last.", "Gpus")},
+        ),
+        "/openapi.json": _get(
+            "openapi",
+            "This description.",
+            {
+                "200": {
+                    "description": "OpenAPI 3.1.",
+                    "content": {"application/json": {"schema": {"type": "object"}}},
+                }
+            },
+        ),
+        "/explain/{request_id}": _get(
+            "explain",
+            "What happened to one request, and why.",
+            {
+                "200": {
+                    "description": "Its story.",
+                    "content": {"application/json": {"schema": {"type": "object"}}},
+                },
+                "404": _json("No gateway knows it; only recent ones are kept.", "Error"),
+            },
+            _in_path("request_id", "The id that the answer carried"),
+        ),
+    }
+
+
+def _histories() -> _Data:
+    return {
+        "/events": _get(
+            "events",
+            "What happened to replicas, from the store that outlives restarts.",
+            {
+                "200": _json("The newest, the oldest of them first.", "Events"),
+                "400": _json("The limit is no such number.", "Error"),
+            },
+            _in_query(
+                "limit", "How many at most.", type="integer", minimum=0, maximum=5000, default=1000
+            ),
+            _in_query("replica", "Those of this replica only.", type="string"),
+        ),
+        "/replicas/{replica_id}/logs": _get(
+            "logs",
+            "The end of a replica's output.",
+            {
+                "200": _text("At most 1 MiB. With follow, the answer has no end.", "model loaded"),
+                "400": _json("A parameter is no such number.", "Error"),
+                "404": _json("No such replica, or Holdfast did not start it.", "Error"),
+                "500": _json("The file cannot be read.", "Error"),
+                "503": _json("Too many clients follow logs already.", "Error"),
+            },
+            _REPLICA,
+            _in_query(
+                "lines", "How many at most.", type="integer", minimum=0, maximum=10000, default=200
+            ),
+            _in_query(
+                "follow",
+                "1: then also what is added, until the client goes away.",
+                type="integer",
+                enum=[0, 1],
+                default=0,
+            ),
+        ),
+    }
+
+
+def _orders() -> _Data:
+    body = {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Scale"}}},
+    }
+    return {
+        "/reload": _post(
+            "reload",
+            "Read the fleet file again, now.",
+            {
+                "200": _json("It is what runs.", "Reloaded"),
+                "422": _json("It has mistakes; the one before runs on.", "Reloaded"),
+            },
+        ),
+        "/replicas/{replica_id}/drain": _order(
+            "drain",
+            "Send it nothing new and let it finish what it has.",
+            "It cannot be drained as things stand; the error says why.",
+        ),
+        "/replicas/{replica_id}/undrain": _order(
+            "undrain", "Take a drained replica back.", "It was not drained by an operator."
+        ),
+        "/replicas/{replica_id}/restart": _order(
+            "restart",
+            "Drain it and start it anew.",
+            "Holdfast did not start it, or it is being restarted already.",
+        ),
+        "/models/{model}/scale": _post(
+            "scale",
+            "Want so many replicas of a model from now on.",
+            {
+                "202": _json("Taken on; /status tells how it goes on.", "Taken"),
+                "400": _json("The body is not what it should be.", "Error"),
+                "404": _json("No model has this name.", "Error"),
+                "409": _json("Holdfast does not start this model's replicas.", "Error"),
+                "413": _json("The body is too large.", "Error"),
+            },
+            _MODEL,
+            requestBody=body,
+        ),
+    }
+
+
+def _object(required: list[str], **properties: _Data) -> _Data:
+    return {"type": "object", "required": required, "properties": properties}
+
+
+def _list(items: _Data) -> _Data:
+    return {"type": "array", "items": items}
+
+
+def _schemas() -> _Data:
+    string: _Data = {"type": "string"}
+    flag: _Data = {"type": "boolean"}
+    replica = _object(
+        ["id", "model", "revision", "state", "reason", "zone"],
+        id=string,
+        model=string,
+        revision=string,
+        state={"type": "string", "description": "Where in its life it is."},
+        reason={"type": "string", "description": "Why it is there."},
+        zone=string,
+        endpoint=string,
+        pid=_perhaps("integer", "Where Holdfast started it."),
+    )
+    return {
+        "Error": _object(["error"], error=string),
+        "Taken": _object(["accepted", "reason"], accepted=flag, reason=string),
+        "Scale": _object(
+            ["replicas"], replicas=_whole("How many are wanted.", minimum=0, maximum=256)
+        )
+        | {"additionalProperties": False},
+        "Reloaded": _object(
+            ["accepted", "epoch", "problems"],
+            accepted=flag,
+            epoch=_whole("The number of the config that runs."),
+            problems=_list(string),
+        ),
+        "Status": _object(
+            ["control", "epoch", "config_problems", "gateways", "replicas"],
+            control=string,
+            epoch=_whole("The number of the config that runs."),
+            config_problems=_list(string),
+            gateways=_list({"type": "object"}),
+            replicas=_list(replica),
+        ),
+        "Events": _object(["events"], events=_list({"$ref": "#/components/schemas/Event"})),
+        "Event": _object(
+            ["at", "model", "replica", "what", "reason"],
+            at={"type": "number", "description": "Seconds since 1970."},
+            model=string,
+            replica=string,
+            what=string,
+            reason=string,
+        ),
+        "Gpus": _object(
+            ["available", "reason"],
+            available=flag,
+            reason=string,
+            driver=_perhaps("string", "The driver's version."),
+            cuda=_perhaps("string", "The newest CUDA that the driver supports."),
+            gpus=_list({"$ref": "#/components/schemas/Gpu"}),
+        ),
+        "Gpu": _object(
+            ["index"],
+            index=_whole("Its number on this machine."),
+            uuid=_perhaps("string", "Its own name."),
+            name=_perhaps("string", "The product."),
+            memory_used=_perhaps("integer", "Bytes."),
+            memory_total=_perhaps("integer", "Bytes."),
+            utilisation=_perhaps("number", "0 to 1: the share of time with work."),
+            temperature_c=_perhaps("integer", "Degrees Celsius."),
+            power_w=_perhaps("number", "Watts."),
+            ecc_uncorrected=_perhaps("integer", "Since the driver was loaded."),
+            ecc_corrected=_perhaps("integer", "Since the driver was loaded."),
+            xid=_list({"type": "object"}),
+            problem=_perhaps("string", "What could not be asked."),
+        ),
+    }
+
+
+def openapi_document() -> dict[str, Any]:
+    """The whole description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Holdfast, the operators' port",
+            "version": __version__,
+            "description": "What a fleet does, and the orders that people may give it.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "http://127.0.0.1:8001"}],
+        "security": [{}, {"token": []}],
+        "paths": _questions() | _histories() | _orders(),
+        "components": {
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Where the fleet file has admin.token.",
+                }
+            },
+            "responses": {
+                "NoToken": _json("The admin token is missing or wrong.", "Error"),
+                "OtherHost": _json("The Host of the request is not this machine.", "Error"),
+                "OtherPage": _json("The order comes from a page of another host.", "Error"),
+                "NotJson": _json("The body of an order is JSON, and says so.", "Error"),
+            },
+            "schemas": _schemas(),
+        },
+    }
+
+
+__all__ = ["openapi_document"]
