@@ -10,6 +10,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -148,6 +149,8 @@ def _words(hint: Any, *, timed: bool, places: Mapping[type, str]) -> str:
         return "duration"
     if hint in _PLAIN:
         return _PLAIN[hint]
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return " or ".join(f"`{choice}`" for choice in hint)
     if hint in places:
         return f"[`{places[hint]}`](#{anchor(places[hint])})"
     origin, arguments = get_origin(hint), get_args(hint)

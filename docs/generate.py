@@ -34,6 +34,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.core import breaker, degrade, drain, life, lifecycle
 from holdfast.core.failure import MEANINGS, Kind
 from holdfast.core.faults import FaultKind
+from holdfast.core.liveness import RESPONSES
 from holdfast.core.routing import POLICIES
 from holdfast.core.types import State
 from holdfast.engines import capabilities_table
@@ -51,12 +52,14 @@ BLOCK: Final = re.compile(
 
 # Folders of the package, lowest first.
 PARTS: Final = (
-    *("core", "config", "engines", "gateway", "control", "sim"),
+    *("core", "config", "engines", "launchers", "sources", "storage"),
+    *("gateway", "control", "sim"),
     *("standin", "ui", "wire", "cli"),
 )
 
 # Commands whose output a page shows, by the name of their block.
 OUTPUTS: Final = {
+    "output partial-outage": "holdfast simulate examples/partial-outage.yaml",
     "output first": "holdfast simulate examples/first.yaml",
     "output seeds": "holdfast simulate examples/first.yaml --seeds 5",
     "output plan": "holdfast plan redundancy --need 20 --availability 0.995 --target 0.999",
@@ -204,13 +207,13 @@ def _folded(line: str) -> str:
     return f"{line[:at]} \\\n    {line[at + 1 :]}"
 
 
-def make_run() -> str:
-    """What ``make run`` prints: the command is read from the Makefile."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    found = re.search(r"^run:.*\n\t\$\(BIN\)/(holdfast .*)$", makefile, re.MULTILINE)
-    if found is None:
-        raise SystemExit("the Makefile's target run does not start holdfast")
-    return output(found[1], "make run")
+def symptoms_table() -> str:
+    """What each symptom calls for, and why."""
+    rows = [
+        (f"`{symptom.value}`", meaning.response.value, meaning.why, meaning.swapped)
+        for symptom, meaning in RESPONSES.items()
+    ]
+    return table(("symptom", "response", "because", "with the other probe"), rows)
 
 
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
@@ -237,7 +240,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "routing": routing_reference,
     "help": helps,
     "rejected": rejected,
-    "output make run": make_run,
+    "symptoms": symptoms_table,
     "refused": refused,
     "modules top": partial(modules_table, ""),
     **{f"modules {part}": partial(modules_table, part) for part in PARTS},

@@ -96,23 +96,49 @@ SAID_HERE: Final = {
     "TlsSection.key": "PEM, the private key of it",
     "AdminSection.listen": "as `gateway.listen`; beyond loopback only with a `token`",
     "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators send",
-    "fleet_file.ModelSection.name": "what clients put into `model`",
-    "fleet_file.ModelSection.engine": "the serving software: see [engines](engines.md)",
-    "fleet_file.ModelSection.endpoints": "its replicas: each a URL, or a mapping with `url`",
-    "fleet_file.ModelSection.revision": "of the weights and the template; an answer is never "
+    "models.ModelSection.name": "what clients put into `model`",
+    "models.ModelSection.engine": "the serving software: see [engines](engines.md)",
+    "models.ModelSection.endpoints": "replicas that run already: each a URL, or a mapping with "
+    "`url`; this or `launch`",
+    "models.ModelSection.launch": "how to start its replicas; this or `endpoints`",
+    "models.ModelSection.revision": "of the weights and the template; an answer is never "
     "continued on another one",
-    "fleet_file.ModelSection.served_as": "its name at the engines; left out: `name`",
-    "fleet_file.ModelSection.api_key_env": "the environment variable that holds the engines' own "
+    "models.ModelSection.served_as": "its name at the engines; left out: `name`",
+    "models.ModelSection.api_key_env": "the environment variable that holds the engines' own "
     "bearer token; the token itself is never written down",
-    "fleet_file.ModelSection.routing": "the policy that chooses a replica: see "
-    "[routing](routing.md)",
-    "fleet_file.ModelSection.routing_options": "its settings, by name",
-    "fleet_file.ModelSection.queue": "waiting for room",
-    "fleet_file.ModelSection.deadlines": "how long to wait",
-    "fleet_file.ModelSection.breaker": "when to stop sending",
-    "fleet_file.ModelSection.limit": "requests at once, learned where slots are not declared",
-    "fleet_file.ModelSection.failover": "which replicas are near, and which may stand in",
-    "fleet_file.ModelSection.slo_first_token": "the promise that a ladder of models watches",
+    "models.ModelSection.routing": "the policy that chooses a replica: see [routing](routing.md)",
+    "models.ModelSection.routing_options": "its settings, by name",
+    "models.ModelSection.queue": "waiting for room",
+    "models.ModelSection.deadlines": "how long to wait",
+    "models.ModelSection.breaker": "when to stop sending",
+    "models.ModelSection.limit": "requests at once, learned where slots are not declared",
+    "models.ModelSection.failover": "which replicas are near, and which may stand in",
+    "models.ModelSection.slo_first_token": "the promise that a ladder of models watches",
+    "models.ModelSection.precision": "of weights and cache, such as `fp8`; answers are compared "
+    "only within one",
+    "models.ModelSection.canary": "what replicas are asked, again and again, and what is a right "
+    "answer in good time",
+    "models.ModelSection.scaling": "how many replicas the demand needs; only with `launch`; left "
+    "out: as many as `launch.replicas` says",
+    "models.ModelSection.rollout": "how a new revision comes in; only with `launch`",
+    "LaunchSection.replicas": "to begin with, up to 256; called name-1, name-2, …",
+    "LaunchSection.zones": "over which they are dealt out; a new revision goes zone by zone",
+    "LaunchSection.region": "where all of them are",
+    "LaunchSection.weights": "a path, or a name that the engine knows; needed without `command`",
+    "LaunchSection.command": "the program and its arguments, instead of the engine's usual ones; "
+    "`{host}`, `{port}`, `{weights}`, `{served_as}` and `{revision}` are filled in; needed for "
+    "`openai`",
+    "LaunchSection.arguments": "added at the end; places are filled in as in `command`",
+    "LaunchSection.environment": "variables in addition to those that holdfast was started with; "
+    "no secrets",
+    "LaunchSection.tensor_parallel": "devices that each layer is split over",
+    "LaunchSection.pipeline_parallel": "groups of devices that the layers are dealt out to",
+    "LaunchSection.context": "tokens of one request, prompt and answer; 0: the engine's own",
+    "LaunchSection.quantisation": "by the engine's name for it",
+    "LaunchSection.memory_fraction": "of each device's memory; left out: the engine's own",
+    "LaunchSection.slots": "requests that a replica runs at once; 0: the engine's own",
+    "LaunchSection.threads": "of the processor, for each replica; 0: the engine's own",
+    "LaunchSection.embedded": "true: the llama.cpp that comes with holdfast; only for `llamacpp`",
     "EndpointSection.url": "`http://host:port` or `https://host:port`, with a path if there is "
     "one, without `/v1`",
     "EndpointSection.id": "its name in headers, metrics and logs; left out: the model's name and "

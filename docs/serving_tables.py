@@ -9,29 +9,36 @@ without a meaning, or a meaning without a name, ends the generation: neither can
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
 from config_keys import first_paragraph, meaning_of, table
-from starlette.routing import Route as AdminRoute
 
 import holdfast.gateway
-from holdfast.config.fleet_file import AdminSection
 from holdfast.control import source
-from holdfast.control.admin import build_admin
+from holdfast.control.demand import Demands
+from holdfast.control.deployments import Deployments
+from holdfast.control.gpus import GpuWatch
 from holdfast.control.metrics import Totals
+from holdfast.control.openapi import openapi_document
 from holdfast.control.process import Control
 from holdfast.core.admission import shed
+from holdfast.core.admission.fairness import TokenCounters
+from holdfast.core.admission.queue import FairQueue, QueueConfig
 from holdfast.core.desk import ERROR_DEFAULT, ERRORS
 from holdfast.core.failure import Kind
 from holdfast.core.faults import REPLICA_KINDS, FaultKind
-from holdfast.core.messages import Finish
+from holdfast.core.messages import Finish, LoadReported
+from holdfast.core.types import SECOND
 from holdfast.gateway import errors, http, jsontext, routes
 from holdfast.gateway.counters import SERIES_MAX, Counters
 from holdfast.gateway.process import GatewayProcess
+from holdfast.gateway.signals import Signals
+from holdfast.sources.nvml import Gpu
 from holdfast.standin.faults import SocketKind
 
 _GATEWAY: Final = Path(holdfast.gateway.__path__[0])
@@ -57,7 +64,6 @@ _EARLY: Final = {
     "method_not_allowed": "the path exists; `allow` says for which method",
     "missing_required_parameter": "a member is missing; `param` names it",
     "model_not_found": "no such model, or not for this tenant: the two look the same",
-    "no_ready_replica": "the model is declared and nothing serves it yet",
     "unknown_url": "nothing is at this path",
     "unsupported_media_type": "a body that is neither JSON nor, for audio, a form",
 }
@@ -227,29 +233,14 @@ def removed_members() -> str:
     return f"{', '.join(names)}; and all that begin with {', '.join(begins)}"
 
 
-_ADMIN: Final = {
-    "/livez": "the control process turns; never asks for the token",
-    "/readyz": "some gateway accepts clients: 200, else 503 with the reason",
-    "/readyz/{model:path}": "a replica of this model is ready: 200, else 503",
-    "/metrics": "all figures as Prometheus text, those of all gateways added up",
-    "/status": "JSON: config epoch and problems, gateways, replicas with state and reason, panic",
-    "/events": "JSON: the last 1,000 notices of the fleet, the oldest first",
-    "/explain/{request_id:path}": "JSON: the story of a recent request; 404 if nobody remembers it",
-    "/reload": "reads the fleet file again: 200 if it runs now, 422 with the problems if not",
-}
-
-
 def admin_table() -> str:
-    """What can be asked of the operators' port."""
-    nobody: Any = SimpleNamespace()
-    app = build_admin(nobody, AdminSection())
-    found = {one.path: one.methods or set() for one in app.routes if isinstance(one, AdminRoute)}
-    _complete("admin paths", found, _ADMIN)
-    rows = []
-    for path, methods in found.items():
-        shown = path.replace(":path", "")
-        rows.append((f"`{shown}`", ", ".join(sorted(methods - {"HEAD"})), _ADMIN[path]))
-    return table(("path", "method", "what it says"), rows)
+    """What can be asked and ordered at the operators' port, from its own description."""
+    rows = [
+        (f"`{path}`", method.upper(), operation["summary"])
+        for path, operations in openapi_document()["paths"].items()
+        for method, operation in operations.items()
+    ]
+    return table(("path", "method", "what it says or does"), rows)
 
 
 def fixed_settings() -> str:
@@ -281,6 +272,21 @@ _METRICS: Final = {
     "replicas": "replicas by model and state",
     "replica_share": "how much of its weight a replica gets: 0 none, 1 all",
     "replica_inflight": "requests on it, of all gateways",
+    "replica_waiting": "requests that wait inside this replica's engine, where it tells",
+    "replica_kv_used": "share of its KV cache in use, 0 to 1, where its engine tells",
+    "desired_replicas": "how many a launched model should have now, for HPA or KEDA to follow",
+    "active_requests": "requests that ran or ended within the last second",
+    "queued_requests": "requests that wait at the gateways",
+    "queued_tokens": "what these ask for: prompts, and answers at their longest",
+    "tokens_per_second": "of prompts and answers, over half a minute; absent while not known",
+    "first_token_p95_seconds": "of streams in the last minute, the worst of all gateways; absent "
+    "below 20 streams",
+    "gpu_memory_used_bytes": "of a GPU of this host",
+    "gpu_memory_total_bytes": "of a GPU of this host",
+    "gpu_utilisation_ratio": "share of time in which a GPU did anything at all, 0 to 1",
+    "gpu_temperature_celsius": "of a GPU of this host",
+    "gpu_power_watts": "what a GPU draws",
+    "gpu_ecc_uncorrected_total": "memory errors of a GPU that could not be corrected",
     "metrics_series_left_out": "series beyond what control keeps",
 }
 _TYPE: Final = re.compile(r"^# TYPE holdfast_(\w+) (\w+)$", re.MULTILINE)
@@ -312,9 +318,41 @@ def _scrape() -> str:
         _hub=SimpleNamespace(gateways={gateway.name: gateway}),
         _totals=Totals(),
         _source=SimpleNamespace(refused=0, epoch=1),
+        _epoch=1,
         loop=SimpleNamespace(replicas=lambda: [replica]),
+        _deployments=SimpleNamespace(gauges=_deployments_say),
+        _demands=Demands(),
+        _gpus=_gpus(),
     )
+    control._demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])  # noqa: SLF001 - as above
     return Control.metrics(control)
+
+
+def _deployments_say() -> Mapping[str, float]:
+    models: Any = SimpleNamespace(_models={"m": None}, count=lambda _model: 1)
+    return Deployments.gauges(models)
+
+
+def _gpus() -> GpuWatch:
+    """One that has seen a GPU which says everything."""
+    numbers = {field.name: 1 for field in fields(Gpu)}
+    seen: Any = SimpleNamespace(gpus=(SimpleNamespace(**numbers),))
+    watch = GpuWatch()
+    watch._report = seen  # noqa: SLF001 - without a driver
+    return watch
+
+
+def _signals() -> Signals:
+    """Of a model of which everything is known."""
+    queue = FairQueue(QueueConfig(), TokenCounters({}))
+    lane: Any = SimpleNamespace(
+        queue=queue, first_token_p95=lambda _now: 1.0, take_served=lambda: (1, 1)
+    )
+    flow: Any = SimpleNamespace(lanes={"m": lane})
+    signals = Signals()
+    for now in (0, 60 * SECOND):
+        signals.read([flow], now)
+    return signals
 
 
 def _told_by_a_gateway() -> Any:
@@ -338,6 +376,8 @@ def _told_by_a_gateway() -> Any:
         standing=standing,
         trials=lambda _now: ([], []),
         take_demand=dict,
+        look_at_demand=lambda _now, *, due: due,
+        signals=_signals(),
     )
     server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0)
     process: Any = SimpleNamespace(_counters_at=0, _link=SimpleNamespace(send=frames.append))
