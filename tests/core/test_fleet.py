@@ -503,6 +503,22 @@ def test_a_doubt_is_over_when_somebody_passes():
     assert control.states() == [State.READY] * 3
 
 
+def test_who_was_asked_while_nobody_answered_is_not_condemned_by_the_first_who_goes_on():
+    control = Control("r1", "r2", "r3")
+    for _ in range(2):  # everybody stands still
+        for name in ("r1", "r2", "r3"):
+            control.canary(name, "timeout", latency=5 * SECOND)
+    before = control.states()
+    control.after(4.0).canary("r2", "pass")
+    for _ in range(2):
+        assert notices(control.canary("r1", "timeout", latency=5 * SECOND)) == []
+    assert control.states() == before
+    control.after(5.1).canary("r2", "pass")
+    for _ in range(3):  # asked after that, its silence is its own
+        control.canary("r1", "timeout", latency=5 * SECOND)
+    assert control.state("r1") is State.QUARANTINED
+
+
 def test_those_quarantined_on_doubtful_canaries_serve_again_though_their_state_is_held():
     control = Control("r1", "r2", "r3")
     control.answers["r1"] = "fail"

@@ -224,6 +224,9 @@ def test_all_failing_at_once_is_doubted_and_told_once_until_somebody_passes():
     assert witnesses.doubts == {}
     assert not witnesses.doubt("m", NOW, actions)
     assert len(actions) == 2
+    assert witnesses.was_doubted("m", NOW - 1)
+    assert not witnesses.was_doubted("m", NOW)
+    assert not witnesses.was_doubted("other", 0)
 
 
 def test_those_who_could_not_have_passed_are_not_asked():

@@ -4,7 +4,6 @@ The fleet tests with the real engine are under tests/e2e; these ask one replica 
 """
 
 import asyncio
-import importlib.util
 import json
 import signal
 import socket
@@ -17,16 +16,14 @@ import pytest
 
 from holdfast.launchers import llamacpp
 from holdfast.launchers.process import ProcessLauncher
-from holdfast.launchers.weights import KNOWN, cache_folder
+from holdfast.launchers.weights import fetch
 from holdfast.ports import Order
 
-WEIGHTS = cache_folder() / "SmolLM2-135M-Instruct.Q4_1.gguf"
-real = pytest.mark.skipif(
-    importlib.util.find_spec("xllamacpp") is None
-    or not WEIGHTS.exists()
-    or WEIGHTS.stat().st_size != KNOWN["smollm2-135m"].file_bytes,
-    reason="needs the package xllamacpp and its weights in the cache",
-)
+
+@pytest.fixture(scope="session")
+def weights():
+    """The real ones: out of the cache, or fetched into it."""
+    return fetch("smollm2-135m", lambda *_: None)
 
 
 def params():
@@ -71,7 +68,6 @@ def test_weights_that_are_not_there_end_it_with_a_line_that_says_so(tmp_path):
     assert "failed to load model: there is no file" in ended.stderr
 
 
-@real
 def test_weights_that_are_none_end_it_too(tmp_path):
     (tmp_path / "bad.gguf").write_text("not a model")
     ended = run("--model", str(tmp_path / "bad.gguf"), "--port", "0")
@@ -112,11 +108,10 @@ def streamed(base, tokens=12):
     return text
 
 
-@real
-def test_one_real_replica_from_its_start_to_its_end(tmp_path, notes, waits):
+def test_one_real_replica_from_its_start_to_its_end(tmp_path, notes, waits, weights):
     port = free_port()
     base = f"http://127.0.0.1:{port}"
-    command = ("{python}", "-m", "holdfast.launchers.llamacpp", "--model", str(WEIGHTS))
+    command = ("{python}", "-m", "holdfast.launchers.llamacpp", "--model", str(weights))
     order = Order("a", (*command, "--alias", "smollm2", "--port", str(port)), port=port)
 
     async def main():
@@ -146,19 +141,17 @@ def test_one_real_replica_from_its_start_to_its_end(tmp_path, notes, waits):
     asyncio.run(main())
 
 
-@real
-def test_a_port_that_is_taken_ends_it(tmp_path):
+def test_a_port_that_is_taken_ends_it(tmp_path, weights):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        ended = run("--model", str(WEIGHTS), "--port", str(taken.getsockname()[1]))
+        ended = run("--model", str(weights), "--port", str(taken.getsockname()[1]))
     assert ended.returncode == 1
     assert "couldn't bind" in ended.stderr
 
 
-@real
-def test_a_signal_that_comes_while_it_loads_is_kept_for_later():
-    command = [sys.executable, "-m", "holdfast.launchers.llamacpp", "--model", str(WEIGHTS)]
+def test_a_signal_that_comes_while_it_loads_is_kept_for_later(weights):
+    command = [sys.executable, "-m", "holdfast.launchers.llamacpp", "--model", str(weights)]
     with subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True) as engine:
         for line in engine.stderr:
             if "loading model" in line:

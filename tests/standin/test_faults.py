@@ -374,3 +374,60 @@ def test_streams_of_responses_can_turn_to_garbage(kit):
             return await kit.ask(standin, "/v1/responses", body)
 
     assert asyncio.run(main()).body.count(b'"delta":"!"') == 9
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def test_a_server_without_its_model_is_green_and_knows_no_model(kit):
+    async def main():
+        async with kit.live() as standin:
+            before = await kit.ask(standin, CHAT, WHOLE)
+            standin.set_fault(fault("model_missing"))
+            pages = [
+                await kit.ask(standin, path, method="GET")
+                for path in ("/health", "/v1/models", "/v1/models/m", "/metrics")
+            ]
+            answers = [await kit.ask(standin, CHAT, body) for body in (WHOLE, STREAM)]
+            answers.append(await kit.ask(standin, "/v1/embeddings", {"model": "m", "input": "x"}))
+            standin.clear_fault()
+            return before, pages, answers, await kit.ask(standin, CHAT, WHOLE)
+
+    before, pages, answers, after = asyncio.run(main())
+    assert [page.status for page in pages] == [200, 200, 404, 200]
+    assert pages[1].json["data"] == []
+    assert [answer.status for answer in answers] == [404, 404, 404]
+    assert answers[0].json["error"]["message"] == "the model does not exist"
+    assert before.status == after.status == 200
+
+
+@pytest.mark.parametrize(("how", "told"), [({}, b"1.000000"), ({"share": 0.97}, b"0.970000")])
+def test_a_full_cache_shows_in_the_metrics_and_nowhere_else(kit, how, told):
+    async def main():
+        async with kit.live() as standin:
+            standin.set_fault(fault("kv_full", **how))
+            metrics = await kit.ask(standin, "/metrics", method="GET")
+            return metrics, await kit.ask(standin, CHAT, STREAM)
+
+    metrics, answer = asyncio.run(main())
+    (line,) = [line for line in metrics.body.splitlines() if line.startswith(b"vllm:kv_cache")]
+    assert line.endswith(told)
+    assert answer.text() == TEXT
+
+
+def test_metrics_can_vanish_while_everything_else_is_well(kit):
+    async def main():
+        async with kit.live() as standin:
+            standin.set_fault(fault("metrics_gone"))
+            paths = ("/metrics", "/health", "/v1/models")
+            pages = [await kit.ask(standin, path, method="GET") for path in paths]
+            return [page.status for page in pages], await kit.ask(standin, CHAT, STREAM)
+
+    statuses, answer = asyncio.run(main())
+    assert statuses == [404, 200, 200]
+    assert answer.text() == TEXT
+
+
+def test_a_limit_ends_garbage_as_it_ends_any_answer(kit):
+    (stream,), _, _ = struck(kit, fault("garbage"), {**STREAM, "max_tokens": 8})
+    assert (stream.text(), stream.finish()) == ("!" * 8, "length")

@@ -240,12 +240,15 @@ class Deployments:
                 unit.failed = health.reason
             elif unit.early_exits >= EARLY_EXITS_MAX:
                 unit.failed = f"ended {unit.early_exits} times before it was ready"
+        if state is State.STOPPED and unit.held and not unit.removing:
+            state = State.READY  # an operator keeps its place: nobody is to be launched for it
+        elif unit.removing:
+            state = State.DRAINING  # until its process is gone it occupies what the next one needs
         return Has(
             unit.id,
             unit.build,
             unit.zone,
-            # An operator took it out and keeps its place: nobody else is to be launched for it.
-            State.READY if unit.held and state is State.STOPPED else state,
+            state,
             health.since if health is not None else 0,
             wrong=health.wrong if health is not None else False,
             leaving=unit.removing,

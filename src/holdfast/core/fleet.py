@@ -277,6 +277,9 @@ class Fleet:
             doubted = failed or model in self._testimony.doubts
             if doubted and self._testimony.doubt(model, now, actions):
                 return  # every canary fails at once: hold all states
+        waited = event.latency if event.verdict == "timeout" else 0
+        if waited and self._testimony.was_doubted(model, now - waited):
+            return  # it was asked while nobody answered, and another was the first to go on
         if signal is Signal.STALLED and event.latency:
             silence = self._testimony.silence(member, event.latency, now)
             if not silence:

@@ -16,13 +16,14 @@ from holdfast.core.types import SECOND, Decision, nanos
 class Testimony:
     """Reads the members of a fleet side by side; changes nothing but its doubts."""
 
-    __slots__ = ("_members", "_period", "doubts")
+    __slots__ = ("_members", "_period", "_trusted_at", "doubts")
 
     def __init__(self, config: FleetConfig, members: dict[str, Member]) -> None:
         self._members = members
         period_s = config.health.canary_s * (1 + config.health.canary_jitter)
         self._period = nanos(period_s + config.canary_deadline_s)
         self.doubts: dict[str, str] = {}  # why canaries are not believed, by model
+        self._trusted_at: dict[str, int] = {}  # when they were believed again, by model
 
     def _peers(self, member: Member) -> list[Member]:
         """The others of its model. A stopped process has nothing to say of anybody."""
@@ -95,8 +96,13 @@ class Testimony:
             if before is None:
                 actions.append(Notice(now, model, "", "canaries doubted", doubt.reason))
         elif before is not None:
+            self._trusted_at[model] = now
             actions.append(Notice(now, model, "", "canaries trusted again", doubt.reason))
         return bool(doubt)
+
+    def was_doubted(self, model: str, since: int) -> bool:
+        """Whether a doubt about the canaries ended only after that."""
+        return self._trusted_at.get(model, 0) > since
 
 
 __all__ = ["Testimony"]

@@ -1,8 +1,9 @@
 """The stand-in engine: what is asked, who may run, what is wrong with it today.
 
 A request becomes a job; a job gets a slot or waits for one; a fault either strikes at the door,
-before there is a job, or changes how jobs go on. Health and metrics know of no fault but a stalled
-start, because those of real engines do not either: that is what makes them worth imitating.
+before there is a job, or changes how jobs go on. The health page knows of no fault but a stalled
+start, and metrics of none but those that are about metrics, because those of real engines do not
+either: that is what makes them worth imitating.
 """
 
 import asyncio
@@ -206,7 +207,7 @@ class Engine:
 
     def _known(self, model: str) -> None:
         if model not in self.options.models:
-            raise Refused(404, "the model does not exist", "NotFoundError", "model")
+            raise _no_model()
 
     # --- jobs
 
@@ -243,8 +244,10 @@ class Engine:
         else:
             opening = EVENT_STREAM + opening
         pieces = made.pieces
-        if self._mood is Mood.GARBAGE and self.fault is not None:
-            pieces = self._nonsense(self.fault, made.degenerate)
+        ailing = self.fault if self._mood is Mood.GARBAGE else None
+        if ailing is not None and (ailing.form or limit is None):
+            # A limit ends a loop of tokens as it ends any answer, with its reason: as planned.
+            pieces = self._nonsense(ailing, made.degenerate)
             if limit is not None:
                 pieces = islice(pieces, limit)
         return Stream(
@@ -324,6 +327,8 @@ class Engine:
         if kind is FaultKind.OOM:
             self._die(_KILLED)
             return True
+        if kind is SocketKind.MODEL_MISSING:
+            raise _no_model()
         if kind is FaultKind.REFUSE_BUSY:
             status, extra = 429, _BUSY
         elif kind is FaultKind.LOAD_STALL:
@@ -338,6 +343,9 @@ class Engine:
         self.account.failed += 1
         conn.respond(status, error_body(status, "injected", "InternalServerError"), JSON, extra)
         return True
+
+    def _has(self, kind: SocketKind) -> bool:
+        return self.fault is not None and self.fault.known is kind
 
     def set_fault(self, ailment: Ailment) -> None:
         """From now on this is wrong."""
@@ -401,7 +409,7 @@ class Engine:
 
     def _tell(self, conn: Connection, path: bytes) -> None:
         loading = self.fault is not None and self.fault.known is FaultKind.LOAD_STALL
-        models = self.options.models
+        models = () if self._has(SocketKind.MODEL_MISSING) else self.options.models
         if path == b"/health":
             if loading:
                 conn.respond(503, error_body(503, "Loading model", "unavailable_error"))
@@ -409,7 +417,7 @@ class Engine:
                 conn.respond(200, b"")
             else:
                 conn.respond(200, b'{"status":"ok"}')
-        elif path == b"/metrics":
+        elif path == b"/metrics" and not self._has(SocketKind.METRICS_GONE):
             conn.respond(200, render(self.options.like, self.account, self.now()), TEXT)
         elif path == b"/v1/models":
             listed = [_card(model) for model in models]
@@ -431,6 +439,8 @@ class Engine:
         used = held / self.options.kv_tokens
         if self.fault is not None and self.fault.known is FaultKind.LEAK:
             used += (monotonic_ns() - self._since) / (nanos(self.fault.lead_s) or 1)
+        elif self.fault is not None and self._has(SocketKind.KV_FULL):
+            used = max(used, self.fault.share)
         used = used if used < 1.0 else 1.0
         return Now(self.options.models[0], len(self._running), len(self._waiting), used)
 
@@ -446,6 +456,10 @@ class Engine:
             "connections": len(self.connections),
             "fault": None if self.fault is None else self.fault.kind,
         }
+
+
+def _no_model() -> Refused:
+    return Refused(404, "the model does not exist", "NotFoundError", "model")
 
 
 def _card(model: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What can be wrong with a stand-in, told as one value and changed while it runs.
 
-The kinds are those of ``core.faults`` that concern one replica, and a few more below: they differ
-only in how bytes end on a socket, which the core has no word for because its drivers report them
-all as the same failure. One fault at a time: a second one replaces the first.
+The kinds are those of ``core.faults`` that concern one replica, and a few more below. Some of them
+differ only in how bytes end on a socket, which the core has no word for because its drivers report
+them all as the same failure; the others are about pages that only a real engine has. One fault at a
+time: a second one replaces the first.
 """
 
 from enum import StrEnum
@@ -20,6 +21,9 @@ class SocketKind(StrEnum):
     CLOSE = "close"  # it ends after ``tokens`` tokens in good order, with no finish and no [DONE]
     ERROR_FRAME = "error_frame"  # an error as SSE event, then [DONE]: how vLLM reports its death
     STATUS = "status"  # every request is answered with ``code``, at once or when a token was due
+    KV_FULL = "kv_full"  # its metrics say that ``share`` of the KV cache is in use; it serves on
+    MODEL_MISSING = "model_missing"  # the server is up and green, the model is not loaded: 404
+    METRICS_GONE = "metrics_gone"  # its metrics page answers 404; it serves on
 
 
 Kind = FaultKind | SocketKind
@@ -42,6 +46,7 @@ class Ailment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probability: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5  # flaky
     tokens: Annotated[int, msgspec.Meta(ge=0)] = 5  # of a broken stream that still come
     lead_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 120.0  # leak, spot_notice: to death
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # kv_full
     code: Annotated[int, msgspec.Meta(ge=400, le=599)] = 500  # status
     instant: bool = False  # status: at once, not when the first token was due
     retry_after: bool = False  # status: with the header that makes it backpressure

@@ -1,0 +1,248 @@
+"""How soon readiness finds an ill replica, and what its canaries cost: in the simulator.
+
+The real fleet and the real flow in virtual time, with the shipped defaults but for the period. Each
+run has several pools of four, and in each of them one replica falls ill at a random moment. A stall
+after the first token is an engine that emits nothing any more; a model that is not loaded is a
+server that refuses every inference at once and whose page is green.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from holdfast.core.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.health import HealthConfig
+from holdfast.core.messages import CanaryResult, Headroom, Notice
+from holdfast.core.types import Replica, State, nanos, seconds
+from holdfast.sim.law import EngineLaw
+from holdfast.sim.setup import Setup
+from holdfast.sim.streams import stream
+from holdfast.sim.workload import Lengths, Workload
+from holdfast.sim.world import World
+
+KV: Final = "KV above the line"
+FAULTS: Final[dict[str, FaultKind | None]] = {
+    "wrong answer": FaultKind.WRONG_OUTPUT,
+    "garbage": FaultKind.GARBAGE,
+    "stall after first token": FaultKind.HANG,
+    "latency ×3": FaultKind.SLOW,
+    KV: None,
+    "model not loaded": FaultKind.BLACK_HOLE,
+}
+PERIODS_S: Final = (1.0, 5.0, 30.0)
+LOADS: Final = (0.0, 0.5)
+POOLS: Final = 10  # in one run
+REPLICAS: Final = 4  # of a pool
+# A canary of eight tokens takes a third of a second: three times that is noticed by anybody.
+LAW: Final = EngineLaw(step_ms=40.0, batch_max=16, kv_tokens_max=64_000)
+PROMPT: Final = 32  # tokens of the shipped question in a chat template
+OUTPUT: Final = 8
+_OUT: Final = (State.QUARANTINED.value, State.DEAD.value)
+_NOTICED: Final = (State.SUSPECT.value, *_OUT)
+
+
+def capacity(law: EngineLaw, prompt: float, output: float) -> float:
+    """Requests per second of one replica with all its slots busy."""
+    batch = law.batch_max
+    held = batch * (prompt + output / 2)
+    step_ms = law.step_ms + law.per_sequence_ms * batch + law.per_kv_token_ms * held
+    step_ms += law.per_prompt_token_ms * prompt * batch / output
+    return batch / (output * step_ms / 1_000)
+
+
+# --- time to detect ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Victim:
+    """One replica that falls ill, and when that showed."""
+
+    replica_id: str
+    at: int
+    noticed: int | None = None  # it left ready: nine tenths of its traffic, or all of it
+    out: int | None = None  # it gets nothing any more
+
+
+class Polled(World):
+    """The simulated world, with the engines' KV use told to the fleet, as control does it."""
+
+    def __init__(self, setup: Setup, seed: int, full: Sequence[Victim]) -> None:
+        super().__init__(setup, seed)
+        self._full = {victim.replica_id: victim.at for victim in full}
+
+    def _poll(self, nothing: object, now: int) -> None:
+        super()._poll(nothing, now)
+        for unit in self.units.values():
+            if unit.serving and not unit.hung:
+                replica_id = unit.replica.id
+                full = now >= self._full.get(replica_id, now + 1)
+                used = 0.97 if full else unit.engine.kv_used
+                self._tell_fleet(Headroom(replica_id, used), now)
+
+
+def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:
+    """One run: the victims of its pools."""
+    rng = stream(seed, fault, "onset")
+    warm_s = 8 * max(period_s, 5.0)  # what is usual is known by then
+    watch_s = 30.0 + 8 * max(period_s, 5.0)
+    names = [f"pool{number}" for number in range(POOLS)]
+    victims = [
+        Victim(f"{name}-0", nanos(warm_s + rng.random() * max(period_s, 5.0))) for name in names
+    ]
+    kind = FAULTS[fault]
+    faults = [] if kind is None else [_fault(kind, victim) for victim in victims]
+    rate = load * REPLICAS * capacity(LAW, 500.0, 200.0)
+    workload = None if not load else Workload(rate=rate)
+    setup = Setup(
+        replicas=tuple(Replica(f"{n}-{i}", n) for n in names for i in range(REPLICAS)),
+        duration_s=warm_s + watch_s,
+        workloads=tuple((name, workload) for name in names) if workload else (),
+        law=LAW,
+        fleet=FleetConfig(health=HealthConfig(canary_s=period_s)),
+        faults=FaultSchedule(faults),
+        canary_prompt=PROMPT,
+        canary_output=OUTPUT,
+    )
+    world = Polled(setup, seed, victims if kind is None else ())
+    known = {victim.replica_id: victim for victim in victims}
+
+    def observe(now: int, _whose: str, _event: Any, actions: Sequence[Any]) -> None:
+        for action in actions:
+            if isinstance(action, Notice) and action.replica_id in known:
+                _note(known[action.replica_id], action.what, now)
+
+    world.add_observer(observe)
+    world.run()
+    return victims
+
+
+def _fault(kind: FaultKind, victim: Victim) -> Fault:
+    return Fault(kind, victim.replica_id, victim.at, factor=3.0)
+
+
+def _note(victim: Victim, what: str, now: int) -> None:
+    if now < victim.at:
+        return
+    if victim.noticed is None and what in _NOTICED:
+        victim.noticed = now
+    if victim.out is None and what in _OUT:
+        victim.out = now
+
+
+def lag_row(fault: str, period_s: float, load: float, seeds: Sequence[int]) -> dict[str, Any]:
+    """One row of the table: quantiles over all victims of all seeds."""
+    victims = [victim for seed in seeds for victim in detect(fault, period_s, load, seed)]
+    row: dict[str, Any] = {"fault": fault, "period_s": period_s, "load": load}
+    row["replicas"] = len(victims)
+    for what in ("noticed", "out"):
+        ends = [(getattr(victim, what), victim.at) for victim in victims]
+        lags = sorted(seconds(end - at) for end, at in ends if end is not None)
+        row[what] = {
+            "count": len(lags),
+            "p50_s": _quantile(lags, 0.5),
+            "p95_s": _quantile(lags, 0.95),
+            "max_s": _quantile(lags, 1.0),
+        }
+    return row
+
+
+def _quantile(ordered: list[float], share: float) -> float | None:
+    if not ordered:
+        return None
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+
+
+# --- cost ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class Size:
+    """An engine, and what it is asked."""
+
+    name: str
+    law: EngineLaw
+    prompt: float
+    output: float
+
+
+GPU: Final = Size("GPU, 128 slots", EngineLaw(), 500.0, 200.0)
+# A small model on one thread of a processor, as `holdfast up` starts it.
+CPU: Final = Size(
+    "one thread, 2 slots",
+    EngineLaw(
+        step_ms=12.0,
+        per_sequence_ms=3.0,
+        per_kv_token_ms=0.0,
+        per_prompt_token_ms=2.0,
+        batch_max=2,
+        kv_tokens_max=4_096,
+    ),
+    120.0,
+    80.0,
+)
+COST_LOADS: Final = (0.0, 0.1, 0.5, 0.9)
+
+
+def cost_row(size: Size, load: float, seed: int, duration_s: float) -> dict[str, Any]:
+    """Canary tokens beside users' tokens, with the shipped defaults."""
+    rate = capacity(size.law, size.prompt, size.output)
+    workload = Workload(
+        rate=max(load * REPLICAS * rate, 1e-9),
+        prompt=Lengths(mean=size.prompt, maximum=2_000),
+        output=Lengths(mean=size.output, maximum=1_000),
+    )
+    setup = Setup(
+        replicas=tuple(Replica(f"m-{i}", "m") for i in range(REPLICAS)),
+        duration_s=duration_s,
+        workloads=(("m", workload),) if load else (),
+        law=size.law,
+        canary_prompt=PROMPT,
+        canary_output=OUTPUT,
+    )
+    world = World(setup, seed)
+    spent: Counter[str] = Counter()
+
+    def observe(_now: int, _whose: str, event: Any, _actions: Sequence[Any]) -> None:
+        if isinstance(event, CanaryResult) and event.tokens:
+            spent["canaries"] += 1
+            spent["tokens"] += event.tokens
+            spent["beside users"] += event.tokens if event.running else 0
+
+    world.add_observer(observe)
+    total = world.run().total()
+    users = total.tokens + total.offered * _mean_prompt(workload, seed)
+    most = REPLICAS * rate * (size.prompt + size.output) * duration_s
+    tokens, beside = spent["tokens"], spent["beside users"]
+    return {
+        "engine": size.name,
+        "load": load,
+        "users_tokens_per_s": round(users / duration_s / REPLICAS, 1),
+        "canary_tokens_per_s": round(tokens / duration_s / REPLICAS, 2),
+        "period_s": round(duration_s * REPLICAS / max(1, spent["canaries"]), 1),
+        "share_of_tokens": tokens / (users + tokens) if users + tokens else 0.0,
+        "share_beside_users": beside / (users + beside) if users + beside else 0.0,
+        "share_of_capacity": tokens / most,
+    }
+
+
+def _mean_prompt(workload: Workload, seed: int) -> float:
+    """Of the lengths as they are cut; the account of a run has no prompts."""
+    draw = workload.prompt.sampler(Random(seed))
+    return sum(draw() for _ in range(10_000)) / 10_000
+
+
+__all__ = [
+    "COST_LOADS",
+    "CPU",
+    "FAULTS",
+    "GPU",
+    "LOADS",
+    "PERIODS_S",
+    "capacity",
+    "cost_row",
+    "detect",
+    "lag_row",
+]
