@@ -549,11 +549,11 @@ def test_a_closed_terminal_ends_what_was_started_at_it():
 
 def test_children_write_where_they_are_told_to(tmp_path):
     path = tmp_path / "log"
-    code = f"import sys; print('out', flush=True); sys.stderr.write('err'); {SLEEPER}"
+    code = f"import os; os.write(1, b'out '); os.write(2, b'err'); {SLEEPER}"
     with path.open("a") as log:
 
         async def scene(watched):
-            await until(lambda: path.read_text() == "out\nerr")
+            await until(lambda: path.read_text() == "out err")
 
         supervise(scene, Tree(Child("control", python(code)), []), log=log)
 
