@@ -203,7 +203,7 @@ class Load:
         prompt = self._bench.PROMPTS[number]
         expected = self._chaos.undisturbed(prompt)
         while not self._stop.is_set():
-            answer = self._stage.stream(self._chaos.fleet.port, prompt, self._bench.TOKENS)
+            answer = self._stage.stream(self._chaos.fleet.port, prompt, STRUCK_TOKENS)
             flaws = self._bench.flaws(answer, expected)
             self.harms += [flaw for flaw in flaws if not flaw.startswith("a gap of")]
             self.answers += 1
@@ -241,7 +241,7 @@ def test_down_lets_a_stream_finish_and_leaves_no_process(bench, stage, chaos):
         if answer.texts and not downs:
             downs.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
 
-    answer = stage.stream(fleet.port, QUESTION, bench.TOKENS, end)
+    answer = stage.stream(fleet.port, QUESTION, STRUCK_TOKENS, end)
     (down,) = downs
     said, _ = down.communicate(timeout=ENDING_S)
     assert bench.flaws(answer, chaos.undisturbed(QUESTION)) == []
