@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.core.answers import AnswerBook, Judgement, _common_words, agree
-from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said
+from holdfast.core.answers import AnswerBook, Judgement, _common_words, agree, usual_rule
+from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said, Shape
 from holdfast.core.types import ConfigError
 
 CONFIG = CanaryConfig()
@@ -693,3 +693,24 @@ class BookUnderFire(RuleBasedStateMachine):
 
 BookUnderFire.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestBookUnderFire = BookUnderFire.TestCase
+
+
+@pytest.mark.parametrize(
+    ("wish", "said", "bit_stable", "expected"),
+    [
+        ({}, Said(text="a"), True, Rule.EXACT),
+        ({}, Said(text="a"), False, Rule.SIMILAR),
+        ({"expect": ("a",)}, Said(text="a"), True, Rule.CONTAINS),
+        ({"shape": Shape.EMBEDDING}, Said(vector=(1.0,)), False, Rule.COSINE),
+        ({"shape": Shape.INFER, "body": "{}"}, Said(tensors=(("y", (1.0,)),)), False, Rule.TENSOR),
+        ({"shape": Shape.INFER, "body": "{}"}, Said(text="a"), False, Rule.EXACT),
+        (
+            {"shape": Shape.HTTP, "path": "/x", "body": "{}", "check": "a.b:c"},
+            Said(check=True),
+            False,
+            Rule.CHECK,
+        ),
+    ],
+)
+def test_the_usual_rule_follows_what_was_asked(wish, said, bit_stable, expected):
+    assert usual_rule(CanaryConfig(**wish), said, bit_stable=bit_stable) is expected

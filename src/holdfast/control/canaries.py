@@ -22,8 +22,8 @@ from holdfast.config.fleet_file import Deployed
 from holdfast.control.checks import Check, load_check
 from holdfast.control.detached import detached
 from holdfast.control.fetch import Answer, FetchError, fetch
-from holdfast.core.answers import AnswerBook
-from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said, Shape
+from holdfast.core.answers import AnswerBook, usual_rule
+from holdfast.core.canary import AnswerKey, CanaryConfig, Said, Shape
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.asking import Ask, Trouble, ask, read
 
@@ -148,7 +148,7 @@ class Canaries:
         replica = deployed.replica
         engine = f"{deployed.engine} {self._version(replica.id)}".rstrip()
         key = AnswerKey(replica.model, replica.revision, engine, deployed.precision)
-        rule = config.rule or _usual_rule(known, config, said)
+        rule = config.rule or usual_rule(config, said, bit_stable=known.bit_stable)
         judged = self._book.judge(key, config, rule, replica.id, said)
         if judged.learned:
             self._learned()
@@ -171,18 +171,6 @@ class Canaries:
         work.add_done_callback(self._checking.discard)
         done, _ = await asyncio.wait({work}, timeout=max(_CHECK_S, until - time.monotonic()))
         return work.result() if done else Trouble("fail", "its check did not return in time")
-
-
-def _usual_rule(known: Dialect, config: CanaryConfig, said: Said) -> Rule:
-    if said.check is not None:
-        return Rule.CHECK
-    if config.shape is Shape.EMBEDDING:
-        return Rule.COSINE
-    if config.shape is Shape.INFER:
-        return Rule.TENSOR if said.tensors else Rule.EXACT
-    if config.expect:
-        return Rule.CONTAINS
-    return Rule.EXACT if known.bit_stable else Rule.SIMILAR
 
 
 def _read_page(known: Dialect, page: Answer) -> Told:

@@ -90,7 +90,6 @@ class Control:
         config, earlier = _left_behind(run_dir / STATE_FILE)
         self._source = ConfigSource(path, (config.epoch, _unplaced(config)) if config else None)
         self._epoch = config.epoch if config else 1  # of what gateways are told
-        self._effective = self._source.file
         self._json = config.config if config else self._source.json
         term = earlier.view.epoch + 1 if earlier else 1
         self._book = _kept_answers(store)
@@ -184,7 +183,7 @@ class Control:
 
     def _adopt(self) -> None:
         """What the file says, with launched replicas where they are, is what everybody follows."""
-        file = self._effective = self._source.file.with_endpoints(self._deployments.endpoints())
+        file = self._source.file.with_endpoints(self._deployments.endpoints())
         text = file.to_json()
         if text != self._json:
             self._json = text

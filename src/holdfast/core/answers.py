@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from math import hypot, isfinite
 from typing import Any, Final, Literal
 
-from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said
+from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said, Shape
 from holdfast.core.detect.degenerate import DegenerateConfig, DegenerateDetector, suspicious_opening
 from holdfast.core.types import Decision, require
 
@@ -53,6 +53,19 @@ class Judgement:
 
 
 # --- two answers ----------------------------------------------------------------------------------
+
+
+def usual_rule(config: CanaryConfig, said: Said, *, bit_stable: bool) -> Rule:
+    """How answers are compared where the config does not say: by what was asked and what came."""
+    if said.check is not None:
+        return Rule.CHECK
+    if config.shape is Shape.EMBEDDING:
+        return Rule.COSINE
+    if config.shape is Shape.INFER:
+        return Rule.TENSOR if said.tensors else Rule.EXACT
+    if config.expect:
+        return Rule.CONTAINS
+    return Rule.EXACT if bit_stable else Rule.SIMILAR
 
 
 def agree(rule: Rule, config: CanaryConfig, left: Said, right: Said) -> Decision:
@@ -420,4 +433,4 @@ def _numbers(data: object) -> tuple[float, ...]:
     return tuple(numbers)
 
 
-__all__ = ["AnswerBook", "Judgement", "agree"]
+__all__ = ["AnswerBook", "Judgement", "agree", "usual_rule"]
