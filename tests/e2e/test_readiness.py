@@ -249,6 +249,7 @@ def test_each_of_them_is_believed_again_when_it_is_well(stage):
 # --- what it lets pass ---------------------------------------------------------------------------
 
 
+@pytest.mark.alone  # its canaries have a second: a machine that others saturate is another test
 def test_a_replica_saturated_by_long_prompts_is_left_alone(ops, stage):
     """It has no peers, so nothing speaks for it but the tokens that its users get."""
     prompt = "word " * 3_000
