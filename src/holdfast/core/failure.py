@@ -1,11 +1,12 @@
 """What can go wrong, in one place: outcomes of attempts and the taxonomy of failures.
 
     attempt ─► Outcome (five, not two) ─► Kind (what was seen) ─► Class (loading, runtime, routing)
+    incident ─► Cause (what is behind it) ─► Class
 
 An *outcome* says what an attempt means for the replica that had it. A *kind* says what was
-observed. A *class* says where an operator should look. Two outcomes would not do: a replica that
-answers 429 is alive and honest, and a client's 400 says nothing about the replica at all; routers
-that counted either as failure have taken whole fleets down.
+observed. A *class* says where an operator should look, a *cause* what to mend there. Two outcomes
+would not do: a replica that answers 429 is alive and honest, and a client's 400 says nothing about
+the replica at all; routers that counted either as failure have taken whole fleets down.
 """
 
 from dataclasses import dataclass
@@ -55,6 +56,55 @@ class Kind(StrEnum):
     CLIENT_GONE = "client_gone"
     SUPERSEDED = "superseded"  # its hedge was faster
     DRAINED = "drained"  # taken off a replica that is leaving
+
+
+class Cause(StrEnum):
+    """What is behind an incident. Their signs, consequences and fixes are in ``causes.py``."""
+
+    # loading
+    LOAD_FAILED = "load_failed"  # the model is missing, damaged or refused
+    LOAD_OUT_OF_MEMORY = "load_out_of_memory"  # it does not fit
+    LOAD_STALLED = "load_stalled"  # it hangs, nobody knows on what
+    COLD_START_CONTENTION = "cold_start_contention"  # too many read one filesystem
+    DRIVER_MISMATCH = "driver_mismatch"  # engine, driver and GPU do not fit each other
+    DISK_FULL = "disk_full"
+    # runtime
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out_of_memory"
+    UNDERSIZED = "undersized"  # reservation or limit below what it needs
+    LEAK = "leak"
+    FRAGMENTED = "fragmented"
+    STARVED = "starved"  # accepts and never schedules
+    HUNG = "hung"  # accepts and never answers
+    STALLED = "stalled"  # answers began and stopped
+    FROZEN = "frozen"  # the process is not run
+    SLOW = "slow"
+    DRIPPING = "dripping"  # tokens come, far apart
+    CONNECTION_LOST = "connection_lost"  # answers break off with the connection
+    TRUNCATED = "truncated"  # answers end early as if they were complete
+    WRONG_OUTPUT = "wrong_output"
+    DEGENERATE_OUTPUT = "degenerate_output"
+    EMPTY_OUTPUT = "empty_output"
+    MALFORMED_OUTPUT = "malformed_output"
+    SERVER_ERRORS = "server_errors"
+    FAST_FAILURES = "fast_failures"  # a black hole: failing faster than others answer
+    OUTPUT_DRIFT = "output_drift"
+    ENVIRONMENT_CHANGED = "environment_changed"  # the same question takes longer
+    VERSION_SKEW = "version_skew"
+    GPU_FAULT = "gpu_fault"
+    CUDA_CORRUPTED = "cuda_corrupted"
+    KV_EXHAUSTED = "kv_exhausted"
+    COLLECTIVE_TIMEOUT = "collective_timeout"
+    QUERY_OF_DEATH = "query_of_death"
+    # routing
+    MISPLACED = "misplaced"  # on a host that cannot carry it
+    UNREACHABLE = "unreachable"
+    OVERLOADED = "overloaded"
+    CHAIN_BACKED_UP = "chain_backed_up"
+    QUEUE_STALLED = "queue_stalled"  # work waits and nothing else is known
+    TRANSFER_FAILED = "transfer_failed"  # between prefill and decode
+    WRONG_REVISION = "wrong_revision"
+    CHECKER_BROKEN = "checker_broken"  # the canaries are wrong, not the replicas
 
 
 @dataclass(slots=True, frozen=True)
@@ -119,4 +169,4 @@ def kind_of_status(status: int, *, retry_after: bool) -> Kind | None:
     return Kind.BAD_REQUEST
 
 
-__all__ = ["MEANINGS", "Class", "Kind", "Meaning", "Outcome", "kind_of_status"]
+__all__ = ["MEANINGS", "Cause", "Class", "Kind", "Meaning", "Outcome", "kind_of_status"]

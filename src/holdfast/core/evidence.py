@@ -1,0 +1,205 @@
+"""What speaks for a failure: signs, whom they concern, and the incident they add up to.
+
+    fact ─► detector ─► Evidence(sign, about, at, source, text, numbers) ─► diagnosis ─► Incident
+
+A *sign* is one thing that is wrong, named so that rules can speak about it. It is not yet a cause:
+a queue that grows is a sign, and whether it is the failure or its consequence depends on what else
+is known. Evidence says where it comes from and when it was seen, because old evidence and evidence
+of one source alone are worth less.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from holdfast.core.failure import Cause, Class
+
+
+class Sign(StrEnum):
+    """One thing that is wrong. The comment says who finds it."""
+
+    # processes
+    EXITED = "exited"  # ended without being asked: a code or a signal
+    KILLED_FOR_MEMORY = "killed_for_memory"  # the kernel was seen to do it
+    EXIT_137 = "exit_137"  # killed, and no witness: memory is likely
+    EXITED_LOADING = "exited_loading"
+    EXITED_ON_REQUEST = "exited_on_request"  # soon after it was ready, with work on it
+    EXITS_AGAIN = "exits_again"  # the same end, at least three times
+    FROZEN = "frozen"  # the platform sees that the process is not run
+    LOAD_STUCK = "load_stuck"  # was not ready within its loading time
+    LOAD_SLOW = "load_slow"  # reads, and will take far longer than loads do
+    SILENT_LOADING = "silent_loading"
+    SILENT_SERVING = "silent_serving"
+    # its log
+    LOG_GPU_MEMORY = "log_gpu_memory"
+    LOG_HOST_MEMORY = "log_host_memory"
+    LOG_CUDA_CORRUPTED = "log_cuda_corrupted"
+    LOG_GPU_DAMAGED = "log_gpu_damaged"
+    LOG_DRIVER = "log_driver"
+    LOG_CPU_FALLBACK = "log_cpu_fallback"
+    LOG_MODEL_MISSING = "log_model_missing"
+    LOG_CONFIG = "log_config"
+    LOG_DISK_FULL = "log_disk_full"
+    LOG_PORT_TAKEN = "log_port_taken"
+    LOG_COLLECTIVE = "log_collective"
+    LOG_TRANSFER = "log_transfer"
+    LOG_KV_EXHAUSTED = "log_kv_exhausted"
+    LOG_ALLOCATION = "log_allocation"
+    LOG_NOT_FINITE = "log_not_finite"
+    LOG_ENGINE_DEAD = "log_engine_dead"
+    LOG_WATCHDOG = "log_watchdog"
+    GPU_FAULT = "gpu_fault"  # Xid
+    # users' requests there
+    REFUSES = "refuses"  # nobody listens
+    UNREACHABLE = "unreachable"  # connects time out
+    CONNECTIONS_LOST = "connections_lost"  # reset under an answer
+    STREAMS_CUT = "streams_cut"  # ended in good order and without a finish reason
+    NO_FIRST_TOKEN = "no_first_token"  # noqa: S105
+    NO_NEXT_TOKEN = "no_next_token"  # noqa: S105 streams began and stopped
+    ERRORS = "errors"  # 5xx
+    FAST_ERRORS = "fast_errors"  # faster than any real answer, and so attractive
+    EMPTY_ANSWERS = "empty_answers"
+    MALFORMED = "malformed"
+    DEGENERATE = "degenerate"
+    BACKPRESSURE = "backpressure"  # nothing but 429 for a while
+    FINISHES_CHANGED = "finishes_changed"
+    # canaries and peers
+    CANARY_WRONG = "canary_wrong"
+    CANARY_SILENT = "canary_silent"  # its page is green and the model does not answer
+    NOTHING_ANSWERS = "nothing_answers"  # not even its page, and the port is open
+    CANARY_ERRORS = "canary_errors"
+    CANARY_SLOW = "canary_slow"  # much slower than its peers
+    CANARY_DRIFTED = "canary_drifted"  # slower than it was itself, without load
+    CANARIES_DOUBTED = "canaries_doubted"
+    PEERS_DISAGREE = "peers_disagree"  # it differs from its peers on live requests
+    # over time
+    OUTPUT_DRIFTED = "output_drifted"
+    MEMORY_LEAKS = "memory_leaks"
+    STALLED = "stalled"  # requests run, no token comes out
+    STARVED = "starved"  # requests accepted, none scheduled
+    FRAGMENTED = "fragmented"  # memory free in sum, and refusals
+    KV_FULL = "kv_full"
+    PREEMPTS = "preempts"
+    SLOW_TOKENS = "slow_tokens"  # tokens come, far apart
+    # how it is deployed
+    VERSIONS_DIFFER = "versions_differ"
+    MUTABLE_IMAGE = "mutable_image"
+    WRONG_REVISION = "wrong_revision"
+    RESERVED_TOO_LITTLE = "reserved_too_little"
+    LIMIT_TOO_LOW = "limit_too_low"
+    FILESYSTEM_FULL_SPEED = "filesystem_full_speed"  # bandwidth at its ceiling, operations low
+    FILESYSTEM_OPERATIONS = "filesystem_operations"  # operations at their ceiling
+    ON_CPU = "on_cpu"  # it needs a GPU and its host has none
+    NO_ROOM = "no_room"  # its host has less memory than it needs
+    # flow of work
+    QUEUE_GROWS = "queue_grows"
+    DEAD_LETTERS = "dead_letters"
+    CHAIN_WAITS = "chain_waits"  # a model waits for a later one of its chain
+    ATTRACTS = "attracts"  # a failing replica gets more than its share
+    SAME_REQUEST_KILLS = "same_request_kills"  # one fingerprint on several deaths
+    NO_REPLICA_READY = "no_replica_ready"
+
+
+@dataclass(slots=True, frozen=True)
+class About:
+    """Whom a piece of evidence concerns; what is empty is not said."""
+
+    replica: str = ""
+    model: str = ""
+    revision: str = ""
+    host: str = ""
+    filesystem: str = ""
+
+    def __str__(self) -> str:
+        named = self.replica or self.filesystem or self.host or self.model
+        return named or "the fleet"
+
+
+@dataclass(slots=True, frozen=True)
+class Evidence:
+    """One sign, seen once."""
+
+    sign: Sign
+    about: About
+    at: int  # core time of the observation
+    source: str  # launcher, log, gateway, canary, engine, host, platform or a detector's name
+    text: str  # for people, with its numbers; never a word of a prompt or of an answer
+    numbers: Mapping[str, float] = field(default_factory=dict)  # for the suggested fix
+
+
+class Remedy(StrEnum):
+    """What is done about a cause."""
+
+    OBSERVE = "observe"
+    TAKE_OUT = "take_out"
+    DRAIN_AND_RESTART = "drain_and_restart"
+    RELOCATE = "relocate"
+    STOP_ROLLOUT = "stop_rollout"
+    DEGRADE = "degrade"
+    PAGE = "page"
+
+
+class Stage(StrEnum):
+    """How far an incident has come."""
+
+    OPEN = "open"
+    MENDING = "mending"  # something was done about it and it is not over
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """One line of an incident's timeline."""
+
+    at: int
+    what: str  # a sign, "cause", "action", "refused", "closed" …
+    about: str
+    text: str
+    source: str = ""
+
+
+@dataclass(slots=True)
+class Incident:
+    """One failure: its cause, what followed from it, and how that is known."""
+
+    id: str
+    cause: Cause
+    failure_class: Class
+    about: About
+    opened_at: int
+    confidence: float  # 0 to 1
+    stage: Stage = Stage.OPEN
+    changed_at: int = 0
+    closed_at: int | None = None
+    replicas: tuple[str, ...] = ()  # all that it concerns
+    evidence: list[Evidence] = field(default_factory=list)  # that speaks for the cause
+    consequences: list[Evidence] = field(default_factory=list)  # explained by the cause
+    other_causes: tuple[Cause, ...] = ()  # that would fit as well, the likelier first
+    timeline: list[Entry] = field(default_factory=list)
+    remedy: Remedy = Remedy.OBSERVE
+    action: str = ""  # what was done, or why nothing was
+    fix: str = ""  # what people should do, with numbers
+
+    @property
+    def title(self) -> str:
+        """One line for lists."""
+        return f"{self.cause.value.replace('_', ' ')} of {self.about}"
+
+
+EVIDENCE_MAX: Final = 64  # pieces kept for one incident, of each kind; a flood adds a count
+TIMELINE_MAX: Final = 256
+INCIDENTS_MAX: Final = 1_000  # kept in memory; the oldest closed one goes first
+
+__all__ = [
+    "EVIDENCE_MAX",
+    "INCIDENTS_MAX",
+    "TIMELINE_MAX",
+    "About",
+    "Entry",
+    "Evidence",
+    "Incident",
+    "Remedy",
+    "Sign",
+    "Stage",
+]

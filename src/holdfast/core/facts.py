@@ -1,0 +1,378 @@
+"""What can be known about a fleet, one small value for each thing that somebody saw.
+
+    launcher, gateways, canaries, engines, hosts ─► facts ─► detectors ─► evidence ─► incident
+
+A fact is what was observed, before anybody judged it. Detectors read nothing else, so that a live
+fleet, a simulation, a written history and an exported incident are all the same thing to them: a
+row of facts with times. ``None`` is unknown everywhere; it is neither zero nor full. No fact holds
+a word of a prompt or of an answer.
+
+Rejected: one snapshot of everything, taken at intervals. What happens between two pictures is what
+incidents are made of, and two sources that are late by different amounts make no picture at all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.types import State
+
+
+class Mark(StrEnum):
+    """What a line of an engine's or a kernel's log means, whoever wrote it."""
+
+    GPU_MEMORY_FULL = "gpu_memory_full"
+    HOST_MEMORY_FULL = "host_memory_full"
+    CUDA_CORRUPTED = "cuda_corrupted"  # illegal access, device-side assert: the context is lost
+    GPU_DAMAGED = "gpu_damaged"  # uncorrectable ECC, fallen off the bus
+    DRIVER_MISMATCH = "driver_mismatch"  # driver too old, no kernel image for this GPU
+    CPU_FALLBACK = "cpu_fallback"  # it wanted a GPU and runs without
+    MODEL_MISSING = "model_missing"  # no such file, bad checksum, unknown architecture
+    CONFIG_REFUSED = "config_refused"  # the engine refuses its own arguments
+    DISK_FULL = "disk_full"
+    PORT_TAKEN = "port_taken"
+    COLLECTIVE_TIMEOUT = "collective_timeout"  # NCCL and its like wait for a rank that is gone
+    TRANSFER_FAILED = "transfer_failed"  # KV cache between prefill and decode
+    KV_EXHAUSTED = "kv_exhausted"  # preemption, "no free blocks", refused for lack of cache
+    ALLOCATION_FAILED = "allocation_failed"  # refused although memory is free in sum
+    NOT_FINITE = "not_finite"  # NaN or infinite logits
+    ENGINE_DEAD = "engine_dead"  # the server says its engine has died
+    WATCHDOG = "watchdog"  # the engine's own timer for a stuck scheduler fired
+
+
+# --- what is declared -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class Declared:
+    """A replica as it was ordered; said again whenever something of it changes."""
+
+    replica: str
+    model: str
+    revision: str = ""
+    host: str = ""
+    zone: str = ""
+    filesystem: str = ""  # what its weights are read from
+    role: str = ""  # prefill or decode, where they are apart
+    needs_gpu: bool | None = None
+    weights_bytes: int | None = None
+    kv_bytes: int | None = None
+    reserved_bytes: int | None = None  # what the scheduler set aside for it
+    limit_bytes: int | None = None  # where the kernel kills it
+    managed: bool = False  # Holdfast started it and can restart it
+
+
+@dataclass(slots=True, frozen=True)
+class Gone:
+    """A replica that is no longer part of the fleet, on purpose."""
+
+    replica: str
+
+
+@dataclass(slots=True, frozen=True)
+class ChainDeclared:
+    """Models that answer one after the other for one request, first to last."""
+
+    name: str
+    models: tuple[str, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class RolloutSeen:
+    """A deployment moves to another revision, was stopped, or has arrived."""
+
+    model: str
+    revision: str
+    what: str  # began, halted or finished
+
+
+# --- hosts and platforms --------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class HostSeen:
+    """A host and what of it is free."""
+
+    host: str
+    gpus: int | None = None
+    memory_bytes: int | None = None
+    free_bytes: int | None = None  # not reserved by anybody
+    group: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class VersionsSeen:
+    """What a replica runs on; empty is unknown."""
+
+    replica: str
+    cuda: str = ""
+    driver: str = ""
+    engine: str = ""
+    digest: str = ""  # of the model's weights
+    image: str = ""  # of its container, with tag or digest
+
+
+@dataclass(slots=True, frozen=True)
+class FilesystemSeen:
+    """A shared filesystem: how much of it is used, in bytes and in operations."""
+
+    filesystem: str
+    read_bytes_s: float | None = None
+    permitted_bytes_s: float | None = None  # None: it has no ceiling, or nobody knows it
+    operations_share: float | None = None  # of the operations it permits, 0 to 1
+    readers: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class QueueSeen:
+    """Work that waits for one model, here or in a queue of the platform."""
+
+    model: str
+    waiting: int
+    in_flight: int | None = None
+    dead_letters: int | None = None
+    oldest_s: float | None = None
+    deliveries: float | None = None  # how often the same message was handed out, on average
+
+
+@dataclass(slots=True, frozen=True)
+class GpuFault:
+    """The driver reported a fault of a GPU that this replica uses."""
+
+    replica: str
+    xid: int
+    fatal: bool
+    detail: str = ""
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class ProcessEnded:
+    """A replica's process is gone."""
+
+    replica: str
+    code: int | None = None
+    signal: int | None = None
+    oom: bool = False  # the kernel was seen to do it
+    asked: bool = False  # we had told it to
+    phase: str = ""  # what it was doing: starting, loading, compile, warm-up, serving
+    uptime_s: float | None = None
+    served: int | None = None  # requests it had been given in this life
+
+
+@dataclass(slots=True, frozen=True)
+class ProcessFrozen:
+    """The platform sees that it is not run at all, or that it is again."""
+
+    replica: str
+    frozen: bool
+
+
+@dataclass(slots=True, frozen=True)
+class PhaseSeen:
+    """What a starting replica is doing, and how much of its weights it has read."""
+
+    replica: str
+    phase: str
+    read_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class LineSeen:
+    """A line of its log that means something."""
+
+    replica: str
+    mark: Mark
+    peer: str = ""  # the replica it names, where it names one
+
+
+@dataclass(slots=True, frozen=True)
+class FellSilent:
+    """Its output stopped for longer than its phase excuses."""
+
+    replica: str
+    phase: str
+    silent_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class MemorySeen:
+    """Memory of one replica. ``requests`` regresses traffic out of its growth."""
+
+    replica: str
+    used_bytes: int
+    limit_bytes: int | None = None
+    device: str = "host"  # host or gpu
+    requests: int | None = None  # served so far in this life
+
+
+# --- what it answers ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class StateChanged:
+    """The fleet's judgement of a replica moved."""
+
+    replica: str
+    state: State
+    signal: str  # of lifecycle.Signal or Verdict: what moved it
+    detail: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class CanaryAnswered:
+    """One canary and what became of it."""
+
+    replica: str
+    verdict: str  # pass, slow, wrong, fail, refused, timeout, busy, unsettled, unknown
+    latency_s: float | None = None
+    running: int | None = None  # other requests in the engine meanwhile
+    progress: bool | None = None  # whether users' tokens moved meanwhile
+    page_ok: bool | None = None  # whether its own health page answered well just before
+    status: int | None = None  # of the HTTP answer, where one came
+
+
+@dataclass(slots=True, frozen=True)
+class AttemptsSeen:
+    """What gateways saw of users' requests on one replica since they last told."""
+
+    replica: str
+    span_s: float
+    successes: int = 0
+    backpressure: int = 0
+    inflight: int = 0
+    tokens: int = 0
+    failures: Mapping[Kind, int] = field(default_factory=dict)
+    fast: int = 0  # of the failures, those that came faster than any real answer
+    share: float | None = None  # of its model's attempts in this span
+
+
+@dataclass(slots=True, frozen=True)
+class LoadSeen:
+    """What an engine says of itself."""
+
+    replica: str
+    running: int | None = None
+    waiting: int | None = None
+    kv_used: float | None = None  # share of its cache, 0 to 1
+    generated: int | None = None  # tokens since its start
+    preemptions: int | None = None  # since its start
+
+
+@dataclass(slots=True, frozen=True)
+class OutputSeen:
+    """Statistics of finished answers: one number for each, never its text."""
+
+    replica: str
+    statistic: str  # length, logprob, score or norm
+    values: tuple[float, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class FinishesSeen:
+    """How answers ended: by stop, length, tool_calls, content_filter or another reason."""
+
+    replica: str
+    reasons: Mapping[str, int]
+
+
+@dataclass(slots=True, frozen=True)
+class Compared:
+    """A live request was asked of a second replica too, and the two answers were held together."""
+
+    replica: str
+    peer: str
+    agreed: bool
+
+
+@dataclass(slots=True, frozen=True)
+class RequestDied:
+    """A replica died, or its context was lost, with this request on it."""
+
+    replica: str
+    fingerprint: str  # a keyed hash of its body: the same request, not what it said
+
+
+@dataclass(slots=True, frozen=True)
+class CanariesDoubted:
+    """Every canary of a model fails at once: the expected answer or the checker is suspect."""
+
+    model: str
+    detail: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Looked:
+    """Time passed and nothing else."""
+
+
+Fact = (
+    Declared
+    | Gone
+    | ChainDeclared
+    | RolloutSeen
+    | HostSeen
+    | VersionsSeen
+    | FilesystemSeen
+    | QueueSeen
+    | GpuFault
+    | ProcessEnded
+    | ProcessFrozen
+    | PhaseSeen
+    | LineSeen
+    | FellSilent
+    | MemorySeen
+    | StateChanged
+    | CanaryAnswered
+    | AttemptsSeen
+    | LoadSeen
+    | OutputSeen
+    | FinishesSeen
+    | Compared
+    | RequestDied
+    | CanariesDoubted
+    | Looked
+)
+
+KINDS_OF_FACT: Final[tuple[type, ...]] = (
+    *(Declared, Gone, ChainDeclared, RolloutSeen, HostSeen, VersionsSeen, FilesystemSeen),
+    *(QueueSeen, GpuFault, ProcessEnded, ProcessFrozen, PhaseSeen, LineSeen, FellSilent),
+    *(MemorySeen, StateChanged, CanaryAnswered, AttemptsSeen, LoadSeen, OutputSeen),
+    *(FinishesSeen, Compared, RequestDied, CanariesDoubted, Looked),
+)
+
+__all__ = [
+    "KINDS_OF_FACT",
+    "AttemptsSeen",
+    "CanariesDoubted",
+    "CanaryAnswered",
+    "ChainDeclared",
+    "Compared",
+    "Declared",
+    "Fact",
+    "FellSilent",
+    "FilesystemSeen",
+    "FinishesSeen",
+    "Gone",
+    "GpuFault",
+    "HostSeen",
+    "LineSeen",
+    "LoadSeen",
+    "Looked",
+    "Mark",
+    "MemorySeen",
+    "OutputSeen",
+    "PhaseSeen",
+    "ProcessEnded",
+    "ProcessFrozen",
+    "QueueSeen",
+    "RequestDied",
+    "RolloutSeen",
+    "StateChanged",
+    "VersionsSeen",
+]
