@@ -50,7 +50,8 @@ class Shot:
     def __init__(self, due: float, model: str, prompt: str, tokens: int) -> None:
         messages = [{"role": "user", "content": prompt}]
         self.due = due  # time of the loop
-        self.body = orjson.dumps({"model": model, "messages": messages, "stream": True})
+        asked = {"model": model, "messages": messages, "stream": True, "temperature": 0}
+        self.body = orjson.dumps(asked)
         self.expected = expected_text(model, messages, tokens)
         self.first = 0.0
         self.ended = 0.0

@@ -44,7 +44,7 @@ class Site:
     """What all gateways of one run share."""
 
     scratch: Path
-    replicas: tuple[int, int]  # their ports
+    replicas: tuple[int, ...]  # their ports
     gateway_core: int
     load_core: int
     holdfast: Path

@@ -176,6 +176,7 @@ _STREAM_HEAD: Final = (
 _OPENING: Final = _framed(ROLE) + _framed(NUMBER)
 _FRAMED: Final = tuple(_framed(event) for event in TOKENS)
 _CLOSING: Final = _framed(FINISH) + _framed(DONE) + b"0\r\n\r\n"
+_CANARY: Final = (_STREAM_HEAD + _OPENING + _CLOSING).replace(PLACE, b"00000000")
 
 
 class _Clock:
@@ -270,7 +271,9 @@ class _Replica(asyncio.Protocol):
         self._parts.clear()
         place = body.rfind(MARK)
         order = body[place + 2 : body.find(b"]", place)].split()
-        if place < 0 or len(order) != 3:
+        if place < 0:  # not of the load: somebody wants to know whether the model answers
+            self._transport.write(_CANARY)
+        elif len(order) != 3:
             self._transport.write(_BAD)
         elif order[1] == b"0":
             self._transport.write(_ANSWER_WHOLE.replace(PLACE, order[0]))

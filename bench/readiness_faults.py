@@ -9,13 +9,12 @@ server that refuses every inference at once and whose page is green.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any, Final
 
 from holdfast.core.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.health import HealthConfig
-from holdfast.core.messages import CanaryResult, Headroom, Notice
+from holdfast.core.messages import CanaryResult, Headroom, Notice, Seen, Summary, Tally
 from holdfast.core.types import Replica, State, nanos, seconds
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.setup import Setup
@@ -34,6 +33,8 @@ FAULTS: Final[dict[str, FaultKind | None]] = {
 }
 PERIODS_S: Final = (1.0, 5.0, 30.0)
 LOADS: Final = (0.0, 0.5)
+# At its admission a replica is asked as usual for a minute of use; what comes after is measured.
+SETTLED_S: Final = 120.0
 POOLS: Final = 10  # in one run
 REPLICAS: Final = 4  # of a pool
 # A canary of eight tokens takes a third of a second: three times that is noticed by anybody.
@@ -86,7 +87,8 @@ class Polled(World):
 def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:
     """One run: the victims of its pools."""
     rng = stream(seed, fault, "onset")
-    warm_s = 8 * max(period_s, 5.0)  # what is usual is known by then
+    # What is usual is known by then, and what a newcomer was admitted with is spent.
+    warm_s = max(8 * max(period_s, 5.0), SETTLED_S if load else 0.0)
     watch_s = 30.0 + 8 * max(period_s, 5.0)
     names = [f"pool{number}" for number in range(POOLS)]
     victims = [
@@ -106,7 +108,12 @@ def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:
         canary_prompt=PROMPT,
         canary_output=OUTPUT,
     )
-    world = Polled(setup, seed, victims if kind is None else ())
+    _watch(Polled(setup, seed, victims if kind is None else ()), victims)
+    return victims
+
+
+def _watch(world: World, victims: Sequence[Victim]) -> None:
+    """Run it to its end, and note when each illness showed."""
     known = {victim.replica_id: victim for victim in victims}
 
     def observe(now: int, _whose: str, _event: Any, actions: Sequence[Any]) -> None:
@@ -116,7 +123,6 @@ def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:
 
     world.add_observer(observe)
     world.run()
-    return victims
 
 
 def _fault(kind: FaultKind, victim: Victim) -> Fault:
@@ -135,8 +141,11 @@ def _note(victim: Victim, what: str, now: int) -> None:
 def lag_row(fault: str, period_s: float, load: float, seeds: Sequence[int]) -> dict[str, Any]:
     """One row of the table: quantiles over all victims of all seeds."""
     victims = [victim for seed in seeds for victim in detect(fault, period_s, load, seed)]
-    row: dict[str, Any] = {"fault": fault, "period_s": period_s, "load": load}
-    row["replicas"] = len(victims)
+    return {"fault": fault, "period_s": period_s, "load": load, **_lags(victims)}
+
+
+def _lags(victims: Sequence[Victim]) -> dict[str, Any]:
+    row: dict[str, Any] = {"replicas": len(victims)}
     for what in ("noticed", "out"):
         ends = [(getattr(victim, what), victim.at) for victim in victims]
         lags = sorted(seconds(end - at) for end, at in ends if end is not None)
@@ -166,9 +175,10 @@ class Size:
     law: EngineLaw
     prompt: float
     output: float
+    rarest_s: float  # no canary waits for longer
 
 
-GPU: Final = Size("GPU, 128 slots", EngineLaw(), 500.0, 200.0)
+GPU: Final = Size("GPU, 128 slots", EngineLaw(), 500.0, 200.0, 30.0)
 # A small model on one thread of a processor, as `holdfast up` starts it.
 CPU: Final = Size(
     "one thread, 2 slots",
@@ -182,56 +192,103 @@ CPU: Final = Size(
     ),
     120.0,
     80.0,
+    300.0,
 )
 COST_LOADS: Final = (0.0, 0.1, 0.5, 0.9)
 
 
-def cost_row(size: Size, load: float, seed: int, duration_s: float) -> dict[str, Any]:
-    """Canary tokens beside users' tokens, with the shipped defaults."""
-    rate = capacity(size.law, size.prompt, size.output)
+IN_USE: Final = nanos(60.0)  # it gave users a token within that
+
+
+def _users(size: Size, load: float, models: Sequence[str]) -> tuple[tuple[str, Workload], ...]:
+    if not load:
+        return ()
     workload = Workload(
-        rate=max(load * REPLICAS * rate, 1e-9),
+        rate=load * REPLICAS * capacity(size.law, size.prompt, size.output),
         prompt=Lengths(mean=size.prompt, maximum=2_000),
         output=Lengths(mean=size.output, maximum=1_000),
     )
+    return tuple((model, workload) for model in models)
+
+
+def cost_row(size: Size, load: float, seed: int, duration_s: float) -> dict[str, Any]:
+    """Canary tokens beside users' tokens, with the shipped defaults."""
     setup = Setup(
         replicas=tuple(Replica(f"m-{i}", "m") for i in range(REPLICAS)),
-        duration_s=duration_s,
-        workloads=(("m", workload),) if load else (),
+        duration_s=SETTLED_S + duration_s,
+        workloads=_users(size, load, ("m",)),
         law=size.law,
         canary_prompt=PROMPT,
         canary_output=OUTPUT,
     )
     world = World(setup, seed)
-    spent: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    used_at: dict[str, int] = {}
 
-    def observe(_now: int, _whose: str, event: Any, _actions: Sequence[Any]) -> None:
-        if isinstance(event, CanaryResult) and event.tokens:
-            spent["canaries"] += 1
-            spent["tokens"] += event.tokens
-            spent["beside users"] += event.tokens if event.running else 0
+    def observe(now: int, _whose: str, event: Any, _actions: Sequence[Any]) -> None:
+        settled = now >= nanos(SETTLED_S)
+        if isinstance(event, CanaryResult) and event.tokens and settled:
+            at = used_at.get(event.replica_id)
+            count["canaries"] += 1
+            count["tokens"] += event.tokens
+            count["in use"] += event.tokens if at is not None and now - at < IN_USE else 0
+            count["beside users"] += event.tokens if event.running else 0
+        elif isinstance(event, Seen):
+            for tally in _tallies(event):
+                used_at[tally.replica_id] = now
+                count["users"] += tally.tokens if settled else 0
 
     world.add_observer(observe)
-    total = world.run().total()
-    users = total.tokens + total.offered * _mean_prompt(workload, seed)
+    world.run()
+    rate = capacity(size.law, size.prompt, size.output)
     most = REPLICAS * rate * (size.prompt + size.output) * duration_s
-    tokens, beside = spent["tokens"], spent["beside users"]
+    users, tokens = count["users"], count["tokens"]
+
+    def share(what: str) -> float:
+        return count[what] / (users + count[what]) if users + count[what] else 0.0
+
     return {
         "engine": size.name,
         "load": load,
         "users_tokens_per_s": round(users / duration_s / REPLICAS, 1),
         "canary_tokens_per_s": round(tokens / duration_s / REPLICAS, 2),
-        "period_s": round(duration_s * REPLICAS / max(1, spent["canaries"]), 1),
-        "share_of_tokens": tokens / (users + tokens) if users + tokens else 0.0,
-        "share_beside_users": beside / (users + beside) if users + beside else 0.0,
+        "period_s": round(duration_s * REPLICAS / max(1, count["canaries"]), 1),
+        "share_in_use": share("in use"),
+        "share_beside_users": share("beside users"),
+        "share_of_tokens": share("tokens"),
         "share_of_capacity": tokens / most,
     }
 
 
-def _mean_prompt(workload: Workload, seed: int) -> float:
-    """Of the lengths as they are cut; the account of a run has no prompts."""
-    draw = workload.prompt.sampler(Random(seed))
-    return sum(draw() for _ in range(10_000)) / 10_000
+def _tallies(event: Seen) -> list[Tally]:
+    """Where users got tokens, as a gateway told."""
+    summaries = [each for each in event.actions if isinstance(each, Summary)]
+    return [tally for summary in summaries for tally in summary.tallies if tally.tokens]
+
+
+def lies_row(size: Size, load: float, seeds: Sequence[int]) -> dict[str, Any]:
+    """How soon a wrong answer is found with the shipped defaults: what few canaries cost."""
+    victims = [victim for seed in seeds for victim in _lies(size, load, seed)]
+    return {"engine": size.name, "load": load, **_lags(victims)}
+
+
+def _lies(size: Size, load: float, seed: int) -> list[Victim]:
+    rng = stream(seed, size.name, "onset")
+    names = [f"pool{number}" for number in range(POOLS)]
+    # Spread over the longest period, so that it is any moment of it.
+    spread_s = size.rarest_s
+    victims = [Victim(f"{name}-0", nanos(SETTLED_S + rng.random() * spread_s)) for name in names]
+    setup = Setup(
+        replicas=tuple(Replica(f"{n}-{i}", n) for n in names for i in range(REPLICAS)),
+        duration_s=SETTLED_S + 2 * spread_s + 30.0,
+        workloads=_users(size, load, names),
+        law=size.law,
+        faults=FaultSchedule([_fault(FaultKind.WRONG_OUTPUT, victim) for victim in victims]),
+        canary_prompt=PROMPT,
+        canary_output=OUTPUT,
+    )
+    _watch(World(setup, seed), victims)
+    return victims
 
 
 __all__ = [
@@ -245,4 +302,5 @@ __all__ = [
     "cost_row",
     "detect",
     "lag_row",
+    "lies_row",
 ]

@@ -25,6 +25,7 @@ from typing import Final
 
 import click
 import serving_tables
+from cause_pages import cause_pages
 from click.testing import CliRunner
 from config_keys import fields_table, meaning_of, reference, table
 from state_diagrams import machine, verdicts_table
@@ -269,20 +270,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 if stale")
     given = parser.parse_args(arguments)
-    stale = 0
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        fresh = renewed(text)
-        if fresh == text:
-            continue
-        stale += 1
+    stale = [(page, text) for page, text in _fresh() if _differs(page, text)]
+    for page, text in stale:
         name = page.relative_to(ROOT)
         if given.check:
             sys.stdout.write(f"{name} is out of date: run docs/generate.py\n")
         else:
-            page.write_text(fresh, encoding="utf-8")
+            page.parent.mkdir(exist_ok=True)
+            page.write_text(text, encoding="utf-8")
             sys.stdout.write(f"{name} rewritten\n")
     return 1 if given.check and stale else 0
+
+
+def _fresh() -> Iterator[tuple[Path, str]]:
+    """Each page as it should be: those with blocks, and those that are generated whole."""
+    whole = {DOCS / name: text for name, text in cause_pages().items()}
+    for page in PAGES:
+        if page not in whole:
+            yield page, renewed(page.read_text(encoding="utf-8"))
+    yield from whole.items()
+
+
+def _differs(page: Path, text: str) -> bool:
+    return not page.exists() or page.read_text(encoding="utf-8") != text
 
 
 if __name__ == "__main__":

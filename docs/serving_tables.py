@@ -23,14 +23,17 @@ from holdfast.control import source
 from holdfast.control.demand import Demands
 from holdfast.control.deployments import Deployments
 from holdfast.control.gpus import GpuWatch
+from holdfast.control.incidents import Incidents
 from holdfast.control.metrics import Totals
+from holdfast.control.notify import Notifier
 from holdfast.control.openapi import openapi_document
 from holdfast.control.process import Control
 from holdfast.core.admission import shed
 from holdfast.core.admission.fairness import TokenCounters
 from holdfast.core.admission.queue import FairQueue, QueueConfig
-from holdfast.core.desk import ERROR_DEFAULT, ERRORS
-from holdfast.core.failure import Kind
+from holdfast.core.desk import DEADLY, ERROR_DEFAULT, ERRORS
+from holdfast.core.evidence import Sign, Stage
+from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.faults import REPLICA_KINDS, FaultKind
 from holdfast.core.messages import Finish, LoadReported
 from holdfast.core.types import SECOND
@@ -64,6 +67,8 @@ _EARLY: Final = {
     "method_not_allowed": "the path exists; `allow` says for which method",
     "missing_required_parameter": "a member is missing; `param` names it",
     "model_not_found": "no such model, or not for this tenant: the two look the same",
+    "request_blocked": "replicas died of this very request: see "
+    "[requests that end replicas](../serving.md#requests-that-end-replicas)",
     "unknown_url": "nothing is at this path",
     "unsupported_media_type": "a body that is neither JSON nor, for audio, a form",
 }
@@ -129,6 +134,7 @@ def _failures() -> Iterator[tuple[int, str, str]]:
         if status != 499:  # nobody is there to be told
             yield status, code, f"an attempt ended in {', '.join(kinds)}"
     yield *ERROR_DEFAULT, "an attempt failed in any other way"
+    yield *DEADLY, "the connection died under it on two replicas"
 
 
 def _error_row(status: int, code: str, when: str) -> tuple[str, ...]:
@@ -258,6 +264,8 @@ _METRICS: Final = {
     "extra_attempts_total": "attempts beyond the first that were not continuations",
     "continuations_total": "answers that went on elsewhere",
     "escalations_total": "cheap answers that failed a check, by virtual name and check",
+    "comparisons_total": "answers asked of a second replica too, by model and result: `agreed`, "
+    "`disagreed`, `unanswered`",
     "refused_total": "requests refused before they were admitted, by status and code",
     "hook_errors_total": "calls of a rule's hook that raised or returned nonsense, by hook",
     "connection_refusals_total": "connections turned away or given up, by reason",
@@ -287,6 +295,14 @@ _METRICS: Final = {
     "gpu_temperature_celsius": "of a GPU of this host",
     "gpu_power_watts": "what a GPU draws",
     "gpu_ecc_uncorrected_total": "memory errors of a GPU that could not be corrected",
+    "incidents_open": "failures that are not over, by class and cause",
+    "incidents_total": "failures found since this control began",
+    "evidence_total": "signs of failures that detectors saw, by sign",
+    "facts_total": "observations that detectors were given",
+    "facts_dropped_total": "observations that came faster than they could be judged",
+    "investigation_errors_total": "mistakes inside detectors; each cost one observation",
+    "notifications_total": "messages to hooks, by what became of them: `sent`, `failed` (given up) "
+    "or `dropped` (its queue was full)",
     "metrics_series_left_out": "series beyond what control keeps",
 }
 _TYPE: Final = re.compile(r"^# TYPE holdfast_(\w+) (\w+)$", re.MULTILINE)
@@ -323,9 +339,27 @@ def _scrape() -> str:
         _deployments=SimpleNamespace(gauges=_deployments_say),
         _demands=Demands(),
         _gpus=_gpus(),
+        _lookout=SimpleNamespace(metrics=_incidents_say),
     )
     control._demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])  # noqa: SLF001 - as above
     return Control.metrics(control)
+
+
+def _incidents_say() -> tuple[dict[str, float], dict[str, float]]:
+    """Of one that has found something."""
+    incident: Any = SimpleNamespace(failure_class=Class.RUNTIME, cause=Cause.LEAK, stage=Stage.OPEN)
+    seen: Any = SimpleNamespace(evidence_seen={Sign.MEMORY_LEAKS: 1}, incidents={"": incident})
+    incidents: Any = SimpleNamespace(
+        _investigation=seen,
+        _unclosed=lambda: [incident],
+        _earlier_evidence={},
+        _notifier=Notifier({}),
+        opened={("runtime", "leak"): 1},
+        facts_seen=1,
+        facts_dropped=0,
+        errors=0,
+    )
+    return Incidents.counters(incidents), Incidents.gauges(incidents)
 
 
 def _deployments_say() -> Mapping[str, float]:
@@ -361,6 +395,7 @@ def _told_by_a_gateway() -> Any:
     counters.finished(Finish(1, 200, "ok", "", attempts=3, continued=1, model="m"), 1)
     counters.refused(400, "invalid_json")
     counters.escalated("auto", "length")
+    counters.compared("m", "agreed")
     while len(counters.values) < SERIES_MAX:  # one more than there is room for
         counters.add(f"filler_{len(counters.values)}")
     counters.add("one_too_many")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.failure import Kind
 from holdfast.core.messages import (
     FleetView,
     LoadReported,
@@ -20,8 +21,10 @@ from holdfast.frames import (
     FRAME_BYTES_MAX,
     PROTOCOL,
     TAGS,
+    BlockFrame,
     Bye,
     ConfigFrame,
+    DetoursFrame,
     DrainFrame,
     EpochFrame,
     ExplainAnswer,
@@ -55,13 +58,15 @@ from holdfast.frames import (
 
 ROW = ReplicaRow("r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start")
 EVERY = [
-    Welcome(7, "control-1"),
+    Welcome(7, "control-1", secret=b"key"),
     ConfigFrame(7, b'{"models": []}'),
     ViewFrame(3, 7, ["m"], [ROW]),
     LoadFrame([("m", "r1", 400, 2, 0.5), ("m", "r2", None, None, None)]),
     LeaseFrame({"a": 0.25}, 0.5, [("m", "r1")], 4),
     MoveFrame("m", "r1"),
+    DetoursFrame({"r1": "http://127.0.0.1:1"}),
     DrainFrame(30.0),
+    BlockFrame([("ab12", 3599.5)]),
     ExplainAsk("req-1", 1),
     ExplainAsk(17, 2),
     MetricsAsk(3),
@@ -69,6 +74,13 @@ EVERY = [
     Hello("gateway-1", 4242),
     SeenFrame(
         [ReportRow("m", "r1", "open", "5 in a row")], [TallyRow("m", "r1", 9, 1, 0, 3, 80)], 2
+    ),
+    SeenFrame(
+        [],
+        [TallyRow("m", "r1", 9, 1, 0, 3, 80, {"cut": 1}, 1, {"stop": 9}, [8, 9], [-0.5], [1.0])],
+        0,
+        [("r1", "ab12")],
+        [("r1", "r2", False)],
     ),
     EpochFrame(7, accepted=False, reason="line 3: no models"),
     ExplainAnswer(1, found=True, story=b"[]"),
@@ -248,7 +260,19 @@ VIEW = st.builds(
     st.integers(0, 1 << 60),
 )
 COUNT = st.integers(0, 1 << 60)
-TALLY = st.builds(Tally, NAME, NAME, COUNT, COUNT, COUNT, COUNT, COUNT)
+SAMPLES = st.lists(st.floats(allow_nan=False), max_size=4).map(tuple)
+TALLY = st.builds(
+    Tally,
+    NAME,
+    NAME,
+    *(COUNT, COUNT, COUNT, COUNT, COUNT),
+    kinds=st.dictionaries(st.sampled_from(Kind), COUNT, max_size=3),
+    fast=COUNT,
+    finishes=st.dictionaries(NAME, COUNT, max_size=3),
+    lengths=st.lists(COUNT, max_size=4).map(tuple),
+    logprobs=SAMPLES,
+    norms=SAMPLES,
+)
 REPORT = st.builds(Report, NAME, NAME, NAME, st.text())
 
 
@@ -310,3 +334,24 @@ def test_summaries_become_one_and_none_stays_none() -> None:
     frame = seen_to_frame([Summary((first,)), Summary((second,))])
     assert frame_to_seen(frame, "g").actions == (Summary((first, second)),)
     assert frame_to_seen(seen_to_frame([]), "g") == Seen((), "g")
+
+
+def test_what_an_older_gateway_does_not_say_has_defaults() -> None:
+    old = ["seen", [], [["m", "r1", 1, 0, 0, 0, 5]], 0]
+    (frame,) = FrameReader().feed(framed(old))
+    assert (frame.died, frame.compared) == ([], [])
+    assert frame_to_seen(frame, "g").actions == (Summary((Tally("m", "r1", 1, 0, 0, 0, 5),)),)
+    (welcome,) = FrameReader().feed(framed(["welcome", 1, "c", 1]))
+    assert welcome.secret == b""
+
+
+def test_a_kind_that_only_a_newer_gateway_knows_is_left_out() -> None:
+    row = TallyRow("m", "r1", 0, 2, 0, 0, 0, {"reset": 1, "eaten_by_mice": 1})
+    (summary,) = frame_to_seen(carried(SeenFrame([], [row], 0)), "g").actions
+    assert summary.tallies[0].kinds == {Kind.RESET: 1}
+
+
+def test_evidence_travels_beside_what_the_fleet_sees() -> None:
+    frame = carried(seen_to_frame((), 0, [("r1", "ab")], [("r1", "r2", True)]))
+    assert (frame.died, frame.compared) == ([("r1", "ab")], [("r1", "r2", True)])
+    assert frame_to_seen(frame, "g") == Seen((), "g")

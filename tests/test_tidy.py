@@ -29,7 +29,7 @@ LAYERS: Final = (
     ("config", "ports", "frames"),
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
-    ("planner", "chaos", "bench", "standin", "ui"),
+    ("planner", "doctor", "chaos", "bench", "standin", "ui"),
     ("wire",),
     ("cli",),
     ("__main__",),

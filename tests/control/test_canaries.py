@@ -461,3 +461,53 @@ def test_an_http_answer_may_be_told_by_what_it_must_contain(world):
         return [one.verdict for one in told]
 
     assert asyncio.run(main()) == ["pass", "wrong"]
+
+
+# --- what its own page said ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "question", "page_ok", "status"),
+    [
+        ((200, "", b"{}"), (500, "", b"{}"), True, 500),
+        ((503, "", b"{}"), (200, "", b"{}"), False, 503),
+    ],
+)
+def test_a_verdict_says_what_the_page_and_the_question_brought(
+    world, page, question, page_ok, status
+):
+    async def main():
+        server = await world.Engine().start()
+        server.answers, server.default = {"/health": page}, question
+        try:
+            return await world.canaries().ask(world.deployed(server.url), 5.0)
+        finally:
+            await server.stop()
+
+    told = asyncio.run(main())
+    assert (told.page_ok, told.status) == (page_ok, status)
+
+
+def test_a_right_answer_comes_with_its_page_and_status(world):
+    told, _ = ask(world)
+    assert (told.verdict, told.page_ok, told.status) == ("pass", True, 200)
+
+
+def test_silence_says_whether_the_page_was_green(world):
+    async def main():
+        replica = await world.standin()
+        replica.set_fault(fault("hang"))
+        silent = await world.Engine().start()
+        silent.silent = True
+        found = []
+        try:
+            for url in (replica.url, silent.url, f"http://127.0.0.1:{world.free_port()}"):
+                with pytest.raises(module.CanaryError) as caught:
+                    await world.canaries().ask(world.deployed(url), 0.3)
+                found.append((caught.value.what, caught.value.page_ok))
+        finally:
+            await replica.stop()
+            await silent.stop()
+        return found
+
+    assert asyncio.run(main()) == [("timeout", True), ("timeout", False), ("refused", False)]

@@ -57,6 +57,7 @@ class Stage:
         self.launcher = launcher or world.Paper(world.Paper().host)
         self.launcher.options = {"models": ("m", "n")}
         self.notices = []
+        self.facts = []
         self.views = []
         self.asked_for = {}
         self.deployments = Deployments(self.launcher, store, self)
@@ -71,6 +72,12 @@ class Stage:
 
     def note(self, notice):
         self.notices.append(notice)
+
+    def saw(self, fact):
+        self.facts.append(fact)
+
+    def answered(self, result, *, slow, inflight):
+        pass
 
     def placed(self):
         file = self.file.with_endpoints(self.deployments.endpoints())

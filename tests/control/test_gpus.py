@@ -123,3 +123,25 @@ def test_a_driver_that_comes_back_is_believed_again(world):
         await world.until(lambda: found.report()["available"])
 
     watch(world, driver, scene, patience_s=0.05)
+
+
+def test_faults_are_handed_out_once(world):
+    driver = Driver()
+    driver.queue = [SimpleNamespace(device=0, eventData=79)]
+
+    def wait(*_):
+        if not driver.queue:
+            raise OSError("nothing happened")
+        return driver.queue.pop()
+
+    driver.nvmlEventSetWait_v2 = wait
+    driver.nvmlDeviceGetIndex = lambda handle: handle
+    taken = []
+
+    async def scene(found):
+        assert found.last is None or found.last.available
+        await world.until(lambda: taken.extend(found.take_xids()) or taken)
+        assert found.take_xids() == []
+
+    watch(world, driver, scene)
+    assert [(xid.code, xid.uuid, xid.needs_reset) for xid in taken] == [(79, "GPU-0", True)]

@@ -1,7 +1,9 @@
 """One launched replica after the other: processes on paper, health pages on real sockets."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +11,7 @@ from holdfast.config.fleet_file import ModelSection
 from holdfast.control import launches as module
 from holdfast.control.launches import Launches
 from holdfast.control.units import new_unit
+from holdfast.core.facts import LineSeen, Mark, PhaseSeen, ProcessEnded, ProcessFrozen
 from holdfast.core.failure import Kind
 from holdfast.core.launches import LaunchGate, LaunchGateConfig
 from holdfast.core.messages import Exited, Frozen, Phase
@@ -26,9 +29,13 @@ class Host:
         self.stored = []
         self.moves = []
         self.removed = []
+        self.facts = []
 
     def tell(self, *events):
         self.events += events
+
+    def saw(self, fact):
+        self.facts.append(fact)
 
     def kept(self, unit):
         self.stored.append((unit.id, unit.loaded))
@@ -522,7 +529,7 @@ def test_one_that_was_loading_is_watched_on_and_not_started_again(world):
         later = Stage(world, second, LaunchGate(LaunchGateConfig()))
         later.units["m-1"] = unit
         (adopted,) = await second.adopt(later.launches)
-        later.launches.adopted(unit, adopted.pid)
+        later.launches.adopted(unit, adopted.pid, adopted.started_at)
         assert "m-1" not in later.launches.heartbeats
         later.launches.launch(unit, 0)
         await later.until(lambda: later.host.phases() == LOADED[:2])
@@ -539,7 +546,7 @@ def test_one_that_had_loaded_is_listened_to_at_once_and_its_weights_are_warm(wor
     async def scene(stage):
         unit = stage.unit()
         unit.loaded = True
-        stage.launches.adopted(unit, 77)
+        stage.launches.adopted(unit, 77, 0.0)
         assert unit.pid == 77
         assert stage.launches.heartbeats["m-1"].name == "serving"
 
@@ -557,5 +564,70 @@ def test_what_loads_but_never_gets_there_is_stopped_by_whoever_asks(world):
         stage.launches.stop(unit)
         await stage.until(lambda: not stage.runs())
         assert not unit.loaded
+
+    play(world, scene)
+
+
+# --- what is seen of them ------------------------------------------------------------------------
+
+
+def test_phases_lines_freezes_and_ends_are_facts(world):
+    async def scene(stage):
+        unit = stage.unit()
+        stage.launches.launch(unit, 0)
+        await stage.until(lambda: unit.pid)
+        stage.paper.say("m-1", "INFO Starting to load model")
+        stage.paper.say("m-1", "INFO Starting to load model")
+        await stage.launcher.serve("m-1")
+        await stage.until(lambda: unit.loaded)
+        stage.paper.say("m-1", "CUDA error: an illegal memory access was encountered")
+        stage.paper.suspend("m-1", True)
+        stage.paper.suspend("m-1", False)
+        stage.launcher.end("m-1", number=9, oom=True)
+        *facts, end = stage.host.facts
+        assert facts == [
+            PhaseSeen("m-1", "starting"),
+            PhaseSeen("m-1", "loading"),
+            PhaseSeen("m-1", "serving"),
+            LineSeen("m-1", Mark.CUDA_CORRUPTED),
+            ProcessFrozen("m-1", True),
+            ProcessFrozen("m-1", False),
+        ]
+        assert 0 <= end.uptime_s < 60
+        assert replace(end, uptime_s=None) == ProcessEnded(
+            "m-1", signal=9, oom=True, phase="serving"
+        )
+
+    play(world, scene, serving=False)
+
+
+def test_an_end_that_we_brought_about_is_marked_as_such(world):
+    async def scene(stage):
+        unit = stage.unit()
+        await stage.loaded(unit)
+        stage.launches.stop(unit)
+        await stage.until(lambda: any(isinstance(f, ProcessEnded) for f in stage.host.facts))
+        assert stage.host.facts[-1].asked
+
+    play(world, scene)
+
+
+def test_one_that_cannot_be_started_ended_before_it_began(world):
+    async def scene(stage):
+        stage.paper.refusal = "no such file"
+        stage.launches.launch(stage.unit(), 0)
+        await stage.until(stage.host.exits)
+        assert stage.host.facts == [ProcessEnded("m-1", phase="starting", uptime_s=0.0)]
+
+    play(world, scene)
+
+
+def test_the_uptime_of_an_adopted_one_counts_from_its_own_start(world):
+    async def scene(stage):
+        unit = stage.unit()
+        await stage.loaded(unit)
+        stage.launches.adopted(unit, unit.pid, time.time() - 500)
+        stage.launcher.end("m-1", code=1)
+        assert 499 < stage.host.facts[-1].uptime_s < 600
 
     play(world, scene)

@@ -50,6 +50,7 @@ class Audience:
         self.views = []
         self.moves = []
         self.notices = []
+        self.canaries = []
 
     def publish(self, view):
         self.views.append(view)
@@ -59,6 +60,9 @@ class Audience:
 
     def note(self, notice):
         self.notices.append(notice)
+
+    def answered(self, result, *, slow, inflight):
+        self.canaries.append((result, slow, inflight))
 
     def said(self):
         return [notice.what for notice in self.notices]
@@ -264,6 +268,25 @@ def test_progress_counts_only_when_it_was_made_after_the_probe_began(world):
         assert fleet._witness("stranger", now).progress is None
         fleet.gateway_gone("gateway-0")
         assert fleet._witness("m-1", now).running == 0
+        assert fleet._witness("m-1", now).progress is False  # nobody waits for any
+
+    drive(world, scene)
+
+
+def test_what_no_summary_could_tell_yet_is_unknown(world):
+    async def scene(stage):
+        fleet = stage.fleet
+        engine = await stage.engine()
+        fleet.adopt([stage.deployed(engine.url)], QUICK)
+        began = time.monotonic_ns()
+        fleet.seen(seen(inflight=2))
+        assert fleet._witness("m-1", began).progress is None
+        assert fleet._witness("m-1", began - nanos(1.5)).progress is False  # it would have told
+        fleet.seen(replace(seen(inflight=1), gateway="gateway-1"))
+        told = fleet._fleet.members["m-1"].told_at
+        told["gateway-1"] -= nanos(1.2)
+        assert fleet._witness("m-1", began - nanos(1.5)).progress is None  # another has not told
+        assert fleet._witness("m-1", began - nanos(3.0)).progress is False  # and had time to
 
     drive(world, scene)
 

@@ -8,6 +8,7 @@ from holdfast.control.fetch import FetchError, fetch
 from holdfast.control.probes import LATE, LoopWatch, Prober, Witness, poll_load
 from holdfast.core.messages import RunCanary
 from holdfast.core.types import MILLISECOND, SECOND, nanos
+from holdfast.engines import Load
 
 PACE = 50 * MILLISECOND
 
@@ -157,16 +158,18 @@ def test_lateness_counts_while_it_lasts_and_after_it_was_noticed():
 # --- metrics -------------------------------------------------------------------------------------
 
 PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
+COUNTERS = b"vllm:generation_tokens_total 5e9\nvllm:num_preemptions_total 7\n"
 
 
 @pytest.mark.parametrize(
     ("answer", "engine", "load"),
     [
-        ((200, "", PAGE), "vllm", (3, 2, 0.5)),
-        ((200, "", b"\xff\xfe nonsense"), "vllm", (None, None, None)),
-        ((404, "", PAGE), "vllm", (None, None, None)),
-        (b"what is this\r\n\r\n", "vllm", (None, None, None)),
-        ((200, "", PAGE), "openai", (None, None, None)),
+        ((200, "", PAGE), "vllm", Load(3, 2, 0.5)),
+        ((200, "", PAGE + COUNTERS), "vllm", Load(3, 2, 0.5, 5_000_000_000, 7)),
+        ((200, "", b"\xff\xfe nonsense"), "vllm", Load()),
+        ((404, "", PAGE), "vllm", Load()),
+        (b"what is this\r\n\r\n", "vllm", Load()),
+        ((200, "", PAGE), "openai", Load()),
     ],
 )
 def test_what_an_engine_does_not_say_of_its_load_is_none(world, answer, engine, load):

@@ -4,7 +4,15 @@ import pytest
 
 from holdfast.core.admission.limit import GradientLimit, LimitConfig
 from holdfast.core.breaker import Breaker, BreakerConfig
-from holdfast.core.candidate import UNLIMITED, Candidate
+from holdfast.core.candidate import (
+    FINISHES_MAX,
+    OTHER_FINISH,
+    SAMPLES_MAX,
+    UNLIMITED,
+    Candidate,
+)
+from holdfast.core.failure import Kind
+from holdfast.core.messages import Tally
 from holdfast.core.stats import PeakEwma
 from holdfast.core.types import SECOND, Replica, State
 
@@ -134,3 +142,50 @@ def test_fewer_declared_slots_bound_at_once_whatever_was_learned():
     subject = candidate(Replica("r1", "m"), GradientLimit(LimitConfig(initial=20)))
     subject.update(Replica("r1", "m", slots=4))
     assert subject.limit == 4
+
+
+# --- what control is told ------------------------------------------------------------------------
+
+
+def test_without_traffic_there_is_no_tally():
+    assert candidate().take_tally("m") is None
+
+
+def test_a_tally_is_told_once():
+    subject = candidate()
+    subject.successes = 1
+    subject.answered(7, "stop", ("logprob", -1.0))
+    subject.failed(Kind.RESET, fast=True)
+    subject.failed(Kind.RESET, fast=False)
+    subject.failed(None, fast=False)
+    told = subject.take_tally("m")
+    assert told == Tally(
+        *("m", "r1", 1, 3, 0, 0, 0), {Kind.RESET: 2}, 1, {"stop": 1}, (7,), (-1.0,), ()
+    )
+    assert subject.take_tally("m") is None
+    subject.successes = 1
+    assert subject.take_tally("m") == Tally("m", "r1", 1, 0, 0, 0, 0)
+    assert told.finishes == {"stop": 1}  # what was handed over does not change any more
+
+
+def test_samples_between_two_tallies_are_bounded():
+    subject = candidate()
+    for number in range(100):
+        subject.answered(number + 1, "stop", ("norm", float(number)))
+        subject.answered(0, "", ("logprob", -float(number)))
+    subject.inflight = 1
+    told = subject.take_tally("m")
+    assert told.lengths == tuple(range(1, SAMPLES_MAX + 1))
+    assert len(told.norms) == len(told.logprobs) == SAMPLES_MAX
+    assert told.finishes == {"stop": 100}
+
+
+def test_reasons_that_an_engine_invents_are_told_as_others():
+    subject = candidate()
+    for number in range(FINISHES_MAX + 5):
+        subject.answered(1, f"reason {number}", None)
+    subject.answered(1, "reason 0", None)
+    subject.inflight = 1
+    finishes = subject.take_tally("m").finishes
+    assert len(finishes) == FINISHES_MAX + 1
+    assert (finishes["reason 0"], finishes[OTHER_FINISH]) == (2, 5)

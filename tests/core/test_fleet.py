@@ -378,6 +378,25 @@ def test_a_canary_that_times_out_while_nothing_moves_means_stalled():
     assert "8 requests running and no token emitted" in notice.reason
 
 
+def test_a_canary_that_was_over_before_anybody_could_tell_of_progress_means_nothing():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", inflight=8, tokens=5)
+    for _ in range(10):
+        assert notices(control.canary("r1", "timeout", latency=SECOND, running=8)) == []
+    assert control.state("r1") is State.READY
+
+
+def test_it_means_stalled_where_its_requests_have_stood_for_long():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", inflight=8)
+    for _ in range(6):
+        control.after(1.0)
+        control.tally("r1", inflight=8)
+    (notice,) = notices(control.canary("r1", "timeout", running=8))
+    assert notice.what == "quarantined"
+    assert "no token" in notice.reason
+
+
 def overdue(control: Control, name: str) -> list:
     """A canary that was out for ten seconds, with requests beside it and no token."""
     return control.canary(name, "timeout", latency=10 * SECOND, running=8, progress=False)
@@ -1448,55 +1467,118 @@ def gaps(control: Control, name: str, duration_s: int, **tally) -> list[float]:
 SERVING = {"successes": 1, "inflight": 2}
 
 
-def test_a_busy_replica_with_few_tokens_is_asked_less_often_within_a_bound():
+def spend(control: Control, name: str) -> None:
+    """Users have known it for long: nothing is left of the canaries it was admitted with."""
+    control.tally(name, **SERVING, tokens=1)
+    for _ in range(12):
+        control.canary(name, "pass")
+
+
+def test_a_used_replica_with_few_tokens_is_asked_less_often_within_a_bound():
     control = Control("r1", "r2", canary=CanaryConfig(stretch_max_s=20.0))
-    waits = gaps(control, "r1", 200, **SERVING, tokens=10)[1:]
-    assert min(waits) >= 19.0
-    assert max(waits) <= 20.2
+    spend(control, "r1")
+    waits = gaps(control, "r1", 200, **SERVING, tokens=10)
+    assert min(waits) >= 20.0
+    assert max(waits) <= 21.2
 
 
-def test_a_busy_replica_with_many_tokens_is_asked_as_usual():
+def test_a_used_replica_with_many_tokens_is_asked_as_usual():
     control = Control("r1", "r2")
+    spend(control, "r1")
     waits = gaps(control, "r1", 60, **SERVING, tokens=20_000)[1:]
     assert max(waits) <= 6.2
 
 
-def test_the_canaries_of_a_busy_replica_keep_within_their_share():
+def test_the_canaries_of_a_used_replica_keep_within_their_share():
     control = Control("r1", "r2")
-    gaps(control, "r1", 60, **SERVING, tokens=60)
+    spend(control, "r1")
     waits = gaps(control, "r1", 600, **SERVING, tokens=60)
     cost = CanaryConfig().tokens
-    assert cost / (60 * sum(waits) / len(waits)) <= 0.0101
-    assert max(waits) < 29.0
+    assert cost / (60 * sum(waits) / len(waits)) <= 0.01
+    assert max(waits) < 18.0
+
+
+def test_moments_without_a_request_do_not_bring_more_canaries():
+    control = Control("r1", "r2")
+    spend(control, "r1")
+    asked = 0
+    for second in range(600):
+        if second % 20 == 0:
+            control.tally("r1", inflight=1)
+        elif second % 20 == 1:
+            control.tally("r1", successes=1, tokens=200)
+        asked += [canary.replica_id for canary in all_of(control.wait(1.0), RunCanary)].count("r1")
+    assert 5 <= asked <= 7  # 6,000 tokens pay for 54 of theirs, and a canary costs eight
+
+
+def test_a_newly_admitted_replica_is_asked_as_usual_for_a_minute_of_use():
+    control = Control("r1", "r2")
+    waits = gaps(control, "r1", 50, **SERVING, tokens=1)
+    assert max(waits) <= 6.2
+    control.wait(0.1)
+    spend(control, "r1")
+    assert gaps(control, "r1", 60, **SERVING, tokens=1) == []
+    for verdict in ("fail", "pass", "pass"):
+        control.canary("r1", verdict)
+    assert control.state("r1") is State.READY
+    assert max(gaps(control, "r1", 30, **SERVING, tokens=1)) <= 6.2
 
 
 def test_an_idle_replica_is_asked_as_usual():
     control = Control("r1", "r2")
     assert max(gaps(control, "r1", 60)) <= 6.2
-    gaps(control, "r1", 60, **SERVING, tokens=10)
-    control.tally("r1", successes=2)
-    assert max(gaps(control, "r1", 60)) <= 6.2
 
 
-def test_one_that_was_busy_is_asked_soon_after_it_became_idle():
+def test_one_that_nobody_used_for_a_minute_is_asked_as_usual_again():
     control = Control("r1", "r2")
-    gaps(control, "r1", 60, **SERVING, tokens=10)
+    spend(control, "r1")
     control.tally("r1", successes=2)
-    asked = all_of(control.wait(8.3), RunCanary)
+    waited = all_of(control.wait(59.0), RunCanary)
+    assert "r1" not in [canary.replica_id for canary in waited]
+    asked = all_of(control.wait(2.0), RunCanary)
     assert "r1" in [canary.replica_id for canary in asked]
+    assert max(gaps(control, "r1", 60)) <= 6.2
 
 
 def test_requests_that_run_without_tokens_end_the_stretching():
     control = Control("r1", "r2")
-    gaps(control, "r1", 60, **SERVING, tokens=10)
-    first, *waits = gaps(control, "r1", 60, inflight=2)
-    assert first <= 13.2  # a period without tokens, one more, and the time to notice
-    assert max(waits) <= 6.2
+    spend(control, "r1")
+    control.wait(20.0)
+    asked = all_of(control.wait(5.5), RunCanary)
+    assert "r1" in [canary.replica_id for canary in asked]
+    assert max(gaps(control, "r1", 60, inflight=2)) <= 6.2
+
+
+@pytest.mark.parametrize("cause", ["peer", "breaker", "slow"])
+def test_doubt_has_a_used_replica_asked_whatever_it_costs(cause):
+    control = Control("r1", "r2", "r3")
+    spend(control, "r1")
+    gaps(control, "r1", 20, **SERVING, tokens=1)
+    if cause == "peer":
+        control.canary("r2", "wrong")
+        limit_s = 0.2
+    elif cause == "breaker":
+        control.breaker_opened("r1")
+        limit_s = 1.3  # as a suspect
+    else:
+        control.canary("r1", "slow")
+        assert control.state("r1") is State.READY
+        limit_s = 6.2
+    asked = all_of(control.wait(limit_s), RunCanary)
+    assert "r1" in [canary.replica_id for canary in asked]
+
+
+def test_a_canary_that_told_nothing_is_sent_again_at_the_usual_pace():
+    control = Control("r1", "r2")
+    spend(control, "r1")
+    control.tally("r1", **SERVING, tokens=1_000)  # one is earned
+    control.answers["r1"] = "unknown"
+    assert max(gaps(control, "r1", 60, **SERVING, tokens=1)) <= 6.2
 
 
 def test_a_suspect_is_asked_as_usual_however_busy_it_is():
     control = Control("r1", "r2", "r3")
-    gaps(control, "r1", 60, **SERVING, tokens=10)
+    spend(control, "r1")
     control.canary("r1", "fail")
     control.answers["r1"] = "slow"  # right enough to stay where it is
     waits = gaps(control, "r1", 20, **SERVING, tokens=10)

@@ -1003,10 +1003,10 @@ def test_when_both_fail_the_hedge_was_one_of_the_attempts():
     gateway = hedging()
     gateway.arrive()
     gateway.wait(0.2)
-    gateway.end(attempt=0, kind=Kind.RESET)
-    finish = only(gateway.end(attempt=1, kind=Kind.RESET), Finish)
+    gateway.end(attempt=0, kind=Kind.SERVER_ERROR)
+    finish = only(gateway.end(attempt=1, kind=Kind.SERVER_ERROR), Finish)
     assert (finish.status, finish.attempts) == (502, 2)
-    assert finish.reason == "reset: all attempts used"
+    assert finish.reason == "server_error: all attempts used"
 
 
 def test_a_request_answered_in_time_is_not_hedged():
@@ -1301,10 +1301,146 @@ def test_control_hears_once_a_second_what_was_seen():
     assert all_of(gateway.after(0.5).tick(), Summary) == []
     summary = only(gateway.after(0.5).tick(), Summary)
     assert summary.tallies == (
-        Tally("m", "r1", 1, 0, 0, 0, 8),
+        Tally("m", "r1", 1, 0, 0, 0, 8, lengths=(8,)),
         Tally("m", "r2", 0, 0, 0, 1, 0),
     )
     assert only(gateway.after(1.0).tick(), Summary).tallies == (Tally("m", "r2", 0, 0, 0, 1, 0),)
+
+
+def test_control_hears_how_answers_came_out():
+    gateway = Gateway("r1")
+    gateway.tick()
+    for number, reason in enumerate(("stop", "length", "stop", "")):
+        gateway.arrive(f"q{number}")
+        gateway.after(0.01).first(f"q{number}")
+        gateway.tell(Ended(f"q{number}", 0, None, 10 + number, finish=reason))
+    gateway.arrive("w", whole=True)
+    gateway.tell(Answered("w", 0, 40, "stop", ("logprob", -0.25)))
+    gateway.arrive("e", whole=True)
+    gateway.tell(Answered("e", 0, 0, "", ("norm", 1.5)))
+    tally = gateway.tallies()["r1"]
+    assert tally.finishes == {"stop": 3, "length": 1}
+    assert tally.lengths == (10, 11, 12, 13, 40)
+    assert (tally.logprobs, tally.norms) == ((-0.25,), (1.5,))
+    assert (tally.kinds, tally.fast) == ({}, 0)
+
+
+def test_a_part_of_an_answer_has_no_length():
+    gateway = Gateway("r1", "r2", retry=NO_BACKOFF)
+    gateway.tick()
+    gateway.arrive()
+    gateway.after(0.01).first()
+    gateway.end(kind=Kind.CUT, tokens=3)
+    gateway.tell(Ended("q1", 1, None, 5, finish="stop"))
+    tallies = gateway.tallies()
+    assert tallies["r2"].successes == 1
+    assert all(tally.lengths == () and tally.finishes == {} for tally in tallies.values())
+
+
+def test_failures_are_told_by_kind_and_fast_ones_apart():
+    gateway = Gateway("r1", retry=RetryConfig(attempts=1))
+    gateway.tick()
+    for name, kind, after_s in (
+        ("q1", Kind.SERVER_ERROR, 0.01),
+        ("q2", Kind.SERVER_ERROR, 0.2),
+        ("q3", Kind.MALFORMED, 0.05),
+        ("q4", Kind.OVERLOADED, 0.0),
+        ("q5", Kind.CLIENT_GONE, 0.0),
+    ):
+        gateway.arrive(name)
+        gateway.after(after_s).end(name, kind=kind)
+    gateway.arrive("q6")
+    gateway.first("q6")  # content came, so it answered as a sound one does
+    gateway.end("q6", kind=Kind.CUT, tokens=1)
+    tally = gateway.tallies()["r1"]
+    assert tally.kinds == {Kind.SERVER_ERROR: 2, Kind.MALFORMED: 1, Kind.CUT: 1}
+    assert (tally.failures, tally.fast, tally.backpressure) == (4, 2, 1)
+
+
+# --- requests that end their replicas ------------------------------------------------------------
+
+KEEN = RetryConfig(attempts=9, backoff="none", budget=False)
+
+
+def test_a_request_on_which_two_replicas_died_gets_no_third():
+    gateway = Gateway("r1", "r2", "r3", retry=KEEN)
+    gateway.arrive()
+    only(gateway.end(kind=Kind.RESET), Dispatch)
+    finish = only(gateway.after(0.05).end(attempt=1, kind=Kind.RESET), Finish)
+    assert (finish.status, finish.code, finish.attempts) == (502, "replicas_lost", 2)
+    assert finish.reason == "its connection died on r1 and r2: it is not tried on a third"
+    assert events(finish)[-1] == "replicas_lost"
+
+
+def test_a_stream_that_two_replicas_died_under_is_not_continued_on_a_third():
+    gateway = Gateway("r1", "r2", "r3", retry=KEEN)
+    gateway.arrive()
+    gateway.first()
+    only(gateway.end(kind=Kind.RESET, tokens=3), Dispatch)
+    gateway.after(0.05).first(attempt=1)
+    finish = only(gateway.end(attempt=1, kind=Kind.RESET, tokens=2), Finish)
+    assert (finish.code, finish.shown) == ("replicas_lost", True)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Kind.CUT, Kind.SERVER_ERROR, Kind.REFUSED, Kind.MALFORMED, Kind.EMPTY, Kind.DRAINED],
+)
+def test_other_ends_are_no_deaths(kind):
+    gateway = Gateway("r1", "r2", "r3", retry=KEEN)
+    gateway.arrive()
+    only(gateway.end(kind=Kind.RESET), Dispatch)
+    assert all_of(gateway.after(0.05).end(attempt=1, kind=kind), Dispatch)
+
+
+def test_silence_is_no_death():
+    gateway = Gateway("r1", "r2", "r3", retry=KEEN, lane=lane(deadlines=QUICK))
+    gateway.arrive()
+    only(gateway.end(kind=Kind.RESET), Dispatch)
+    gateway.first(attempt=1)
+    assert all_of(gateway.after(3.0).silent(attempt=1, tokens=1), Dispatch)
+
+
+def test_a_pooled_connection_counts_only_if_it_was_not_closed_before():
+    gateway = Gateway("r1", "r2", "r3", retry=KEEN)
+    gateway.arrive("at once")
+    gateway.end("at once", kind=Kind.SERVER_ERROR)
+    only(gateway.after(0.01).end("at once", attempt=1, kind=Kind.STALE_SOCKET), Dispatch)
+    gateway.after(0.05)
+    assert all_of(gateway.end("at once", attempt=2, kind=Kind.RESET), Dispatch)
+    gateway.arrive("at once again")
+    gateway.end("at once again", kind=Kind.RESET)
+    only(gateway.end("at once again", attempt=1, kind=Kind.STALE_SOCKET), Dispatch)
+    gateway.arrive("later")
+    gateway.end("later", kind=Kind.RESET)
+    ended = gateway.after(0.05).end("later", attempt=1, kind=Kind.STALE_SOCKET)
+    assert last(ended, Finish).code == "replicas_lost"
+
+
+def test_two_deaths_on_one_replica_are_one():
+    gateway = Gateway("r1", retry=KEEN)
+    gateway.arrive()
+    only(gateway.end(kind=Kind.RESET), Dispatch)
+    only(gateway.after(0.05).end(attempt=1, kind=Kind.RESET), Dispatch)
+
+
+def test_replicas_that_die_at_the_same_time_are_not_the_requests_doing():
+    gateway = Gateway("r1", "r2", "r3", "r4", retry=KEEN)
+    gateway.arrive()
+    only(gateway.end(kind=Kind.RESET), Dispatch)
+    only(gateway.after(0.001).end(attempt=1, kind=Kind.RESET), Dispatch)
+    only(gateway.after(0.001).end(attempt=2, kind=Kind.RESET), Dispatch)
+    finish = last(gateway.after(1.0).end(attempt=3, kind=Kind.RESET), Finish)
+    assert finish.code == "replicas_lost"
+
+
+def test_while_its_hedge_runs_a_request_is_not_given_up():
+    gateway = hedging()
+    gateway.arrive()
+    gateway.wait(0.2)
+    assert gateway.end(attempt=0, kind=Kind.RESET) == []
+    gateway.first(attempt=1)
+    assert only(gateway.end(attempt=1, tokens=4), Finish).status == 200
 
 
 def test_nobody_is_told_of_a_second_without_traffic():

@@ -650,14 +650,13 @@ def test_a_canary_can_be_called_early_but_not_delayed():
     assert health.canary_due(SECOND)
 
 
-def test_a_stretched_wait_can_be_taken_back_to_the_usual_and_not_below_it():
+def test_a_call_is_remembered_until_a_canary_is_sent():
     health = ready()
-    health.next_canary_at = 30 * SECOND
-    health.canary_by(2 * SECOND)
-    assert health.next_canary_at == 8 * SECOND  # five seconds and the most jitter
-    health.canary_by(2 * SECOND)
-    health.canary_by(4 * SECOND)
-    assert health.next_canary_at == 8 * SECOND
+    assert not health.called
+    health.call_canary(SECOND)
+    assert health.called
+    health.canary_started(SECOND)
+    assert not health.called
 
 
 def test_the_history_is_bounded_and_the_snapshot_is_plain_data():

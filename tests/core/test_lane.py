@@ -288,7 +288,7 @@ def test_tallies_name_what_was_seen_since_the_last_ones():
     opened(subject, "r2")
     assert subject.tallies() == [
         Tally("m", "r1", 1, 0, 0, 0, 112),
-        Tally("m", "r2", 0, 1, 0, 1, 0),
+        Tally("m", "r2", 0, 1, 0, 1, 0, {Kind.RESET: 1}, 1),
     ]
     assert subject.tallies() == [Tally("m", "r2", 0, 0, 0, 1, 0)]
 

@@ -4,9 +4,19 @@ import pytest
 
 from holdfast.core.breaker import Breaker, BreakerConfig
 from holdfast.core.candidate import Candidate
-from holdfast.core.life import TRANSITIONS, Attempt, IllegalStepError, Life, Phase, Step
+from holdfast.core.failure import Kind
+from holdfast.core.life import (
+    TRANSITIONS,
+    Attempt,
+    IllegalStepError,
+    Life,
+    Phase,
+    Step,
+    apart,
+    died,
+)
 from holdfast.core.stats import PeakEwma
-from holdfast.core.types import SECOND, Replica, Request
+from holdfast.core.types import MILLISECOND, SECOND, Replica, Request
 
 WAYS = {  # a shortest way into each phase
     Phase.NEW: (),
@@ -101,3 +111,18 @@ def test_a_new_attempt_has_shown_no_content_yet():
     subject = attempt(3)
     assert (subject.number, subject.first_at, subject.tokens) == (3, 0, 0)
     assert subject.candidate.id == "r3"
+
+
+# --- deaths --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_only_a_lost_connection_is_a_death(kind):
+    assert died(kind, SECOND) is (kind in {Kind.RESET, Kind.STALE_SOCKET})
+    assert died(kind, MILLISECOND) is (kind is Kind.RESET)
+
+
+def test_deaths_at_the_same_time_are_one():
+    assert apart(0, SECOND)
+    assert apart(SECOND, SECOND + 21 * MILLISECOND)
+    assert not apart(SECOND, SECOND + 20 * MILLISECOND)

@@ -669,3 +669,15 @@ def test_a_wish_that_cannot_be_met_is_refused():
             Wish("m", "1", count, zones)
     with pytest.raises(FrozenInstanceError):
         wish().count = 2
+
+
+# --- refused from outside ------------------------------------------------------------------------
+
+
+def test_somebody_may_refuse_what_comes_in_and_only_that():
+    rollout = Rollout(RolloutConfig(), good="1")
+    assert rollout.refuse("2", "inc-000001: it leaks") == Halted("2", "inc-000001: it leaks")
+    assert (rollout.refused_revision, rollout.halted) == ("2", "inc-000001: it leaks")
+    assert rollout.refuse("2", "again") is None
+    assert rollout.refuse("1", "the good one") is None
+    assert Rollout(RolloutConfig()).refuse("2", "nothing to go back to") is None

@@ -166,6 +166,8 @@ def test_a_fatal_line_is_told_with_its_reason(name: str, line: str, kind: str) -
         ("sglang", "[2025] Receive: obj=GenerateReqInput(text='CUDA out of memory')"),
         ("llamacpp", 'srv log_server_r: request: {"content": "failed to load model"}'),
         ("ollama", 'level=DEBUG msg="chat request" prompt="llama runner started"'),
+        ("vllm", 'INFO: 10.0.0.7 - "GET /Application startup complete HTTP/1.1" 404'),
+        ("ollama", '[GIN] | 404 | 127.0.0.1 | GET "/CUDA out of memory"'),
     ],
 )
 def test_what_users_wrote_is_not_taken_for_the_engines_word(name: str, line: str) -> None:

@@ -224,3 +224,16 @@ def test_a_kind_without_a_limit_has_no_headers():
     assert errors.rate_limit_headers({}) == b""
     told = errors.rate_limit_headers(Quota(QuotaConfig(tokens_per_minute=60)).headers(0))
     assert not re.search(rb"requests", told)
+
+
+# --- requests that end their replicas ------------------------------------------------------------
+
+
+def test_a_request_that_ends_replicas_is_not_to_be_sent_again():
+    lost = errors.from_code(502, "replicas_lost", "its connection died on r1 and r2")
+    assert (lost.status, lost.type, lost.code) == (502, "server_error", "replicas_lost")
+    assert "r1" not in lost.message
+    blocked = errors.blocked()
+    assert (blocked.status, blocked.type, blocked.code) == (422, errors.INVALID, "request_blocked")
+    for error in (lost, blocked):
+        assert errors.error_headers(error) == b"x-should-retry: false\r\n"

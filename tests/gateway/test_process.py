@@ -14,7 +14,9 @@ from holdfast.control.state import write_state
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
 from holdfast.frames import (
+    BlockFrame,
     ConfigFrame,
+    DetoursFrame,
     DrainFrame,
     EpochFrame,
     ExplainAnswer,
@@ -30,13 +32,14 @@ from holdfast.frames import (
     SeenFrame,
     StatsFrame,
     ViewFrame,
+    Welcome,
     encode,
     view_to_frame,
 )
 from holdfast.gateway import link as link_module
 from holdfast.gateway import process as module
 from holdfast.gateway.process import GatewayProcess, Streams
-from holdfast.standin import Options, StandIn, expected_text
+from holdfast.standin import Options, StandIn, expected_text, fault
 
 KEY = "hf-test-key"
 ASK = [{"role": "user", "content": "Who is there?"}]
@@ -496,6 +499,78 @@ def test_what_it_sees_is_told_to_control(play):
     play(scene)
 
 
+def test_a_request_on_which_a_replica_dies_is_told_to_control_and_blocked_on_its_word(play):
+    deadly = {"model": "m", "messages": [{"role": "user", "content": "Eat the cucumber."}]}
+
+    async def scene(stage):
+        stage.greeting = [Welcome(1, "c", secret=b"key"), stage.config(1), stage.view()]
+        await stage.serving()
+        for engine in stage.engines:
+            engine.set_fault(fault("oom", marker="cucumber"))
+        status, _, body = await stage.ask(body=deadly)
+        assert (status, orjson.loads(body)["error"]["code"]) == (502, "replicas_lost")
+        await stage.until(lambda: sum(len(f.died) for f in stage.all(SeenFrame)) >= 2)
+        died = [pair for frame in stage.all(SeenFrame) for pair in frame.died]
+        assert {replica for replica, _ in died} == {"m-1", "m-2"}
+        (name,) = {name for _, name in died}
+        stage.send(BlockFrame([(name, 60.0)]))
+        await stage.until(lambda: stage.gateway._driver.deaths.blocked)
+        status, head, body = await stage.ask(body=deadly)
+        assert (status, orjson.loads(body)["error"]["code"]) == (422, "request_blocked")
+        assert b"x-should-retry: false" in head
+        stage.send(Welcome(1, "another", secret=b"another key"))
+        await stage.until(lambda: not stage.gateway._driver.deaths.blocked)
+
+    play(scene, engines=2, options=Options(ttft_ms=40.0, tpot_ms=1.0, tokens=8))
+
+
+def test_blocks_that_come_before_there_is_a_driver_are_used(play):
+    async def scene(stage):
+        welcome, block = Welcome(1, "c", secret=b"key"), BlockFrame([("ab12", 60.0)])
+        stage.greeting = [welcome, block, stage.config(1), stage.view()]
+        await stage.serving()
+        assert set(stage.gateway._driver.deaths.blocked) == {"ab12"}
+        assert (await stage.chat())[0] == 200
+
+    play(scene)
+
+
+def test_comparisons_are_told_to_control(play):
+    async def scene(stage):
+        section = {"comparison": {"share": 1.0}}
+        stage.greeting = [stage.config(1, model=section), stage.view()]
+        await stage.serving()
+        status, _, _ = await stage.ask(body={"model": "m", "messages": ASK, "temperature": 0})
+        assert status == 200
+        await stage.until(lambda: any(frame.compared for frame in stage.all(SeenFrame)))
+        (told,) = [one for frame in stage.all(SeenFrame) for one in frame.compared]
+        assert {told[0], told[1]} == {"m-1", "m-2"}
+        assert told[2] is True
+
+    play(scene, engines=2)
+
+
+def test_a_long_answer_is_told_to_move_before_its_end_and_one_that_stalls_is_not(play):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        body = {"model": "m", "messages": ASK, "stream": True}
+        reader, writer = await stage.begin("/v1/chat/completions", body)
+        await reader.readuntil(b"\r\n\r\n")
+
+        def told():
+            return [row for frame in stage.all(SeenFrame) for row in frame.tallies]
+
+        await stage.until(lambda: any(row.moved and row.inflight for row in told()))
+        stage.engines[0].set_fault(fault("stall", tokens=0))
+        await stage.until(lambda: told()[-1].inflight and not told()[-1].moved)
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    play(scene, options=Options(ttft_ms=1.0, tpot_ms=50.0, tokens=400))
+
+
 def test_demand_is_told_so_that_quotas_can_move(play):
     async def scene(stage):
         stage.greeting = [stage.config(1, tenants=TENANTS), stage.view()]
@@ -524,6 +599,31 @@ def test_a_replica_that_leaves_hands_its_streams_to_another(play):
         assert b'"continued"' in rest
 
     play(scene, engines=2, options=Options(ttft_ms=1.0, tpot_ms=20.0, tokens=60))
+
+
+def test_a_detour_leads_a_replicas_requests_elsewhere_until_it_is_taken_back(play):
+    async def scene(stage):
+        elsewhere = await StandIn(QUICK).start()
+        real = stage.engines[0]
+        try:
+            stage.greeting = [DetoursFrame({"m-1": elsewhere.url}), stage.config(1), stage.view()]
+            await stage.serving()
+            assert (await stage.chat())[0] == 200
+            assert (elsewhere.stats()["finished"], real.stats()["finished"]) == (1, 0)
+            stage.send(DetoursFrame({}))
+            await stage.until(lambda: not stage.gateway._detours)
+            assert (await stage.chat())[0] == 200
+            assert (elsewhere.stats()["finished"], real.stats()["finished"]) == (1, 1)
+            stage.send(DetoursFrame({"m-1": elsewhere.url, "stranger": elsewhere.url}))
+            await stage.until(lambda: stage.gateway._detours)
+            stage.send(stage.config(2, model={"revision": "1"}))
+            await stage.heard(EpochFrame, 2)
+            assert (await stage.chat())[0] == 200
+            assert (elsewhere.stats()["finished"], real.stats()["finished"]) == (2, 1)
+        finally:
+            await elsewhere.stop()
+
+    play(scene)
 
 
 def spoken(stream):

@@ -138,3 +138,13 @@ def test_the_store_is_never_idle_while_somebody_loads(starts: list[int], paralle
 def test_a_config_that_cannot_be_is_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"loading\.{field}: is {value}; use "):
         LoadingConfig(**{field: value})
+
+
+def test_how_much_was_read_is_told_while_it_reads() -> None:
+    fleet = Fleet(size_gb=10.0, bandwidth_gb_per_s=1.0, parallel_max=2)
+    for name in ("r0", "r1", "r2"):
+        fleet.load(name)
+    fleet.clock.run(nanos(8.0))
+    read = [fleet.store.read(name, nanos(8.0)) for name in ("r0", "r1", "r2", "nobody")]
+    assert read == [4_000_000_000, 4_000_000_000, 0, None]
+    assert fleet.run() == pytest.approx({"r0": 20.0, "r1": 20.0, "r2": 30.0}, abs=1e-6)

@@ -20,9 +20,10 @@ def bench(monkeypatch):
 @pytest.fixture
 def tiny(bench, monkeypatch):
     """The whole of it, in seconds."""
-    scale = bench.Scale(seeds=1, periods_s=(1.0,), loads=(0.0,), cost_s=30.0, pools=1, hours=2.0)
+    scale = bench.Scale(seeds=1, periods_s=(1.0,), loads=(0.0,), cost_s=60.0, pools=1, hours=2.0)
     monkeypatch.setattr(bench, "QUICK", scale)
     monkeypatch.setattr(bench.faults, "POOLS", 4)
+    monkeypatch.setattr(bench.faults, "COST_LOADS", (0.0, 0.9))
     return ["--quick", "--jobs", "1"]
 
 
@@ -37,6 +38,7 @@ def test_every_fault_is_found_and_nobody_who_is_well(bench, tiny, capsys):
         assert 0 < row["noticed"]["p50_s"] <= row["noticed"]["max_s"] < 15
     never_out = [fault for fault, row in by_fault.items() if not row["out"]["count"]]
     assert never_out == ["latency ×3"]  # a slow answer is an answer
+    assert all(row["noticed"]["count"] == row["replicas"] > 0 for row in told["lies"])
     alarms = told["alarms"]
     assert alarms["replica_hours"] == 10
     assert alarms["canaries"] > 3_000
@@ -52,9 +54,18 @@ def test_tables_are_printed_for_people(bench, tiny, capsys):
     assert "│ relaunched" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
+def test_on_the_smallest_engine_too_canaries_cost_at_most_a_hundredth(bench, load):
+    row = bench.faults.cost_row(bench.faults.CPU, load, 1, 1_200.0)
+    assert 0.005 < row["share_in_use"] <= bench.SHARE_MAX
+
+
 def test_what_should_not_be_is_a_failure(bench, tiny, capsys):
     told = {
-        "cost": [{"engine": bench.faults.GPU.name, "load": 0.5, "share_beside_users": 0.02}],
+        "cost": [
+            {"engine": bench.faults.CPU.name, "load": 0.5, "share_in_use": 0.02},
+            {"engine": bench.faults.GPU.name, "load": 0.5, "share_in_use": 0.01},
+        ],
         "alarms": {"quarantined": 1, "dead": 0, "relaunched": 2},
     }
     assert len(bench.problems(told)) == 3

@@ -340,3 +340,11 @@ def test_the_real_library_or_its_absence_is_told_without_a_traceback():
     assert ran.returncode == (0 if told["available"] else 1)
     assert told["reason"]
     assert "Traceback" not in ran.stderr
+
+
+def test_who_computes_on_a_gpu_is_told_as_far_as_the_driver_knows():
+    library = FakeNvml(count=1)
+    told = [SimpleNamespace(pid=7, usedGpuMemory=5), SimpleNamespace(pid=8), SimpleNamespace()]
+    library.nvmlDeviceGetComputeRunningProcesses = lambda _handle: told
+    assert read_gpus(library).gpus[0].processes == ((7, 5), (8, None))
+    assert read_gpus(FakeNvml(count=1)).gpus[0].processes == ()

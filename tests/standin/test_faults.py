@@ -117,6 +117,18 @@ def test_a_wrong_answer_looks_like_a_right_one(kit):
     assert health == 200
 
 
+def test_a_share_of_the_answers_can_be_wrong(kit):
+    async def main():
+        async with kit.live() as standin:
+            standin.set_fault(fault("wrong_output", share=0.25))
+            answers = [await kit.ask(standin, "/v1/chat/completions", WHOLE) for _ in range(80)]
+            return [one.json["choices"][0]["message"]["content"] == TEXT for one in answers]
+
+    right = asyncio.run(main())
+    assert 40 < sum(right) < 75  # drawn, with the seed of the options
+    assert right == asyncio.run(main())
+
+
 def test_a_black_hole_answers_500_and_occupies_nothing(kit):
     (answer,), health, stats = struck(kit, fault("black_hole"), STREAM, ttft_ms=60_000)
     assert answer.status == 500
@@ -159,6 +171,23 @@ def test_running_out_of_memory_kills_at_the_next_request(kit):
     (answer,), status, _ = struck(kit, fault("oom"), STREAM)
     assert answer.broken
     assert status == 137
+
+
+def test_it_can_die_of_certain_requests_only(kit):
+    async def main():
+        async with kit.live() as standin:
+            standin.set_fault(fault("oom", marker="cucumber"))
+            sound = await kit.ask(standin, "/v1/chat/completions", WHOLE)
+            assert sound.status == 200
+            assert standin.exit_status is None
+            deadly = {"model": "m", "messages": [{"role": "user", "content": "a cucumber"}]}
+            answers = await asyncio.gather(
+                *(kit.ask(standin, "/v1/chat/completions", deadly) for _ in range(2))
+            )
+            assert all(answer.broken for answer in answers)
+            assert standin.exit_status == 137
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", ["leak", "spot_notice"])

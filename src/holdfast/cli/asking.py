@@ -67,20 +67,26 @@ def which_fleet(command: CommandT) -> CommandT:
     return config(state_dir(command))
 
 
-def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
-    """The options by which other commands find an admin port; they are given it as ``admin``."""
-
-    @click.option(
+def which_admin(command: CommandT) -> CommandT:
+    """The options that name an admin port."""
+    url = click.option(
         "--admin",
         "url",
         help=f"The admin port. Default: where the fleet that runs has it, or {DEFAULT_ADMIN}.",
     )
-    @click.option(
+    token = click.option(
         "--token-env",
         default=TOKEN_VARIABLE,
         show_default=True,
         help="The environment variable that holds the admin token.",
     )
+    return url(token(command))
+
+
+def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which other commands find an admin port; they are given it as ``admin``."""
+
+    @which_admin
     @which_fleet
     @functools.wraps(command)
     def asked(
@@ -91,11 +97,18 @@ def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
         state_dir: Path | None,
         **options: Any,
     ) -> None:
-        address = url or _found(config, state_dir)
-        _check(address)
-        command(admin=Admin(address, os.environ.get(token_env)), **options)
+        command(admin=admin_of(url, token_env, config, state_dir), **options)
 
     return asked
+
+
+def admin_of(
+    url: str | None, token_env: str, config: Path | None, state_dir: Path | None = None
+) -> Admin:
+    """The admin port that these options mean."""
+    address = url or _found(config, state_dir)
+    _check(address)
+    return Admin(address, os.environ.get(token_env))
 
 
 def _check(url: str) -> None:
@@ -118,4 +131,13 @@ def _found(config: Path | None, state_dir: Path | None) -> str:
     return DEFAULT_ADMIN
 
 
-__all__ = ["DEFAULT_ADMIN", "TOKEN_VARIABLE", "Admin", "asks_admin", "which_fleet", "why"]
+__all__ = [
+    "DEFAULT_ADMIN",
+    "TOKEN_VARIABLE",
+    "Admin",
+    "admin_of",
+    "asks_admin",
+    "which_admin",
+    "which_fleet",
+    "why",
+]

@@ -11,6 +11,7 @@ from rich.table import Table
 from holdfast import wire
 from holdfast.cli.asking import Admin, asks_admin
 from holdfast.ui.terminal.console import duration, stderr, stdout
+from holdfast.ui.terminal.incidents import show_incident
 
 _HEADING: Final = ("asked_for", "served_by", "replica", "status", "code", "reason", "attempts")
 
@@ -57,21 +58,25 @@ def _say(line: str) -> None:
 
 
 @click.command()
-@click.argument("request_id")
+@click.argument("what", metavar="INCIDENT|REQUEST")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
-def explain(admin: Admin, request_id: str, *, as_json: bool) -> None:
-    """Tell what happened to a recent request, and why.
+def explain(admin: Admin, what: str, *, as_json: bool) -> None:
+    """Tell an incident, or what happened to a recent request, and why.
 
-    REQUEST_ID is the x-request-id of its response.
+    An INCIDENT is named by 'holdfast incidents', a REQUEST by the x-request-id of its response.
 
     \b
-    Example:
+    Examples:
+      holdfast explain inc-000007
       holdfast explain req_8f3a12c4-17
     """  # noqa: D301
-    story = admin.told(f"/explain/{quote(request_id)}")
+    incident = what.startswith("inc-")
+    story = admin.told(f"/{'incidents' if incident else 'explain'}/{quote(what)}")
     if as_json:
         click.echo(json.dumps(story))
+    elif incident:
+        show_incident(story)
     else:
         _show(story)
 

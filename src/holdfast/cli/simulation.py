@@ -1,12 +1,15 @@
 """``holdfast simulate``: a fleet in virtual time."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from holdfast.core.evidence import Incident
+from holdfast.core.replay import replay
 from holdfast.sim.book_tables import exercise_sections, render_tables
 from holdfast.sim.run import sweep
 from holdfast.sim.scenario import read_scenario
@@ -14,7 +17,7 @@ from holdfast.ui.terminal.simulation import progress_bar, show_simulation
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", required=False)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="First seed.")
 @click.option(
     "--seeds",
@@ -34,8 +37,22 @@ from holdfast.ui.terminal.simulation import progress_bar, show_simulation
 @click.option(
     "--exercises", is_flag=True, help="With 'book': answer its exercises (half a minute)."
 )
+@click.option(
+    "--replay",
+    "recorded",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="An exported incident: run its facts through the same code again.",
+)
 @click.pass_context
-def simulate(ctx: click.Context, /, scenario: str, *, exercises: bool, **how: Any) -> None:
+def simulate(
+    ctx: click.Context,
+    /,
+    scenario: str | None,
+    recorded: Path | None,
+    *,
+    exercises: bool,
+    **how: Any,
+) -> None:
     """Run a simulated fleet: the very policies that will route the traffic, in virtual time.
 
     SCENARIO is a file that describes replicas, traffic, faults and policies; examples/ has some.
@@ -47,8 +64,16 @@ def simulate(ctx: click.Context, /, scenario: str, *, exercises: bool, **how: An
       holdfast simulate examples/first.yaml
       holdfast simulate examples/first.yaml --seeds 2 --json
       holdfast simulate book
+      holdfast simulate --replay examples/incidents/parler.jsonl
     """  # noqa: D301
-    if scenario == "book":
+    if recorded is not None:
+        if scenario is not None:
+            raise click.UsageError("--replay goes without a scenario")
+        _refuse_options(ctx, "a scenario", "seed", "seeds", "jobs", "exercises")
+        _replay(recorded, as_json=how["as_json"])
+    elif scenario is None:
+        raise click.UsageError("name a scenario file, 'book', or --replay FILE")
+    elif scenario == "book":
         _refuse_options(ctx, "a scenario file", "seed", "seeds", "jobs", "as_json")
         _simulate_book(exercises=exercises)
     else:
@@ -82,6 +107,44 @@ def _simulate_file(path: Path, *, seed: int, seeds: int, jobs: int, as_json: boo
         click.echo(json.dumps({"scenario": scenario.name, "variants": variants}))
     else:
         show_simulation(scenario, seed, outcomes)
+
+
+def _replay(path: Path, *, as_json: bool) -> None:
+    """Exit status 1 where the same facts no longer lead to the same verdict."""
+    try:
+        with path.open("rb") as lines:
+            recorded, found = replay(lines)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+    then = _verdict(recorded["class"], recorded["cause"], recorded["replicas"])
+    now = _found(found)
+    same = then == now
+    if as_json:
+        click.echo(json.dumps({"id": recorded["id"], "recorded": then, "now": now, "same": same}))
+    else:
+        click.echo(f"{recorded['id']} was {_told(then)}")
+        click.echo(f"replayed, it is {_told(now)}: {'the same verdict' if same else 'ANOTHER'}")
+    if not same:
+        raise click.exceptions.Exit(1)
+
+
+def _verdict(where: str, cause: str, replicas: Sequence[str]) -> dict[str, Any]:
+    return {"class": where, "cause": cause, "replicas": sorted(replicas)}
+
+
+def _found(incident: Incident | None) -> dict[str, Any] | None:
+    if incident is None:
+        return None
+    return _verdict(incident.failure_class.value, incident.cause.value, incident.replicas)
+
+
+def _told(verdict: dict[str, Any] | None) -> str:
+    if verdict is None:
+        return "no incident at all"
+    whom = ", ".join(verdict["replicas"]) or "the fleet"
+    return f"a {verdict['class']} failure, {verdict['cause'].replace('_', ' ')}, of {whom}"
 
 
 __all__ = ["simulate"]

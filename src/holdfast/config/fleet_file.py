@@ -24,6 +24,7 @@ from holdfast.config.gateway import (
     StreamConfig,
     UpstreamConfig,
 )
+from holdfast.config.incidents import ChainSection, IncidentsSection
 from holdfast.config.launch import LaunchSection
 from holdfast.config.models import (
     ENGINES,
@@ -97,6 +98,8 @@ class FleetFile(Section):
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
     tenants: list[TenantSection] = Field(default_factory=list)
     virtual_models: list[VirtualSection] = Field(default_factory=list)
+    incidents: IncidentsSection = IncidentsSection()
+    chains: Annotated[list[ChainSection], Field(max_length=64)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -104,6 +107,7 @@ class FleetFile(Section):
         _check_replicas(self)
         _check_virtual(self)
         _check_tenants(self)
+        _check_chains(self)
         return self
 
     def replicas(self) -> list[Deployed]:
@@ -252,6 +256,19 @@ def _check_tenants(file: FleetFile) -> None:
                 problem = f"is {name!r}, which is in no part of this file"
                 fix = f"use one of {_few(known)}"
                 require(name in known, f"{where}.{field}.{place}", problem, fix)
+
+
+def _check_chains(file: FleetFile) -> None:
+    models = [model.name for model in file.models]
+    names: dict[str, int] = {}
+    for index, chain in enumerate(file.chains):
+        first = names.setdefault(chain.name, index)
+        problem = f"is {chain.name!r}, as that of chains[{first}]"
+        require(first == index, f"chains.{index}.name", problem, "give each chain its own name")
+        for place, model in enumerate(chain.models):
+            problem = f"is {model!r}, which is no model of this file"
+            field = f"chains.{index}.models.{place}"
+            require(model in models, field, problem, f"use one of {_few(models)}")
 
 
 def _few(names: list[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
+from holdfast.config.incidents import MemorySection
 from holdfast.config.sections import Section
 from holdfast.core.types import ConfigError, require
 
@@ -63,6 +64,7 @@ class LaunchSection(Section):
     slots: Annotated[int, Field(ge=0, le=65_536, description="requests at once")] = 0
     threads: Annotated[int, Field(ge=0, le=4096, description="threads")] = 0
     embedded: bool = False
+    memory: MemorySection = MemorySection()
 
 
 def check_launch(launch: LaunchSection, engine: str) -> None:

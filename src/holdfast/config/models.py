@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from holdfast.config.addresses import URL_FIX, Url, Variable
+from holdfast.config.incidents import FootprintSection
 from holdfast.config.launch import LaunchSection, check_launch
 from holdfast.config.sections import Duration, Policy, Section
 from holdfast.config.tenants import Name
@@ -23,6 +24,7 @@ from holdfast.core.admission.queue import QueueConfig
 from holdfast.core.autoscale import ScalingConfig
 from holdfast.core.breaker import BreakerConfig
 from holdfast.core.canary import CanaryConfig, Rule, Shape
+from holdfast.core.comparing import ComparingConfig
 from holdfast.core.deadlines import DeadlineConfig
 from holdfast.core.failover import FailoverConfig
 from holdfast.core.lane import LaneConfig
@@ -45,6 +47,7 @@ class EndpointSection(Section):
     id: Name | None = None  # default: model-position
     zone: Annotated[str, Field(min_length=1, max_length=64, description="a zone")] = "zone-a"
     region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
+    host: Annotated[str, Field(max_length=253, description="a host")] = ""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
     weight: Annotated[float, Field(gt=0, le=1000, description="relative capacity")] = 1.0
@@ -90,6 +93,9 @@ class ModelSection(Section):
     canary: Annotated[CanaryConfig, Policy()] = CanaryConfig()
     scaling: Annotated[ScalingConfig, Policy()] | None = None
     rollout: Annotated[RolloutConfig, Policy()] = RolloutConfig()
+    comparison: Annotated[ComparingConfig, Policy()] | None = None
+    footprint: FootprintSection = FootprintSection()
+    filesystem: Annotated[str, Field(max_length=256, description="a filesystem")] = ""
 
     @model_validator(mode="after")
     def _parts_fit(self, info: ValidationInfo) -> Self:

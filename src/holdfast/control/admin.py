@@ -29,6 +29,9 @@ from holdfast.control.openapi import openapi_document
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
 EVENTS_DEFAULT: Final = 1_000
 EVENTS_MAX: Final = 5_000  # one answer is built in the loop that probes replicas
+INCIDENTS_DEFAULT: Final = 100
+INCIDENTS_MAX: Final = 1_000
+STAGES: Final = ("open", "mending", "closed")
 LINES_DEFAULT: Final = 200
 LINES_MAX: Final = 10_000
 FOLLOWERS_MAX: Final = 16  # each costs a look at its file four times a second
@@ -53,12 +56,32 @@ class UnknownModelError(Exception):
         super().__init__(f"no model is called {model[:200]!r}")
 
 
+class Incidents(Protocol):
+    """Failures that were found."""
+
+    def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
+        """The latest, newest last, without their long parts."""
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """One, whole; None: nobody knows it."""
+
+    async def export(self, name: str) -> list[bytes] | None:
+        """Lines of JSON that another process can replay; None: nobody knows it."""
+
+    def close(self, name: str) -> tuple[bool, str]:
+        """It is over, an operator says."""
+
+
 class Facts(Protocol):
     """Whom the answers come from; ``Control`` is one.
 
     Orders return whether they were taken on, and why (not). Those that name a replica or a model
     which does not exist raise the errors above.
     """
+
+    @property
+    def incidents(self) -> Incidents:
+        """Failures that were found."""
 
     def problems(self) -> list[str]:
         """Why the file as it is now was refused."""
@@ -136,6 +159,10 @@ class _Admin:
             Route("/metrics", self.metrics),
             Route("/status", self.status),
             Route("/events", self.events),
+            Route("/incidents", self.incidents),
+            Route("/incidents/{incident_id}", self.incident),
+            Route("/incidents/{incident_id}/export", self.export),
+            Route("/incidents/{incident_id}/close", self.close, methods=["POST"]),
             Route("/gpus", self.gpus),
             Route("/openapi.json", self.openapi),
             Route("/explain/{request_id:path}", self.explain),
@@ -168,6 +195,25 @@ class _Admin:
         limit = _number(request, "limit", EVENTS_DEFAULT, EVENTS_MAX)
         replica = request.query_params.get("replica")
         return json_answer({"events": self._facts.events(limit=limit, replica=replica)})
+
+    async def incidents(self, request: Request) -> Response:
+        limit = _number(request, "limit", INCIDENTS_DEFAULT, INCIDENTS_MAX)
+        stage = request.query_params.get("stage")
+        if stage is not None and stage not in STAGES:
+            raise HTTPException(400, f"stage is one of {', '.join(STAGES)}")
+        found = await asyncio.to_thread(self._facts.incidents.listing, limit, stage)
+        return json_answer({"incidents": found})
+
+    async def incident(self, request: Request) -> Response:
+        found = self._facts.incidents.get(request.path_params["incident_id"])
+        return _no_incident() if found is None else json_answer(found)
+
+    async def export(self, request: Request) -> Response:
+        lines = await self._facts.incidents.export(request.path_params["incident_id"])
+        if lines is None:
+            return _no_incident()
+        body = b"\n".join(lines) + b"\n"
+        return Response(body, media_type="application/x-ndjson")
 
     async def gpus(self, _: Request) -> Response:
         return json_answer(self._facts.gpus())
@@ -227,6 +273,12 @@ class _Admin:
         epoch = self._facts.status()["epoch"]
         told = {"accepted": accepted, "epoch": epoch, "problems": self._facts.problems()}
         return json_answer(told, 200 if accepted else 422)
+
+    async def close(self, request: Request) -> Response:
+        incident_id = request.path_params["incident_id"]
+        if self._facts.incidents.get(incident_id) is None:
+            return _no_incident()
+        return _taken(*self._facts.incidents.close(incident_id))
 
     async def scale(self, request: Request) -> Response:
         wanted = await _wanted_replicas(request)
@@ -295,6 +347,10 @@ def _verdict(ready: bool, why: str) -> Response:
     return PlainTextResponse(f"{why}\n", 200 if ready else 503)
 
 
+def _no_incident() -> Response:
+    return json_answer({"error": "no incident has this id, or it is not kept any more"}, 404)
+
+
 def _taken(accepted: bool, why: str) -> Response:
     """202: it begins now; 409: as things stand it cannot be done."""
     if not accepted:
@@ -313,4 +369,4 @@ async def _unknown(_: Request, error: Exception) -> Response:
     return json_answer({"error": str(error)}, 404)
 
 
-__all__ = ["Facts", "UnknownModelError", "UnknownReplicaError", "build_admin"]
+__all__ = ["Facts", "Incidents", "UnknownModelError", "UnknownReplicaError", "build_admin"]

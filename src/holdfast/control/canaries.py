@@ -43,6 +43,16 @@ class Told:
     detail: str = ""
     latency: int = 0  # of the answer, where one came in full
     tokens: int = 0  # that it cost
+    page_ok: bool | None = None  # whether its own health page answered well just before
+    status: int | None = None  # of the HTTP answer, where one came
+
+
+class CanaryError(FetchError):
+    """No answer came; ``page_ok`` says what its health page did just before."""
+
+    def __init__(self, error: FetchError, page_ok: bool | None) -> None:
+        super().__init__(error.what, error.detail)
+        self.page_ok = page_ok
 
 
 class Canaries:
@@ -68,7 +78,8 @@ class Canaries:
             self._learned()
 
     async def ask(self, deployed: Deployed, deadline_s: float) -> Told:
-        """One canary; raises ``FetchError`` where no answer came."""
+        """One canary; raises ``CanaryError`` where no answer came."""
+        page_ok: bool | None = None
         until = time.monotonic() + deadline_s
         known = dialect(deployed.engine)
         config = deployed.canary
@@ -79,13 +90,28 @@ class Canaries:
                 deployed, known, deadline_s if page_only else min(_HEALTH_S, deadline_s)
             )
         except FetchError as error:
+            page_ok = False
             if page_only or error.what != "timeout":
-                raise
+                raise CanaryError(error, page_ok) from error
         else:
-            if page.status != 200:
-                return _read_page(known, page)
+            page_ok = page.status == 200
+            if not page_ok:
+                return replace(_read_page(known, page), page_ok=False, status=page.status)
         if page_only:
-            return Told("pass", "its own page only: models[].canary gives no inference to ask")
+            told = "its own page only: models[].canary gives no inference to ask"
+            return Told("pass", told, page_ok=page_ok)
+        try:
+            return replace(
+                await self._question(deployed, known, until, deadline_s), page_ok=page_ok
+            )
+        except FetchError as error:
+            raise CanaryError(error, page_ok) from error
+
+    async def _question(
+        self, deployed: Deployed, known: Dialect, until: float, deadline_s: float
+    ) -> Told:
+        """The kinds of question that may fit, until one is not refused as no question at all."""
+        config = deployed.canary
         refusal = Told("fail", "no question fits")
         for attempt in self._candidates(deployed, known):
             asked = replace(config, shape=attempt)
@@ -96,6 +122,7 @@ class Canaries:
             answer = await self._post(deployed, known, asked, left_s)
             latency = time.monotonic_ns() - began
             told = await self._judge(deployed, known, asked, answer, latency, until)
+            told = replace(told, status=answer.status)
             if answer.status not in _NOT_MY_KIND or config.shape is not None:
                 if answer.status == 200:
                     self._shapes[deployed.replica.model, deployed.engine] = attempt
@@ -188,4 +215,4 @@ def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
     return environment.get(deployed.api_key_env) if deployed.api_key_env else None
 
 
-__all__ = ["CHECKS_MAX", "Canaries", "Told", "bearer"]
+__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "Told", "bearer"]

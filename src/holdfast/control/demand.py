@@ -84,6 +84,11 @@ class Demands:
         return inside or None if outside is None else outside + inside
 
 
+def queued_at_gateways(model: str, gauges: Sequence[Mapping[str, float]]) -> int | None:
+    """Requests that wait at gateways for a model, at least; None: nobody says."""
+    return _least(_said(gauges, "queued_requests", model))
+
+
 def _said(gauges: Sequence[Mapping[str, float]], name: str, model: str) -> list[float | None]:
     """What each gateway says of this model; ``None`` for one that does not."""
     series = f'{name}{{model="{model}"}}'
@@ -103,4 +108,4 @@ def _whole(said: Sequence[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(said) else None
 
 
-__all__ = ["Demands"]
+__all__ = ["Demands", "queued_at_gateways"]

@@ -21,12 +21,13 @@ from holdfast.control.launches import Launches
 from holdfast.control.units import Unit, build_of, new_unit
 from holdfast.core.autoscale import Autoscaler, Demand, Desired
 from holdfast.core.detect.silence import SERVING
+from holdfast.core.facts import Fact, FellSilent, RolloutSeen
 from holdfast.core.failure import Class
 from holdfast.core.health import ReplicaHealth
 from holdfast.core.launches import LaunchGate, LaunchGateConfig
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice
 from holdfast.core.rollout import Add, Finished, Halted, Has, Remove, Rollout, Wish
-from holdfast.core.types import ConfigError, State, require
+from holdfast.core.types import ConfigError, State, require, seconds
 from holdfast.launchers.weights import path_of
 from holdfast.ports import Launcher
 from holdfast.storage.sqlite import Store
@@ -47,6 +48,9 @@ class Host(Protocol):
 
     def note(self, notice: Notice) -> None:
         """Something for people."""
+
+    def saw(self, fact: Fact) -> None:
+        """Something for whoever looks for failures."""
 
     def placed(self) -> None:
         """Who there is, or where somebody listens, has changed."""
@@ -74,6 +78,7 @@ class Deployments:
         self._numbers: dict[str, int] = {}
         self._held: set[str] = set()  # drained by an operator, and not started here
         self._silent: set[str] = set()  # of whom that was told
+        self._wished: dict[str, str] = {}  # the build that each model was last to be
         self.units: dict[str, Unit] = {}
         self.launches = Launches(launcher, LaunchGate(LaunchGateConfig()), self.units, self)
 
@@ -100,7 +105,7 @@ class Deployments:
                 await self._launcher.stop(adopted.order.replica_id, 0)
                 self._launcher.forget(adopted.order.replica_id)
                 continue
-            self.launches.adopted(unit, adopted.pid)
+            self.launches.adopted(unit, adopted.pid, adopted.started_at)
             _log.info("adopted", replica=unit.id, pid=unit.pid)
 
     def follow(self, file: FleetFile) -> None:
@@ -215,6 +220,10 @@ class Deployments:
         build = build_of(model, _version(model))
         wish = Wish(name, build, self.count(model), tuple(launch.zones))
         has = [self._has(unit) for unit in self.units.values() if unit.model == name]
+        if self._wished.get(name) != build:
+            self._wished[name] = build
+            if any(one.revision != build for one in has):
+                self._host.saw(RolloutSeen(name, model.revision, "began"))
         for step in self._rollouts[name].decide(wish, has, now):
             if isinstance(step, Add):
                 self._add(model, step, now)
@@ -222,9 +231,11 @@ class Deployments:
                 self._remove(self.units[step.replica_id], step.reason)
             elif isinstance(step, Halted):
                 self._keep_rollout(name)
+                self._host.saw(RolloutSeen(name, _plain(step.revision), "halted"))
                 self._host.note(Notice(now, name, "", "rollout halted", step.reason))
             elif isinstance(step, Finished):
                 self._keep_rollout(name)
+                self._host.saw(RolloutSeen(name, _plain(step.revision), "finished"))
                 told = f"every replica runs {step.revision}"
                 self._host.note(Notice(now, name, "", "rollout finished", told))
 
@@ -334,6 +345,10 @@ class Deployments:
         """Pass it on."""
         self._host.tell(*events)
 
+    def saw(self, fact: Fact) -> None:
+        """Pass it on."""
+        self._host.saw(fact)
+
     def kept(self, unit: Unit) -> None:
         """Something about it changed that must survive this process."""
         if unit.id in self.units:
@@ -365,6 +380,19 @@ class Deployments:
         self._asked[model] = (count, section.launch.replicas)
         self._store.put_setting(f"scale/{model}", {"count": count, "of": section.launch.replicas})
         return True, f"{model} is to have {count} replicas"
+
+    def halt(self, model: str, reason: str) -> bool:
+        """Refuse the revision that is coming in; whether one was."""
+        rollout, section = self._rollouts.get(model), self._models.get(model)
+        if rollout is None or section is None:
+            return False
+        halted = rollout.refuse(build_of(section, _version(section)), reason)
+        if halted is None:
+            return False
+        self._keep_rollout(model)
+        self.saw(RolloutSeen(model, section.revision, "halted"))
+        self._host.note(Notice(0, model, "", "rollout halted", halted.reason))
+        return True
 
     def hold(self, replica_id: str, *, held: bool) -> None:
         """An operator drained it, or wants it back."""
@@ -410,6 +438,7 @@ class Deployments:
                 self._silent.add(unit.id)
                 where = Class.RUNTIME if silence.phase == SERVING else Class.LOADING
                 self._host.note(Notice(now, unit.model, unit.id, "silent", silence.reason, where))
+                self._host.saw(FellSilent(unit.id, silence.phase, seconds(now - silence.since)))
             elif silence is None and unit.id in self._silent:
                 self._silent.discard(unit.id)
                 if beat is not None:
@@ -419,6 +448,11 @@ class Deployments:
     def log_path(self, replica_id: str) -> Path | None:
         """Where its output is kept."""
         return self._launcher.log_path(replica_id) if replica_id in self.units else None
+
+
+def _plain(build: str) -> str:
+    """The revision of a build."""
+    return build.rpartition("+")[0]
 
 
 def _version(model: ModelSection) -> str:

@@ -25,6 +25,7 @@ class FetchError(Exception):
     def __init__(self, what: str, detail: str) -> None:
         super().__init__(f"{what}: {detail}")
         self.what = what
+        self.detail = detail
 
 
 @dataclass(slots=True, frozen=True)

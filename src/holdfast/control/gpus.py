@@ -5,13 +5,15 @@ the driver is silent instead of repeating what was true before.
 """
 
 import asyncio
+from collections import deque
 from typing import Any, Final
 
 from holdfast.control.detached import detached
-from holdfast.sources.nvml import GpuReport, XidWatch, read_gpus
+from holdfast.sources.nvml import GpuReport, Xid, XidWatch, read_gpus
 
 PERIOD_S: Final = 10.0
 ABSENT_S: Final = 300.0  # hardware seldom appears while one waits
+XIDS_MAX: Final = 256  # that nobody took yet
 PATIENCE_S: Final = 15.0  # with one look; a driver that wakes its GPUs takes seconds
 
 
@@ -32,6 +34,7 @@ class GpuWatch:
         self._patience_s = patience_s
         self._report: GpuReport | None = None
         self._xids = XidWatch(library)
+        self._fresh: deque[Xid] = deque(maxlen=XIDS_MAX)
 
     async def run(self) -> None:
         """For ever."""
@@ -54,8 +57,20 @@ class GpuWatch:
     def _look(self) -> GpuReport:
         if not self._xids.listening:
             self._xids.start()
-        self._xids.poll()
+        self._fresh.extend(self._xids.poll())
         return read_gpus(self._library, self._xids)
+
+    @property
+    def last(self) -> GpuReport | None:
+        """The last report; None before the first look."""
+        return self._report
+
+    def take_xids(self) -> list[Xid]:
+        """Faults that the driver reported since the last time."""
+        taken = []
+        while self._fresh:  # a look may add to it meanwhile, in its thread
+            taken.append(self._fresh.popleft())
+        return taken
 
     def report(self) -> dict[str, Any]:
         """As plain data; before the first look it says so."""

@@ -22,14 +22,17 @@ from holdfast.core.detect.silence import (
     LOADING,
     LOG,
     SERVING,
+    STARTING,
     Heartbeat,
     SilenceConfig,
 )
+from holdfast.core.facts import Fact, LineSeen, PhaseSeen, ProcessEnded, ProcessFrozen
 from holdfast.core.failure import Kind
 from holdfast.core.launches import LaunchGate
 from holdfast.core.messages import Exited, FleetEvent, Frozen, Phase
-from holdfast.core.types import ConfigError, State, seconds
+from holdfast.core.types import ConfigError, State, nanos, seconds
 from holdfast.engines import dialect
+from holdfast.engines.marks import mark_of
 from holdfast.engines.phases import fatal_of, phase_of
 from holdfast.ports import Ended, Launcher, LaunchError
 
@@ -46,6 +49,9 @@ class Host(Protocol):
 
     def tell(self, *events: FleetEvent) -> None:
         """Something happened to a replica."""
+
+    def saw(self, fact: Fact) -> None:
+        """Something was seen of a replica, for whoever looks for failures."""
 
     def kept(self, unit: Unit) -> None:
         """Something about it changed that must survive this process."""
@@ -124,6 +130,7 @@ class Launches:
                 await _whole(self._launcher.start(unit.order()))
             except (LaunchError, ConfigError) as error:
                 self._loaded(unit, well=False)
+                self._host.saw(ProcessEnded(unit.id, phase=STARTING, uptime_s=0.0))
                 self._exited(unit, Kind.EXITED, str(error))
 
     async def _wait_for_room(self, unit: Unit) -> None:
@@ -169,10 +176,12 @@ class Launches:
 
     # --- what is heard of them (Watcher) ---------------------------------------------------------
 
-    def adopted(self, unit: Unit, pid: int) -> None:
+    def adopted(self, unit: Unit, pid: int, started_at: float) -> None:
         """An earlier control started it; where it was loading, a launch goes on watching it."""
         unit.pid = pid
+        unit.began = time.monotonic_ns() - nanos(max(0.0, time.time() - started_at))
         if unit.loaded:
+            self._doing(unit, SERVING)
             self._gate.warm(unit.spec.weights)
             beat = self.heartbeats[unit.id] = Heartbeat(SilenceConfig(), time.monotonic_ns())
             beat.phase(SERVING, time.monotonic_ns())
@@ -185,7 +194,11 @@ class Launches:
         unit.pid, unit.loaded = pid, False
         unit.phase = "starts"
         self._host.kept(unit)
-        self.heartbeats[unit.id] = Heartbeat(SilenceConfig(), time.monotonic_ns())
+        now = time.monotonic_ns()
+        if unit.began is None:  # else it was adopted while it loads
+            unit.began = now
+        self.heartbeats[unit.id] = Heartbeat(SilenceConfig(), now)
+        self._doing(unit, STARTING)
         self._host.tell(Phase(replica_id, State.STARTING), Phase(replica_id, State.LOADING))
         self._unwatch(replica_id)
         self._watching[replica_id] = asyncio.create_task(self._watch_health(unit))
@@ -200,6 +213,9 @@ class Launches:
         if beat is not None:
             beat.beat(LOG, now)
         known = dialect(unit.engine)
+        meant = mark_of(known, text)
+        if meant is not None:
+            self._host.saw(LineSeen(replica_id, *meant))
         fatal = fatal_of(known, text)
         if fatal is not None:
             unit.fatal = fatal
@@ -208,6 +224,7 @@ class Launches:
             unit.fatal = None  # it came up: what it complained of on its way was not its end
         if phase is not None and replica_id in self._watching:
             unit.phase = phase.name
+            self._doing(unit, phase.name)
             if beat is not None:
                 beat.phase(COMPILE if phase.compiling else LOADING, now)
 
@@ -217,6 +234,7 @@ class Launches:
         if unit is None:  # nobody will start it again: what is kept of it can go
             asyncio.get_running_loop().call_soon(self._launcher.forget, replica_id)
             return
+        self._saw_end(unit, ended)
         unit.pid, unit.loaded = None, False
         self.heartbeats.pop(replica_id, None)
         self._unwatch(replica_id)
@@ -230,6 +248,28 @@ class Launches:
         if unit.removing:  # it ended before its drain did
             self.stop(unit)
 
+    def _saw_end(self, unit: Unit, ended: Ended) -> None:
+        uptime_s = None
+        if unit.began is not None:
+            uptime_s = seconds(time.monotonic_ns() - unit.began)
+        self._host.saw(
+            ProcessEnded(
+                unit.id,
+                ended.code,
+                ended.signal,
+                ended.oom,
+                asked=unit.id in self._expected,
+                phase=unit.doing,
+                uptime_s=uptime_s,
+            )
+        )
+        unit.began, unit.doing = None, ""
+
+    def _doing(self, unit: Unit, phase: str) -> None:
+        if unit.doing != phase:
+            unit.doing = phase
+            self._host.saw(PhaseSeen(unit.id, phase))
+
     def _exited(self, unit: Unit, kind: Kind, told: str) -> None:
         if not unit.was_ready:
             unit.early_exits += 1
@@ -238,6 +278,7 @@ class Launches:
     def stopped(self, replica_id: str, stopped: bool) -> None:
         """Its process was suspended, or goes on."""
         (self._frozen.add if stopped else self._frozen.discard)(replica_id)
+        self._host.saw(ProcessFrozen(replica_id, stopped))
         self._host.tell(Frozen(replica_id, stopped))
 
     # --- loading ---------------------------------------------------------------------------------
@@ -256,6 +297,7 @@ class Launches:
                     break
             await asyncio.sleep(HEALTH_LOOK_S)
         unit.phase, unit.loaded = "loaded", True
+        self._doing(unit, SERVING)
         self._host.kept(unit)
         self._watching.pop(unit.id, None)
         self._loaded(unit, well=True)

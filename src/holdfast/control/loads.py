@@ -12,11 +12,14 @@ from typing import Final
 
 from holdfast.config.fleet_file import Deployed
 from holdfast.control.probes import poll_load
+from holdfast.core.facts import LoadSeen
 from holdfast.core.messages import LoadReported
+from holdfast.engines import Load
 
 PERIOD_S: Final = 1.0
 DEADLINE_S: Final = 0.8  # below the period: rounds do not pile up
 AT_ONCE_MAX: Final = 16  # replicas asked at the same time
+_NOTHING: Final = Load()
 _SPREAD_S: Final = 0.15  # of the moments within a round, so that it ends in its period
 
 
@@ -29,9 +32,11 @@ class Loads:
         tell: Callable[[list[LoadReported]], None],
         environment: Mapping[str, str],
         rng: Random,
+        saw: Callable[[LoadSeen], None] = lambda _: None,
     ) -> None:
         self._deployed = deployed
         self._tell = tell
+        self._saw = saw  # gateways need a part of it; whoever looks for failures wants all
         self._environment = environment
         self._rng = rng
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)
@@ -57,8 +62,12 @@ class Loads:
     async def _ask(self, one: Deployed) -> LoadReported:
         await asyncio.sleep(self._rng.random() * _SPREAD_S)
         async with self._gate:
-            _, waiting, kv_used = await poll_load(one, DEADLINE_S, self._environment)
-        return LoadReported(one.replica.model, one.replica.id, None, waiting, kv_used)
+            load = await poll_load(one, DEADLINE_S, self._environment)
+        name = one.replica.id
+        if load != _NOTHING:
+            told = (load.running, load.waiting, load.kv_used, load.generated, load.preemptions)
+            self._saw(LoadSeen(name, *told))
+        return LoadReported(one.replica.model, name, None, load.waiting, load.kv_used)
 
 
 def _says(load: LoadReported) -> bool:

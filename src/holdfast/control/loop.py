@@ -18,14 +18,15 @@ changes how the fleet is watched, and for a replica whose description changed.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from holdfast.config.fleet_file import Deployed
+from holdfast.control.audience import Asked, Audience, Earlier, Happened, Platform
 from holdfast.control.canaries import Canaries
 from holdfast.control.fetch import listens
 from holdfast.control.probes import LoopWatch, Prober, Witness
@@ -72,63 +73,6 @@ _INCONCLUSIVE: Final = ("unknown", "busy", "unsettled")
 _SILENT: Final = ("unknown", "timeout", "refused")
 _FACTS: Final = (Exited, DrainAsked, RestartAsked, SpotNotice)
 _log = structlog.get_logger("holdfast.control.fleet")
-
-
-class Audience(Protocol):
-    """Who is told: the gateways, in fact."""
-
-    def publish(self, view: FleetView) -> None:
-        """A view, new or said again."""
-
-    def move(self, model: str, replica_id: str) -> None:
-        """Cut what runs on a replica."""
-
-    def note(self, notice: Notice) -> None:
-        """A fact for people."""
-
-
-class Platform(Protocol):
-    """Who starts and ends the replicas that are ours."""
-
-    def launch(self, replica_id: str, delay: int) -> bool:
-        """Start it; False: it is not ours."""
-
-    def stop(self, replica_id: str) -> bool:
-        """End it; False: it is not ours."""
-
-    def heard(self, replica_id: str, source: str) -> None:
-        """It gave a sign of life, ``tokens`` or ``canary``."""
-
-
-@dataclass(slots=True, frozen=True)
-class Happened:
-    """A notice with the time of day, for people."""
-
-    at: float  # seconds since 1970
-    model: str
-    replica: str
-    what: str
-    reason: str
-    failure_class: str | None = None  # loading, runtime or routing, where it is a failure
-
-
-@dataclass(slots=True, frozen=True)
-class Asked:
-    """The last canary of a replica, for people."""
-
-    at: float  # seconds since 1970
-    verdict: str
-    detail: str
-    latency_s: float | None
-    share: float | None  # of the replica's tokens that canaries were, lately
-
-
-@dataclass(slots=True, frozen=True)
-class Earlier:
-    """What the control before this one told gateways, and of whom."""
-
-    view: FleetView
-    deployed: tuple[Deployed, ...]
 
 
 class FleetLoop:
@@ -244,7 +188,7 @@ class FleetLoop:
         for action in event.actions:
             if isinstance(action, Summary):
                 for tally in action.tallies:
-                    if tally.tokens or tally.successes:
+                    if tally.tokens or tally.successes or tally.moved:
                         self._progress_at[tally.replica_id] = now
                         self._platform.heard(tally.replica_id, TOKENS)
         self.tell(event)
@@ -311,6 +255,8 @@ class FleetLoop:
         member = self._fleet.members.get(result.replica_id)
         if member is None:
             return
+        if result.incarnation == member.health.incarnation:
+            self._audience.answered(result, slow=member.slow, inflight=member.inflight)
         before = self._asked.get(result.replica_id)
         news = result.verdict == "unsettled" and (before is None or before.verdict != "unsettled")
         if member.health.state is not State.WARMING:
@@ -334,8 +280,13 @@ class FleetLoop:
         if member is None or not member.inflight_at:
             return Witness()
         # A summary covers the second before it: what it tells of earlier is not meant.
-        moved = self._progress_at.get(replica_id, 0) >= since + SECOND
-        return Witness(member.inflight, moved)
+        told = since + SECOND
+        if self._progress_at.get(replica_id, 0) >= told:
+            return Witness(member.inflight, progress=True)
+        waiting = [member.told_at[gateway] for gateway, n in member.inflight_at.items() if n]
+        # One that let a summary and a half go by will not say that tokens moved.
+        known = min(waiting, default=told) >= told or 2 * (time.monotonic_ns() - told) >= 3 * SECOND
+        return Witness(member.inflight, progress=False if known else None)
 
     def _launch(self, action: Launch) -> None:
         if self._platform.launch(action.replica_id, action.delay):

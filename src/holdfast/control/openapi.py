@@ -144,6 +144,66 @@ def _questions() -> _Data:
     }
 
 
+_INCIDENT: Final[_Data] = {
+    "name": "incident_id",
+    "in": "path",
+    "required": True,
+    "description": "The id of an incident, such as inc-000123.",
+    "schema": {"type": "string"},
+}
+
+
+def _incidents() -> _Data:
+    unknown = {"404": _json("No incident has this id, or it is not kept any more.", "Error")}
+    return {
+        "/incidents": _get(
+            "incidents",
+            "Failures that were found: their cause, what was done, what to do.",
+            {
+                "200": _json("The latest, the oldest of them first.", "Incidents"),
+                "400": _json("The limit is no such number, or there is no such stage.", "Error"),
+            },
+            _in_query(
+                "limit", "How many at most.", type="integer", minimum=0, maximum=1000, default=100
+            ),
+            _in_query(
+                "stage",
+                "open: all that are not over; mending: those of them that something is done about.",
+                type="string",
+                enum=["open", "mending", "closed"],
+            ),
+        ),
+        "/incidents/{incident_id}": _get(
+            "incident",
+            "One incident with its evidence and its timeline.",
+            {"200": _json("The incident.", "Incident"), **unknown},
+            _INCIDENT,
+        ),
+        "/incidents/{incident_id}/export": _get(
+            "exportIncident",
+            "The incident and the facts behind it, to be replayed elsewhere.",
+            {
+                "200": {
+                    "description": "Lines of JSON: the incident, then facts in core time.",
+                    "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+                },
+                **unknown,
+            },
+            _INCIDENT,
+        ),
+        "/incidents/{incident_id}/close": _post(
+            "closeIncident",
+            "Say that it is over; who was taken out for it is judged by its canaries again.",
+            {
+                "202": _json("It is closed.", "Taken"),
+                "409": _json("It is closed already.", "Error"),
+                **unknown,
+            },
+            _INCIDENT,
+        ),
+    }
+
+
 def _histories() -> _Data:
     return {
         "/events": _get(
@@ -234,6 +294,58 @@ def _list(items: _Data) -> _Data:
     return {"type": "array", "items": items}
 
 
+def _incident_schemas() -> _Data:
+    string: _Data = {"type": "string"}
+    time: _Data = {"type": "number", "description": "Seconds since 1970."}
+    about = _object(
+        ["replica", "model", "revision", "host", "filesystem"],
+        replica=string,
+        model=string,
+        revision=string,
+        host=string,
+        filesystem=string,
+    )
+    evidence = _object(
+        ["sign", "about", "at", "source", "text"],
+        sign=string,
+        about=about,
+        at=time,
+        source=string,
+        text=string,
+        numbers={"type": "object"},
+    )
+    entry = _object(
+        ["at", "what", "about", "text"], at=time, what=string, about=string, text=string
+    )
+    said: _Data = {
+        "id": string,
+        "cause": string,
+        "class": {"type": "string", "enum": ["loading", "runtime", "routing"]},
+        "title": string,
+        "stage": {"type": "string", "enum": ["open", "mending", "closed"]},
+        "about": about,
+        "replicas": _list(string),
+        "opened_at": time,
+        "changed_at": time,
+        "closed_at": _perhaps("number", "Seconds since 1970."),
+        "confidence": {"type": "number", "description": "0 to 1."},
+        "other_causes": _list(string),
+        "remedy": string,
+        "action": {"type": "string", "description": "What was done, or why nothing was."},
+        "fix": {"type": "string", "description": "What people should do."},
+    }
+    parts = {
+        "evidence": _list(evidence),
+        "consequences": _list(evidence),
+        "timeline": _list(entry),
+    }
+    counts = {f"{name}_count": _whole("How many the whole one has.") for name in parts}
+    return {
+        "Incidents": _object(["incidents"], incidents=_list(_object(list(said), **said, **counts))),
+        "Incident": _object([*said, *parts], **said, **parts),
+    }
+
+
 def _schemas() -> _Data:
     string: _Data = {"type": "string"}
     flag: _Data = {"type": "boolean"}
@@ -268,7 +380,9 @@ def _schemas() -> _Data:
             config_problems=_list(string),
             gateways=_list({"type": "object"}),
             replicas=_list(replica),
+            incidents_open=_whole("Incidents that are not over."),
         ),
+        **_incident_schemas(),
         "Events": _object(["events"], events=_list({"$ref": "#/components/schemas/Event"})),
         "Event": _object(
             ["at", "model", "replica", "what", "reason"],
@@ -278,6 +392,14 @@ def _schemas() -> _Data:
             what=string,
             reason=string,
         ),
+        **_gpu_schemas(),
+    }
+
+
+def _gpu_schemas() -> _Data:
+    string: _Data = {"type": "string"}
+    flag: _Data = {"type": "boolean"}
+    return {
         "Gpus": _object(
             ["available", "reason"],
             available=flag,
@@ -300,6 +422,7 @@ def _schemas() -> _Data:
             ecc_corrected=_perhaps("integer", "Since the driver was loaded."),
             xid=_list({"type": "object"}),
             problem=_perhaps("string", "What could not be asked."),
+            processes=_list({"type": "array", "description": "A pid, and the bytes it holds."}),
         ),
     }
 
@@ -316,7 +439,7 @@ def openapi_document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://127.0.0.1:8001"}],
         "security": [{}, {"token": []}],
-        "paths": _questions() | _histories() | _orders(),
+        "paths": _questions() | _histories() | _incidents() | _orders(),
         "components": {
             "securitySchemes": {
                 "token": {

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.control.canaries import Canaries, Told, bearer
+from holdfast.control.canaries import Canaries, CanaryError, Told, bearer
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.types import MILLISECOND, seconds
-from holdfast.engines import dialect
+from holdfast.engines import Load, dialect
 
 _SILENT: Final = ("timeout", "refused", "fail")
 LATE: Final = 50 * MILLISECOND  # of this loop: as long as a whole answer on a LAN
@@ -66,7 +66,9 @@ class Prober:
         try:
             told = await self._canaries.ask(deployed, seconds(action.deadline))
         except FetchError as error:
-            told = Told(error.what if error.what in {"refused", "timeout"} else "fail", str(error))
+            verdict = error.what if error.what in {"refused", "timeout"} else "fail"
+            page_ok = error.page_ok if isinstance(error, CanaryError) else None
+            told = Told(verdict, str(error), page_ok=page_ok)
         now = time.monotonic_ns()
         if self._watch.was_late(began, now):
             silent = told.verdict in _SILENT
@@ -83,27 +85,25 @@ class Prober:
             incarnation=action.incarnation,
             detail=told.detail,
             tokens=told.tokens,
+            page_ok=told.page_ok,
+            status=told.status,
         )
 
 
-async def poll_load(
-    deployed: Deployed, deadline_s: float, environment: Mapping[str, str]
-) -> tuple[int | None, int | None, float | None]:
-    """What an engine says of its load: running, waiting, share of its cache. Silence is None."""
+async def poll_load(deployed: Deployed, deadline_s: float, environment: Mapping[str, str]) -> Load:
+    """What an engine says of its load. Silence is None, number by number."""
     known = dialect(deployed.engine)
-    nothing = (None, None, None)
     if known.metrics_path is None:
-        return nothing
+        return Load()
     try:
         answer = await fetch(
             deployed.url, known.metrics_path, deadline_s, bearer=bearer(deployed, environment)
         )
     except FetchError:
-        return nothing
+        return Load()
     if answer.status != 200:
-        return nothing
-    load = known.read_load(answer.body.decode("utf-8", "replace"))
-    return load.running, load.waiting, load.kv_used
+        return Load()
+    return known.read_load(answer.body.decode("utf-8", "replace"))
 
 
 __all__ = ["LATE", "LoopWatch", "Prober", "Witness", "poll_load"]

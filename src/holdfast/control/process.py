@@ -2,7 +2,8 @@
 
     file ─► source ─► deployments ─► loop (fleet) ─► hub ─► gateways
                         launcher       ▲  canaries, loads      │
-                                       └───── seen, stats ◄────┘
+                                       ├───── seen, stats ◄────┘
+                                       └─► lookout ─► incidents
 
 What it knows is on disk after every change, so that a gateway can start, and another control can go
 on, when this one is dead.
@@ -17,25 +18,29 @@ from typing import Any, Final
 
 import structlog
 
-from holdfast.config.fleet_file import EndpointSection, FleetFile
+from holdfast.config.fleet_file import FleetFile
 from holdfast.control.admin import UnknownModelError, UnknownReplicaError
 from holdfast.control.canaries import Canaries
 from holdfast.control.demand import Demands
 from holdfast.control.deployments import HELD, Deployments
 from holdfast.control.gpus import GpuWatch
 from holdfast.control.hub import Gateway, Hub
+from holdfast.control.incidents import Incidents
+from holdfast.control.inherited import kept_answers, left_behind, unplaced
 from holdfast.control.leasing import Leasing
 from holdfast.control.loads import Loads
-from holdfast.control.loop import TICK, Earlier, FleetLoop, Happened
+from holdfast.control.lookout import Lookout
+from holdfast.control.loop import TICK, FleetLoop, Happened
 from holdfast.control.metrics import Totals, fleet_gauges, gateway_gauges, render
 from holdfast.control.probes import LoopWatch
 from holdfast.control.source import ConfigSource
-from holdfast.control.state import SOCKET_FILE, STATE_FILE, read_state, write_state
-from holdfast.core.answers import AnswerBook
+from holdfast.control.state import SOCKET_FILE, STATE_FILE, write_state
 from holdfast.core.autoscale import Demand
+from holdfast.core.facts import Fact
 from holdfast.core.health import ReplicaHealth
 from holdfast.core.lease import LeaseConfig
 from holdfast.core.messages import (
+    CanaryResult,
     DrainAsked,
     FleetEvent,
     FleetView,
@@ -56,7 +61,6 @@ from holdfast.frames import (
     Welcome,
     encode,
     frame_to_seen,
-    frame_to_view,
     loads_to_frame,
     view_to_frame,
 )
@@ -87,12 +91,12 @@ class Control:
         self._run_dir = run_dir
         self._id = control_id
         self._store = store
-        config, earlier = _left_behind(run_dir / STATE_FILE)
-        self._source = ConfigSource(path, (config.epoch, _unplaced(config)) if config else None)
+        config, earlier = left_behind(run_dir / STATE_FILE)
+        self._source = ConfigSource(path, (config.epoch, unplaced(config)) if config else None)
         self._epoch = config.epoch if config else 1  # of what gateways are told
         self._json = config.config if config else self._source.json
         term = earlier.view.epoch + 1 if earlier else 1
-        self._book = _kept_answers(store)
+        self._book = kept_answers(store)
         self._deployments = Deployments(launcher, store, self)
         canaries = Canaries(environment, self._book, self._keep_answers, self._version)
         self.loop = FleetLoop(
@@ -103,11 +107,21 @@ class Control:
         places = [f"gateway-{index}" for index in range(self._source.file.gateway.workers)]
         self._leases = LeaseConfig()
         self._leasing = Leasing(self._leases, places, now)
-        self._loads = Loads(lambda: self.loop.deployed, self._tell_loads, environment, Random())
         self._demands = Demands()
         self._view: ViewFrame | None = None
         self._reloading = asyncio.Lock()
         self._gpus = GpuWatch()
+        self._lookout = Lookout(
+            self,
+            self._source.file,
+            store,
+            self._deployments,
+            lambda: self.loop,
+            self._gpus,
+            environment,
+        )
+        deployed, saw = lambda: self.loop.deployed, self._lookout.saw
+        self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
 
     @property
     def file(self) -> FleetFile:
@@ -139,6 +153,7 @@ class Control:
                     self._lend(),
                     self._deploy(),
                     self._gpus.run(),
+                    self._lookout.run(),
                 )
             ]
             try:
@@ -190,6 +205,7 @@ class Control:
             self._epoch += 1
             self._hub.broadcast(ConfigFrame(self._epoch, text))
         self._leasing.declare(file.flow_config().quotas, time.monotonic_ns())
+        self._lookout.follow(file)
         self.loop.adopt(file.replicas(), file.fleet_config(), self._deployments.idle())
         self.loop.tell(*self._deployments.leavers())
         self._save()
@@ -234,11 +250,20 @@ class Control:
 
     def note(self, notice: Notice) -> None:
         """A fact for people: into the log, and into the history."""
+        self._lookout.notice(notice)
         where = notice.failure_class.value if notice.failure_class is not None else None
         self._store.add_event(
             time.time(), notice.model, notice.replica_id, notice.what, notice.reason, where
         )
         _log.info(notice.what, model=notice.model, replica=notice.replica_id, reason=notice.reason)
+
+    def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
+        """A canary came back."""
+        self._lookout.answered(result, slow=slow, inflight=inflight)
+
+    def broadcast(self, frame: ToGateway) -> None:
+        """Tell every gateway."""
+        self._hub.broadcast(frame)
 
     def _save(self) -> None:
         try:
@@ -255,17 +280,19 @@ class Control:
         """All that a gateway needs to serve."""
         self._leasing.came(gateway.id)
         frames: list[ToGateway] = [
-            Welcome(self._epoch, self._id),
+            Welcome(self._epoch, self._id, secret=self._lookout.secret),
             ConfigFrame(self._epoch, self._json),
         ]
         if self._view is not None:
             frames.append(self._view)
         frames.append(self._leasing.frame_for(gateway.id))
-        return frames
+        return [*frames, *self._lookout.greeting()]
 
     def on_seen(self, gateway: Gateway, frame: SeenFrame) -> None:
         """Passive evidence."""
-        self.loop.seen(frame_to_seen(frame, gateway.name))
+        seen = frame_to_seen(frame, gateway.name)
+        self._lookout.seen(seen, frame)
+        self.loop.seen(seen)
 
     def on_stats(self, gateway: Gateway, frame: StatsFrame) -> None:
         """How it fares. A process that drains has no say in leases any more."""
@@ -281,6 +308,7 @@ class Control:
         if self._hub.current(gateway.id) is None:
             self._leasing.went(gateway.id, time.monotonic_ns())
         self.loop.gateway_gone(gateway.name)
+        self._lookout.gateway_gone(gateway.name)
 
     # --- what operators ask ----------------------------------------------------------------------
 
@@ -321,8 +349,14 @@ class Control:
             "replicas": rows,
             "models": self._deployments.snapshot(),
             "panic": self.loop.panic(),
+            "incidents_open": self.incidents.open_count,
             "store": self._store.snapshot(),
         }
+
+    @property
+    def incidents(self) -> Incidents:
+        """Failures that were found, and what was done about them."""
+        return self._lookout.incidents
 
     # --- what operators order --------------------------------------------------------------------
 
@@ -378,6 +412,10 @@ class Control:
         """Something happened to a launched replica."""
         self.loop.tell(*events)
 
+    def saw(self, fact: Fact) -> None:
+        """Something was seen of a replica."""
+        self._lookout.saw(fact)
+
     def placed(self) -> None:
         """Who there is, or where somebody listens, has changed."""
         self._adopt()
@@ -388,9 +426,12 @@ class Control:
 
     def demand(self, model: str, now: int) -> Demand:
         """What a model is asked for at present."""
+        return self._demands.of(model, self.gateway_gauges(now), self.loop.replicas(), now)
+
+    def gateway_gauges(self, now: int) -> list[Mapping[str, float]]:
+        """What each gateway says of itself, empty for a silent one."""
         gateways = self._hub.gateways.values()
-        fresh = [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
-        return self._demands.of(model, fresh, self.loop.replicas(), now)
+        return [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
 
     # --- figures ---------------------------------------------------------------------------------
 
@@ -399,6 +440,8 @@ class Control:
         gateways = list(self._hub.gateways.values())
         counters = self._totals.with_those_of(gateway.counters for gateway in gateways)
         counters["config_refused_total"] = self._source.refused
+        found, open_now = self._lookout.metrics()
+        counters |= found
         gauges = gateway_gauges(gateway.gauges for gateway in gateways)
         gauges["metrics_series_left_out"] = self._totals.left_out
         for gateway in gateways:
@@ -410,6 +453,7 @@ class Control:
         gauges |= self._deployments.gauges()
         gauges |= self._demands.gauges()
         gauges |= self._gpus.gauges()
+        gauges |= open_now
         return render(counters, gauges)
 
     async def explain(self, request_id: str) -> bytes | None:
@@ -419,37 +463,6 @@ class Control:
     def problems(self) -> list[str]:
         """Why the file as it is now was refused."""
         return self._source.problems
-
-
-def _left_behind(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
-    """The config and the view of the control before this one, as far as they make sense."""
-    config, view = read_state(path)
-    if config is None:
-        return None, None
-    try:
-        deployed = FleetFile.from_json(config.config).replicas()
-        return config, Earlier(frame_to_view(view), tuple(deployed)) if view else None
-    except ValueError as error:  # FrameError and pydantic's are such
-        _log.warning("earlier state not used", reason=type(error).__name__)
-        return None, None
-
-
-def _unplaced(config: ConfigFrame) -> bytes:
-    """The file as it was read, without the places of launched replicas."""
-    file = FleetFile.from_json(config.config)
-    launched: dict[str, list[EndpointSection]] = {
-        model.name: [] for model in file.models if model.launch is not None
-    }
-    return file.with_endpoints(launched).to_json()
-
-
-def _kept_answers(store: Store) -> AnswerBook:
-    kept = store.answers()
-    try:
-        return AnswerBook.restore(kept) if kept else AnswerBook()
-    except ValueError as error:
-        _log.error("kept answers not understood; they are learned anew", reason=str(error))
-        return AnswerBook()
 
 
 __all__ = ["DEPLOY_S", "EXPLAIN_S", "FILE_LOOK_S", "Control"]

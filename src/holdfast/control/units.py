@@ -41,6 +41,8 @@ class Unit:
     # Not kept beyond this process:
     pid: int | None = None
     phase: str = ""  # of its loading, as its log told
+    doing: str = ""  # the same by the names that patience with silence goes by
+    began: int | None = None  # its process, in core time
     removing: bool = False
     why_removed: str = ""
     early_exits: int = 0  # before it was ever ready
@@ -94,7 +96,7 @@ class Unit:
 def build_of(model: ModelSection, version: str) -> str:
     """Names what is launched: whoever has the same one need not be replaced."""
     assert model.launch is not None, "only launched models have builds"
-    how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region"})
+    how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region", "memory"})
     text = orjson.dumps([how, model.engine, model.served_as, version], option=orjson.OPT_SORT_KEYS)
     return f"{model.revision}+{blake2b(text, digest_size=4).hexdigest()}"
 

@@ -93,7 +93,7 @@ def agree(rule: Rule, config: CanaryConfig, left: Said, right: Said) -> Decision
 
 
 def _similar(needed: float, said: str, known: str) -> Decision:
-    left, right = _WORD.findall(said.casefold()), _WORD.findall(known.casefold())
+    left, right = words_of(said), words_of(known)
     if not left or not right:
         return Decision(False, "one of the two holds no word")
     most = max(len(left), len(right))
@@ -108,6 +108,11 @@ def _similar(needed: float, said: str, known: str) -> Decision:
     share = 2 * common / (len(left) + len(right))
     of = f"{common} words of {len(left)} and {len(right)} in common: {share:.2f}"
     return Decision(share >= needed, f"{of}, {needed:g} needed")
+
+
+def words_of(text: str) -> list[str]:
+    """The words by which texts are compared."""
+    return _WORD.findall(text.casefold())
 
 
 def _one_begins_the_other(left: Sequence[str], right: Sequence[str]) -> bool:
@@ -433,4 +438,4 @@ def _numbers(data: object) -> tuple[float, ...]:
     return tuple(numbers)
 
 
-__all__ = ["AnswerBook", "Judgement", "agree", "usual_rule"]
+__all__ = ["AnswerBook", "Judgement", "agree", "usual_rule", "words_of"]

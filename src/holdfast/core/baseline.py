@@ -11,7 +11,9 @@ call it normal.
 
 Rejected: a deadline for canaries. It must be wide enough for the busiest hour, so at any other
 hour it misses a replica that became three times as slow. Rejected: standard deviations. A handful
-of samples does not know its own, and latencies are not normal.
+of samples does not know its own, and latencies are not normal. Rejected: stretching the period by
+the present rate of tokens. Each moment without a request takes the stretching back, and a replica
+that is used a tenth of the time then pays a quarter of its tokens for canaries.
 """
 
 from collections import deque
@@ -170,48 +172,65 @@ def _read_bucket(entry: object) -> tuple[int, _Samples]:
 
 # --- how often ------------------------------------------------------------------------------------
 
-_WINDOW_S: Final = 600.0  # long enough for several canaries of the most stretched replica
+_WINDOW_S: Final = 600.0  # of the share that people are shown
 _WINDOW_BUCKETS: Final = 20
+_QUIET: Final = nanos(60.0)  # without a user's token for so long, nobody pays for a canary
+_SAVED_MAX: Final = 12.0  # canaries: at the usual pace they last until a replica counts as quiet
+_OWED_MAX: Final = 2.0  # canaries: more would leave it unwatched just after there was a doubt
+_PLANNED: Final = 0.9  # of the share; the rest is for canaries that doubt asks for
 
 
 class CanaryBudget:
-    """How long to wait between the canaries of one replica, so that users pay little for them.
+    """Whether a replica may be asked again, so that its users pay little for it.
 
-    Idle tokens cost nobody anything: only a busy replica is asked less often. Pass ``busy=False``
-    for one under suspicion: the doubt costs more than the tokens.
+    Their tokens earn canaries, and each canary spends one, whoever asked for it. So many can be
+    saved, and so many owed; in any span of time canaries keep to their share of the tokens, but for
+    those few. A period chosen from the present rate does not promise that where load comes and
+    goes. Where nobody was served lately, tokens cost nobody anything, and none are counted.
+    Ask it only about a replica that nobody doubts: doubt costs more than tokens do.
     """
 
-    __slots__ = ("_began", "_cost", "_served", "_share_max", "_spent", "_stretch_max")
+    __slots__ = (
+        *("_asked_at", "_cost", "_earning", "_saved", "_served", "_served_at", "_spent"),
+        "_stretch_max",
+    )
 
     def __init__(self, config: CanaryConfig) -> None:
-        self._share_max = config.share_max
+        self._earning = _PLANNED * config.share_max
         self._stretch_max = nanos(config.stretch_max_s)
         self._cost = config.tokens  # of one canary: the last one's, once an engine has told
         self._spent = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
         self._served = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
-        self._began: int | None = None  # when anything was first counted
+        self._asked_at: int | None = None
+        self._served_at: int | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """It has just been admitted: until users have known it for a minute, ask as usual."""
+        self._saved = _SAVED_MAX  # in canaries
 
     def spent(self, tokens: int, now: int) -> None:
         """A canary cost so many tokens, prompt and answer; 0 = the engine did not say."""
         if tokens > 0:
             self._cost = tokens
-        self._count(self._spent, tokens if tokens > 0 else self._cost, now)
+        self._asked_at = now
+        self._spent.add(now, self._cost)
+        if self._in_use(now):
+            self._saved = max(-_OWED_MAX, self._saved - 1.0)
 
     def served(self, tokens: int, now: int) -> None:
         """Users got so many tokens, prompts and answers, since the last call."""
         if tokens > 0:
-            self._count(self._served, tokens, now)
+            self._served_at = now
+            self._served.add(now, tokens)
+            earned = self._earning * tokens / self._cost
+            self._saved = min(self._saved + earned, _SAVED_MAX)
 
-    def period(self, wanted: int, busy: bool, now: int) -> int:
-        """How long to wait for the next canary: never less than wanted."""
-        if not busy:
-            return wanted
-        allowed = self._share_max * self._served.total(now)  # canary tokens in the time counted
-        if allowed <= 0:
-            return max(wanted, self._stretch_max)
-        counted = min(now - (now if self._began is None else self._began), nanos(_WINDOW_S))
-        needed = round(max(0, counted) * self._cost / allowed)
-        return max(wanted, min(needed, self._stretch_max))
+    def affords(self, now: int) -> bool:
+        """Whether a canary that is due may be sent now."""
+        if not self._in_use(now) or self._saved >= 1.0:
+            return True
+        return self._asked_at is None or now - self._asked_at >= self._stretch_max
 
     def share(self, now: int) -> float | None:
         """The canaries' part of all tokens of the last ten minutes; ``None``: nothing happened."""
@@ -219,10 +238,8 @@ class CanaryBudget:
         total = spent + self._served.total(now)
         return spent / total if total else None
 
-    def _count(self, window: RateWindow, tokens: int, now: int) -> None:
-        if self._began is None:
-            self._began = now
-        window.add(now, tokens)
+    def _in_use(self, now: int) -> bool:
+        return self._served_at is not None and now - self._served_at < _QUIET
 
 
 __all__ = ["CanaryBudget", "LatencyBaseline"]

@@ -68,8 +68,8 @@ class CanaryConfig:
     slow_factor: float = 2.0  # times its own median: a threefold slowdown clears it, noise and all
     slow_floor_s: float = 0.25  # beyond the median, at least: below it nobody notices
     samples_min: int = 5  # of its own before its latency is judged
-    share_max: float = 0.01  # of a busy replica's tokens that canaries may be
-    stretch_max_s: float = 30.0  # however busy, it is asked this often
+    share_max: float = 0.01  # of what users of a replica get, that its canaries may be
+    stretch_max_s: float = 300.0  # used however little: a tenth of one CPU thread pays one in 200 s
     headroom_min: float = 0.05  # share of the KV cache that must be free; less: no room for users
 
     def __post_init__(self) -> None:

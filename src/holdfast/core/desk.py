@@ -31,6 +31,7 @@ ERRORS: Final[dict[Kind, tuple[int, str]]] = {
 }
 _ROOM_BELOW: Final = 0.9  # of capacity: a step of a quarter of the traffic must find some room
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
+DEADLY: Final = (502, "replicas_lost")  # as above; its own code, because it must not be sent again
 
 
 class Desk:
@@ -137,6 +138,11 @@ class Desk:
         status, code = ERRORS.get(kind, ERROR_DEFAULT)
         return self.finish(life, status, code, f"{kind.value}: {reason}", now)
 
+    def fail_deadly(self, life: Life, now: int) -> Finish:
+        """It may be the request that ends its replicas: it gets no third one."""
+        reason = f"its connection died on {' and '.join(life.died)}: it is not tried on a third"
+        return self.finish(life, *DEADLY, reason, now)
+
     def shed(self, life: Life, shed: Shed, now: int) -> Finish:
         """A refusal before any work was done."""
         finish = self.finish(life, shed.status, shed.code, shed.reason, now)
@@ -172,4 +178,4 @@ def _has_room(lanes: Mapping[str, Lane], model: str | None, now: int) -> bool | 
     return None if saturation is None else saturation < _ROOM_BELOW
 
 
-__all__ = ["ERRORS", "ERROR_DEFAULT", "Desk"]
+__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "Desk"]

@@ -23,6 +23,7 @@ from holdfast.core.lifecycle import JUDGED, ROUTABLE, Signal
 from holdfast.core.liveness import spares_work
 from holdfast.core.member import Member
 from holdfast.core.messages import (
+    CanaryAsked,
     CanaryResult,
     DrainAsked,
     Exited,
@@ -42,30 +43,22 @@ from holdfast.core.messages import (
     Seen,
     SpotNotice,
     Stop,
+    TakeOutAsked,
     Tally,
     Tick,
     UndrainAsked,
 )
 from holdfast.core.publishing import Publisher
-from holdfast.core.testimony import Testimony
-from holdfast.core.types import State, nanos
+from holdfast.core.testimony import Testimony, read_canary
+from holdfast.core.types import SECOND, State, nanos
 
 _PHASES: Final = {
     State.STARTING: Signal.LAUNCHED,
     State.LOADING: Signal.LOAD_BEGAN,
     State.WARMING: Signal.LOADED,
 }
-_VERDICTS: Final = {
-    "pass": Signal.CANARY_PASS,
-    "slow": Signal.CANARY_SLOW,
-    "wrong": Signal.CANARY_WRONG,
-    "fail": Signal.CANARY_FAIL,
-    "refused": Signal.REFUSED,
-    "busy": Signal.BUSY,
-    "unknown": Signal.UNKNOWN,
-    "unsettled": Signal.UNKNOWN,  # replicas disagree and nobody knows yet who is right
-}
 _SILENCE: Final = ("timeout", "refused", "unknown")
+_UNASKED: Final = ("refused", "unknown")  # as far as we know, nothing was computed for it
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
 _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
@@ -88,7 +81,8 @@ class Fleet:
         self._canary_deadline_max = nanos(config.canary_deadline_max_s)
         self._relaunch_after = nanos(config.relaunch_after_s)
         self._no_success = nanos(config.no_success_s)
-        self._unserved = nanos(config.health.canary_s)
+        # Gateways tell once a second: what is not told for two has not happened.
+        self._unserved = max(nanos(config.health.canary_s), 2 * SECOND)
         self._heartbeat = nanos(config.heartbeat_s)
         self._forgive = nanos(config.launch_forgive_s)
         self._handlers: dict[type, Callable[[Any, int, list[FleetAction]], None]] = {
@@ -104,6 +98,8 @@ class Fleet:
             DrainAsked: self._on_drain_asked,
             RestartAsked: self._on_restart_asked,
             UndrainAsked: self._on_undrain_asked,
+            TakeOutAsked: self._on_take_out_asked,
+            CanaryAsked: self._on_canary_asked,
             Tick: self._on_tick,
         }
 
@@ -223,7 +219,29 @@ class Fleet:
                 member.drain = None
                 self._signal(member, Signal.UNDRAIN, now, actions, event.reason)
 
+    def _on_take_out_asked(self, event: TakeOutAsked, now: int, actions: list[FleetAction]) -> None:
+        """On the word of an incident: no canary refutes it, and the bound of the pool holds."""
+        member = self._members.get(event.replica_id)
+        if member is None or not event.out:
+            if member is not None:
+                member.health.taken_out = False  # from now on its canaries decide again
+            return
+        health = member.health
+        pool = self._pool(member.replica.model)
+        bound = ejection.may_eject(self._config.ejection, pool, health)
+        if health.state in ROUTABLE and not bound:
+            actions.append(self._notice(member, now, "not taken out", bound.reason))
+        else:
+            self._signal(member, Signal.TAKEN_OUT, now, actions, event.reason)
+
     # --- evidence --------------------------------------------------------------------------------
+
+    def _on_canary_asked(self, event: CanaryAsked, now: int, _actions: list[FleetAction]) -> None:
+        for name in event.replica_ids:
+            member = self._members.get(name)
+            if member is not None and member.health.state in JUDGED:
+                member.health.call_canary(now)
+                member.wake_at = now
 
     def _on_frozen(self, event: Frozen, now: int, actions: list[FleetAction]) -> None:
         member = self._members.get(event.replica_id)
@@ -262,8 +280,9 @@ class Fleet:
         member.wake_at = now
         if event.verdict not in _SILENCE:
             member.hear(now)
+        if event.verdict not in _UNASKED:
             member.budget.spent(event.tokens, now)
-        signal, why = _read_canary(event)
+        signal, why = read_canary(event, stands=member.stands(now, self._unserved))
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._testimony.in_good_time(member, event)
         model = member.replica.model
@@ -310,10 +329,7 @@ class Fleet:
         member = self._members.get(tally.replica_id)
         if member is None:
             return
-        member.inflight_at[gateway] = tally.inflight
-        if tally.tokens:
-            member.budget.served(tally.tokens, now)
-            member.served_at = now
+        member.users(gateway, tally.inflight, tally.tokens, now, moved=tally.moved)
         member.move_told = False
         if tally.successes:
             member.hear(now)
@@ -351,7 +367,12 @@ class Fleet:
         member.wake_at = now
         change = health.handle(signal, now, detail)
         if change is not None:
-            actions.append(self._notice(member, now, change.after.value, change.reason, where))
+            moved = health.cause if change.after is not before else signal
+            notice = self._notice(member, now, change.after.value, change.reason, where)
+            notice.signal = moved.value
+            actions.append(notice)
+            if health.state is State.READY and before is not State.READY:
+                member.budget.renew()
 
     def _pool(self, model: str) -> list[ReplicaHealth]:
         return [m.health for m in self._members.values() if m.replica.model == model]
@@ -389,18 +410,14 @@ class Fleet:
             self._advance_drain(member, now, actions)
 
     def _ask(self, member: Member, now: int, actions: list[FleetAction]) -> None:
-        """Send a canary that is due. While users' tokens move, they vouch for it in between."""
+        """Send a canary that is due, and that users' tokens have earned or doubt asks for."""
         health = member.health
-        vouched = member.inflight > 0 and now - member.served_at < self._unserved
-        if health.state is State.READY and not vouched:
-            health.canary_by(now)
         if not health.canary_due(now) or member.canary_out:
+            return
+        if not (member.owes(now, self._unserved) or member.budget.affords(now)):
             return
         member.canary_out = True
         health.canary_started(now)
-        if health.state is State.READY:  # doubt is expensive, and costs what it costs
-            wanted = health.next_canary_at - now
-            health.next_canary_at = now + member.budget.period(wanted, vouched, now)
         deadline = self._canary_patience(member.inflight)
         replica = member.replica
         actions.append(RunCanary(replica.id, replica.model, deadline, health.incarnation))
@@ -420,7 +437,8 @@ class Fleet:
             return now
         look = now + self._heartbeat
         if health.state in JUDGED and not member.canary_out:
-            look = min(look, health.next_canary_at)
+            due = health.next_canary_at
+            look = min(look, due if due > now else now + SECOND)  # due already: not earned yet
         if health.load_deadline:
             look = min(look, health.load_deadline)
         return look
@@ -472,17 +490,6 @@ class Fleet:
                 for member in self._members.values()
             },
         }
-
-
-def _read_canary(event: CanaryResult) -> tuple[Signal, str]:
-    """Busy is not dead: a canary that timed out is read by what else the engine was doing."""
-    if event.verdict != "timeout":
-        return _VERDICTS[event.verdict], event.detail
-    if event.progress:
-        return Signal.BUSY, "timed out while users' tokens move"
-    if event.running:
-        return Signal.STALLED, f"{event.running} requests running and no token emitted"
-    return Signal.CANARY_FAIL, "no answer in time from an idle replica"
 
 
 __all__ = ["Fleet"]

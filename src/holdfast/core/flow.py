@@ -159,6 +159,8 @@ class Flow(Moves):
             lane.queue.charge_output(request.tenant, event.tokens, request.priority)
             if life.live:
                 self._abort_all(life, lane, life.live, Kind.SUPERSEDED, actions, now)
+            if not life.shown_tokens:  # of a continued one this is a part, and says nothing
+                candidate.answered(event.tokens, event.finish, event.measured)
             life.shown_tokens += event.tokens
             actions.append(self._desk.finish(life, 200, "ok", "answered", now, candidate.id))
         else:
@@ -183,6 +185,7 @@ class Flow(Moves):
         if life.live:
             self._outrun(life, lane, attempt, actions, now)
         candidate.tokens += tokens
+        candidate.answered(tokens, event.finish, event.measured)
         life.shown_tokens += tokens
         lane.queue.charge_output(request.tenant, tokens, request.priority)
         actions.append(self._desk.finish(life, 200, "ok", "answered", now, candidate.id))

@@ -20,6 +20,7 @@ from holdfast.core.lifecycle import (
     JUDGED,
     REASONS,
     REPEATED,
+    ROUTABLE,
     TRANSITIONS,
     Change,
     ImpossibleSignalError,
@@ -112,11 +113,13 @@ class ReplicaHealth:
         self.cause: Signal | Verdict = Signal.RELAUNCH  # what led into this state
         self.wrong = False  # quarantined for lies and not yet proven honest
         self.wrong_revision = False
+        self.taken_out = False  # an incident speaks against it, and canaries do not refute that
         self.held = False  # its ejection is due, and the pool's bound forbids it
         self.full = False  # without room for another request, by its own account
         self.frozen = False  # its process is not run, by the platform's account
         self.load_deadline: int | None = now + self._load_timeout_ns
-        self.next_canary_at = now
+        self.next_canary_at = now  # at the earliest: one that is used must have earned it
+        self.called = False  # the next canary is wanted whatever it costs
         self._tally = Tally()
         self._needed = self.config.passes_to_admit  # passes in a row that lead out of this state
         self._illnesses = 0  # times it left ready on evidence, since it was last well for long
@@ -140,7 +143,7 @@ class ReplicaHealth:
     def barred(self) -> bool:
         """No number of right answers readmits it; only a relaunch does."""
         liar = self.wrong and self._wrong_spells >= self.config.wrong_spells_max
-        return liar or self.wrong_revision
+        return liar or self.wrong_revision or self.taken_out
 
     def share(self, now: int, *, panic: bool = False) -> float:
         """The part of its declared weight that routing may use now, 0 to 1.
@@ -175,15 +178,12 @@ class ReplicaHealth:
         period = self._canary_ns.get(self.state, 0)
         jitter = self.config.canary_jitter * (2.0 * self._rng.random() - 1.0)
         self.next_canary_at = now + round(period * (1.0 + jitter))
+        self.called = False
 
     def call_canary(self, now: int) -> None:
         """Ask for a canary at once: a peer looks ill, or a comparison disagreed."""
         self.next_canary_at = min(self.next_canary_at, now)
-
-    def canary_by(self, now: int) -> None:
-        """No stretching: the next canary comes after the usual period of this state at most."""
-        usual = self._canary_ns.get(self.state, 0) * (1.0 + self.config.canary_jitter)
-        self.next_canary_at = min(self.next_canary_at, now + round(usual))
+        self.called = True
 
     def would_become(self, signal: Signal) -> State:
         """Where ``handle`` would lead. Ask it before an ejection; it changes nothing."""
@@ -256,6 +256,9 @@ class ReplicaHealth:
         if verdict is Signal.BOUND_HELD and not self.held:
             self.held = True
             return True
+        if verdict is Signal.TAKEN_OUT and self.state in (*ROUTABLE, State.QUARANTINED):
+            before, self.taken_out = self.taken_out, True
+            return not before
         if verdict in (Signal.NO_HEADROOM, Signal.HEADROOM_BACK) and self.state in JUDGED:
             before, self.full = self.full, verdict is Signal.NO_HEADROOM
             return before is not self.full and self.state is State.QUARANTINED
@@ -315,6 +318,7 @@ class ReplicaHealth:
             "incarnation": self.incarnation,
             "wrong": self.wrong,
             "wrong_revision": self.wrong_revision,
+            "taken_out": self.taken_out,
             "barred": self.barred,
             "held": self.held,
             "full": self.full,

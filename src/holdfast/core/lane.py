@@ -23,7 +23,7 @@ from holdfast.core.life import Attempt, Life
 from holdfast.core.messages import ReplicaView, Tally
 from holdfast.core.pool import Pool
 from holdfast.core.stats import PeakEwma, RecentSketch
-from holdfast.core.types import Replica, Request, nanos, require
+from holdfast.core.types import MILLISECOND, Replica, Request, nanos, require
 
 _CLOSED: Final = BreakerState.CLOSED
 _SUCCESS: Final = Outcome.SUCCESS
@@ -33,6 +33,7 @@ _BACKPRESSURE: Final = Outcome.BACKPRESSURE
 # Latency is kept as a multiple of the pool's typical first token for prompts of that length.
 _FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
 _BUSY_LOOKS_LIKE: Final = 3.0  # × typical: backpressure lowers the weight without blame
+_FAST: Final = 50 * MILLISECOND  # a failure before it, without content: sooner than any answer
 _RECENT_S: Final = 60.0  # of first tokens, for the promise on them: long enough for a p95
 _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
@@ -218,7 +219,8 @@ class Lane:
         if outcome is _SUCCESS:
             candidate.successes += 1
         elif outcome is _FAILURE:
-            candidate.failures += 1
+            sooner = not attempt.first_at and now - attempt.started <= _FAST
+            candidate.failed(kind, fast=sooner)
             self._failed += 1
             candidate.latency.penalise(_FAILURE_LOOKS_LIKE, now)
         elif outcome is _BACKPRESSURE:
@@ -262,31 +264,12 @@ class Lane:
         """What was seen since the last call, of replicas that had any traffic."""
         told = []
         for candidate in self.pool.candidates.values():
-            if not (
-                candidate.successes
-                or candidate.failures
-                or candidate.backpressure
-                or candidate.inflight
-                or candidate.told_inflight  # the last one was cancelled: say that it is empty
-            ):
-                continue
-            told.append(
-                Tally(
-                    self.model,
-                    candidate.id,
-                    candidate.successes,
-                    candidate.failures,
-                    candidate.backpressure,
-                    candidate.inflight,
-                    candidate.tokens,
-                )
-            )
-            self._tokens += candidate.tokens
-            ended = candidate.successes + candidate.failures + candidate.backpressure
-            self._active += ended + candidate.inflight
-            candidate.successes = candidate.failures = 0
-            candidate.backpressure = candidate.tokens = 0
-            candidate.told_inflight = candidate.inflight
+            tally = candidate.take_tally(self.model)
+            if tally is not None:
+                told.append(tally)
+                self._tokens += tally.tokens
+                ended = tally.successes + tally.failures + tally.backpressure
+                self._active += ended + tally.inflight
         return told
 
     def snapshot(self, now: int) -> dict[str, object]:

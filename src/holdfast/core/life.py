@@ -13,7 +13,8 @@ from typing import Final
 
 from holdfast.core.admission.quota import Reservation
 from holdfast.core.candidate import Candidate
-from holdfast.core.types import Request
+from holdfast.core.failure import Kind
+from holdfast.core.types import MILLISECOND, Request
 from holdfast.core.wheel import Timed
 
 
@@ -62,6 +63,11 @@ class IllegalStepError(Exception):
     """A request was asked to do what its phase does not know: a bug, told with its story."""
 
 
+DEATHS_MAX: Final = 2  # of replicas under one request; a third would show nothing new
+_STALE_WITHIN: Final = 20 * MILLISECOND  # a round trip; later, the request had been taken
+_TOGETHER: Final = 20 * MILLISECOND  # what ends two replicas so soon after each other hit both
+
+
 class Attempt:
     """One try of one request on one replica."""
 
@@ -98,6 +104,8 @@ class Life(Timed):
         "attempts",
         "continued",
         "deadline",
+        "died",
+        "died_at",
         "free_used",
         "hedge_at",
         "live",
@@ -123,6 +131,8 @@ class Life(Timed):
         self.continued = 0
         self.free_used = False
         self.tried: tuple[str, ...] = ()
+        self.died: tuple[str, ...] = ()  # of those, whose connection died under it
+        self.died_at = 0  # when the last of them did
         self.revision: str | None = None  # bound by the first content shown
         self.shown_tokens = 0  # of attempts that ended after they had shown content
         self.hedge_at = 0
@@ -152,4 +162,28 @@ class Life(Timed):
         return None
 
 
-__all__ = ["TRANSITIONS", "Attempt", "IllegalStepError", "Life", "Phase", "Step"]
+def died(kind: Kind, lived: int) -> bool:
+    """Whether an attempt's connection died under it, with the request taken.
+
+    A cut in good order, silence and errors say nothing of the sort. A pooled connection that
+    breaks at once had been closed before.
+    """
+    return kind is Kind.RESET or (kind is Kind.STALE_SOCKET and lived > _STALE_WITHIN)
+
+
+def apart(before: int, now: int) -> bool:
+    """Whether a death is one of its own: a zone that is lost ends many replicas at once."""
+    return not before or now - before > _TOGETHER
+
+
+__all__ = [
+    "DEATHS_MAX",
+    "TRANSITIONS",
+    "Attempt",
+    "IllegalStepError",
+    "Life",
+    "Phase",
+    "Step",
+    "apart",
+    "died",
+]

@@ -39,6 +39,7 @@ class Signal(StrEnum):
     REFUSED = "refused"  # nobody listens
     EXITED = "exited"
     WRONG_REVISION = "wrong_revision"  # it serves another revision than declared
+    TAKEN_OUT = "taken_out"  # an incident speaks against it; no canary speaks it free
     BOUND_HELD = "bound_held"  # an ejection was due and ``ejection.py`` forbids it
     DRAIN = "drain"
     UNDRAIN = "undrain"
@@ -94,6 +95,7 @@ TRANSITIONS: Final[dict[tuple[State, Signal | Verdict], State]] = {
     **{(s, Signal.NO_SUCCESS): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.NO_HEADROOM): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.FROZEN): State.QUARANTINED for s in ROUTABLE},
+    **{(s, Signal.TAKEN_OUT): State.QUARANTINED for s in ROUTABLE},
     **{(s, Verdict.WRONG_REPEATEDLY): State.QUARANTINED for s in JUDGED},
     **{(s, Verdict.REFUSED_REPEATEDLY): State.DEAD for s in JUDGED},
     (State.QUARANTINED, Verdict.PASSED_ENOUGH): State.READY,
@@ -121,6 +123,7 @@ REASONS: Final[dict[Signal | Verdict, str]] = {
     Signal.REFUSED: "refused a connection",
     Signal.EXITED: "its process exited",
     Signal.WRONG_REVISION: "serves another revision than declared",
+    Signal.TAKEN_OUT: "taken out because of an incident",
     Signal.BOUND_HELD: "its ejection is due and held back",
     Signal.DRAIN: "drains",
     Signal.UNDRAIN: "taken back from its drain; waiting for a right answer",
@@ -149,7 +152,7 @@ REPEATED: Final[dict[Signal, _Row]] = {
 
 _BAD: Final = (
     *(Signal.CANARY_FAIL, Signal.PASSIVE_FAILING, Signal.STALLED),
-    *(Signal.NO_SUCCESS, Signal.NO_HEADROOM, Signal.FROZEN, Signal.BOUND_HELD),
+    *(Signal.NO_SUCCESS, Signal.NO_HEADROOM, Signal.FROZEN, Signal.BOUND_HELD, Signal.TAKEN_OUT),
 )
 _LISTENING: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW, Signal.BUSY, Signal.PASSIVE_OK)
 

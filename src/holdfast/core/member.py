@@ -7,7 +7,7 @@ from holdfast.core.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import Drain
 from holdfast.core.health import ReplicaHealth
-from holdfast.core.types import SECOND, Replica
+from holdfast.core.types import SECOND, Replica, State
 
 _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
 
@@ -32,10 +32,11 @@ class Member:
         "inflight_at",
         "leaving",
         "move_told",
+        "moved_at",
         "only_busy_since",
         "replica",
-        "served_at",
         "slow",
+        "told_at",
         "wake_at",
     )
 
@@ -62,7 +63,8 @@ class Member:
         self.wake_at = 0  # no earlier tick has anything to do here
         self.baseline = LatencyBaseline(self.canary)
         self.slow = False  # its latest canary was right, and late
-        self.served_at = 0  # users last got tokens from it, as far as gateways said
+        self.moved_at = 0  # users last got tokens from it, or began to wait for some
+        self.told_at: dict[str, int] = {}  # when each gateway last said anything of it
         self.full_readings = 0  # in a row, of a KV cache without room
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
@@ -74,6 +76,26 @@ class Member:
     def heard_by(self, now: int) -> int:
         """When it was last heard of at that time; 0 = not lately."""
         return max((at for at in self.heard if at <= now), default=0)
+
+    def users(self, gateway: str, inflight: int, tokens: int, now: int, *, moved: bool) -> None:
+        """What a gateway says of its users there: requests on it now, tokens they got lately.
+
+        ``moved``: some of them got something whose tokens are not counted yet.
+        """
+        if tokens or moved or not self.inflight:
+            self.moved_at = now
+        self.inflight_at[gateway] = inflight
+        self.told_at[gateway] = now
+        self.budget.served(tokens, now)
+
+    def stands(self, now: int, patience: int) -> bool:
+        """Whether requests are on it and none got a token for so long."""
+        return self.inflight > 0 and now - self.moved_at >= patience
+
+    def owes(self, now: int, patience: int) -> bool:
+        """Whether a canary is due to it whatever that costs: something about it is in doubt."""
+        doubted = self.slow or not self.canary_passed or self.health.called
+        return doubted or self.health.state is not State.READY or self.stands(now, patience)
 
     @property
     def inflight(self) -> int:

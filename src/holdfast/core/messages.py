@@ -7,6 +7,7 @@ Nobody may change one after it was handed over.
     driver ── event, now ─► Flow.handle / Fleet.handle ── [action, …] ─► driver
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.core.canary import CanaryConfig
@@ -68,6 +69,8 @@ class Ended:
     tokens: int = 0  # output tokens this attempt delivered, by the engine's usage
     worst_gap: int = 0  # longest silence between two tokens, ns
     retry_after_s: float = 0.0
+    finish: str = ""  # the engine's reason for the end of a complete answer
+    measured: tuple[str, float] | None = None  # a statistic of the answer: logprob or norm
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ class Answered:
     request_id: RequestId
     attempt: int
     tokens: int = 0  # by the engine's usage
+    finish: str = ""  # as above
+    measured: tuple[str, float] | None = None  # as above
 
 
 @dataclass(slots=True)
@@ -205,6 +210,13 @@ class Tally:
     backpressure: int
     inflight: int
     tokens: int  # of prompts, from their first content on, and of answers
+    kinds: Mapping[Kind, int] = field(default_factory=dict)  # of the failures
+    fast: int = 0  # of the failures, those sooner than any real answer, without content
+    finishes: Mapping[str, int] = field(default_factory=dict)  # reasons of answers that ended well
+    lengths: tuple[int, ...] = ()  # tokens of some answers that ended well
+    logprobs: tuple[float, ...] = ()  # mean of an answer, of some where the client asked for them
+    norms: tuple[float, ...] = ()  # of some embeddings
+    moved: bool = False  # an answer under way got another piece; its tokens are told at its end
 
 
 @dataclass(slots=True)
@@ -291,6 +303,8 @@ class CanaryResult:
     incarnation: int = 0  # of the process that was asked, as RunCanary named it
     detail: str = ""  # why, for people; never the answer itself
     tokens: int = 0  # what the question and its answer cost
+    page_ok: bool | None = None  # whether its own health page answered well just before
+    status: int | None = None  # of the HTTP answer, where one came
 
 
 @dataclass(slots=True)
@@ -325,6 +339,25 @@ class UndrainAsked:
     reason: str
 
 
+@dataclass(slots=True)
+class TakeOutAsked:
+    """An incident wants no more work sent there, whatever canaries say, or wants it judged again.
+
+    Within the bound of its pool. Only a new process, or whoever takes this back, ends it.
+    """
+
+    replica_id: str
+    reason: str
+    out: bool = True
+
+
+@dataclass(slots=True)
+class CanaryAsked:
+    """Somebody doubts these replicas and wants their canaries now."""
+
+    replica_ids: tuple[str, ...]
+
+
 FleetEvent = (
     Joined
     | Left
@@ -338,6 +371,8 @@ FleetEvent = (
     | DrainAsked
     | RestartAsked
     | UndrainAsked
+    | TakeOutAsked
+    | CanaryAsked
     | Tick
 )
 
@@ -397,6 +432,7 @@ class Notice:
     what: str
     reason: str
     failure_class: Class | None = None
+    signal: str = ""  # of Signal or Verdict: what moved its state to ``what``; empty = none moved
 
 
 FleetAction = RunCanary | Launch | Stop | Move | Publish | Notice
@@ -405,6 +441,7 @@ __all__ = [
     "Abort",
     "Answered",
     "Arrived",
+    "CanaryAsked",
     "CanaryResult",
     "ClientGone",
     "Dispatch",
@@ -439,6 +476,7 @@ __all__ = [
     "SpotNotice",
     "Stop",
     "Summary",
+    "TakeOutAsked",
     "Tally",
     "Tick",
     "UndrainAsked",

@@ -15,7 +15,7 @@ from holdfast.core.flow_config import FlowConfig
 from holdfast.core.hedge import Hedger
 from holdfast.core.lane import Lane
 from holdfast.core.lanes import Lanes
-from holdfast.core.life import Attempt, Life, Step
+from holdfast.core.life import DEATHS_MAX, Attempt, Life, Step, apart, died
 from holdfast.core.messages import Abort, Dispatch, FlowAction, Report
 from holdfast.core.retry import Retry, RetryBudget
 from holdfast.core.types import nanos
@@ -148,12 +148,20 @@ class Moves:
     ) -> None:
         """The attempt is closed and did not answer: continue, retry, or say so."""
         life.story.append((now, "failed", kind.value))
+        if died(kind, now - attempt.started) and apart(life.died_at, now):
+            life.died_at = now
+            if attempt.candidate.id not in life.died:
+                life.died += (attempt.candidate.id,)
         if attempt.first_at:
             life.shown_tokens += tokens or 1  # shown, though nobody counted: never start anew
-            actions.extend(self._continue(life, lane, kind, now))
-            return
-        if life.live:
+        elif life.live:
             self._file_next(life)  # its rival is still running, and keeps its deadlines
+            return
+        if len(life.died) >= DEATHS_MAX:
+            actions.append(self._desk.fail_deadly(life, now))
+            return
+        if attempt.first_at:
+            actions.extend(self._continue(life, lane, kind, now))
             return
         if life.shown_tokens:
             actions.extend(self._continue(life, lane, kind, now))

@@ -186,6 +186,16 @@ class Rollout:
         self._failed.clear()
         self._well.clear()
 
+    def refuse(self, revision: str, reason: str) -> Halted | None:
+        """Stop the revision that is coming in; None where there is none, or nothing to go back to.
+
+        Somebody saw that it fails although its replicas are ready.
+        """
+        if self.good in (None, revision) or revision in (self.refused_revision, self._finished):
+            return None
+        self.refused_revision, self.halted, self._zone = revision, reason, None
+        return Halted(revision, reason)
+
     def decide(self, wish: Wish, has: Sequence[Has], now: int) -> list[Step]:
         """The next step. At most one addition or removal, and none before the last was done."""
         self._hear(wish, has)

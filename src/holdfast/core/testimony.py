@@ -5,12 +5,25 @@ once: the expected answer, or the checker, is more suspect than the replicas. On
 the others heard of meanwhile? One is slow: are they too?
 """
 
+from typing import Final
+
 from holdfast.core import ejection
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.lifecycle import JUDGED, Signal
 from holdfast.core.member import Member
 from holdfast.core.messages import CanaryResult, FleetAction, Notice
 from holdfast.core.types import SECOND, Decision, nanos
+
+_VERDICTS: Final = {
+    "pass": Signal.CANARY_PASS,
+    "slow": Signal.CANARY_SLOW,
+    "wrong": Signal.CANARY_WRONG,
+    "fail": Signal.CANARY_FAIL,
+    "refused": Signal.REFUSED,
+    "busy": Signal.BUSY,
+    "unknown": Signal.UNKNOWN,
+    "unsettled": Signal.UNKNOWN,  # replicas disagree and nobody knows yet who is right
+}
 
 
 class Testimony:
@@ -105,4 +118,21 @@ class Testimony:
         return self._trusted_at.get(model, 0) > since
 
 
-__all__ = ["Testimony"]
+def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
+    """Busy is not dead: a canary that timed out is read by what else the engine was doing.
+
+    It may be over before any gateway could tell of that. What is told for longer decides then:
+    whether its requests ``stand``.
+    """
+    if event.verdict != "timeout":
+        return _VERDICTS[event.verdict], event.detail
+    if event.progress:
+        return Signal.BUSY, "timed out while users' tokens move"
+    if event.running and event.progress is None and not stands:
+        return Signal.UNKNOWN, "timed out, and whether users' tokens move is not known yet"
+    if event.running:
+        return Signal.STALLED, f"{event.running} requests running and no token emitted"
+    return Signal.CANARY_FAIL, "no answer in time from an idle replica"
+
+
+__all__ = ["Testimony", "read_canary"]

@@ -31,6 +31,8 @@ class Load:
     running: int | None = None
     waiting: int | None = None
     kv_used: float | None = None  # share of the KV cache, 0 to 1
+    generated: int | None = None  # tokens since its start, counted as they come out
+    preemptions: int | None = None  # since its start
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,6 +81,7 @@ class Dialect:
     running_usage: bool = False  # stream_options.continuous_usage_stats: usage in every chunk
     final_usage: bool = True  # stream_options.include_usage: usage in a last chunk
     one_token_per_event: bool = False  # its stream never packs two tokens into one event
+    version_page: tuple[str, str] | None = None  # a path, and the member of its JSON that says it
     model_health_path: str | None = None  # with {model}: the health of one model of several
     answers_in_json: bool = True  # errors are JSON objects with a message
     metrics_need: str = ""  # what an operator must switch on before metrics_path answers

@@ -30,6 +30,7 @@ DIALECT: Final = Dialect(
     name="llamacpp",
     health_path="/health",
     metrics_path="/metrics",
+    version_page=("/props", "build_info"),
     read_load=load_reader(
         running=("llamacpp:requests_processing",),
         waiting=("llamacpp:requests_deferred",),

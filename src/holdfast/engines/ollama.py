@@ -23,6 +23,7 @@ DIALECT: Final = Dialect(
     name="ollama",
     health_path="/api/version",
     metrics_path=None,
+    version_page=("/api/version", "version"),
     read_load=nothing_told,
     prompt_continuation=False,
     busy_bodies=(b"server busy",),

@@ -9,8 +9,8 @@ asked by canaries, whether it lives by its process.
 
 A log also holds what users wrote, where an operator has switched that on. A prompt that says "CUDA
 out of memory" must not look like the real thing, so only the beginning of a line is read, and lines
-that quote requests not at all. Rejected: one expression for each engine. Words in a table can be
-printed and compared, and these loops run for some hundred lines of each start.
+that quote requests or log accesses not at all. Rejected: one expression for each engine. Words in a
+table can be printed and compared, and these loops run for some hundred lines of each start.
 """
 
 import re
@@ -22,6 +22,9 @@ from holdfast.engines.dialect import Dialect, LoadPhase
 HEAD_CHARACTERS: Final = 240  # timestamps, ranks and the engine's own words; what follows is data
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*+[A-Za-z]")
+
+# Lines of access logs: what stands in them was chosen by whoever asked.
+ACCESSES: Final = (" HTTP/1.", " HTTP/2", "[GIN]")
 
 # What drivers, runtimes and kernels say, whichever engine they are below.
 FATALS: Final[tuple[tuple[str, Kind, str], ...]] = (
@@ -45,7 +48,7 @@ FATALS: Final[tuple[tuple[str, Kind, str], ...]] = (
 
 def phase_of(dialect: Dialect, line: str) -> LoadPhase | None:
     """How far the engine has come by this line; None where the line does not say."""
-    head = _head(dialect, line)
+    head = head_of(dialect, line)
     if not head or _fatal(dialect, head) is not None:
         return None
     return next((phase for words, phase in dialect.phases if words in head), None)
@@ -53,16 +56,16 @@ def phase_of(dialect: Dialect, line: str) -> LoadPhase | None:
 
 def fatal_of(dialect: Dialect, line: str) -> tuple[Kind, str] | None:
     """What went wrong by this line, and why, for people; the line itself is not repeated."""
-    return _fatal(dialect, _head(dialect, line))
+    return _fatal(dialect, head_of(dialect, line))
 
 
-def _head(dialect: Dialect, line: str) -> str:
-    """What of a line may be believed."""
+def head_of(dialect: Dialect, line: str) -> str:
+    """What of a line may be believed; empty where it repeats what users wrote."""
     head = line[: 2 * HEAD_CHARACTERS]  # colours take room too
     if "\x1b" in head:
         head = _COLOUR.sub("", head)
     head = head[:HEAD_CHARACTERS]
-    return "" if any(words in head for words in dialect.quotes) else head
+    return "" if any(words in head for words in (*dialect.quotes, *ACCESSES)) else head
 
 
 def _fatal(dialect: Dialect, head: str) -> tuple[Kind, str] | None:
@@ -72,4 +75,12 @@ def _fatal(dialect: Dialect, head: str) -> tuple[Kind, str] | None:
     return None
 
 
-__all__ = ["FATALS", "HEAD_CHARACTERS", "LoadPhase", "fatal_of", "phase_of"]
+__all__ = [
+    "ACCESSES",
+    "FATALS",
+    "HEAD_CHARACTERS",
+    "LoadPhase",
+    "fatal_of",
+    "head_of",
+    "phase_of",
+]

@@ -19,6 +19,7 @@ from holdfast.engines.dialect import Load
 PAGE_CHARACTERS_MAX: Final = 4 << 20  # forty times a usual page
 SERIES_MAX: Final = 4_096  # of the wanted names; a data-parallel engine has tens
 COUNT_MAX: Final = 1e9  # requests in one engine; beyond it the figure is not a count
+SUM_MAX: Final = 2.0**53  # of a counter: beyond it not every whole number can be told
 SHARE_MAX: Final = 1.05  # engines overshoot a full cache by rounding; more is another unit
 
 Samples = Callable[[str, tuple[str, ...]], dict[str, list[float]]]
@@ -67,26 +68,37 @@ def load_reader(
     running: tuple[str, ...],
     waiting: tuple[str, ...],
     kv_used: tuple[str, ...] = (),
+    generated: tuple[str, ...] = (),
+    preemptions: tuple[str, ...] = (),
     read: Samples = samples,
 ) -> Callable[[str], Load]:
     """A reader for an engine whose load stands in gauges of these names, the newest name first.
 
     The first name that is there is used alone: engines publish an old name beside the new one for
-    a while, and both together would count twice.
+    a while, and both together would count twice. ``generated`` must name a counter that moves with
+    every token: one that moves when a request ends stands still while a long answer comes out.
     """
-    names = running + waiting + kv_used
+    names = running + waiting + kv_used + generated + preemptions
 
     def read_load(text: str) -> Load:
         found = read(text, names)
-        return Load(total(found, running), total(found, waiting), mean_share(found, kv_used))
+        return Load(
+            total(found, running),
+            total(found, waiting),
+            mean_share(found, kv_used),
+            total(found, generated, SUM_MAX),
+            total(found, preemptions, SUM_MAX),
+        )
 
     return read_load
 
 
-def total(found: dict[str, list[float]], names: tuple[str, ...]) -> int | None:
+def total(
+    found: dict[str, list[float]], names: tuple[str, ...], most: float = COUNT_MAX
+) -> int | None:
     """Requests, summed over label sets: a data-parallel engine has one for every rank."""
     values = _first(found, names)
-    if not values or any(not 0 <= value <= COUNT_MAX for value in values):
+    if not values or any(not 0 <= value <= most for value in values):
         return None
     return round(sum(values))
 
@@ -126,6 +138,7 @@ __all__ = [
     "COUNT_MAX",
     "PAGE_CHARACTERS_MAX",
     "SERIES_MAX",
+    "SUM_MAX",
     "Samples",
     "label",
     "labelled",

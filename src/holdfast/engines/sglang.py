@@ -46,6 +46,7 @@ DIALECT: Final = Dialect(
     name="sglang",
     health_path="/health",
     metrics_path="/metrics",
+    version_page=("/server_info", "version"),
     read_load=load_reader(
         running=("sglang:num_running_reqs",),
         waiting=("sglang:num_queue_reqs",),

@@ -28,6 +28,7 @@ DIALECT: Final = Dialect(
     name="tgi",
     health_path="/health",
     metrics_path="/metrics",
+    version_page=("/info", "version"),
     read_load=load_reader(running=("tgi_batch_current_size",), waiting=("tgi_queue_size",)),
     chat_continuation=Continuation.FINAL_MESSAGE,
     phases=(

@@ -29,6 +29,7 @@ DIALECT: Final = Dialect(
     name="trtllm",
     health_path="/health",
     metrics_path="/prometheus/metrics",
+    version_page=("/version", "version"),
     read_load=load_reader(
         running=("trtllm_num_requests_running",),
         waiting=("trtllm_num_requests_waiting",),

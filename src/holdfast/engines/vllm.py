@@ -31,10 +31,13 @@ DIALECT: Final = Dialect(
     name="vllm",
     health_path="/health",
     metrics_path="/metrics",
+    version_page=("/version", "version"),
     read_load=load_reader(
         running=("vllm:num_requests_running",),
         waiting=("vllm:num_requests_waiting",),
         kv_used=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        generated=("vllm:generation_tokens_total",),
+        preemptions=("vllm:num_preemptions_total",),
     ),
     chat_continuation=Continuation.FINAL_MESSAGE,
     running_usage=True,

@@ -64,6 +64,11 @@ class Answer(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None  # None: it did not say, which is not zero
     completion_tokens: int | None = None
 
+    @property
+    def said(self) -> tuple[str, str | None]:
+        """The text and why it ended."""
+        return self.text, self.finish_reason
+
 
 def nothing_said(finish_reason: str | None, completion_tokens: int | None) -> bool:
     """Whether an end without any content is a failure of the replica; for streams as well."""

@@ -16,6 +16,7 @@ from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent
 from holdfast.gateway.answers import MalformedAnswerError, read_answer
 from holdfast.gateway.contracts import Call
+from holdfast.gateway.measures import measured_logprob, measured_norm
 from holdfast.gateway.targets import Target
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Attempt(ABC):
         "_size",
         "begun",
         "call",
+        "excused",
         "inquiry",
         "last",
         "number",
@@ -59,7 +61,8 @@ class Attempt(ABC):
         self.begun = False  # content came, and the flow knows
         self.over = False  # its end was reported, or nobody wants to hear of it
         self.paused = False  # its client reads too slowly: silence is not the replica's
-        self.last = 0  # when the last byte came
+        self.last = 0  # when the last byte came, or the flow had patience with its silence
+        self.excused = 0  # the last time it had
         self.worst = 0  # longest silence between two pieces of content
         self._failing = False  # the status is an error: the body is a message
         self._pieces: list[bytes] = []
@@ -140,6 +143,9 @@ class Attempt(ABC):
         inquiry = self.inquiry
         inquiry.forget(self)
         event = Ended(inquiry.serial, self.number, kind, tokens, self.worst, retry_after_s)
+        if kind is None:
+            event.finish = inquiry.finish_reason or ""
+            event.measured = self.measured()
         inquiry.driver.saw_end(self, kind)
         if kind is not None and self.begun:
             inquiry.broke_off(tokens)
@@ -161,6 +167,10 @@ class Attempt(ABC):
     def conclude(self) -> bool:
         """End it now as a success if all was said and only the end of the response is missing."""
         return False
+
+    def measured(self) -> tuple[str, float] | None:
+        """A statistic of its answer, where there is one."""
+        return None
 
     def tokens(self) -> int:
         """Tokens that reached the client so far, as well as it is known."""
@@ -228,7 +238,16 @@ class WholeAttempt(Attempt):
         del inquiry.attempts[self.number]
         driver = inquiry.driver
         driver.counters.attempt(self.target.replica_id, None)
-        driver.tell(inquiry.flow, Answered(inquiry.serial, self.number, tokens))
+        reason = answer.finish_reason or ""
+        measured = self._measured(body) if inquiry.ask.statistic else None
+        driver.tell(inquiry.flow, Answered(inquiry.serial, self.number, tokens, reason, measured))
+
+    def _measured(self, body: bytes) -> tuple[str, float] | None:
+        if self.inquiry.ask.statistic == "logprob":
+            return measured_logprob(body)
+        if self.inquiry.driver.norm_due(self.target.replica_id):
+            return measured_norm(body)
+        return None
 
 
 class BytesAttempt(Attempt):

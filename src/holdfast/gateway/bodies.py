@@ -77,6 +77,8 @@ class Ask(msgspec.Struct, gc=False):
     hedgeable: bool = True  # False where a second execution would have an effect
     opaque: bool = False  # the answer is not JSON: only the client can judge it
     message_count: int = 0
+    greedy: bool = False  # temperature 0: asked again, it says nearly the same
+    statistic: str = ""  # what can be measured in the answer: logprob or norm
     members: Any = None  # the struct behind the body, where that has no other members
     fields: list[Field] | None = None  # of a form
     boundary: bytes = b""
@@ -116,7 +118,7 @@ def parse(
     if session:
         ask.session = session[:_SESSION_CHARACTERS]
     if members.temperature is not UNSET:
-        _read("temperature", known.decode_number, members.temperature)
+        ask.greedy = _read("temperature", known.decode_number, members.temperature) == 0
     if members.top_p is not UNSET:
         _read("top_p", known.decode_number, members.top_p)
     read(ask, members, limits, extras, brackets, prefix_blocks)
@@ -196,7 +198,8 @@ def _read_generation(ask: Ask, m: Chat | Completions, limits: BodyConfig, extras
             raise _too_many("logit_bias", limits.logit_bias_max)
     if m.logprobs is not UNSET:
         count = _read("logprobs", known.decode_count, m.logprobs)
-        _bounded("logprobs", count, 0, limits.top_logprobs_max)
+        if _bounded("logprobs", count, 0, limits.top_logprobs_max):
+            ask.statistic = "logprob"
     if "prompt_logprobs" in extras:
         count = _read("prompt_logprobs", known.decode_count, extras["prompt_logprobs"])
         _bounded("prompt_logprobs", count, -1, limits.top_logprobs_max)  # vLLM: -1 is all of them
@@ -217,6 +220,7 @@ def _read_generation(ask: Ask, m: Chat | Completions, limits: BodyConfig, extras
 def _read_embeddings(
     ask: Ask, m: Embeddings, limits: BodyConfig, extras: Extras, _: int, prefix_blocks: int
 ) -> None:
+    ask.statistic = "norm"
     if m.input is not UNSET:
         _read_texts(ask, "input", m.input, limits)
         if prefix_blocks:

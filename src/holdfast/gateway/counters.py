@@ -59,6 +59,10 @@ class Counters:
         """A cheap answer failed a check and the strong model was asked."""
         self.add(f'escalations_total{{model="{model}",check="{check}"}}')
 
+    def compared(self, model: str, result: str) -> None:
+        """A second replica was asked: agreed, disagreed, or unanswered."""
+        self.add(f'comparisons_total{{model="{model}",result="{result}"}}')
+
     def add(self, name: str, amount: float = 1) -> None:
         """Count anything else; labels must come from a small set."""
         if name not in self.values and len(self.values) >= SERIES_MAX:

@@ -11,11 +11,13 @@ with the view.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.flow import Flow
+from holdfast.core.life import apart, died
 from holdfast.core.messages import (
     Abort,
     Arrived,
@@ -38,8 +40,10 @@ from holdfast.core.types import MILLISECOND, SECOND, Priority, nanos
 from holdfast.gateway import errors, routes
 from holdfast.gateway.attempts import Attempt
 from holdfast.gateway.bodies import Ask
+from holdfast.gateway.comparisons import Comparisons
 from holdfast.gateway.contracts import Exchange
 from holdfast.gateway.counters import Counters
+from holdfast.gateway.deaths import Deaths
 from holdfast.gateway.errors import ApiError
 from holdfast.gateway.inquiry import Inquiry
 from holdfast.gateway.prompts import TokenRatio
@@ -96,6 +100,10 @@ class Driver:
         self.stories = Stories()
         self.standing = Standing()
         self.signals = Signals()
+        self.deaths = Deaths()
+        self.comparisons = Comparisons(self, streams, loop.call_soon)
+        self.comparisons.configure(settings.comparison)
+        self._told_at = 0  # when the last summary was
         self.streaming: dict[Attempt, None] = {}  # answers under way, whose silence is watched
         self.waiting: dict[Inquiry, int] = {}  # streams without an answer yet, the eldest first
         self._loop = loop
@@ -111,6 +119,7 @@ class Driver:
         self._view: FleetView | None = None
         self._silence_at = 0
         self._ratios: dict[str, Ratios] = {}  # by model: bounded by the config
+        self._norms: dict[str, int] = {}  # by replica: when the next is due; bounded likewise
         self.flow = Flow(settings.flow, streams)
         self._sign_of_life = nanos(settings.stream.sign_of_life_s)
 
@@ -223,7 +232,23 @@ class Driver:
             elif isinstance(action, Abort):
                 self._inquiries[action.request_id].abort(action)
             else:
+                if isinstance(action, Summary):
+                    self._say_what_moved(action)
                 self._news(action)
+
+    def _say_what_moved(self, summary: Summary) -> None:
+        """Long answers are counted at their end: meanwhile they must not look like silence."""
+        since, self._told_at = self._told_at, self.now_ns()
+        moved = {
+            attempt.target.replica_id
+            for attempt in self.streaming
+            if attempt.last > since and attempt.last != attempt.excused
+        }
+        if moved:
+            summary.tallies = tuple(
+                replace(tally, moved=True) if tally.replica_id in moved else tally
+                for tally in summary.tallies
+            )
 
     def tick(self) -> None:
         """Let time pass: to be called every ten to twenty milliseconds."""
@@ -238,12 +263,13 @@ class Driver:
             self._look_for_silence(now)
             self._give_signs_of_life(now)
             self._close_lingering(now)
+            self.comparisons.sweep(now)
 
     def _look_for_silence(self, now: int) -> None:
         silent = [a for a in self.streaming if now - a.last > a.silence_max and not a.paused]
         for attempt in silent:
             if not attempt.over and not attempt.conclude():
-                attempt.last = now  # patience, if the flow has some, lasts as long again
+                attempt.last = attempt.excused = now  # patience, if any, lasts as long again
                 inquiry = attempt.inquiry
                 self.tell(inquiry.flow, Silent(inquiry.serial, attempt.number, attempt.tokens()))
 
@@ -323,6 +349,8 @@ class Driver:
         self.metered = bool(settings.flow.quotas)
         self.targets = targets
         self._sign_of_life = nanos(settings.stream.sign_of_life_s)
+        self.comparisons.configure(settings.comparison)
+        self._norms.clear()
         if changed:
             if self.flow.lives:
                 self._retiring.append(self.flow)
@@ -353,6 +381,21 @@ class Driver:
     def saw_end(self, attempt: Attempt, kind: Kind | None) -> None:
         """An attempt is over."""
         self.counters.attempt(attempt.target.replica_id, kind)
+        if kind is not None:
+            now = self.now_ns()
+            inquiry = attempt.inquiry
+            # Of a connection that carried nothing, the last sign is that of its dispatch.
+            if died(kind, now - attempt.last) and apart(inquiry.died_at, now):
+                inquiry.died_at = now
+                self.deaths.saw(attempt.target.replica_id, inquiry.ask)
+
+    def norm_due(self, replica_id: str) -> bool:
+        """Whether an embedding of this replica is to be measured; one in a second is."""
+        now = self.now_ns()
+        if now < self._norms.get(replica_id, 0):
+            return False
+        self._norms[replica_id] = now + SECOND
+        return True
 
     def saw_finish(self, inquiry: Inquiry, finish: Finish) -> None:
         """A request is over."""

@@ -11,7 +11,9 @@
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,
      │                                                 no_ready_replica, overloaded
      ├─ it took too long          504 timeout          upstream_timeout, deadline_exceeded
-     └─ no replica answered       502 server           upstream_failed
+     ├─ no replica answered       502 server           upstream_failed
+     └─ it ends its replicas      502 server           replicas_lost: on two, not tried on a third
+                                  422 invalid_request  request_blocked: known for it, not tried
 
 The shape and the words are OpenAI's, so that its SDKs raise the right exception and retry when that
 helps: they obey ``x-should-retry`` before anything else and ``retry-after-ms`` before Retry-After.
@@ -42,7 +44,7 @@ _TYPES: Final[dict[int, str]] = {
     408: "timeout_error",  # the client was too slow to send: it may well try again
     413: INVALID,  # more bytes than any request needs
     415: INVALID,  # a body of another type, which browsers may send across sites unasked
-    422: INVALID,  # an engine's word for 400
+    422: INVALID,  # an engine's word for 400; ours for a request that ended replicas
     429: "rate_limit_error",  # the client's own limit; our fleet may be idle
     431: INVALID,  # headers beyond every client's needs
     500: "server_error",  # ours, and a bug
@@ -63,6 +65,7 @@ FINISHES: Final[dict[str, str | None]] = {
     "deadline_exceeded": "The request took longer than its deadline allows.",
     "upstream_timeout": "The model did not answer in time.",
     UPSTREAM_FAILED: "The model could not complete the answer.",
+    "replicas_lost": "The connection to the model broke on two replicas; no third was tried.",
     "bad_request": "The engine refused the request.",
     "model_not_found": "The model does not exist or you do not have access to it.",
     "client_gone": "The client closed the connection.",  # never sent
@@ -72,6 +75,7 @@ _UNKNOWN_CODE: Final = "The request could not be answered."
 _RETRY_STATUSES: Final = frozenset({429, 503})
 _UNDECIDED_STATUS: Final = 408  # the one 4xx besides 429 that may go better next time
 _WAIT_MAX_S: Final = 86_400.0  # a day; also keeps infinity out of a header
+_FINAL_CODES: Final = frozenset({"replicas_lost"})  # sent again, it might end two more
 _NO_RETRY: Final = b"x-should-retry: false\r\n"
 
 _ENGINE_TEXT_MAX: Final = 2_000  # characters of an engine's refusal: some print the whole request
@@ -130,7 +134,7 @@ def error_headers(error: ApiError) -> bytes:
             ceil(wait_s),
             ceil(wait_s * 1000.0),
         )
-    if status >= 500 or status == _UNDECIDED_STATUS:
+    if (status >= 500 or status == _UNDECIDED_STATUS) and error.code not in _FINAL_CODES:
         return b""  # the client's own policy decides
     if error.allow:
         return b"allow: %b\r\n%b" % (error.allow, _NO_RETRY)
@@ -189,6 +193,12 @@ def unknown_model() -> ApiError:
     return ApiError(404, INVALID, "model_not_found", message, "model")
 
 
+def blocked() -> ApiError:
+    """This very request ended several replicas; it is not to be sent again as it is."""
+    message = "This request is blocked: replicas of the model failed on it. Change it."
+    return ApiError(422, INVALID, "request_blocked", message)
+
+
 def from_code(status: int, code: str, reason: str, retry_after_s: float = 0.0) -> ApiError:
     """An error for a code of the flow."""
     message = FINISHES.get(code, _UNKNOWN_CODE)
@@ -233,6 +243,7 @@ __all__ = [
     "INVALID",
     "UPSTREAM_FAILED",
     "ApiError",
+    "blocked",
     "duration",
     "error_body",
     "error_event",

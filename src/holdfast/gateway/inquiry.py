@@ -52,6 +52,7 @@ class Inquiry:
         "_empties",
         "_empty",
         "_held",
+        "_keeps",
         "_memory",
         "_memory_left",
         "_path",
@@ -60,6 +61,7 @@ class Inquiry:
         "answer_bytes_max",
         "ask",
         "attempts",
+        "died_at",
         "doubted",
         "driver",
         "escalated",
@@ -91,12 +93,14 @@ class Inquiry:
         self.answer_bytes_max = driver.settings.stream.answer_bytes_max
         self.finish_reason: str | None = None
         self.refusal: tuple[int, bytes] | None = None  # an engine's own 4xx
+        self.died_at = 0  # when a connection last died under it
         self.slow = False
         self.escalated = False  # a second model was asked
         self.doubted = False  # an attempt was given up for its opening; the next is believed
         self._path: Path | None = None
         self._answer: tuple[bytes, Answer, bytes] | None = None
-        self._memory: list[bytes] = []  # payloads the client has seen, for a continuation
+        self._keeps = False  # payloads are remembered
+        self._memory: list[bytes] = []  # those the client has seen, for whoever goes on or compares
         self._memory_left = driver.settings.stream.memory_bytes_max
         self._said_tokens = 0  # of attempts that ended after they had shown content
         self._said_again = 0  # of those, as the attempt that goes on counts them once more
@@ -122,6 +126,8 @@ class Inquiry:
                 headers=exchange.headers,
             )
             path = driver.resolve(ask, self.tenant, exchange.headers)
+            if driver.deaths.blocked and driver.deaths.refuses(ask, driver.now_ns()):
+                raise errors.blocked()
         except ApiError as error:
             driver.refuse(exchange, error, self.request_id)
             return
@@ -134,6 +140,10 @@ class Inquiry:
     def _submit(self, model: str) -> None:
         ask, tenant, driver = self.ask, self.tenant, self.driver
         now = driver.now_ns()
+        continuable = ask.continuable and driver.settings.continues(self.route.api, model)
+        self._keeps = continuable
+        if ask.stream and driver.comparisons.models:
+            self._keeps = continuable or driver.comparisons.keeps(ask, model)
         self.request = Request(
             self.serial,
             model,
@@ -146,7 +156,7 @@ class Inquiry:
             prefix=ask.prefix,
             session=ask.session,
             hedgeable=ask.hedgeable,
-            continuable=ask.continuable and driver.settings.continues(self.route.api, model),
+            continuable=continuable,
             regions=tenant.region_names,
             whole=not ask.stream,
             degradable=self._path is not None and bool(self._path.ladder),
@@ -271,7 +281,7 @@ class Inquiry:
 
     def cannot_continue(self) -> None:
         """The answer went beyond text: only this replica can go on with it."""
-        self.request.continuable = False
+        self.request.continuable = self._keeps = False
         self._memory.clear()
 
     def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
@@ -311,7 +321,7 @@ class Inquiry:
 
     def relay(self, event: bytes, payload: bytes) -> None:
         """Pass one event on, whose payload is this."""
-        if self.request.continuable:
+        if self._keeps:
             self._remember(payload)
         if self._held is not None:
             self._held.append(payload)
@@ -322,7 +332,7 @@ class Inquiry:
         """Pass events on."""
         if not payloads:
             return
-        if self.request.continuable:
+        if self._keeps:
             for payload in payloads:
                 self._remember(payload)
         if self._held is not None:
@@ -364,8 +374,17 @@ class Inquiry:
         self.exchange.listener = None
         if finish.status == 200 or self._agreed_empty(finish):
             self._succeed(finish)
+            if driver.comparisons.models and finish.status == 200:
+                driver.comparisons.consider(self, finish)
         else:
             self._fail(finish)
+
+    def said(self) -> tuple[str, str | None]:
+        """The whole text of the answer and why it ended; no text where it was not kept."""
+        if not self.ask.stream:
+            return ("", None) if self._answer is None else self._answer[1].said
+        memory = self._memory if self._keeps else ()
+        return text_of(memory, _STREAM_APIS[self.route.api]), self.finish_reason
 
     def _escalates(self, path: Path, finish: Finish) -> bool:
         """Whether a check of the cheap answer failed and the strong model is asked instead."""

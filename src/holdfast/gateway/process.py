@@ -31,7 +31,9 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.core.messages import FleetView, Leased
 from holdfast.core.types import SECOND, ConfigError
 from holdfast.frames import (
+    BlockFrame,
     ConfigFrame,
+    DetoursFrame,
     DrainFrame,
     EpochFrame,
     ExplainAnswer,
@@ -46,8 +48,10 @@ from holdfast.frames import (
     MoveFrame,
     StatsFrame,
     ViewFrame,
+    Welcome,
     frame_to_loads,
     frame_to_view,
+    seen_to_frame,
 )
 from holdfast.gateway.driver import Driver
 from holdfast.gateway.link import Link
@@ -88,11 +92,14 @@ class GatewayProcess:
         self._file: FleetFile | None = None
         self._view: FleetView | None = None
         self._lease: LeaseFrame | None = None  # the last one: a new flow has not heard it
+        self._secret = b""  # control's, for the fingerprints of requests
+        self._blocked: BlockFrame | None = None  # the last one, if it came before the first config
         self._configured = asyncio.Event()
         self._stop = asyncio.Event()
         self._driver: Driver | None = None
         self._server: Server | None = None
         self._targets: dict[str, Target] = {}
+        self._detours: dict[str, str] = {}
         self._sweep_at = self._stats_at = self._counters_at = 0
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -160,7 +167,7 @@ class GatewayProcess:
     def _build(self, loop: asyncio.AbstractEventLoop) -> tuple[FleetFile, Driver, Server]:
         file = self._file
         assert file is not None, "the first config was awaited"
-        self._targets = targets_of(file, {}, loop, monotonic_ns)
+        self._targets = targets_of(file, {}, loop, monotonic_ns, self._detours)
         driver = Driver(
             settings_of(file),
             self._targets,
@@ -172,6 +179,9 @@ class GatewayProcess:
         )
         server = Server(driver, file.gateway.http, cors_origins=_origins(file), loop=loop)
         self._driver, self._server = driver, server
+        driver.deaths.use(self._secret)
+        if self._blocked is not None:
+            driver.deaths.block(self._blocked.fingerprints, monotonic_ns())
         if self._view is not None:
             driver.view(self._view)
         self._lease_again(driver)
@@ -194,6 +204,7 @@ class GatewayProcess:
         if now >= self._stats_at:
             self._stats_at = now + _STATS
             self._tell_stats(driver, server, now)
+            self._tell_evidence(driver)
 
     async def _drain(self, listening: asyncio.Server, driver: Driver, server: Server) -> None:
         """Leave without breaking anything that was begun."""
@@ -228,11 +239,31 @@ class GatewayProcess:
                 driver.view(self._view)
         elif isinstance(frame, DrainFrame):
             self._stop.set()
+        elif isinstance(frame, Welcome):
+            self._secret = frame.secret
+            if driver is not None:
+                driver.deaths.use(frame.secret)
+        elif isinstance(frame, BlockFrame):
+            self._blocked = frame
+            if driver is not None:
+                driver.deaths.block(frame.fingerprints, monotonic_ns())
+        elif isinstance(frame, DetoursFrame):
+            self._detour(frame.detours, driver)
         elif isinstance(frame, LeaseFrame):
             self._lease = frame
             self._lease_again(driver)
         elif driver is not None:
             self._hear_serving(frame, driver)
+
+    def _detour(self, detours: dict[str, str], driver: Driver | None) -> None:
+        """Reach some replicas elsewhere from now on; what runs stays on the connection it has."""
+        if detours == self._detours:
+            return
+        self._detours = detours
+        if driver is not None and self._file is not None:
+            loop = asyncio.get_running_loop()
+            self._targets = targets_of(self._file, self._targets, loop, monotonic_ns, detours)
+            driver.reconfigure(driver.settings, self._targets)
 
     def _lease_again(self, driver: Driver | None) -> None:
         """Tell the flow its part of what all gateways share.
@@ -275,7 +306,8 @@ class GatewayProcess:
             if self._driver is not None and self._server is not None:
                 loop = asyncio.get_running_loop()
                 settings = settings_of(file)
-                self._targets = targets_of(file, self._targets, loop, monotonic_ns)
+                known, detours = self._targets, self._detours
+                self._targets = targets_of(file, known, loop, monotonic_ns, detours)
                 self._driver.reconfigure(settings, self._targets)
                 self._lease_again(self._driver)
                 self._server.reconfigure(file.gateway.http, _origins(file))
@@ -289,6 +321,13 @@ class GatewayProcess:
         self._file, self._epoch = file, frame.epoch
         self._link.send(EpochFrame(frame.epoch, accepted=True, reason=""))
         self._configured.set()
+
+    def _tell_evidence(self, driver: Driver) -> None:
+        """What concerns no tally; while control is away, the latest of it is kept."""
+        if self._link.connected:
+            dead, compared = driver.deaths.take(), driver.comparisons.take()
+            if dead or compared:
+                self._link.send(seen_to_frame((), 0, dead, compared))
 
     def _tell_stats(self, driver: Driver, server: Server, now: int) -> None:
         counters: dict[str, int | float] = {}

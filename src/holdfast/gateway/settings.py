@@ -2,11 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
+from holdfast.core.comparing import ComparingConfig
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
@@ -35,6 +37,7 @@ class Settings:
     request_ns: dict[str, int]  # by model: how long a whole request may take
     chat_continued: frozenset[str]  # models whose engine can go on with another's chat answer
     prompt_continued: frozenset[str]  # the same for completions
+    comparison: dict[str, ComparingConfig] = field(default_factory=dict)  # models that opted in
 
     def continues(self, api: Api, model: str) -> bool:
         """Whether an answer of this model can be continued at all."""
@@ -67,7 +70,11 @@ def settings_of(file: FleetFile) -> Settings:
         request_ns={m.name: nanos(m.deadlines.request_s) for m in file.models},
         chat_continued=frozenset(chat),
         prompt_continued=frozenset(prompt),
+        comparison={m.name: m.comparison for m in file.models if m.comparison is not None},
     )
+
+
+NO_DETOURS: Final[Mapping[str, str]] = {}
 
 
 def _reads_prefixes(model: ModelSection) -> bool:
@@ -80,14 +87,18 @@ def targets_of(
     known: dict[str, Target],
     loop: asyncio.AbstractEventLoop,
     now_ns: Callable[[], int],
+    detours: Mapping[str, str] = NO_DETOURS,
 ) -> dict[str, Target]:
-    """The replicas of a file; those that did not change keep their connections."""
+    """The replicas of a file; those that did not change keep their connections.
+
+    ``detours``: replicas that are to be reached at another URL for the time being.
+    """
     targets: dict[str, Target] = {}
     for deployed in file.replicas():
         replica = deployed.replica
         token = os.environ.get(deployed.api_key_env) if deployed.api_key_env else None
         headers = b"authorization: Bearer %b\r\n" % token.encode() if token else b""
-        endpoint = Endpoint(deployed.url)
+        endpoint = Endpoint(detours.get(replica.id, deployed.url))
         how = file.gateway.upstream
         before = known.get(replica.id)
         same = before is not None and before.endpoint == endpoint and before.upstream.config == how

@@ -7,6 +7,7 @@ is relayed as it is, and still read: a finish reason, an error inside the stream
 either, and output that degenerates must be known when they happen.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core.detect.degenerate import (
@@ -28,6 +29,7 @@ from holdfast.gateway.chunks import (
     strip_usage,
 )
 from holdfast.gateway.continuation import Seam
+from holdfast.gateway.measures import Logprobs
 from holdfast.gateway.responses import read_response_event
 from holdfast.gateway.sse import EventSplitter, MalformedStreamError, framed
 from holdfast.gateway.targets import Target
@@ -118,6 +120,7 @@ class StreamAttempt(EventAttempt):
         "_detector",
         "_events",
         "_held",
+        "_logprobs",
         "_opening",
         "_read_chunk",
         "_seam",
@@ -134,7 +137,12 @@ class StreamAttempt(EventAttempt):
         seam: Seam | None,
     ) -> None:
         super().__init__(inquiry, dispatch, target)
+        self._read_chunk: Callable[[bytes], Chunk]
         self._read_chunk = read_chat_chunk if api is StreamApi.CHAT else read_text_chunk
+        self._logprobs: Logprobs | None = None
+        if inquiry.ask.statistic:
+            self._logprobs = Logprobs()
+            self._read_chunk = self._logprobs.reading(self._read_chunk)
         self._seam = seam  # joins it to what an earlier attempt had said
         self._held: list[bytes] = []  # payloads not shown yet
         self._opening = ""
@@ -264,6 +272,10 @@ class StreamAttempt(EventAttempt):
     def unshown(self) -> bytes:
         """As above."""
         return b"".join(map(framed, self._held))
+
+    def measured(self) -> tuple[str, float] | None:
+        """The mean log probability, where the client asked for them."""
+        return None if self._logprobs is None else self._logprobs.measured()
 
     def _learn(self) -> None:
         usage = self.usage

@@ -53,6 +53,13 @@ class Store:
         self._fill()
         self._plan()
 
+    def read(self, name: str, now: int) -> int | None:
+        """Bytes this replica has read so far; None while it does not read."""
+        self._advance(now)
+        if name in self._active:
+            return max(0, int(self._config.size_gb * 1e9 - self._active[name][0]))
+        return 0 if any(waiting == name for waiting, _ in self._queue) else None
+
     def cancel(self, name: str, now: int) -> None:
         """This replica no longer reads; the others get its share."""
         self._advance(now)

@@ -110,6 +110,10 @@ class World:
         """Let somebody see every event with its actions, from now on."""
         self._observers += (observe,)
 
+    def bytes_read(self, replica_id: str, now: int) -> tuple[int | None, int]:
+        """How much of its weights a loading replica has read, and how much there is."""
+        return self._store.read(replica_id, now), int(self.setup.loading.size_gb * 1e9)
+
     # --- the run ---------------------------------------------------------------------------------
 
     def run(self) -> Results:

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 GPUS_MAX: Final = 64  # more than any machine holds; a driver gone mad does not fill the memory
+PROCESSES_MAX: Final = 256  # of one GPU
 XIDS_KEPT: Final = 16  # per GPU
 XIDS_PER_POLL_MAX: Final = 256  # a dying GPU says the same thing thousands of times
 
@@ -84,6 +85,7 @@ class Gpu:
     ecc_corrected: int | None = None
     xid: tuple[Xid, ...] = ()  # recent ones, as far as somebody listened
     problem: str | None = None  # the first question that failed in a way that is no mere lack
+    processes: tuple[tuple[int, int | None], ...] = ()  # pid as the driver counts, bytes it holds
 
 
 @dataclass(slots=True, frozen=True)
@@ -287,7 +289,19 @@ def _gpu(library: Any, index: int, watch: XidWatch | None) -> Gpu:
         ecc_corrected=ecc("NVML_MEMORY_ERROR_TYPE_CORRECTED", 0),
         xid=watch.recent(uuid) if watch else (),
         problem=problems[0] if problems else None,
+        processes=_processes(library, handle.value),
     )
+
+
+def _processes(library: Any, handle: Any) -> tuple[tuple[int, int | None], ...]:
+    """Who computes on it. In containers the driver may tell of none, or by other pids than ours."""
+    told = _ask(library, "nvmlDeviceGetComputeRunningProcesses", handle).value
+    found: list[tuple[int, int | None]] = []
+    for one in (told or ())[:PROCESSES_MAX]:
+        pid = _whole(getattr(one, "pid", None))
+        if pid is not None:
+            found.append((pid, _whole(getattr(one, "usedGpuMemory", None))))
+    return tuple(found)
 
 
 def _text(value: Any) -> str | None:

@@ -133,8 +133,11 @@ class Engine:
         account.requests += 1
         breaking = self._breaking
         if self.fault is not None:
-            if self._struck(conn, self.fault):
+            if self._struck(conn, asked, self.fault):
                 return
+            if self.fault.known is FaultKind.WRONG_OUTPUT:
+                wrong = self._rng.random() < self.fault.share
+                self._mood = Mood.WRONG if wrong else _SOUND
             if self.fault.known is FaultKind.FLAKY and self._rng.random() < self.fault.probability:
                 if self.fault.tokens == 0:
                     self._admit(self._failing(conn, 500), None)
@@ -320,13 +323,12 @@ class Engine:
 
     # --- faults
 
-    def _struck(self, conn: Connection, ailment: Ailment) -> bool:
+    def _struck(self, conn: Connection, asked: Asked, ailment: Ailment) -> bool:
         """Faults at the door: answered, or died of, before there is a job."""
         kind = ailment.known
         status, extra = 500, b""
         if kind is FaultKind.OOM:
-            self._die(_KILLED)
-            return True
+            return self._killed(asked, ailment)
         if kind is SocketKind.MODEL_MISSING:
             raise _no_model()
         if kind is FaultKind.REFUSE_BUSY:
@@ -342,6 +344,17 @@ class Engine:
             return False
         self.account.failed += 1
         conn.respond(status, error_body(status, "injected", "InternalServerError"), JSON, extra)
+        return True
+
+    def _killed(self, asked: Asked, ailment: Ailment) -> bool:
+        """Out of memory: at once, or when the first token of a certain request was due."""
+        if not ailment.marker:
+            self._die(_KILLED)
+        elif ailment.marker.encode() not in asked.body:
+            return False
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self.options.ttft_ms / 1_000, self._die, _KILLED)
         return True
 
     def _has(self, kind: SocketKind) -> bool:

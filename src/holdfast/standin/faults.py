@@ -46,7 +46,8 @@ class Ailment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probability: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5  # flaky
     tokens: Annotated[int, msgspec.Meta(ge=0)] = 5  # of a broken stream that still come
     lead_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 120.0  # leak, spot_notice: to death
-    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # kv_full
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # kv_full; wrong_output: of requests
+    marker: Annotated[str, msgspec.Meta(max_length=256)] = ""  # oom: at requests that hold this
     code: Annotated[int, msgspec.Meta(ge=400, le=599)] = 500  # status
     instant: bool = False  # status: at once, not when the first token was due
     retry_after: bool = False  # status: with the header that makes it backpressure

@@ -1,7 +1,8 @@
 """What control must know again after it was killed: one SQLite file, one thread that writes it.
 
     put_replica, put_answers, put_setting ─► memory ─► names of what changed ─┐
-    add_event ─────────────────────────────► bounded queue ───────────────────┴─► writer ─► file
+    add_event ─────────────────────────────► bounded queue ───────────────────┼─► writer ─► file
+    put_incident ──────────────────────────► by id (``incidents``) ───────────┘
 
 *State* (replicas, answers, settings) is small and wanted whole, so memory holds all of it and is
 the truth; only the names of what changed wait for the writer. A burst cannot push a replica out,
@@ -29,6 +30,10 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from holdfast.storage import incidents
+from holdfast.storage.incidents import IncidentRows, Taken
+from holdfast.storage.opening import passes, prepare
+
 QUEUE_MAX: Final = 10_000  # events that wait; minutes of the busiest fleet while a disk is stuck
 EVENTS_MAX: Final = 100_000  # kept in the file: weeks of a fleet that is mostly well, ~20 MB
 RECENT_MAX: Final = 1_000  # kept in memory too, so that a reader sees what is not yet written
@@ -39,18 +44,6 @@ SET_ASIDE_MAX: Final = 3  # broken files kept for people; more of them would fil
 RETRY_S: Final = 1.0  # between attempts while the disk is full or the file locked
 BUSY_MS: Final = 5_000  # another process may hold the file for a moment
 
-_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS state (
-    kind TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
-    PRIMARY KEY (kind, name)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS events (
-    id INTEGER PRIMARY KEY, at REAL NOT NULL, model TEXT NOT NULL, replica TEXT NOT NULL,
-    what TEXT NOT NULL, reason TEXT NOT NULL, kind TEXT
-);
-CREATE INDEX IF NOT EXISTS events_of_replica ON events (replica, id);
-"""
 _REPLICA: Final = "replica"
 _ANSWERS: Final = "answers"
 _SETTING: Final = "setting"
@@ -60,21 +53,6 @@ _ADD: Final = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _PRUNE: Final = (
     "DELETE FROM events WHERE id <= (SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?)"
 )
-# These pass, or an operator mends them; the file is not to blame. All else is a broken file.
-_PASSING: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
-
 _Name = tuple[str, str]  # kind, name
 _Values = Sequence[tuple[_Name, bytes | None]]  # None: dropped
 _Row = tuple[int, float, str, str, str, str, str | None]
@@ -111,6 +89,7 @@ class Store:
         self._dirty: set[_Name] = set()
         self._queue: deque[_Row] = deque()
         self._recent: deque[_Row] = deque(maxlen=min(RECENT_MAX, events_max))
+        self._incidents = IncidentRows()
         self._asked = 0  # changes so far,
         self._written = 0  # and how many of them are on disk
         self._closing = False
@@ -227,20 +206,72 @@ class Store:
         return [Event(*row[1:]) for row in newest]
 
     def _older(self, limit: int, replica: str | None, before: int | None) -> list[_Row]:
-        """Rows from the file. A new connection: any thread may ask, and it costs some 0.2 ms."""
+        """Rows from the file."""
         where = "id < ?" if replica is None else "id < ? AND replica = ?"
         values: list[Any] = [before if before is not None else (1 << 63) - 1]
         if replica is not None:
             values.append(replica)
         query = f"SELECT * FROM events WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 fixed
         try:
-            address = f"{self._path.absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(address, uri=True, timeout=0.05)) as reader:
+            with closing(self._reader()) as reader:
                 rows: list[_Row] = reader.execute(query, (*values, limit)).fetchall()
         except sqlite3.Error as error:  # the writer finds out by itself, and says so
             _log.warning("older events not read", reason=str(error))
             return []
         return rows[::-1]
+
+    # --- incidents -------------------------------------------------------------------------------
+
+    def put_incident(
+        self,
+        incident_id: str,
+        opened: float,
+        stage: str,
+        data: dict[str, Any],
+        facts: bytes | None = None,
+    ) -> None:
+        """Keep an incident in place of what it was, and the packed facts it was made of."""
+        with self._changed:
+            self._incidents.put(_clean(incident_id), opened, stage, data)
+            if facts is not None:
+                self._incidents.put_export(_clean(incident_id), opened, facts)
+            self._asked += 1
+            self._changed.notify_all()
+
+    def incidents(self, limit: int = 100, stage: str | None = None) -> list[dict[str, Any]]:
+        """The latest, newest first."""
+        with self._changed:
+            waiting = self._incidents.waiting()
+        try:
+            with closing(self._reader()) as reader:
+                return incidents.newest(reader, waiting, stage, limit)
+        except sqlite3.Error as error:  # the writer finds out by itself, and says so
+            _log.warning("older incidents not read", reason=str(error))
+            return incidents.newest(None, waiting, stage, limit)
+
+    def incident(self, incident_id: str) -> tuple[dict[str, Any] | None, bytes | None]:
+        """One incident and its packed facts, as far as they are kept."""
+        with self._changed:
+            waiting = self._incidents.waiting().get(incident_id)
+            facts = self._incidents.waiting_export(incident_id)
+        value = waiting[3] if waiting is not None else None
+        try:
+            with closing(self._reader()) as reader:
+                asked = (_clean(incident_id),)
+                if value is None:
+                    query = "SELECT value FROM incidents WHERE id = ?"
+                    value = next(iter(reader.execute(query, asked)), (None,))[0]
+                if facts is None:
+                    query = "SELECT value FROM exports WHERE id = ?"
+                    facts = next(iter(reader.execute(query, asked)), (None,))[0]
+        except sqlite3.Error as error:
+            _log.warning("older incidents not read", reason=str(error))
+        return orjson.loads(value) if value is not None else None, facts
+
+    def _reader(self) -> sqlite3.Connection:
+        """A new connection: any thread may ask, and it costs some 0.2 ms."""
+        address = f"{self._path.absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(address, uri=True, timeout=0.05)
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -275,19 +306,21 @@ class Store:
     def _write_on(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._dirty or self._queue or self._closing)
-                if not self._dirty and not self._queue:
+                self._changed.wait_for(lambda: self._waits() or self._closing)
+                if not self._waits():
                     break
                 asked = self._asked
                 names = list(self._dirty)
                 values = [(name, self._state.get(name)) for name in names]
                 rows = list(self._queue)
+                taken = self._incidents.take()
                 self._dirty.clear()
-            done = self._write(values, rows)
+            done = self._write(values, rows, taken)
             with self._changed:
                 if done:
                     for _ in rows:
                         self._queue.popleft()
+                    self._incidents.written(taken)
                     self._written = asked
                     self._changed.notify_all()
                 else:
@@ -299,17 +332,20 @@ class Store:
         if self._connection is not None:
             self._connection.close()
 
-    def _write(self, values: _Values, rows: list[_Row]) -> bool:
+    def _waits(self) -> bool:
+        return bool(self._dirty or self._queue or self._incidents.take())
+
+    def _write(self, values: _Values, rows: list[_Row], taken: Taken) -> bool:
         """One transaction; whether it is on disk."""
         try:
             try:
-                self._write_once(values, rows)
+                self._write_once(values, rows, taken)
             except sqlite3.Error as error:
-                if _passes(error):
+                if passes(error):
                     raise
                 self._failed(error)
                 self._broken = self._incomplete = True
-                self._write_once(values, rows)
+                self._write_once(values, rows, taken)
         except Exception as error:  # noqa: BLE001 whatever it is, a dead writer would be silent
             self._failed(error)
             return False
@@ -318,7 +354,7 @@ class Store:
             self.problem = None
         return True
 
-    def _write_once(self, values: _Values, rows: list[_Row]) -> None:
+    def _write_once(self, values: _Values, rows: list[_Row], taken: Taken) -> None:
         if self._broken:
             if self._connection is not None:
                 self._connection.close()
@@ -331,7 +367,7 @@ class Store:
             with self._changed:
                 values = list(self._state.items())
                 rows = sorted({*self._recent, *rows})
-        self._commit(self._connection, values, rows)
+        self._commit(self._connection, values, rows, taken)
         self._incomplete = False
 
     def _commit(
@@ -339,6 +375,7 @@ class Store:
         connection: sqlite3.Connection,
         values: _Values,
         rows: list[_Row],
+        taken: Taken,
     ) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -348,6 +385,7 @@ class Store:
                 else:
                     connection.execute(_PUT, (*name, value))
             connection.executemany(_ADD, rows)
+            incidents.commit(connection, taken, self._incidents.rows_max)
             self._unpruned += len(rows)
             if self._unpruned > self._events_max // 100:  # each time would walk the index each time
                 connection.execute(_PRUNE, (self._events_max,))
@@ -374,7 +412,7 @@ class Store:
             try:
                 return self._open(load=True)
             except sqlite3.Error as error:
-                if _passes(error):
+                if passes(error):
                     raise
                 _log.error("not readable", path=str(self._path), reason=str(error))
             self._state.clear()
@@ -392,7 +430,7 @@ class Store:
             self._path, timeout=BUSY_MS / 1_000, isolation_level=None, check_same_thread=False
         )
         try:
-            _prepare(connection)
+            prepare(connection)
             connection.execute(_PRUNE, (self._events_max,))
             if load:
                 self._load(connection)
@@ -429,25 +467,6 @@ class Store:
                 old.with_name(old.name + suffix).unlink(missing_ok=True)
         self.set_aside = target
         _log.error("set aside; a new file begins", path=str(self._path), set_aside=str(target))
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    """Raises unless the file is whole and of our version."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version not in {0, _VERSION}:
-        raise sqlite3.DatabaseError(f"its version is {version}, not {_VERSION}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA journal_size_limit = {8 << 20}")
-    (whole,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if whole != "ok":
-        raise sqlite3.DatabaseError(str(whole))
-    connection.executescript(_SCHEMA)
-    connection.execute(f"PRAGMA user_version = {_VERSION}")
-
-
-def _passes(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
 
 
 def _clean(text: str) -> str:

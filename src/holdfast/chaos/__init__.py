@@ -1,0 +1,1 @@
+"""Faults for a fleet that runs: bounded in time, always undone."""

@@ -1,0 +1,121 @@
+"""The fleet that is to be hurt: what it says, and whether it is one that may be.
+
+A fleet is *local* when its admin port is on loopback and the replica's process is one of this
+machine. Elsewhere nothing is done unless somebody says so in as many words; and signals are never
+sent to a process id that another machine told.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from holdfast.control.fetch import Answer, FetchError, fetch
+
+DEADLINE_S: Final = 5.0
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class ChaosError(Exception):
+    """A fault that is not injected, and why."""
+
+
+@dataclass(slots=True, frozen=True)
+class Target:
+    """An admin port, what opens it, and whether strangers' fleets may be hurt."""
+
+    admin: str
+    token: str | None = None
+    elsewhere: bool = False  # said explicitly: this fleet is not on this machine
+
+    @property
+    def local(self) -> bool:
+        """Whether its control is on this machine."""
+        return (urlsplit(self.admin).hostname or "") in _LOOPBACK
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """A page, or an order where there is a body; raises where it is refused."""
+        data = None if body is None else orjson.dumps(body)
+        method = None if body is None else "POST"
+        try:
+            answer: Answer = await fetch(
+                self.admin.rstrip("/"),
+                path,
+                DEADLINE_S,
+                bearer=self.token,
+                body=data,
+                method=method,
+            )
+        except FetchError as error:
+            raise ChaosError(f"{self.admin}: {error}") from error
+        told = _json(answer.body)
+        if answer.status not in {200, 202}:
+            why = told.get("error") if isinstance(told, dict) else None
+            raise ChaosError(str(why or f"{path}: the admin port answered {answer.status}"))
+        return told
+
+    async def replicas(self) -> list[dict[str, Any]]:
+        """As the status page has them."""
+        found: list[dict[str, Any]] = (await self.ask("/status"))["replicas"]
+        return found
+
+    async def incidents(self) -> list[dict[str, Any]]:
+        """The newest, with those that are over."""
+        found: list[dict[str, Any]] = (await self.ask("/incidents?limit=200"))["incidents"]
+        return found
+
+    async def disturb(self, replica: str, kind: str, seconds: float, **how: Any) -> None:
+        """Have control do something to its own picture of a replica, for so long."""
+        body = {"kind": kind, "seconds": seconds, **how}
+        await self.ask(f"/replicas/{quote(replica)}/disturb", body)
+
+    async def undisturb(self, replica: str) -> None:
+        """Have control take it back."""
+        await self.ask(f"/replicas/{quote(replica)}/undisturb", {})
+
+    async def check(self, replica: str) -> dict[str, Any]:
+        """The row of a replica that may be hurt; raises where there is none, or it may not."""
+        rows = {str(row["id"]): row for row in await self.replicas()}
+        if replica not in rows:
+            known = ", ".join(sorted(rows)[:20]) or "none"
+            raise ChaosError(f"no replica is called {replica!r}; there are {known}")
+        if not self.local and not self.elsewhere:
+            raise ChaosError(
+                f"{self.admin} is not on this machine: say --elsewhere if its users may be harmed"
+            )
+        return rows[replica]
+
+    async def process_of(self, replica: str) -> int:
+        """The process id of a replica that runs here and that Holdfast started."""
+        row = await self.check(replica)
+        pid = row.get("pid")
+        if not self.local:
+            raise ChaosError("signals are sent on the replica's own machine only")
+        if not row.get("launched") or not isinstance(pid, int):
+            raise ChaosError(f"{replica} was not started by Holdfast: end its process by hand")
+        if not _lives(pid):
+            raise ChaosError(f"{replica} has no process now; it is {row.get('state')}")
+        return pid
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+
+
+__all__ = ["ChaosError", "Target"]

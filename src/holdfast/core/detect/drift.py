@@ -1,0 +1,429 @@
+"""Answers that are no longer what they were: longer, shorter, less sure, of another scale.
+
+A dependency changes, a driver rounds otherwise, a quantised file takes the place of another: every
+answer still comes, and all of them are a little different. Each model and revision has a baseline
+of its healthy answers, learned once, frozen and versioned. Every later value is placed in it:
+
+    value ─► its rank in the baseline, as a normal score ─► two-sided CUSUM per replica: decides
+                                                        └─► deciles since it began: PSI confirms
+
+Ranks because lengths have tails without end and scores pile up at their bounds: a rank has a
+normal distribution whatever the values had, and one huge value weighs no more than three sigma.
+PSI measures the size of what the CUSUM found, so that a shift which is real and too small to
+matter, as when a router sends one replica slightly other prompts, is not told.
+
+Alarms are bounded in time, not in samples. No rule finds half a sigma within 60 samples at the
+median and raises less than about 0.6 false alarms in 40,000 samples: the information is not there.
+A replica that gives a sample every quarter of an hour can be judged that soon; one that gives
+100,000 a day would cry every day. So the threshold rises with the logarithm of the volume, and
+``false_alarm_days`` holds for both; the busy replica still has its half sigma within minutes.
+
+A shift of most replicas at once is of the model, or of its users: it is told once, about the
+model, and only after it has lasted. The two-sigma line of common practice is in the numbers and
+decides nothing: a mean that moved by one sigma never crosses it. Rejected: a baseline that
+follows (it learns the drift), and CUSUM on plain values (one long answer is an alarm).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite, log, sqrt
+from statistics import NormalDist
+from typing import Any, ClassVar, Final
+
+from holdfast.core.census import Census
+from holdfast.core.detect.detector import NOTHING, Pace
+from holdfast.core.evidence import About, Evidence, Sign
+from holdfast.core.facts import OutputSeen
+from holdfast.core.stats import Moments
+from holdfast.core.types import SECOND, nanos, require, seconds
+
+STATISTICS: Final = ("length", "logprob", "score", "norm")
+BASELINES_MAX: Final = 512  # models × revisions × statistics; beyond it none is learned
+KEPT_MAX: Final = 4_096  # values of a baseline while it is learned: a mean within 0.016 sigma
+_GRID: Final = 512  # quantiles that stay of it
+_BINS: Final = 10  # of PSI
+_DAY: Final = 86_400 * SECOND
+_HOUR: Final = 3_600 * SECOND
+_THRESHOLD_MAX: Final = 48.0  # a thousand samples a second, and more
+
+
+@dataclass(slots=True, frozen=True)
+class DriftConfig:
+    """When a moved distribution of answers is told."""
+
+    window_s: float = 86_400.0  # of the baseline: a day has all of its hours
+    samples_min: int = 500  # in it: fewer do not say where the middle is
+    slack: float = 0.25  # half of the shift to find, in sigma
+    threshold: float = 17.5  # CUSUM, in sigma: half a sigma within 60 samples
+    threshold_samples: int = 10_000  # up to which volume that is enough; above it rises
+    false_alarm_days: float = 90.0  # over which the volume counts; a false alarm takes 4 times that
+    psi_min: float = 0.2  # by convention a change that matters; half a sigma has 0.24
+    together_share: float = 0.6  # of the replicas that moved alike: it is the model or its users
+    together_s: float = 1_800.0  # how long that must last: a campaign of one customer is shorter
+
+    def __post_init__(self) -> None:
+        for name in ("window_s", "together_s", "threshold", "false_alarm_days", "psi_min"):
+            value = getattr(self, name)
+            require(0 < value < 1e9, f"drift.{name}", f"is {value}", "use a positive number")
+        few = f"is {self.samples_min}"
+        require(self.samples_min >= 100, "drift.samples_min", few, "use 100 or more")
+        fix = "use between 0 and 1: half of the shift to find, in sigma"
+        require(0 < self.slack < 1, "drift.slack", f"is {self.slack}", fix)
+        volume = self.threshold_samples
+        require(volume >= 1, "drift.threshold_samples", f"is {volume}", "use 1 or more")
+        share = self.together_share
+        require(0.5 <= share <= 1, "drift.together_share", f"is {share}", "use 0.5 to 1")
+
+
+@dataclass(slots=True, frozen=True)
+class Baseline:
+    """What healthy answers looked like; frozen. Units are those of the statistic."""
+
+    model: str
+    revision: str
+    statistic: str
+    version: int  # of this baseline: 1 is the first that was learned
+    samples: int
+    samples_per_day: float  # of one replica
+    mean: float
+    sd: float
+    p95: float
+    grid: tuple[float, ...]  # quantiles, evenly spaced
+
+    def __post_init__(self) -> None:
+        ordered = len(self.grid) >= 2 and all(a <= b for a, b in pairwise(self.grid))
+        fix = "restore what baselines() gave"
+        require(ordered, "baseline.grid", "is not two or more values in order", fix)
+        numbers = (self.mean, self.sd, self.p95, self.samples_per_day, *self.grid)
+        finite = all(isfinite(number) for number in numbers)
+        require(finite, "baseline", "holds a number that is not finite", fix)
+        require(self.samples > 0, "baseline.samples", f"is {self.samples}", fix)
+
+    @property
+    def two_sigma(self) -> tuple[float, float]:
+        """The line of common practice: two deviations of the values around their mean."""
+        return self.mean - 2 * self.sd, self.mean + 2 * self.sd
+
+    def plain(self) -> dict[str, Any]:
+        """JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"grid": list(self.grid)}
+
+
+Key = tuple[str, str, str]  # model, revision, statistic
+
+
+class _Learning:
+    """Values of a baseline in the making: every one counted, evenly spaced ones kept."""
+
+    __slots__ = ("_kept", "_skip", "_stride", "began", "moments", "replicas")
+
+    def __init__(self, now: int) -> None:
+        self.began = now
+        self.moments = Moments()
+        self.replicas: set[str] = set()
+        self._kept: list[float] = []
+        self._stride = self._skip = 1
+
+    def add(self, value: float) -> None:
+        self.moments.add(value)
+        self._skip -= 1
+        if self._skip:
+            return
+        self._kept.append(value)
+        if len(self._kept) > KEPT_MAX:  # every second one goes: no chance, and all hours stay
+            self._kept = self._kept[::2]
+            self._stride *= 2
+        self._skip = self._stride
+
+    def freeze(self, key: Key, version: int, now: int) -> Baseline:
+        kept = sorted(self._kept)
+        count = len(kept)
+        points = min(_GRID, count)
+        grid = (kept[(2 * point + 1) * count // (2 * points)] for point in range(points))
+        days = max(now - self.began, SECOND) / _DAY
+        return Baseline(
+            *key,
+            version=version,
+            samples=self.moments.count,
+            samples_per_day=self.moments.count / days / len(self.replicas),
+            mean=self.moments.mean,
+            sd=self.moments.sd or 0.0,
+            p95=kept[min(count - 1, count * 95 // 100)],
+            grid=tuple(grid),
+        )
+
+
+class _Ruler:
+    """A baseline made ready to measure with: normal scores and deciles by rank, and its limits."""
+
+    __slots__ = ("_deciles", "_grid", "_scores", "baseline", "shares", "slack", "threshold")
+
+    def __init__(self, baseline: Baseline, config: DriftConfig) -> None:
+        self.baseline = baseline
+        self._grid = baseline.grid
+        points = len(self._grid)
+        # Ranks in halves: a value between two points has an odd place, one that equals some the
+        # middle of them, so that ties at a bound do not pull.
+        scores = [
+            NormalDist().inv_cdf(min(max(half / 2, 0.25), points - 0.25) / points)
+            for half in range(2 * points + 1)
+        ]
+        own = Moments()
+        for value in self._grid:
+            own.add(scores[self._rank(value)])
+        sd = max(own.sd or 0.0, 0.5)  # values that hardly differ are not blown up to one sigma
+        self._scores = [(score - own.mean) / sd for score in scores]
+        self._deciles = [
+            min(_BINS - 1, rank * _BINS // (2 * points)) for rank in range(len(scores))
+        ]
+        self.shares = [0.5] * _BINS
+        for value in self._grid:
+            self.shares[self._deciles[self._rank(value)]] += 1
+        self.shares = [share / (points + 0.5 * _BINS) for share in self.shares]
+        # The mean of a small baseline is off by its own error: shifts below that are no news.
+        error = 1 / sqrt(min(baseline.samples, KEPT_MAX)) - 1 / sqrt(KEPT_MAX)
+        self.slack = config.slack + 1.2 * max(0.0, error)
+        volume = baseline.samples_per_day * config.false_alarm_days / config.threshold_samples
+        raised = config.threshold + log(max(1.0, volume)) / (2 * config.slack)
+        self.threshold = max(config.threshold, min(raised, _THRESHOLD_MAX))
+
+    def _rank(self, value: float) -> int:
+        return bisect_left(self._grid, value) + bisect_right(self._grid, value)
+
+    def place(self, value: float) -> tuple[float, int]:
+        """Its normal score in the baseline, and its decile."""
+        rank = self._rank(value)
+        return self._scores[rank], self._deciles[rank]
+
+
+class _Side:
+    """One direction of the CUSUM, and what was seen since it last was at zero."""
+
+    __slots__ = ("began", "bins", "count", "older", "scores", "sum", "total", "turn_at")
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.bins = [0] * _BINS
+        self.older = [0] * _BINS  # the hour before, so that PSI is of the last hour or two
+        self.count = 0
+        self.scores = self.total = 0.0
+        self.began = self.turn_at = 0
+
+    def add(self, step: float, ceiling: float, decile: int, value: float, now: int) -> None:
+        level = self.sum + step
+        if level <= 0:
+            self.sum = 0.0
+            if self.count:
+                self._clear()
+            return
+        self.sum = level if level < ceiling else ceiling  # beyond it, recovery would take for ever
+        if not self.count:
+            self.began, self.turn_at = now, now + _HOUR
+        elif now >= self.turn_at:
+            self.older, self.bins = self.bins, [0] * _BINS
+            self.turn_at = now + _HOUR
+        self.count += 1
+        self.scores += step
+        self.total += value
+        self.bins[decile] += 1
+
+    def psi(self, expected: Sequence[float]) -> float:
+        """Population stability index against the baseline's shares."""
+        count = sum(self.bins) + sum(self.older) + 0.5 * _BINS
+        found = 0.0
+        for young, old, share in zip(self.bins, self.older, expected, strict=True):
+            here = (young + old + 0.5) / count
+            found += (here - share) * log(here / share)
+        return found
+
+
+class _Track:
+    """One statistic of one replica, against one baseline."""
+
+    __slots__ = ("down", "last", "moved", "ruler", "up")
+
+    def __init__(self, ruler: _Ruler) -> None:
+        self.ruler = ruler
+        self.up, self.down = _Side(), _Side()
+        self.last = 0
+        self.moved = ""  # up or down, while it holds
+
+    def add(self, value: float, now: int) -> None:
+        ruler = self.ruler
+        score, decile = ruler.place(value)
+        ceiling = ruler.threshold + 10
+        self.up.add(score - ruler.slack, ceiling, decile, value, now)
+        self.down.add(-score - ruler.slack, ceiling, decile, value, now)
+        self.last = now
+
+    def judge(self, psi_min: float) -> _Side | None:
+        """The side that has moved. It is over when half of the sum is gone."""
+        for name, side in (("up", self.up), ("down", self.down)):
+            limit = self.ruler.threshold * (0.5 if self.moved == name else 1.0)
+            if side.sum > limit and side.psi(self.ruler.shares) > psi_min:
+                self.moved = name
+                return side
+        self.moved = ""
+        return None
+
+
+class OutputDriftDetector:
+    """Learns a baseline for each model, revision and statistic; then holds replicas to it."""
+
+    reads: ClassVar[tuple[type, ...]] = (OutputSeen,)
+
+    def __init__(self, config: DriftConfig, census: Census) -> None:
+        self._config = config
+        self._census = census
+        self._learning: dict[Key, _Learning] = {}
+        self._rulers: dict[Key, _Ruler] = {}
+        self._versions: dict[Key, int] = {}  # of baselines that were given up for new ones
+        self._tracks: dict[str, dict[str, _Track]] = {}
+        self._pace = Pace()
+        self.refused = 0  # values that are no numbers, statistics nobody knows, baselines too many
+
+    def take(self, fact: OutputSeen, now: int) -> Sequence[Evidence]:
+        """Values of finished answers of one replica."""
+        known = self._census.replicas.get(fact.replica)
+        if known is None or fact.statistic not in STATISTICS:
+            self.refused += known is not None
+            return NOTHING
+        values = [value for value in fact.values if isfinite(value)]
+        self.refused += len(fact.values) - len(values)
+        key = (known.model, known.revision, fact.statistic)
+        ruler = self._rulers.get(key)
+        if ruler is None:
+            self._learn(key, fact.replica, values, now)
+            return NOTHING
+        tracks = self._tracks.setdefault(fact.replica, {})
+        track = tracks.get(fact.statistic)
+        if track is None or track.ruler is not ruler:
+            track = tracks[fact.statistic] = _Track(ruler)
+        for value in values:
+            track.add(value, now)
+        side = track.judge(self._config.psi_min)
+        if side is None:
+            self._pace.over((fact.replica, fact.statistic))
+            return NOTHING
+        return self._tell(fact.replica, track, side, now)
+
+    def forget(self, replica: str) -> None:
+        """It is gone; the baseline of its model stays."""
+        for statistic in self._tracks.pop(replica, {}):
+            self._pace.over((replica, statistic))
+
+    def relearn(self, model: str, revision: str) -> None:
+        """Its answers have changed for good and that is right: the next baseline begins now."""
+        for key, ruler in list(self._rulers.items()):
+            if key[:2] == (model, revision):
+                del self._rulers[key]
+                self._pace.over(key)
+                self._versions[key] = ruler.baseline.version
+                while len(self._versions) > BASELINES_MAX:
+                    del self._versions[next(iter(self._versions))]
+
+    def baselines(self) -> dict[str, Any]:
+        """Every frozen baseline, as JSON data."""
+        return {"baselines": [ruler.baseline.plain() for ruler in self._rulers.values()]}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Baselines of an earlier run; what was being learned for them is dropped."""
+        for plain in data.get("baselines", ()):
+            try:
+                baseline = Baseline(**{**plain, "grid": tuple(plain["grid"])})
+            except (TypeError, KeyError) as error:
+                raise ValueError(f"this is no baseline: {error}") from error
+            if len(self._rulers) < BASELINES_MAX:
+                key = (baseline.model, baseline.revision, baseline.statistic)
+                self._rulers[key] = _Ruler(baseline, self._config)
+                self._learning.pop(key, None)
+            else:
+                self.refused += 1
+
+    def _learn(self, key: Key, replica: str, values: Sequence[float], now: int) -> None:
+        learning = self._learning.get(key)
+        if learning is None:
+            if len(self._learning) + len(self._rulers) >= BASELINES_MAX and not self._make_room():
+                self.refused += len(values)
+                return
+            learning = self._learning[key] = _Learning(now)
+        learning.replicas.add(replica)
+        for value in values:
+            learning.add(value)
+        enough = learning.moments.count >= self._config.samples_min
+        if enough and now - learning.began >= nanos(self._config.window_s):
+            del self._learning[key]
+            version = self._versions.pop(key, 0) + 1
+            self._rulers[key] = _Ruler(learning.freeze(key, version, now), self._config)
+
+    def _make_room(self) -> bool:
+        """Drop what belongs to revisions that nobody serves any more."""
+        served = {(one.model, one.revision) for one in self._census.replicas.values()}
+        books: tuple[dict[Key, Any], ...] = (self._rulers, self._learning)
+        for book in books:
+            for key in [key for key in book if key[:2] not in served]:
+                del book[key]
+        return len(self._learning) + len(self._rulers) < BASELINES_MAX
+
+    def _tell(self, replica: str, track: _Track, side: _Side, now: int) -> Sequence[Evidence]:
+        baseline = track.ruler.baseline
+        moved, of = self._company(replica, track, now)
+        together = of >= 2 and moved >= self._config.together_share * of
+        subject: object = (replica, baseline.statistic)
+        about = self._census.about(replica)
+        whose = f"answers of {replica}"
+        if together:
+            if now - side.began < nanos(self._config.together_s):
+                return NOTHING
+            subject = (baseline.model, baseline.revision, baseline.statistic)
+            about = About(model=baseline.model, revision=baseline.revision)
+            whose = f"answers of {moved} of {of} replicas of {baseline.model}"
+        if not self._pace.due(subject, now):
+            return NOTHING
+        low, high = baseline.two_sigma
+        mean = side.total / side.count
+        psi = side.psi(track.ruler.shares)
+        shift = side.scores / side.count + track.ruler.slack
+        crossed = "outside" if not low <= mean <= high else "within"
+        text = (
+            f"the {baseline.statistic} of {whose} moved {track.moved} by {shift:.1f} sigma over "
+            f"the last {side.count} samples: mean {baseline.mean:.4g} before, {mean:.4g} now, PSI "
+            f"{psi:.2f}; that is {crossed} the two-sigma line {low:.4g} to {high:.4g}"
+        )
+        numbers = {
+            "before": baseline.mean,
+            "now": mean,
+            "before_p95": baseline.p95,
+            "shift_sigma": shift if track.moved == "up" else -shift,
+            "cusum": side.sum,
+            "cusum_limit": track.ruler.threshold,
+            "psi": psi,
+            "two_sigma_low": low,
+            "two_sigma_high": high,
+            "samples": float(side.count),
+            "since_s": seconds(now - side.began),
+            "baseline_version": float(baseline.version),
+            "replicas": float(moved if together else 1),
+        }
+        return (Evidence(Sign.OUTPUT_DRIFTED, about, now, "drift", text, numbers),)
+
+    def _company(self, replica: str, track: _Track, now: int) -> tuple[int, int]:
+        """How many of its model's replicas moved as it did, of how many that answered lately."""
+        moved = of = 1
+        up = track.moved == "up"
+        for peer in self._census.peers(replica):
+            one = self._tracks.get(peer, {}).get(track.ruler.baseline.statistic)
+            if one is not None and one.ruler is track.ruler and now - one.last < _HOUR:
+                of += 1
+                # A third of the way is as far: both are noisy, and the healthy are hardly there.
+                theirs, own = (one.up.sum, track.up.sum) if up else (one.down.sum, track.down.sum)
+                moved += theirs > 0.3 * own
+        return moved, of
+
+
+__all__ = ["BASELINES_MAX", "STATISTICS", "Baseline", "DriftConfig", "OutputDriftDetector"]

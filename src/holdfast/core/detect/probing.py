@@ -1,0 +1,219 @@
+"""What canaries bring back: wrong answers, none at all, errors, and late ones.
+
+    wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
+    timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS
+    fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, three times ─► CANARY_SLOW
+    busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
+
+A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary
+of a model fails the checker is suspect: nobody is accused on its word until one of them passes.
+
+Rejected: a share of failed canaries over a window. Failures in a row are rarer by chance and come
+to a verdict sooner; only wrong answers, which may come now and then, are counted over a window too.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from holdfast.core.census import Census
+from holdfast.core.detect.detector import NOTHING, Pace
+from holdfast.core.evidence import About, Evidence, Sign
+from holdfast.core.facts import CanariesDoubted, CanaryAnswered, ProcessEnded
+from holdfast.core.types import nanos, require
+
+_RECENT: Final = 20  # canaries of which the wrong ones are counted for people
+_DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
+_UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
+
+
+@dataclass(slots=True, frozen=True)
+class ProbingConfig:
+    """How many canaries in a row are a sign."""
+
+    silent_row: int = 2  # one may have met a pause; two are ten seconds of silence
+    errors_row: int = 2  # one error is chance
+    refused_row: int = 2  # one meets every restart
+    slow_row: int = 3  # noise doubles a latency now and then, not three times in a row
+    fresh_s: float = 60.0  # how long a peer's slowness counts: a fleet is slow together or not
+
+    def __post_init__(self) -> None:
+        for name in ("silent_row", "errors_row", "refused_row", "slow_row"):
+            value = getattr(self, name)
+            require(1 <= value <= 100, f"probing.{name}", f"is {value}", "use 1 to 100 canaries")
+        fresh = self.fresh_s
+        fits = 0 < fresh <= 3_600
+        require(fits, "probing.fresh_s", f"is {fresh}", "use seconds above 0, up to an hour")
+
+
+class _Book:
+    __slots__ = ("errors", "pace", "pages", "refused", "silents", "slow_at", "slows", "wrongs")
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self.wrongs: deque[bool] = deque(maxlen=_RECENT)  # of the answers that came
+        self.pages: list[bool | None] = []  # of the timeouts in a row, the last ones
+        self.errors = self.refused = self.silents = self.slows = 0  # in a row
+        self.slow_at = 0
+
+    def answered(self) -> None:
+        """Somebody is there and speaks."""
+        self.pages.clear()
+        self.errors = self.refused = self.silents = 0
+        for sign in (*_SILENCE, Sign.CANARY_ERRORS, Sign.REFUSES):
+            self.pace.over(sign)
+
+
+_Found = tuple[Sign, str, dict[str, float]]
+_SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS)
+
+
+class ProbingDetector:
+    """Signs in what canaries brought back."""
+
+    reads: ClassVar[tuple[type, ...]] = (CanaryAnswered, CanariesDoubted, ProcessEnded)
+
+    def __init__(self, config: ProbingConfig, census: Census) -> None:
+        self._config = config
+        self._census = census
+        self._fresh = nanos(config.fresh_s)
+        self._books: dict[str, _Book] = {}
+        self._doubts: dict[str, Pace] = {}  # by model; until one of its replicas passes
+
+    def take(
+        self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded, now: int
+    ) -> Sequence[Evidence]:
+        """One canary, or the fleet's doubt about all of them."""
+        if isinstance(fact, CanariesDoubted):
+            return self._doubted(fact, now)
+        if isinstance(fact, ProcessEnded):
+            self.forget(fact.replica)  # what a process answered says nothing of the next one
+            return NOTHING
+        book = self._books.get(fact.replica)
+        if book is None:
+            book = self._books[fact.replica] = _Book()
+        found = self._weigh(book, fact, now)
+        if not found:
+            return NOTHING
+        about = self._census.about(fact.replica)
+        if about.model in self._doubts:
+            return self._say_doubt(about.model, "its canaries still fail together", now)
+        sign, text, numbers = found
+        # The second wrong answer confirms the first and is told at once.
+        key = (sign, min(numbers["wrong"], 2)) if sign is Sign.CANARY_WRONG else sign
+        if not book.pace.due(key, now):
+            return NOTHING
+        return [Evidence(sign, about, now, "canary", text, numbers)]
+
+    def forget(self, replica: str) -> None:
+        """Drop its rows."""
+        self._books.pop(replica, None)
+
+    def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        verdict = fact.verdict
+        if verdict == "wrong":
+            return _wrong(book)
+        if verdict in ("pass", "slow"):
+            return self._right(book, fact, now)
+        if verdict in ("busy", "unsettled"):
+            book.answered()
+        elif verdict == "timeout":
+            return self._silent(book, fact)
+        elif verdict == "fail":
+            book.errors += 1
+            book.silents = 0
+            book.pages.clear()
+            if book.errors >= self._config.errors_row:
+                text = f"{book.errors} canaries in a row got no answer but an error"
+                if fact.status is not None:
+                    text += f", the last with status {fact.status}"
+                return (Sign.CANARY_ERRORS, text, {"canaries": float(book.errors)})
+        elif verdict == "refused":
+            book.refused += 1
+            book.silents = 0
+            book.pages.clear()
+            if book.refused >= self._config.refused_row:
+                text = f"{book.refused} canaries in a row were refused: nobody listens"
+                return (Sign.REFUSES, text, {"canaries": float(book.refused)})
+        return None
+
+    def _right(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        book.answered()
+        book.wrongs.append(False)
+        model = self._census.about(fact.replica).model
+        self._doubts.pop(model, None)  # the expected answer can be given
+        if fact.verdict == "pass":
+            book.slows = 0
+            book.pace.over(Sign.CANARY_SLOW)
+            return None
+        book.slows += 1
+        book.slow_at = now
+        if book.slows < self._config.slow_row or self._fleet_is_slow(fact.replica, now):
+            return None
+        text = f"{book.slows} canaries in a row were answered right and much later than usual"
+        numbers = {"canaries": float(book.slows)}
+        if fact.latency_s is not None:
+            text += f", the last after {fact.latency_s:.1f} s"
+            numbers["latency_s"] = float(fact.latency_s)
+        return (Sign.CANARY_SLOW, text, numbers)
+
+    def _silent(self, book: _Book, fact: CanaryAnswered) -> _Found | None:
+        # Whether others are served is unknown, and there are others: it may be busy with them.
+        may_be_busy = fact.progress is None and bool(fact.running)
+        if fact.progress:
+            book.answered()
+        if fact.progress or may_be_busy:
+            return None
+        row = self._config.silent_row
+        if fact.progress is None and fact.running is None:
+            row += 1  # it might be busy with what nobody counts
+        kept = max(row, _UNKNOWN_PAGE)
+        book.pages = [*book.pages, fact.page_ok][-kept:]
+        last = book.pages[-row:]
+        book.silents += 1
+        numbers = {"canaries": float(book.silents)}
+        told = f"{book.silents} canaries in a row got no answer"
+        if len(last) == row and all(page is False for page in last):
+            text = f"{told}, nor did its own page"
+            return (Sign.NOTHING_ANSWERS, text, numbers)
+        if len(last) == row and all(page is True for page in last):
+            return (Sign.CANARY_SILENT, f"{told} while its own page was well", numbers)
+        if len(book.pages) == kept and all(page is None for page in book.pages):
+            return (Sign.CANARY_SILENT, f"{told}; it has no page that could tell more", numbers)
+        return None
+
+    def _fleet_is_slow(self, replica: str, now: int) -> bool:
+        model = self._census.about(replica).model
+        peers = [
+            book
+            for name in self._census.of_model(model)
+            if name != replica and (book := self._books.get(name)) is not None
+        ]
+        slow = sum(bool(peer.slows) and now - peer.slow_at <= self._fresh for peer in peers)
+        return slow > 0 and 2 * (slow + 1) > len(peers) + 1
+
+    def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
+        if fact.model not in self._doubts:
+            while len(self._doubts) >= _DOUBTS_MAX:
+                self._doubts.pop(next(iter(self._doubts)))
+            self._doubts[fact.model] = Pace()
+        return self._say_doubt(fact.model, fact.detail or "every canary fails at once", now)
+
+    def _say_doubt(self, model: str, detail: str, now: int) -> Sequence[Evidence]:
+        if not self._doubts[model].due(Sign.CANARIES_DOUBTED, now):
+            return NOTHING
+        text = f"the expected answer or the checker is suspect, not the replicas: {detail}"
+        return [Evidence(Sign.CANARIES_DOUBTED, About(model=model), now, "canary", text)]
+
+
+def _wrong(book: _Book) -> _Found:
+    book.answered()
+    book.wrongs.append(True)
+    count = sum(book.wrongs)
+    text = f"{count} of its last {len(book.wrongs)} canaries got another answer than expected"
+    numbers = {"wrong": float(count), "canaries": float(len(book.wrongs))}
+    return Sign.CANARY_WRONG, text, numbers
+
+
+__all__ = ["ProbingConfig", "ProbingDetector"]

@@ -1,0 +1,255 @@
+"""What leads to silent failures, looked for before they happen: in a fleet file and in a fleet.
+
+A file can be valid and still be an accident waiting: one zone, a canary that cannot fail, retries
+at three layers. Each check is one function that returns advice; none of them changes anything, and
+none repeats what reading the file refuses anyway. Rejected: a score. Nobody knows what to do about
+a 71.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.core.failure import Cause
+
+SDK_TRIES: Final = 3  # the OpenAI SDKs try a request twice more by themselves
+TRIES_MAX: Final = 9  # of one request by all layers together: beyond it an outage feeds itself
+WAIT_MAX_S: Final = 1_800.0  # nobody waits for half an hour for an answer
+FIRST_TOKEN_MAX_S: Final = 120.0
+
+_MUTABLE: Final = re.compile(
+    r"(?:^|[/:@])(?:latest|main|master|nightly|dev|stable)$", re.IGNORECASE
+)
+_UNSETTLED: Final = ("unsettled", "unknown")
+
+
+class Level(StrEnum):
+    """How urgent a piece of advice is."""
+
+    ERROR = "error"  # it will fail silently
+    WARNING = "warning"  # it will fail badly when something else fails
+    NOTE = "note"  # worth knowing
+
+
+@dataclass(slots=True, frozen=True)
+class Advice:
+    """One mistake, where it is, and how to mend it."""
+
+    level: Level
+    where: str  # a field of the file, or a part of the running fleet
+    problem: str
+    fix: str
+    leads_to: tuple[Cause, ...] = ()
+
+
+Found = Iterator[Advice]
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def check_file(file: FleetFile) -> list[Advice]:
+    """Everything that can be said without a running fleet, the gravest first."""
+    found = [advice for check in _OF_FILE for advice in check(file)]
+    for model in file.models:
+        for of_model in _OF_MODEL:
+            found.extend(of_model(file, model))
+    return _sorted(found)
+
+
+def _one_place(file: FleetFile, model: ModelSection) -> Found:
+    del file
+    zones, count = _zones(model), _count(model)
+    field = f"models.{model.name}"
+    if count == 1:
+        told = "has one replica: while it restarts, nobody answers, and nobody can disagree with it"
+        yield Advice(Level.WARNING, field, told, "give it two replicas or more")
+    elif len(zones) == 1 and count:
+        told = f"has its {count} replicas in one zone, {zones[0]}"
+        fix = "name the zones of its endpoints, or list several under launch.zones"
+        yield Advice(Level.WARNING, field, told, fix, (Cause.UNREACHABLE,))
+
+
+def _blind_canary(file: FleetFile, model: ModelSection) -> Found:
+    """A probe that cannot fail is a decoration."""
+    del file
+    canary, field = model.canary, f"models.{model.name}.canary"
+    if model.engine == "triton" and not canary.body:
+        told = "asks for a page only: Triton has no question that fits every model"
+        fix = "give canary.shape: infer and canary.body with a real inference"
+        yield Advice(Level.ERROR, field, told, fix, (Cause.WRONG_OUTPUT, Cause.HUNG))
+    if _count(model) == 1 and not canary.expect and canary.check is None:
+        told = "learns what is right by agreement, and there is one replica to agree with itself"
+        fix = "write the right answer under canary.expect"
+        yield Advice(Level.WARNING, field, told, fix, (Cause.WRONG_OUTPUT,))
+    if canary.similarity < 0.5:
+        told = f"takes answers for the same that share {canary.similarity:.0%} of their words"
+        fix = "raise canary.similarity to 0.8, or use rule: exact"
+        yield Advice(Level.WARNING, f"{field}.similarity", told, fix, (Cause.WRONG_OUTPUT,))
+
+
+def _long_waits(file: FleetFile, model: ModelSection) -> Found:
+    del file
+    deadlines, field = model.deadlines, f"models.{model.name}.deadlines"
+    if deadlines.request_s > WAIT_MAX_S:
+        told = f"lets a request run for {deadlines.request_s / 60:.0f} min"
+        fix = "lower request_s to what a user waits for: a request that hangs holds a slot so long"
+        yield Advice(Level.WARNING, f"{field}.request_s", told, fix, (Cause.HUNG, Cause.STALLED))
+    if deadlines.first_token_s > FIRST_TOKEN_MAX_S:
+        told = f"waits {deadlines.first_token_s:.0f} s for a first token until it has learned"
+        fix = "lower first_token_s; learned deadlines replace it after 100 answers"
+        yield Advice(Level.NOTE, f"{field}.first_token_s", told, fix, (Cause.HUNG,))
+
+
+def _mutable_revision(file: FleetFile, model: ModelSection) -> Found:
+    del file
+    named = [(f"models.{model.name}.revision", model.revision)]
+    if model.launch is not None:
+        place = f"models.{model.name}.launch.command"
+        named += [(f"{place}.{i}", word) for i, word in enumerate(model.launch.command)]
+        named.append((f"models.{model.name}.launch.weights", model.launch.weights))
+    for field, name in named:
+        if _MUTABLE.search(name):
+            told = f"names something that changes under the same name: {name[:80]!r}"
+            fix = "pin a revision or a digest (image@sha256:…)"
+            yield Advice(Level.WARNING, field, told, fix, (Cause.VERSION_SKEW, Cause.OUTPUT_DRIFT))
+
+
+def _retries_times_layers(file: FleetFile) -> Found:
+    """Each layer that retries multiplies what the one below it does."""
+    retry = file.retry
+    if not retry.budget:
+        told, fix = "is off: retries have no bound", "remove it: the budget keeps storms away"
+        yield Advice(Level.ERROR, "retry.budget", told, fix, (Cause.OVERLOADED,))
+    escalates = any(rule.escalate for one in file.virtual_models for rule in one.rules)
+    tries = SDK_TRIES * retry.attempts * (2 if escalates else 1)
+    if tries > TRIES_MAX:
+        told = (
+            f"makes up to {tries} tries of one request: {SDK_TRIES} by a client's SDK, times "
+            f"{retry.attempts} here{', times 2 where a rule escalates' if escalates else ''}"
+        )
+        fix = "lower retry.attempts to 2, and set max_retries=0 in clients: one layer retries"
+        yield Advice(Level.WARNING, "retry.attempts", told, fix, (Cause.OVERLOADED,))
+    if retry.backoff == "none":
+        told, fix = "is none: retries come in step", "remove it: full jitter spreads them"
+        yield Advice(Level.WARNING, "retry.backoff", told, fix, (Cause.OVERLOADED,))
+
+
+def _unbounded_ejection(file: FleetFile) -> Found:
+    share = file.fleet.ejection.share_max
+    if share > 0.5:
+        told = f"lets suspicion take {share:.0%} of a pool out of service"
+        fix = "use at most 0.5: beyond half the checker is the likelier fault"
+        yield Advice(Level.WARNING, "fleet.ejection.share_max", told, fix, (Cause.CHECKER_BROKEN,))
+
+
+_OF_FILE: Final[tuple[Callable[[FleetFile], Found], ...]] = (
+    _retries_times_layers,
+    _unbounded_ejection,
+)
+_OF_MODEL: Final[tuple[Callable[[FleetFile, ModelSection], Found], ...]] = (
+    _one_place,
+    _blind_canary,
+    _long_waits,
+    _mutable_revision,
+)
+
+
+def _zones(model: ModelSection) -> list[str]:
+    if model.launch is not None:
+        return list(model.launch.zones)
+    return sorted({endpoint.zone for endpoint in model.endpoints})
+
+
+def _count(model: ModelSection) -> int:
+    return model.launch.replicas if model.launch is not None else len(model.endpoints)
+
+
+# --- a running fleet ------------------------------------------------------------------------------
+
+
+def check_running(status: Mapping[str, Any], incidents: list[Mapping[str, Any]]) -> list[Advice]:
+    """What the status page and the open incidents say, as advice."""
+    found: list[Advice] = []
+    for problem in status.get("config_problems") or ():
+        fix = "mend the file; until then the last good one runs"
+        found.append(Advice(Level.ERROR, "the fleet file", f"was refused: {problem}", fix))
+    found.extend(_gateways(status))
+    found.extend(_replicas(status.get("replicas") or []))
+    found.extend(_store(status.get("store") or {}))
+    found.extend(_incident(one) for one in incidents if one.get("stage") != "closed")
+    for model in status.get("panic") or ():
+        told = "has too few replicas that are well, so all are tried (panic)"
+        found.append(Advice(Level.ERROR, f"model {model}", told, "see its incidents"))
+    return _sorted(found)
+
+
+def _gateways(status: Mapping[str, Any]) -> Found:
+    gateways = status.get("gateways") or []
+    if not gateways:
+        fix = "look at the log of 'holdfast serve'"
+        yield Advice(Level.ERROR, "gateways", "none is connected to control", fix)
+    epochs = Counter(one.get("epoch") for one in gateways)
+    if len(epochs) > 1:
+        told = f"run {len(epochs)} different configs at once"
+        fix = "restart those that refused the last one; 'holdfast status --json' says why"
+        yield Advice(Level.ERROR, "gateways", told, fix)
+    if len(gateways) == 1:
+        told = "there is one process: clients see a reset if it dies"
+        yield Advice(Level.NOTE, "gateways", told, "set gateway.workers to 2 or more")
+
+
+def _replicas(rows: list[Mapping[str, Any]]) -> Found:
+    by_model: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_model.setdefault(str(row.get("model")), []).append(row)
+    for model, mine in by_model.items():
+        revisions = sorted({str(row.get("revision")) for row in mine})
+        if len(revisions) > 1:
+            told = f"serves {len(revisions)} revisions at once: {', '.join(revisions)}"
+            fix = "finish the rollout or take it back: answers depend on who gives them"
+            yield Advice(Level.WARNING, f"model {model}", told, fix, (Cause.VERSION_SKEW,))
+        ready = [row for row in mine if row.get("state") == "ready"]
+        if len(mine) > 1 and len(ready) == 1:
+            told = f"lives on one ready replica of {len(mine)}"
+            yield Advice(Level.WARNING, f"model {model}", told, "see 'holdfast incidents'")
+        if len(ready) > 1 and len({row.get("zone") for row in ready}) == 1:
+            told = f"is ready in one zone only, {ready[0].get('zone')}"
+            fix = "look why the other zones have none"
+            yield Advice(Level.WARNING, f"model {model}", told, fix, (Cause.UNREACHABLE,))
+    for row in rows:
+        canary = row.get("canary") or {}
+        if canary.get("verdict") in _UNSETTLED:
+            told = (
+                f"nobody knows whether its answers are right: {canary.get('detail') or 'unknown'}"
+            )
+            fix = "write the right answer under models[].canary.expect"
+            yield Advice(
+                Level.WARNING, f"replica {row.get('id')}", told, fix, (Cause.WRONG_OUTPUT,)
+            )
+
+
+def _store(store: Mapping[str, Any]) -> Found:
+    problem = store.get("problem")
+    if problem:
+        fix = "free the disk: after a restart control would not know its replicas"
+        yield Advice(Level.ERROR, "the state store", f"cannot be written: {problem}", fix)
+
+
+def _incident(one: Mapping[str, Any]) -> Advice:
+    told = f"is open: {one.get('title')}"
+    fix = str(one.get("fix") or f"run 'holdfast explain {one.get('id')}'")
+    causes = tuple(cause for cause in Cause if cause.value == one.get("cause"))
+    return Advice(Level.ERROR, f"incident {one.get('id')}", told, fix, causes)
+
+
+def _sorted(found: list[Advice]) -> list[Advice]:
+    order = list(Level)
+    return sorted(found, key=lambda advice: order.index(advice.level))
+
+
+__all__ = ["Advice", "Level", "check_file", "check_running"]

@@ -1,0 +1,103 @@
+"""Frames to bytes and back, piece by piece as a socket gives them."""
+
+from typing import Final
+
+import msgspec
+
+from holdfast.frames.kinds import FRAME_BYTES_MAX, HEADER_BYTES, TAGS, Frame, FrameError
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final[msgspec.msgpack.Decoder[Frame]] = msgspec.msgpack.Decoder(Frame)
+_ANYTHING: Final = msgspec.msgpack.Decoder()
+# What the codec lets out besides its own errors: bad UTF-8, for one, is a plain ValueError.
+_CODEC_ERRORS: Final = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+)
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of one frame, to be written as they are."""
+    try:
+        payload = _ENCODER.encode(frame)
+    except _CODEC_ERRORS as error:
+        raise FrameError(f"{type(frame).__name__} cannot be encoded: {error}") from error
+    if len(payload) > FRAME_BYTES_MAX:
+        raise FrameError(
+            f"{type(frame).__name__} has {len(payload)} bytes, the most is {FRAME_BYTES_MAX}"
+        )
+    return len(payload).to_bytes(HEADER_BYTES, "big") + payload
+
+
+class FrameReader:
+    """Puts frames together from the pieces a socket gives; one for each connection.
+
+    Holds at most one incomplete frame. After a FrameError it reads nothing more.
+    """
+
+    __slots__ = ("_broken", "_buffer", "skipped")
+
+    def __init__(self) -> None:
+        self.skipped = 0  # frames of a newer peer whose tag is not known here
+        self._buffer = bytearray()
+        self._broken: FrameError | None = None
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that are complete with these bytes, in order."""
+        if self._broken is not None:
+            raise self._broken
+        self._buffer += data
+        try:
+            return self._complete()
+        except FrameError as error:
+            self._broken = error
+            self._buffer.clear()
+            raise
+
+    def _complete(self) -> list[Frame]:
+        buffer = self._buffer
+        frames: list[Frame] = []
+        start = 0
+        while len(buffer) - start >= HEADER_BYTES:
+            body = start + HEADER_BYTES
+            size = int.from_bytes(buffer[start:body], "big")
+            if size > FRAME_BYTES_MAX:
+                raise FrameError(f"a frame of {size} bytes comes, the most is {FRAME_BYTES_MAX}")
+            if len(buffer) - body < size:
+                break
+            start = body + size
+            frame = _decode(bytes(buffer[body:start]))
+            if frame is None:
+                self.skipped += 1
+            else:
+                frames.append(frame)
+        del buffer[:start]
+        return frames
+
+
+def _decode(payload: bytes) -> Frame | None:
+    """One frame, or None for a tag that is not known here."""
+    try:
+        return _DECODER.decode(payload)
+    except _CODEC_ERRORS as error:
+        tag = _tag_of(payload)
+        if tag is not None and tag not in TAGS:
+            return None
+        raise FrameError(f"a frame {tag or 'without a tag'} cannot be read: {error}") from error
+
+
+def _tag_of(payload: bytes) -> str | None:
+    """The tag of a frame that did not decode; None where there is none. Off the usual path."""
+    try:
+        content = _ANYTHING.decode(payload)
+    except _CODEC_ERRORS:
+        return None
+    if isinstance(content, list) and content and isinstance(content[0], str):
+        return content[0]
+    return None
+
+
+__all__ = ["FrameReader", "encode"]

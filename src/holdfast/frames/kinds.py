@@ -1,0 +1,252 @@
+"""The frames, one class each, and what they have in common."""
+
+from typing import Final, get_args
+
+import msgspec
+
+PROTOCOL: Final = 1
+FRAME_BYTES_MAX: Final = 16 << 20  # a view of 50,000 replicas; a config of the same
+HEADER_BYTES: Final = 4
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame, or a frame that cannot be sent; the connection is to be closed."""
+
+
+# --- control to gateway --------------------------------------------------------------------------
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
+    """Control's first frame, in answer to Hello."""
+
+    epoch: int  # of the config that control runs
+    control_id: str
+    protocol: int = PROTOCOL
+    secret: bytes = b""  # the key of requests' fingerprints; without one there are none
+
+
+class ConfigFrame(msgspec.Struct, frozen=True, array_like=True, tag="config"):
+    """The fleet file as control read it; answered by EpochFrame."""
+
+    epoch: int
+    config: bytes  # JSON
+
+
+class ReplicaRow(msgspec.Struct, frozen=True, array_like=True):
+    """One (replica, model) of a view: the fields of ReplicaView and of the Replica in it."""
+
+    id: str
+    model: str
+    revision: str
+    zone: str
+    region: str
+    slots: int
+    weight: float
+    state: str
+    share: float
+    firm: bool
+    reason: str
+
+
+class ViewFrame(msgspec.Struct, frozen=True, array_like=True, tag="view"):
+    """The fleet as control sees it; see ``view_to_frame``."""
+
+    version: int
+    epoch: int
+    panic: list[str]
+    replicas: list[ReplicaRow]
+
+
+class LoadFrame(msgspec.Struct, frozen=True, array_like=True, tag="load"):
+    """What engines say of their load: model, replica, tokens, waiting, KV use; None = unsaid."""
+
+    loads: list[tuple[str, str, int | None, int | None, float | None]]
+
+
+class LeaseFrame(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
+    """This gateway's part of what all gateways share, until the next lease."""
+
+    quota: dict[str, float]  # by tenant: the part of its quota, 0 to 1; absent = unchanged
+    retry_share: float  # of the retry budget
+    trial: list[tuple[str, str]]  # (model, replica) whose half-open trial this gateway may run
+    gateways: int  # how many share
+
+
+class MoveFrame(msgspec.Struct, frozen=True, array_like=True, tag="move"):
+    """Cut what still runs on this replica and continue it elsewhere."""
+
+    model: str
+    replica_id: str
+
+
+class DetoursFrame(msgspec.Struct, frozen=True, array_like=True, tag="detours"):
+    """All replicas that are reached elsewhere for a while; the others are where they were."""
+
+    detours: dict[str, str]  # replica to URL
+
+
+class DrainFrame(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
+    """Stop accepting, finish what runs, be gone by the deadline."""
+
+    deadline_s: float
+
+
+class BlockFrame(msgspec.Struct, frozen=True, array_like=True, tag="block"):
+    """Requests to refuse, all of them: by fingerprint, and for how many more seconds."""
+
+    fingerprints: list[tuple[str, float]]
+
+
+class ExplainAsk(msgspec.Struct, frozen=True, array_like=True, tag="explain-ask"):
+    """Tell the story of a request, if it was yours."""
+
+    request_id: int | str
+    ask_id: int
+
+
+class MetricsAsk(msgspec.Struct, frozen=True, array_like=True, tag="metrics-ask"):
+    """Send all metrics now."""
+
+    ask_id: int
+
+
+class Bye(msgspec.Struct, frozen=True, array_like=True, tag="bye"):
+    """Control closes this connection on purpose."""
+
+    reason: str
+
+
+# --- gateway to control --------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+    """A gateway's first frame."""
+
+    gateway_id: str
+    pid: int
+    protocol: int = PROTOCOL
+
+
+class ReportRow(msgspec.Struct, frozen=True, array_like=True):
+    """A Report of the core."""
+
+    model: str
+    replica_id: str
+    what: str
+    reason: str
+
+
+class TallyRow(msgspec.Struct, frozen=True, array_like=True):
+    """A Tally of the core."""
+
+    model: str
+    replica_id: str
+    successes: int
+    failures: int
+    backpressure: int
+    inflight: int
+    tokens: int
+    kinds: dict[str, int] = {}
+    fast: int = 0
+    finishes: dict[str, int] = {}
+    lengths: list[int] = []
+    logprobs: list[float] = []
+    norms: list[float] = []
+    moved: bool = False
+
+
+class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
+    """Passive evidence; see ``seen_to_frame``."""
+
+    reports: list[ReportRow]
+    tallies: list[TallyRow]
+    dropped: int  # reports lost since the last frame because the ring was full
+    died: list[tuple[str, str]] = []  # (replica, fingerprint): its connection died with this on it
+    compared: list[tuple[str, str, bool]] = []  # (replica, peer, whether their answers agreed)
+
+
+class EpochFrame(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
+    """Which config this gateway runs after a ConfigFrame, and why not the offered one."""
+
+    epoch: int
+    accepted: bool
+    reason: str = ""
+
+
+class ExplainAnswer(msgspec.Struct, frozen=True, array_like=True, tag="explain"):
+    """The story of a request, or that this gateway does not know it."""
+
+    ask_id: int
+    found: bool
+    story: bytes = b""  # JSON
+
+
+class MetricsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="metrics"):
+    """All metrics of this gateway, encoded by its own registry."""
+
+    ask_id: int
+    metrics: bytes
+
+
+class StatsFrame(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
+    """How this gateway fares, sent from time to time."""
+
+    counters: dict[str, int | float]  # since its start
+    gauges: dict[str, int | float]
+    readiness: bool  # what its /readyz would answer
+    reason: str = ""  # why it is not ready
+    demand: dict[str, float] = {}  # by tenant: requests since the last frame, refused ones too
+    wanted: list[tuple[str, str]] = []  # (model, replica) whose half-open trial is due here
+    trying: list[tuple[str, str]] = []  # (model, replica) whose trial runs here now
+
+
+ToGateway = (
+    Welcome
+    | ConfigFrame
+    | ViewFrame
+    | LoadFrame
+    | LeaseFrame
+    | MoveFrame
+    | DetoursFrame
+    | DrainFrame
+    | BlockFrame
+    | ExplainAsk
+    | MetricsAsk
+    | Bye
+)
+ToControl = Hello | SeenFrame | EpochFrame | ExplainAnswer | MetricsAnswer | StatsFrame
+Frame = ToGateway | ToControl
+
+TAGS: Final = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Frame))
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "HEADER_BYTES",
+    "PROTOCOL",
+    "TAGS",
+    "BlockFrame",
+    "Bye",
+    "ConfigFrame",
+    "DetoursFrame",
+    "DrainFrame",
+    "EpochFrame",
+    "ExplainAnswer",
+    "ExplainAsk",
+    "Frame",
+    "FrameError",
+    "Hello",
+    "LeaseFrame",
+    "LoadFrame",
+    "MetricsAnswer",
+    "MetricsAsk",
+    "MoveFrame",
+    "ReplicaRow",
+    "ReportRow",
+    "SeenFrame",
+    "StatsFrame",
+    "TallyRow",
+    "ToControl",
+    "ToGateway",
+    "ViewFrame",
+    "Welcome",
+]

@@ -1,0 +1,152 @@
+"""Between the frames and what the core calls the same things."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from holdfast.core.failure import Kind
+from holdfast.core.messages import (
+    FleetView,
+    LoadReported,
+    ReplicaView,
+    Report,
+    Seen,
+    Summary,
+    Tally,
+)
+from holdfast.core.types import ConfigError, Replica, State
+from holdfast.frames.kinds import (
+    FrameError,
+    LoadFrame,
+    ReplicaRow,
+    ReportRow,
+    SeenFrame,
+    TallyRow,
+    ViewFrame,
+)
+
+
+def view_to_frame(view: FleetView) -> ViewFrame:
+    """A fleet view as it travels."""
+    rows = []
+    for seen in view.replicas:
+        replica = seen.replica
+        rows.append(
+            ReplicaRow(
+                replica.id,
+                replica.model,
+                replica.revision,
+                replica.zone,
+                replica.region,
+                replica.slots,
+                replica.weight,
+                seen.state.value,
+                seen.share,
+                seen.firm,
+                seen.reason,
+            )
+        )
+    return ViewFrame(view.version, view.epoch, list(view.panic), rows)
+
+
+def frame_to_view(frame: ViewFrame) -> FleetView:
+    """The view that was sent; FrameError if it holds what no replica can be."""
+    try:
+        replicas = tuple(_replica_view(row) for row in frame.replicas)
+    except ConfigError as error:
+        raise FrameError(f"view {frame.version} cannot be used: {error}") from error
+    return FleetView(frame.version, replicas, tuple(frame.panic), frame.epoch)
+
+
+def _replica_view(row: ReplicaRow) -> ReplicaView:
+    state = _STATES.get(row.state)
+    if state is None:
+        raise ConfigError("replica.state", f"is {row.state!r}", "upgrade this gateway")
+    replica = Replica(row.id, row.model, row.revision, row.zone, row.region, row.slots, row.weight)
+    return ReplicaView(replica, state, row.share, row.firm, row.reason)
+
+
+_STATES: Final = {state.value: state for state in State}
+
+
+def loads_to_frame(loads: Iterable[LoadReported]) -> LoadFrame:
+    """Load reports as they travel."""
+    return LoadFrame(
+        [(one.model, one.replica_id, one.tokens, one.waiting, one.kv_used) for one in loads]
+    )
+
+
+def frame_to_loads(frame: LoadFrame) -> list[LoadReported]:
+    """The load reports that were sent, each an event for the flow."""
+    return [LoadReported(*row) for row in frame.loads]
+
+
+def seen_to_frame(
+    actions: Iterable[Report | Summary],
+    dropped: int = 0,
+    died: Iterable[tuple[str, str]] = (),
+    compared: Iterable[tuple[str, str, bool]] = (),
+) -> SeenFrame:
+    """A gateway's reports and summaries as they travel; several summaries become one."""
+    reports: list[ReportRow] = []
+    tallies: list[TallyRow] = []
+    for action in actions:
+        if isinstance(action, Report):
+            reports.append(ReportRow(action.model, action.replica_id, action.what, action.reason))
+        else:
+            tallies.extend(_tally_row(tally) for tally in action.tallies)
+    return SeenFrame(reports, tallies, dropped, list(died), list(compared))
+
+
+def _tally_row(tally: Tally) -> TallyRow:
+    return TallyRow(
+        tally.model,
+        tally.replica_id,
+        tally.successes,
+        tally.failures,
+        tally.backpressure,
+        tally.inflight,
+        tally.tokens,
+        {kind.value: count for kind, count in tally.kinds.items()},
+        tally.fast,
+        dict(tally.finishes),
+        list(tally.lengths),
+        list(tally.logprobs),
+        list(tally.norms),
+        tally.moved,
+    )
+
+
+def _tally(row: TallyRow) -> Tally:
+    kinds = {_KINDS[kind]: count for kind, count in row.kinds.items() if kind in _KINDS}
+    samples = tuple(row.lengths), tuple(row.logprobs), tuple(row.norms)
+    counted = (row.fast, row.finishes, *samples, row.moved)
+    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
+    return Tally(*fields)
+
+
+_KINDS: Final = {kind.value: kind for kind in Kind}  # one that a newer gateway knows is left out
+
+
+def frame_to_seen(frame: SeenFrame, gateway: str) -> Seen:
+    """What was seen, as an event for the fleet: the reports, then one summary if there is any.
+
+    ``died`` and ``compared`` are no business of the fleet's: whoever investigates reads the frame.
+    """
+    actions: list[Report | Summary] = [
+        Report(row.model, row.replica_id, row.what, row.reason) for row in frame.reports
+    ]
+    if frame.tallies:
+        actions.append(Summary(tuple(map(_tally, frame.tallies))))
+    return Seen(tuple(actions), gateway)
+
+
+__all__ = [
+    "frame_to_loads",
+    "frame_to_seen",
+    "frame_to_view",
+    "loads_to_frame",
+    "seen_to_frame",
+    "view_to_frame",
+]

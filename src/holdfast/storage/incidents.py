@@ -1,0 +1,166 @@
+"""Incidents as rows of the store: one for each, replaced whenever it changes, the oldest pruned.
+
+An incident grows while it is open and is then only read, so it is neither *state*, all of which is
+kept in memory, nor an *event*, which never changes. What waits for the writer is kept by id: ten
+changes of one incident cost one write, and a burst of changes holds no more than there are
+incidents. The facts that an incident was made of are kept beside it, packed, for fewer of them:
+they are a thousand times as large, and who replays an incident does so in days, not in years.
+"""
+
+import sqlite3
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+INCIDENTS_MAX: Final = 10_000  # rows; a fleet with ten a day keeps three years
+EXPORTS_MAX: Final = 200  # incidents whose facts are kept
+EXPORT_BYTES_MAX: Final = 2 << 20  # packed; some 100,000 facts
+WAITING_MAX: Final = 1_000  # of each kind, for a writer whose disk is stuck
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS incidents (
+    id TEXT PRIMARY KEY, opened REAL NOT NULL, stage TEXT NOT NULL, value BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS incidents_by_time ON incidents (opened);
+CREATE TABLE IF NOT EXISTS exports (
+    id TEXT PRIMARY KEY, opened REAL NOT NULL, value BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+_PUT: Final = "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?)"
+_PUT_EXPORT: Final = "INSERT OR REPLACE INTO exports VALUES (?, ?, ?)"
+_PRUNE: Final = (
+    "DELETE FROM incidents WHERE id IN "
+    "(SELECT id FROM incidents ORDER BY opened DESC, id DESC LIMIT -1 OFFSET ?)"
+)
+_PRUNE_EXPORTS: Final = (
+    "DELETE FROM exports WHERE id IN "
+    "(SELECT id FROM exports ORDER BY opened DESC, id DESC LIMIT -1 OFFSET ?)"
+)
+
+_Row = tuple[str, float, str, bytes]
+_Export = tuple[str, float, bytes]
+
+
+@dataclass(slots=True, frozen=True)
+class Taken:
+    """What the writer took to write; what changed since stays behind."""
+
+    rows: tuple[_Row, ...] = ()
+    exports: tuple[_Export, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.exports)
+
+
+class IncidentRows:
+    """What waits to be written. Guarded by its owner's lock."""
+
+    __slots__ = ("_exports", "_rows", "dropped", "rows_max")
+
+    def __init__(self, rows_max: int = INCIDENTS_MAX) -> None:
+        self.rows_max = rows_max
+        self._rows: OrderedDict[str, _Row] = OrderedDict()
+        self._exports: OrderedDict[str, _Export] = OrderedDict()
+        self.dropped = 0  # the disk was stuck for so long that the oldest had to go
+
+    def put(self, incident_id: str, opened: float, stage: str, data: Mapping[str, Any]) -> None:
+        """Keep an incident as it is now."""
+        self._rows.pop(incident_id, None)
+        self._rows[incident_id] = (incident_id, opened, stage, orjson.dumps(data))
+        if len(self._rows) > WAITING_MAX:
+            self._rows.popitem(last=False)
+            self.dropped += 1
+
+    def put_export(self, incident_id: str, opened: float, packed: bytes) -> None:
+        """Keep what an incident was made of."""
+        self._exports.pop(incident_id, None)
+        self._exports[incident_id] = (incident_id, opened, packed)
+        if len(self._exports) > EXPORTS_MAX:
+            self._exports.popitem(last=False)
+            self.dropped += 1
+
+    def take(self) -> Taken:
+        """What there is to write."""
+        return Taken(tuple(self._rows.values()), tuple(self._exports.values()))
+
+    def written(self, taken: Taken) -> None:
+        """It is on disk; what was put since stays."""
+        for row in taken.rows:
+            if self._rows.get(row[0]) is row:
+                del self._rows[row[0]]
+        for export in taken.exports:
+            if self._exports.get(export[0]) is export:
+                del self._exports[export[0]]
+
+    def waiting(self) -> dict[str, _Row]:
+        """Rows that are not in the file yet."""
+        return dict(self._rows)
+
+    def waiting_export(self, incident_id: str) -> bytes | None:
+        """Facts that are not in the file yet."""
+        found = self._exports.get(incident_id)
+        return found[2] if found is not None else None
+
+
+def commit(connection: sqlite3.Connection, taken: Taken, rows_max: int) -> None:
+    """Write them, inside a transaction of the caller's."""
+    if taken.rows:
+        connection.executemany(_PUT, taken.rows)
+        connection.execute(_PRUNE, (rows_max,))
+    if taken.exports:
+        connection.executemany(_PUT_EXPORT, taken.exports)
+        connection.execute(_PRUNE_EXPORTS, (EXPORTS_MAX,))
+
+
+def newest(
+    reader: sqlite3.Connection | None, waiting: Mapping[str, _Row], stage: str | None, limit: int
+) -> list[dict[str, Any]]:
+    """The latest incidents, newest first; those that wait for the writer count as they are."""
+    where, values = ("WHERE stage = ?", [stage]) if stage is not None else ("", [])
+    query = f"SELECT * FROM incidents {where} ORDER BY opened DESC, id DESC LIMIT ?"  # noqa: S608
+    found: dict[str, _Row] = {}
+    if reader is not None:
+        rows: Iterable[_Row] = reader.execute(query, (*values, limit + len(waiting)))
+        found = {row[0]: row for row in rows}
+    found.update(waiting)
+    fitting = [row for row in found.values() if stage is None or row[2] == stage]
+    fitting.sort(key=lambda row: (row[1], row[0]), reverse=True)
+    return [orjson.loads(row[3]) for row in fitting[:limit]]
+
+
+def pack(lines: Iterable[bytes]) -> bytes | None:
+    """Lines of JSON as they are kept; ``None`` where they are too many."""
+    packer = zlib.compressobj(6)
+    parts: list[bytes] = []
+    size = 0
+    for line in lines:
+        parts.append(packer.compress(line + b"\n"))
+        size += len(parts[-1])
+        if size > EXPORT_BYTES_MAX:
+            return None
+    parts.append(packer.flush())
+    return b"".join(parts)
+
+
+def unpack(packed: bytes) -> list[bytes]:
+    """What ``pack`` was given."""
+    return zlib.decompress(packed).splitlines()
+
+
+__all__ = [
+    "EXPORTS_MAX",
+    "EXPORT_BYTES_MAX",
+    "INCIDENTS_MAX",
+    "SCHEMA",
+    "WAITING_MAX",
+    "IncidentRows",
+    "Taken",
+    "commit",
+    "newest",
+    "pack",
+    "unpack",
+]

@@ -1,0 +1,255 @@
+"""Users' attempts: what is a sign, and what is chance, a busy replica or a slow fleet."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.census import Census
+from holdfast.core.detect.attempts import SIGNS, AttemptsConfig, AttemptsDetector
+from holdfast.core.evidence import About, Sign
+from holdfast.core.facts import AttemptsSeen, Declared, Looked, ProcessEnded
+from holdfast.core.failure import Kind
+from holdfast.core.types import SECOND, ConfigError
+
+NAMES = ("r1", "r2", "r3", "r4")
+
+
+def made():
+    census = Census()
+    for name in NAMES:
+        census.take(Declared(name, "m", "1"))
+    return AttemptsDetector(AttemptsConfig(), census)
+
+
+def seen(replica="r1", **values):
+    return AttemptsSeen(replica, 1.0, **values)
+
+
+def told(detector, *facts):
+    return [one for at, fact in facts for one in detector.take(fact, round(at * SECOND))]
+
+
+def signs(detector, *facts):
+    return [one.sign for one in told(detector, *facts)]
+
+
+def well(at, *names):
+    return [(at, seen(name, successes=10, inflight=5, tokens=500)) for name in names]
+
+
+# --- must fire ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SIGNS)
+def test_three_failures_of_a_kind_among_a_few_successes_are_its_sign(kind):
+    sign = SIGNS[kind][0]
+    facts = [(0, seen(successes=5, failures={kind: 2})), (1, seen(failures={kind: 1}))]
+    assert signs(made(), *facts, *[(at, Looked()) for at in range(2, 5)]) == [sign]
+
+
+def test_the_evidence_says_how_many_of_how_many():
+    [found] = told(made(), (1, seen(successes=4, failures={Kind.RESET: 6})))
+    assert (found.sign, found.source, found.at) == (Sign.CONNECTIONS_LOST, "gateway", SECOND)
+    assert found.about == About("r1", "m", "1")
+    assert found.text == (
+        "6 of 10 requests of the last 10 s lost their connection under the answer"
+    )
+    assert found.numbers == {"count": 6.0, "ended": 10.0}
+
+
+def test_two_failures_are_enough_where_nothing_succeeds():
+    facts = [(0, seen(failures={Kind.CUT: 1})), (4, seen(failures={Kind.CUT: 1}))]
+    assert signs(made(), *facts) == [Sign.STREAMS_CUT]
+
+
+def test_timeouts_of_one_replica_are_told_when_its_peers_were_heard():
+    detector = made()
+    facts = [*well(0, "r2", "r3", "r4"), (0, seen(failures={Kind.FIRST_TOKEN_TIMEOUT: 4}))]
+    assert signs(detector, *facts, (1, Looked())) == []
+    assert signs(detector, (2, Looked()), (3, Looked())) == [Sign.NO_FIRST_TOKEN]
+
+
+def test_half_of_a_fleet_that_times_out_is_not_most_of_it():
+    detector = made()
+    bad = {Kind.BETWEEN_TOKENS_TIMEOUT: 4}
+    facts = [*well(0, "r3", "r4"), (0, seen(failures=bad)), (0, seen("r2", failures=bad))]
+    assert signs(detector, *facts, (2, Looked())) == [Sign.NO_NEXT_TOKEN] * 2
+
+
+def test_a_lone_replica_is_accused_of_its_own_timeouts():
+    facts = [(0, seen("lone", failures={Kind.CONNECT_TIMEOUT: 3})), (2, Looked())]
+    assert signs(made(), *facts) == [Sign.UNREACHABLE]
+
+
+def test_errors_faster_than_answers_are_told_apart_and_attract():
+    facts = [*well(0, "r2", "r3", "r4")]
+    facts += [(0, seen(failures={Kind.SERVER_ERROR: 40}, fast=40, share=0.57))]
+    found = told(made(), *facts)
+    assert [one.sign for one in found] == [Sign.ERRORS, Sign.FAST_ERRORS, Sign.ATTRACTS]
+    assert found[2].text == (
+        "it fails and gets 57% of its model's requests, where 25% would be its share"
+    )
+    assert found[2].numbers == pytest.approx({"share": 0.57, "fair_share": 0.25})
+
+
+def test_what_attracts_is_told_at_the_same_pace():
+    detector = made()
+    bad = seen(failures={Kind.SERVER_ERROR: 40}, fast=40, share=0.57)
+    facts = [pair for at in range(5) for pair in [*well(at, "r2", "r3", "r4"), (at, bad)]]
+    assert signs(detector, *facts) == [Sign.ERRORS, Sign.FAST_ERRORS, Sign.ATTRACTS]
+
+
+def test_a_replica_that_says_nothing_but_busy_for_the_whole_window_is_a_sign():
+    facts = [(at, seen(backpressure=2)) for at in range(10)]
+    assert signs(made(), *facts) == [Sign.BACKPRESSURE]
+    facts = [(at, seen(failures={Kind.OVERLOADED: 2})) for at in range(10)]
+    assert signs(made(), *facts) == [Sign.BACKPRESSURE]
+
+
+def test_a_sign_is_told_twice_a_minute_and_again_when_it_comes_back():
+    detector = made()
+    bad = [(at, seen(failures={Kind.EMPTY: 3})) for at in range(35)]
+    assert signs(detector, *bad) == [Sign.EMPTY_ANSWERS] * 2
+    calm = [(at, Looked()) for at in range(35, 50)]
+    assert signs(detector, *calm, (50, seen(failures={Kind.EMPTY: 3}))) == [Sign.EMPTY_ANSWERS]
+
+
+# --- must not fire --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_one_failure_is_chance(kind):
+    facts = [(0, seen(failures={kind: 1})), *[(at, Looked()) for at in range(1, 20)]]
+    assert signs(made(), *facts) == []
+
+
+@pytest.mark.parametrize("kind", SIGNS)
+def test_a_few_failures_among_many_successes_are_chance(kind):
+    facts = [(at, seen(successes=20, failures={kind: 2})) for at in range(40)]
+    assert signs(made(), *facts) == []
+
+
+def test_failures_that_lie_far_apart_do_not_add_up():
+    facts = [(at * 10, seen(failures={Kind.RESET: 1})) for at in range(20)]
+    assert signs(made(), *facts) == []
+
+
+@pytest.mark.parametrize(
+    "kind", [Kind.BAD_REQUEST, Kind.CLIENT_GONE, Kind.SUPERSEDED, Kind.DRAINED, Kind.DEADLINE]
+)
+def test_what_is_neutral_accuses_nobody(kind):
+    facts = [(at, seen(failures={kind: 9})) for at in range(20)]
+    assert signs(made(), *facts) == []
+
+
+@pytest.mark.parametrize(
+    "kind", [Kind.FIRST_TOKEN_TIMEOUT, Kind.BETWEEN_TOKENS_TIMEOUT, Kind.CONNECT_TIMEOUT]
+)
+def test_a_fleet_that_is_slow_as_a_whole_accuses_nobody_not_even_who_was_first(kind):
+    facts = []
+    for at in range(30):
+        for number, name in enumerate(NAMES):
+            late = {kind: 3} if at >= number / 2 else {}
+            facts.append((at + number / 10, seen(name, successes=2, failures=late, inflight=9)))
+        facts.append((at + 0.9, Looked()))
+    assert signs(made(), *facts) == []
+
+
+def test_peers_whose_requests_hang_and_have_not_timed_out_yet_are_slow_too():
+    facts = [(0, seen(name, inflight=9)) for name in NAMES[1:]]
+    facts += [(0, seen(failures={Kind.FIRST_TOKEN_TIMEOUT: 4})), (2, Looked()), (3, Looked())]
+    assert signs(made(), *facts) == []
+
+
+def test_a_busy_replica_that_also_serves_is_no_sign():
+    facts = [(at, seen(backpressure=50, successes=at % 3 == 0)) for at in range(40)]
+    assert signs(made(), *facts) == []
+    short = [(at, seen(backpressure=50)) for at in range(5)]
+    assert signs(made(), *short, (5, seen(successes=1))) == []
+
+
+def test_slow_errors_are_no_fast_ones_and_a_fair_share_attracts_nothing():
+    facts = well(0, "r2", "r3", "r4")
+    errors = {Kind.SERVER_ERROR: 40}
+    assert signs(made(), *facts, (0, seen(failures=errors, fast=3, share=0.9))) == [Sign.ERRORS]
+    fair = [(0, seen(failures=errors, fast=40, share=0.26))]
+    assert signs(made(), *facts, *fair) == [Sign.ERRORS, Sign.FAST_ERRORS]
+    unknown = [(0, seen(failures=errors, fast=40))]
+    assert signs(made(), *facts, *unknown) == [Sign.ERRORS, Sign.FAST_ERRORS]
+
+
+def test_quick_refusals_are_refusals_and_no_errors():
+    facts = [(0, seen(failures={Kind.REFUSED: 9}, fast=9, share=0.9))]
+    assert signs(made(), *facts) == [Sign.REFUSES]
+
+
+def test_a_new_process_and_a_forgotten_replica_begin_anew():
+    detector = made()
+    one = seen(failures={Kind.CUT: 1})
+    assert signs(detector, (0, one), (1, ProcessEnded("r1")), (2, one)) == []
+    detector.forget("r1")
+    detector.forget("stranger")
+    assert signs(detector, (3, one)) == []
+
+
+def test_a_clock_that_steps_back_is_no_time():
+    facts = [(at, seen(failures={Kind.CUT: 1})) for at in (100, 50)]
+    assert signs(made(), *facts) == [Sign.STREAMS_CUT]
+
+
+# --- any order ------------------------------------------------------------------------------------
+
+COUNTS = st.integers(0, 5)
+FACTS = st.one_of(
+    st.builds(
+        AttemptsSeen,
+        st.sampled_from([*NAMES, "stranger"]),
+        st.just(1.0),
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        COUNTS,
+        st.dictionaries(st.sampled_from(Kind), COUNTS, max_size=3),
+        COUNTS,
+        st.none() | st.floats(0, 1),
+    ),
+    st.builds(ProcessEnded, st.sampled_from(NAMES)),
+    st.just(Looked()),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(FACTS, st.integers(-20, 20)), max_size=60))
+def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
+    detector, now = made(), 10_000
+    for fact, step in steps:
+        now += step
+        for found in detector.take(fact, now * SECOND):
+            assert found.text
+    for name in (*NAMES, "stranger"):
+        detector.forget(name)
+    assert not detector._books
+    assert not detector._open
+
+
+def test_a_window_has_a_bound():
+    detector = made()
+    for _ in range(1_000):
+        detector.take(seen(successes=1), SECOND)
+    assert len(detector._books["r1"].reports) == 256
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"window_s": 0},
+        {"settle_s": 10.0},
+        {"share_min": 0},
+        {"attract_factor": 1},
+        {"alone_min": 1},
+        {"failures_min": 1},
+    ],
+)
+def test_a_config_that_cannot_work_is_refused(values):
+    with pytest.raises(ConfigError, match=f"attempts.{next(iter(values))}"):
+        AttemptsConfig(**values)

@@ -1,0 +1,228 @@
+"""Canaries: which of their verdicts are signs, and after how many."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.census import Census
+from holdfast.core.detect import probing as module
+from holdfast.core.detect.probing import ProbingConfig, ProbingDetector
+from holdfast.core.evidence import About, Sign
+from holdfast.core.facts import CanariesDoubted, CanaryAnswered, Declared, ProcessEnded
+from holdfast.core.types import SECOND, ConfigError
+
+NAMES = ("r1", "r2", "r3")
+
+
+def made():
+    census = Census()
+    for name in NAMES:
+        census.take(Declared(name, "m", "1"))
+    return ProbingDetector(ProbingConfig(), census)
+
+
+def canary(verdict, replica="r1", **values):
+    return CanaryAnswered(replica, verdict, **values)
+
+
+def told(detector, *facts):
+    return [one for at, fact in enumerate(facts) for one in detector.take(fact, at * SECOND)]
+
+
+def signs(detector, *facts):
+    return [one.sign for one in told(detector, *facts)]
+
+
+HUNG = canary("timeout", page_ok=True, progress=False)
+GONE = canary("timeout", page_ok=False, progress=False)
+
+
+# --- must fire ------------------------------------------------------------------------------------
+
+
+def test_the_first_wrong_answer_is_told_and_so_is_the_second():
+    found = told(made(), *[canary("pass")] * 3, *[canary("wrong")] * 5)
+    assert [one.sign for one in found] == [Sign.CANARY_WRONG] * 2
+    assert found[0].text == "1 of its last 4 canaries got another answer than expected"
+    assert found[1].numbers == {"wrong": 2.0, "canaries": 5.0}
+    assert found[0].about == About("r1", "m", "1")
+    assert found[0].source == "canary"
+
+
+def test_wrong_answers_now_and_then_are_counted_across_right_ones():
+    verdicts = ["wrong", *["pass"] * 9, "wrong"]
+    assert len(told(made(), *map(canary, verdicts))) == 2
+
+
+def test_two_timeouts_with_a_green_page_are_a_silent_model():
+    found = told(made(), HUNG, HUNG, HUNG)
+    assert [one.sign for one in found] == [Sign.CANARY_SILENT]
+    assert found[0].text == "2 canaries in a row got no answer while its own page was well"
+
+
+def test_two_timeouts_of_the_page_as_well_are_a_process_that_does_not_answer():
+    assert signs(made(), GONE, GONE) == [Sign.NOTHING_ANSWERS]
+
+
+def test_a_page_that_stops_as_well_changes_the_sign():
+    assert signs(made(), HUNG, HUNG, GONE, GONE) == [Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS]
+
+
+def test_an_idle_replica_without_a_page_is_silent_after_three():
+    silent = canary("timeout", running=0)
+    found = told(made(), silent, silent, silent)
+    assert [one.sign for one in found] == [Sign.CANARY_SILENT]
+    assert "has no page" in found[0].text
+
+
+def test_where_nobody_knows_of_its_users_it_takes_one_more():
+    unknown = canary("timeout", page_ok=True)
+    assert [one.text[:1] for one in told(made(), *[unknown] * 5)] == ["3"]
+
+
+def test_two_errors_and_two_refusals_in_a_row_are_signs():
+    found = told(made(), canary("fail"), canary("fail", status=500))
+    assert [one.sign for one in found] == [Sign.CANARY_ERRORS]
+    assert found[0].text.endswith("an error, the last with status 500")
+    assert signs(made(), canary("fail"), canary("fail")) == [Sign.CANARY_ERRORS]
+    assert signs(made(), canary("refused"), canary("refused")) == [Sign.REFUSES]
+
+
+def test_three_slow_ones_in_a_row_are_a_sign():
+    slow = canary("slow", latency_s=2.5)
+    found = told(made(), slow, slow, slow)
+    assert [one.sign for one in found] == [Sign.CANARY_SLOW]
+    assert found[0].numbers == {"canaries": 3.0, "latency_s": 2.5}
+    assert signs(made(), *[canary("slow")] * 3) == [Sign.CANARY_SLOW]
+
+
+def test_one_slow_of_three_is_accused_though_the_others_were_slow_long_ago():
+    detector = made()
+    detector.take(canary("slow", "r2"), 0)
+    slow = [detector.take(canary("slow"), (100 + at) * SECOND) for at in range(3)]
+    assert len(slow[2]) == 1
+
+
+def test_a_doubt_about_all_canaries_is_told_about_the_model_while_it_holds():
+    detector = made()
+    [found] = detector.take(CanariesDoubted("m", "all 3 failed"), 0)
+    assert (found.sign, found.about) == (Sign.CANARIES_DOUBTED, About(model="m"))
+    assert found.text.endswith("not the replicas: all 3 failed")
+    wrong = [one for at in range(40) for one in detector.take(canary("wrong"), at * SECOND)]
+    assert [one.sign for one in wrong] == [Sign.CANARIES_DOUBTED]
+
+
+def test_a_right_answer_ends_the_doubt_and_wrong_ones_count_again():
+    detector = made()
+    told(detector, CanariesDoubted("m"), canary("wrong"), canary("wrong"))
+    assert signs(detector, canary("pass", "r2"), canary("wrong")) == [Sign.CANARY_WRONG]
+
+
+def test_a_sign_is_told_twice_a_minute_and_again_when_it_comes_back():
+    detector = made()
+    assert len(told(detector, *[HUNG] * 40)) == 2
+    assert signs(detector, canary("pass"), HUNG, HUNG) == [Sign.CANARY_SILENT]
+
+
+# --- must not fire --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", ["busy", "unknown", "unsettled", "pass", "something new"])
+def test_what_proves_nothing_is_no_sign(verdict):
+    assert signs(made(), *[canary(verdict)] * 20) == []
+
+
+@pytest.mark.parametrize("one", [HUNG, GONE, canary("fail"), canary("refused")])
+def test_one_failure_is_chance(one):
+    assert signs(made(), *[one, canary("pass")] * 5) == []
+    assert signs(made(), *[one, canary("busy")] * 5) == []
+    assert signs(made(), *[one, canary("unsettled")] * 5) == []
+
+
+def test_a_replica_whose_users_are_served_is_busy():
+    busy = canary("timeout", page_ok=True, progress=True)
+    starved_page = canary("timeout", page_ok=False, progress=True)
+    assert signs(made(), *[busy, starved_page] * 5) == []
+    assert signs(made(), *[HUNG, busy] * 5) == []
+
+
+def test_a_replica_that_may_be_busy_is_not_accused():
+    unknown = canary("timeout", page_ok=True, progress=None, running=3)
+    assert signs(made(), *[unknown] * 10) == []
+
+
+def test_a_lost_probe_neither_accuses_nor_excuses():
+    assert signs(made(), HUNG, canary("unknown"), HUNG) == [Sign.CANARY_SILENT]
+    assert signs(made(), canary("unknown"), HUNG, canary("unknown")) == []
+
+
+def test_a_page_that_comes_and_goes_proves_nothing_yet():
+    assert signs(made(), HUNG, GONE, canary("timeout"), HUNG, GONE) == []
+
+
+def test_two_slow_ones_are_noise_and_a_slow_fleet_accuses_nobody():
+    assert signs(made(), *[canary("slow"), canary("slow"), canary("pass")] * 5) == []
+    fleet = [canary("slow", name) for _ in range(9) for name in NAMES]
+    assert signs(made(), *fleet) == []
+
+
+def test_a_new_process_and_a_forgotten_replica_begin_anew():
+    detector = made()
+    assert signs(detector, *[HUNG, ProcessEnded("r1")] * 5) == []
+    detector.take(HUNG, 0)
+    detector.forget("r1")
+    detector.forget("stranger")
+    assert signs(detector, HUNG) == []
+
+
+# --- any order ------------------------------------------------------------------------------------
+
+
+def test_doubts_have_a_bound(monkeypatch):
+    monkeypatch.setattr(module, "_DOUBTS_MAX", 3)
+    detector = made()
+    for number in range(10):
+        detector.take(CanariesDoubted(f"m{number}"), number)
+    assert list(detector._doubts) == ["m7", "m8", "m9"]
+
+
+VERDICTS = ["pass", "slow", "wrong", "fail", "refused", "timeout", "busy", "unsettled", "unknown"]
+MAYBE = st.none() | st.booleans()
+FACTS = st.one_of(
+    st.builds(
+        CanaryAnswered,
+        st.sampled_from([*NAMES, "stranger"]),
+        st.sampled_from(VERDICTS),
+        st.none() | st.floats(0, 100),
+        st.none() | st.integers(0, 5),
+        MAYBE,
+        MAYBE,
+        st.none() | st.integers(200, 599),
+    ),
+    st.builds(CanariesDoubted, st.sampled_from(["m", ""])),
+    st.builds(ProcessEnded, st.sampled_from(NAMES)),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(FACTS, st.integers(-20, 20)), max_size=60))
+def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
+    detector, now = made(), 10_000
+    for fact, step in steps:
+        now += step
+        for found in detector.take(fact, now * SECOND):
+            assert found.text
+    for book in detector._books.values():
+        assert len(book.pages) <= 4
+        assert len(book.wrongs) <= 20
+    for name in (*NAMES, "stranger"):
+        detector.forget(name)
+    assert not detector._books
+
+
+@pytest.mark.parametrize(
+    "values", [{"silent_row": 0}, {"errors_row": 0}, {"slow_row": 101}, {"fresh_s": 0}]
+)
+def test_a_config_that_cannot_work_is_refused(values):
+    with pytest.raises(ConfigError, match=f"probing.{next(iter(values))}"):
+        ProbingConfig(**values)

@@ -1,0 +1,147 @@
+import json
+
+from holdfast.config import FleetFile
+from holdfast.core.failure import Cause
+from holdfast.doctor import Level, check_file, check_running
+
+TWO_ZONES = [
+    {"url": "http://127.0.0.1:9001", "zone": "a"},
+    {"url": "http://127.0.0.1:9002", "zone": "b"},
+]
+
+
+def file(model=None, **more):
+    section = {"name": "m", "engine": "vllm", "endpoints": TWO_ZONES, **(model or {})}
+    return FleetFile.model_validate_json(json.dumps({"models": [section], **more}))
+
+
+def told(found):
+    return {advice.where: advice for advice in found}
+
+
+def test_a_sound_file_gets_no_advice():
+    assert check_file(file()) == []
+
+
+def test_one_zone_and_one_replica_are_told_apart():
+    one_zone = [{**end, "zone": "a"} for end in TWO_ZONES]
+    (advice,) = check_file(file({"endpoints": one_zone}))
+    assert "2 replicas in one zone, a" in advice.problem
+    alone = told(check_file(file({"endpoints": TWO_ZONES[:1]})))
+    assert "one replica" in alone["models.m"].problem
+    assert "canary.expect" in alone["models.m.canary"].fix
+
+
+def test_launched_replicas_are_counted_by_their_launch():
+    launch = {"replicas": 3, "zones": ["a"], "command": ["engine", "--image", "engine:latest"]}
+    found = told(check_file(file({"endpoints": [], "launch": launch})))
+    assert "3 replicas in one zone" in found["models.m"].problem
+    assert Cause.VERSION_SKEW in found["models.m.launch.command.2"].leads_to
+
+
+def test_a_probe_that_cannot_fail_is_an_error():
+    advice = told(check_file(file({"engine": "triton"})))["models.m.canary"]
+    assert advice.level is Level.ERROR
+    assert Cause.WRONG_OUTPUT in advice.leads_to
+
+
+def test_a_canary_that_takes_anything_for_the_same_is_noticed():
+    found = told(check_file(file({"canary": {"similarity": 0.1}})))
+    assert "10%" in found["models.m.canary.similarity"].problem
+
+
+def test_waits_that_nobody_waits_for_are_named_with_their_field():
+    found = told(check_file(file({"deadlines": {"request_s": "2h", "first_token_s": "10m"}})))
+    assert "120 min" in found["models.m.deadlines.request_s"].problem
+    assert found["models.m.deadlines.first_token_s"].level is Level.NOTE
+
+
+def test_a_name_that_moves_is_no_revision():
+    assert "models.m.revision" in told(check_file(file({"revision": "main"})))
+    assert check_file(file({"revision": "domain"})) == []
+
+
+def test_retries_are_multiplied_over_layers():
+    assert "retry.attempts" in told(check_file(file(retry={"attempts": 4})))
+    rules = [{"when": {"tools": True}, "use": "m", "check": ["length"], "escalate": "big"}]
+    big = {
+        "name": "big",
+        "engine": "vllm",
+        "endpoints": [{**e, "url": e["url"].replace("900", "800")} for e in TWO_ZONES],
+    }
+    small = {"name": "m", "engine": "vllm", "endpoints": TWO_ZONES}
+    virtual = [{"name": "auto", "rules": rules, "default": "m"}]
+    whole = FleetFile.model_validate({"models": [small, big], "virtual_models": virtual})
+    assert "12 tries" in told(check_file(whole))["retry.attempts"].problem
+
+
+def test_retries_without_bound_or_jitter_are_named_and_errors_come_first():
+    found = check_file(file(retry={"budget": False, "backoff": "none"}))
+    assert [advice.level for advice in found] == [Level.ERROR, Level.WARNING]
+    assert {advice.where for advice in found} == {"retry.budget", "retry.backoff"}
+
+
+def test_ejection_beyond_half_is_named():
+    found = told(check_file(file(fleet={"ejection": {"share_max": 0.8}})))
+    assert "80%" in found["fleet.ejection.share_max"].problem
+
+
+# --- a running fleet ------------------------------------------------------------------------------
+
+
+def row(name, **more):
+    return {"id": name, "model": "m", "revision": "1", "state": "ready", "zone": "a", **more}
+
+
+def gateways(*epochs):
+    return [{"name": f"g{place}", "epoch": epoch} for place, epoch in enumerate(epochs)]
+
+
+def test_a_fleet_that_is_well_gets_no_advice():
+    status = {"replicas": [row("a"), row("b", zone="b")], "gateways": gateways(1, 1)}
+    assert check_running(status, [{"id": "inc-1", "stage": "closed"}]) == []
+
+
+def test_what_the_status_page_shows_becomes_advice():
+    status = {
+        "config_problems": ["fleet.yaml:3: bad"],
+        "gateways": gateways(1, 2),
+        "panic": ["m"],
+        "store": {"problem": "disk full"},
+        "replicas": [
+            row("a", revision="1"),
+            row("b", revision="2", state="dead"),
+            row("c", state="quarantined", canary={"verdict": "unsettled", "detail": "two answers"}),
+        ],
+    }
+    found = check_running(status, [])
+    problems = " | ".join(advice.problem for advice in found)
+    for words in ("was refused", "2 different configs", "panic", "disk full", "2 revisions"):
+        assert words in problems
+    assert "one ready replica of 3" in problems
+    assert "two answers" in problems
+
+
+def test_one_gateway_and_none_are_different_things():
+    assert check_running({"gateways": gateways(1)}, [])[0].level is Level.NOTE
+    assert check_running({}, [])[0].level is Level.ERROR
+
+
+def test_all_ready_ones_in_one_zone_are_a_warning():
+    status = {"replicas": [row("a"), row("b")], "gateways": gateways(1, 1)}
+    (advice,) = check_running(status, [])
+    assert "one zone only" in advice.problem
+
+
+def test_an_open_incident_brings_its_fix():
+    incident = {
+        "id": "inc-000007",
+        "stage": "open",
+        "cause": "undersized",
+        "title": "x",
+        "fix": "set 4 GB",
+    }
+    found = check_running({"gateways": gateways(1, 1)}, [incident, {"id": "inc-8", "title": "y"}])
+    assert found[0].fix == "set 4 GB"
+    assert found[0].leads_to == (Cause.UNDERSIZED,)
+    assert "holdfast explain inc-8" in found[1].fix
