@@ -66,6 +66,14 @@ class FakeFacts:
     async def restart(self, replica_id):
         return self._order("restart", replica_id)
 
+    async def disturb(self, replica_id, kind, seconds, url):
+        self._known(replica_id)
+        self.asked.append(("disturb", replica_id, kind, seconds, url))
+        return self.answer
+
+    async def undisturb(self, replica_id):
+        return self._order("undisturb", replica_id)
+
     async def scale(self, model, replicas):
         if model != "org/m":
             raise UnknownModelError(model)
@@ -96,7 +104,7 @@ def client(facts):
 # --- orders ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["drain", "undrain", "restart"])
+@pytest.mark.parametrize("order", ["drain", "undrain", "restart", "undisturb"])
 def test_an_order_for_a_replica_is_taken_on_or_refused_with_a_reason(client, facts, order):
     answer = client.post(f"/replicas/org/m-1/{order}")
     assert (answer.status_code, answer.json()) == (202, {"accepted": True, "reason": "begun"})
@@ -112,6 +120,36 @@ def test_an_order_for_a_replica_is_taken_on_or_refused_with_a_reason(client, fac
     answer = client.get(f"/replicas/org/m-1/{order}")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert "error" in answer.json()
+
+
+def test_trouble_is_made_on_purpose_for_a_time(client, facts):
+    body = {"kind": "detour", "seconds": 5, "url": "http://127.0.0.1:9"}
+    assert client.post("/replicas/org/m-1/disturb", json=body).status_code == 202
+    client.post("/replicas/org/m-1/disturb", json={"kind": "silence", "seconds": 1.5})
+    assert facts.asked == [
+        ("disturb", "org/m-1", "detour", 5.0, "http://127.0.0.1:9"),
+        ("disturb", "org/m-1", "silence", 1.5, ""),
+    ]
+    assert client.post("/replicas/nobody/disturb", json=body).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"kind": "silence"},
+        {"kind": 1, "seconds": 1},
+        {"kind": "silence", "seconds": True},
+        {"kind": "silence", "seconds": "1"},
+        {"kind": "detour", "seconds": 1, "url": 3},
+        [],
+    ],
+)
+def test_trouble_that_is_not_described_is_refused(client, facts, body):
+    answer = client.post("/replicas/org/m-1/disturb", json=body)
+    assert answer.status_code == 400
+    assert "kind" in answer.json()["error"]
+    assert facts.asked == []
 
 
 def test_a_model_is_scaled(client, facts):

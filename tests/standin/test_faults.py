@@ -1,5 +1,6 @@
 import asyncio
 import socket
+from pathlib import Path
 
 import orjson
 import pytest
@@ -205,6 +206,49 @@ def test_death_comes_after_its_lead_and_a_leak_shows_before(kit, kind):
     assert status == 137
     assert seen == sorted(seen)
     assert (seen[-1] > 0.3) == (kind == "leak")
+
+
+def test_a_leak_of_real_memory_ends_in_starvation_with_a_green_page(kit):
+    async def main():
+        async with kit.live() as standin:
+            before = resident()
+            standin.set_fault(fault("leak", bytes_s=400e6, bytes_max=200_000_000))
+            sound = await kit.ask(standin, CHAT, WHOLE)  # while there is memory it serves
+            assert sound.status == 200
+            await kit.until(lambda: resident() - before > 150e6)
+            reader, writer = await asyncio.open_connection("127.0.0.1", standin.port)
+            await kit.until(lambda: standin.stats()["held_bytes"] == 200_000_000)
+            writer.write(kit.request_bytes(CHAT, WHOLE))
+            await kit.until(lambda: standin.stats()["waiting"] == 1)
+            health = await kit.ask(standin, "/health", method="GET")
+            metrics = await kit.ask(standin, "/metrics", method="GET")
+            told = (health.status, metrics.status, standin.stats()["running"], standin.exit_status)
+            assert told == (200, 200, 0, None)
+            assert standin.stats()["kv_used"] < 0.1  # nothing of it shows where engines are asked
+            standin.clear_fault()
+            answer = await kit.read_answer(reader)  # and who waited gets its turn
+            writer.close()
+            await writer.wait_closed()
+            assert answer.status == 200
+            await kit.until(lambda: resident() - before < 100e6)
+
+    asyncio.run(main())
+
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1_024
+
+
+def test_a_leak_that_is_called_off_gives_everything_back(kit):
+    async def main():
+        async with kit.live() as standin:
+            standin.set_fault(fault("leak", bytes_s=4e6, bytes_max=1_000_000_000))
+            standin.clear_fault()
+            answer = await kit.ask(standin, CHAT, WHOLE)
+            return answer.status, standin.stats()["fault"]
+
+    assert asyncio.run(main()) == (200, None)
 
 
 def test_a_death_that_was_called_off_does_not_come(kit):

@@ -122,6 +122,14 @@ class Facts(Protocol):
     async def restart(self, replica_id: str) -> tuple[bool, str]:
         """Drain it and start it anew."""
 
+    async def disturb(
+        self, replica_id: str, kind: str, seconds: float, url: str
+    ) -> tuple[bool, str]:
+        """Make trouble on purpose, for so long."""
+
+    async def undisturb(self, replica_id: str) -> tuple[bool, str]:
+        """Take that back."""
+
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
         """Want so many replicas of a model from now on."""
 
@@ -171,6 +179,8 @@ class _Admin:
             Route(f"{replica}/drain", _replica_order(facts.drain), methods=["POST"]),
             Route(f"{replica}/undrain", _replica_order(facts.undrain), methods=["POST"]),
             Route(f"{replica}/restart", _replica_order(facts.restart), methods=["POST"]),
+            Route(f"{replica}/disturb", self.disturb, methods=["POST"]),
+            Route(f"{replica}/undisturb", _replica_order(facts.undisturb), methods=["POST"]),
             Route("/models/{model:path}/scale", self.scale, methods=["POST"]),
         ]
 
@@ -280,6 +290,16 @@ class _Admin:
             return _no_incident()
         return _taken(*self._facts.incidents.close(incident_id))
 
+    async def disturb(self, request: Request) -> Response:
+        data = await _json_of(request)
+        kind, lasts, url = data.get("kind"), data.get("seconds"), data.get("url", "")
+        named = isinstance(kind, str) and isinstance(url, str)
+        if not named or isinstance(lasts, bool) or not isinstance(lasts, int | float):
+            told = 'the body is {"kind": KIND, "seconds": N}, and "url" for a detour'
+            raise HTTPException(400, told)
+        replica = request.path_params["replica_id"]
+        return _taken(*await self._facts.disturb(replica, str(kind), float(lasts), url))
+
     async def scale(self, request: Request) -> Response:
         wanted = await _wanted_replicas(request)
         return _taken(*await self._facts.scale(request.path_params["model"], wanted))
@@ -323,7 +343,8 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
     return int(text)
 
 
-async def _wanted_replicas(request: Request) -> int:
+async def _json_of(request: Request) -> dict[str, Any]:
+    """The object of a body; empty where it holds something else."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -333,7 +354,12 @@ async def _wanted_replicas(request: Request) -> int:
         data = orjson.loads(bytes(body))
     except orjson.JSONDecodeError:
         data = None
-    wanted = data.get("replicas") if isinstance(data, dict) and len(data) == 1 else None
+    return data if isinstance(data, dict) else {}
+
+
+async def _wanted_replicas(request: Request) -> int:
+    data = await _json_of(request)
+    wanted = data.get("replicas") if len(data) == 1 else None
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= REPLICAS_MAX:
         told = f'the body is {{"replicas": N}} with N from 0 to {REPLICAS_MAX}'
         raise HTTPException(400, told)

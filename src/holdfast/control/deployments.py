@@ -335,9 +335,7 @@ class Deployments:
 
     def heard(self, replica_id: str, source: str) -> None:
         """It gave a sign of life."""
-        beat = self.launches.heartbeats.get(replica_id)
-        if beat is not None:
-            beat.beat(source, time.monotonic_ns())
+        self.launches.heard(replica_id, source, time.monotonic_ns())
 
     # --- what happens to units (Launches' host) --------------------------------------------------
 

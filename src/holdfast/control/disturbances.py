@@ -10,11 +10,15 @@ One at a time for a replica, and each ends by itself: whoever asked for it may b
 are told as events, so that a history shows which trouble was made on purpose.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from holdfast.config.fleet_file import Deployed
+from holdfast.core.facts import Fact, LineSeen, LoadSeen, MemorySeen, PhaseSeen, VersionsSeen
+from holdfast.core.messages import FleetEvent, Notice, SpotNotice
 from holdfast.core.types import nanos
+from holdfast.frames import DetoursFrame, ToGateway
 
 SECONDS_MAX: Final = 3_700.0  # an hour, and what the one who asks adds for its own undoing
 DISTURBED_MAX: Final = 256
@@ -24,6 +28,8 @@ SKEW: Final = "skew"
 SPOT_NOTICE: Final = "spot_notice"
 PROBE_BLIND: Final = "probe_blind"
 KINDS: Final = (DETOUR, SILENCE, SKEW, SPOT_NOTICE, PROBE_BLIND)
+_HEARD: Final = (LineSeen, LoadSeen, MemorySeen, PhaseSeen)  # what silence takes away
+_SKEWED: Final = "0.0-skewed"  # no engine and no CUDA is called that
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -36,10 +42,27 @@ class Disturbance:
     url: str = ""  # of a detour
 
 
+class House(Protocol):
+    """The rest of control, as seen from here."""
+
+    def note(self, notice: Notice) -> None:
+        """A fact for people."""
+
+    def broadcast(self, frame: ToGateway) -> None:
+        """Tell every gateway."""
+
+    def tell(self, *events: FleetEvent) -> None:
+        """Tell the fleet."""
+
+    def saw(self, fact: Fact) -> None:
+        """Tell whoever looks for failures."""
+
+
 class Disturbances:
     """Which replicas are disturbed, how, and until when."""
 
-    def __init__(self) -> None:
+    def __init__(self, house: House) -> None:
+        self._house = house
         self._by_replica: dict[str, Disturbance] = {}
 
     def begin(
@@ -57,28 +80,67 @@ class Disturbances:
         if len(self._by_replica) >= DISTURBED_MAX:
             return False, f"{DISTURBED_MAX} replicas are disturbed already"
         self._by_replica[replica] = Disturbance(kind, now + nanos(seconds), url)
-        return True, f"{replica}: {kind} for {seconds:g} s at most"
+        told = f"{kind} for {seconds:g} s at most"
+        self._house.note(Notice(now, "", replica, "disturbed on purpose", told))
+        self._apply(replica, kind, nanos(seconds))
+        return True, f"{replica}: {told}"
 
-    def end(self, replica: str) -> Disturbance | None:
-        """Take it back; ``None``: there was none."""
-        return self._by_replica.pop(replica, None)
+    def end(self, replica: str, now: int) -> tuple[bool, str]:
+        """Take it back; whether there was one."""
+        one = self._by_replica.pop(replica, None)
+        if one is None:
+            return False, f"{replica} is not disturbed"
+        self._house.note(Notice(now, "", replica, "no longer disturbed", one.kind))
+        self._apply(replica, one.kind, 0)
+        return True, f"{replica}: {one.kind} is over"
 
-    def over(self, now: int) -> list[tuple[str, Disturbance]]:
-        """Those whose time is up; they are forgotten."""
-        done = [(name, one) for name, one in self._by_replica.items() if now >= one.until]
-        for name, _ in done:
-            del self._by_replica[name]
-        return done
+    def look(self, now: int) -> None:
+        """End those whose time is up."""
+        for name in [name for name, one in self._by_replica.items() if now >= one.until]:
+            self.end(name, now)
+
+    def _apply(self, replica: str, kind: str, lead: int) -> None:
+        """What has to be told when one begins (``lead`` above 0) or ends."""
+        if kind == DETOUR:
+            self._house.broadcast(DetoursFrame(self.detours()))
+        elif kind == SPOT_NOTICE and lead:
+            self._house.tell(SpotNotice(replica, lead))
+        elif kind == SKEW:
+            self._house.saw(VersionsSeen(replica))
+
+    # --- what others see of it -------------------------------------------------------------------
+
+    def reach(self, deployed: Deployed) -> Deployed | None:
+        """How to reach a replica now; ``None``: its canary is to fail unasked."""
+        one = self._by_replica.get(deployed.replica.id) if self._by_replica else None
+        if one is None or one.kind not in (DETOUR, PROBE_BLIND):
+            return deployed
+        return None if one.kind == PROBE_BLIND else replace(deployed, url=one.url)
+
+    def distorted(self, fact: Fact) -> Fact | None:
+        """What is seen of a fact; ``None``: nothing."""
+        one = self._by_replica.get(getattr(fact, "replica", "")) if self._by_replica else None
+        if one is None:
+            return fact
+        if one.kind == SILENCE and isinstance(fact, _HEARD):
+            return None
+        if one.kind == SKEW and isinstance(fact, VersionsSeen):
+            return replace(fact, cuda=_SKEWED, engine=_SKEWED)
+        return fact
+
+    def greeting(self) -> list[ToGateway]:
+        """What a gateway that has just come must know."""
+        detours = self.detours()
+        return [DetoursFrame(detours)] if detours else []
 
     def is_so(self, replica: str, kind: str) -> bool:
         """Whether a replica is disturbed in this way."""
         one = self._by_replica.get(replica)
         return one is not None and one.kind == kind
 
-    def url_of(self, replica: str) -> str:
-        """Where it is reached while it is detoured; empty: where it always is."""
-        one = self._by_replica.get(replica)
-        return one.url if one is not None else ""
+    def deaf(self, replica: str) -> bool:
+        """Whether nothing is to be heard of it."""
+        return self.is_so(replica, SILENCE)
 
     def detours(self) -> dict[str, str]:
         """All that lead elsewhere now."""

@@ -9,7 +9,7 @@ free. An end that we brought about ourselves is not reported: the fleet asked fo
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -84,6 +84,7 @@ class Launches:
         self._frozen: set[str] = set()  # whose process was said to be suspended
         self._room = asyncio.Event()  # a load ended: whoever waits for its turn may ask again
         self.heartbeats: dict[str, Heartbeat] = {}  # of those that run
+        self.deaf: Callable[[str], bool] = lambda _: False  # to one of them, for a game day
 
     # --- what the fleet asks for -----------------------------------------------------------------
 
@@ -203,15 +204,19 @@ class Launches:
         self._unwatch(replica_id)
         self._watching[replica_id] = asyncio.create_task(self._watch_health(unit))
 
+    def heard(self, replica_id: str, source: str, now: int) -> None:
+        """It gave a sign of life."""
+        beat = self.heartbeats.get(replica_id)
+        if beat is not None and not self.deaf(replica_id):
+            beat.beat(source, now)
+
     def line(self, replica_id: str, text: str) -> None:
         """The engine wrote a line: a phase of its loading, a cause of its death, or a beat."""
         unit = self._units.get(replica_id)
         if unit is None:
             return
         now = time.monotonic_ns()
-        beat = self.heartbeats.get(replica_id)
-        if beat is not None:
-            beat.beat(LOG, now)
+        self.heard(replica_id, LOG, now)
         known = dialect(unit.engine)
         meant = mark_of(known, text)
         if meant is not None:
@@ -225,6 +230,7 @@ class Launches:
         if phase is not None and replica_id in self._watching:
             unit.phase = phase.name
             self._doing(unit, phase.name)
+            beat = self.heartbeats.get(replica_id)
             if beat is not None:
                 beat.phase(COMPILE if phase.compiling else LOADING, now)
 

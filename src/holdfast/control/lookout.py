@@ -96,6 +96,7 @@ class Lookout:
         )
         self._versions = VersionWatch(self._tell_version, environment)
         self._rounds = 0
+        self.distort: Callable[[Fact], Fact | None] = lambda fact: fact
         self.secret = _kept_secret(store)
 
     def _found(self, fact: Fact) -> None:
@@ -165,7 +166,9 @@ class Lookout:
 
     def saw(self, fact: Fact) -> None:
         """Something was seen."""
-        self._observations.saw(fact, time.monotonic_ns())
+        shown = self.distort(fact)
+        if shown is not None:
+            self._observations.saw(shown, time.monotonic_ns())
 
     def notice(self, notice: Notice) -> None:
         """The fleet concluded something. One that is ready now may be another than it was."""

@@ -92,6 +92,7 @@ class FleetLoop:
         self._platform = platform
         self._canaries = canaries
         self._prober = Prober(watch, self._witness, canaries)
+        self.reach: Callable[[Deployed], Deployed | None] = lambda deployed: deployed
         self._term = term  # of this control; views of a later term replace those of an earlier
         self._config: FleetConfig | None = None
         self._fleet = Fleet(FleetConfig(), _streams, term)
@@ -234,7 +235,13 @@ class FleetLoop:
         try:
             deployed = self._deployed[replica_id]
             ours = deployed.launched
-            result = await self._prober.probe(deployed, action)
+            reached = self.reach(deployed)
+            if reached is None:
+                told = "blinded on purpose"
+                number = action.incarnation
+                result = CanaryResult(replica_id, "fail", incarnation=number, detail=told)
+            else:
+                result = await self._prober.probe(reached, action)
         except Exception:  # noqa: BLE001 else a mistake of ours would leave it unwatched for ever
             _log.exception("probe failed", replica=replica_id)
             result = CanaryResult(replica_id, "unknown", incarnation=action.incarnation)

@@ -270,6 +270,14 @@ def _orders() -> _Data:
             "Drain it and start it anew.",
             "Holdfast did not start it, or it is being restarted already.",
         ),
+        "/replicas/{replica_id}/disturb": _order(
+            "disturb",
+            "Make trouble on purpose, for so many seconds, as 'holdfast chaos' does.",
+            "It is disturbed already, or this cannot be done; the error says why.",
+        ),
+        "/replicas/{replica_id}/undisturb": _order(
+            "undisturb", "End that before its time.", "It is not disturbed."
+        ),
         "/models/{model}/scale": _post(
             "scale",
             "Want so many replicas of a model from now on.",

@@ -23,6 +23,7 @@ from holdfast.control.admin import UnknownModelError, UnknownReplicaError
 from holdfast.control.canaries import Canaries
 from holdfast.control.demand import Demands
 from holdfast.control.deployments import HELD, Deployments
+from holdfast.control.disturbances import Disturbances
 from holdfast.control.gpus import GpuWatch
 from holdfast.control.hub import Gateway, Hub
 from holdfast.control.incidents import Incidents
@@ -120,6 +121,10 @@ class Control:
             self._gpus,
             environment,
         )
+        self._disturbances = Disturbances(self)
+        self.loop.reach = self._disturbances.reach
+        self._lookout.distort = self._disturbances.distorted
+        self._deployments.launches.deaf = self._disturbances.deaf
         deployed, saw = lambda: self.loop.deployed, self._lookout.saw
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
 
@@ -214,6 +219,7 @@ class Control:
         while True:
             await asyncio.sleep(DEPLOY_S)
             now = time.monotonic_ns()
+            self._disturbances.look(now)
             self._deployments.tick(now)
             self._deployments.look_for_silence(self.loop.inflight(), now)
 
@@ -286,7 +292,7 @@ class Control:
         if self._view is not None:
             frames.append(self._view)
         frames.append(self._leasing.frame_for(gateway.id))
-        return [*frames, *self._lookout.greeting()]
+        return [*frames, *self._lookout.greeting(), *self._disturbances.greeting()]
 
     def on_seen(self, gateway: Gateway, frame: SeenFrame) -> None:
         """Passive evidence."""
@@ -350,6 +356,7 @@ class Control:
             "models": self._deployments.snapshot(),
             "panic": self.loop.panic(),
             "incidents_open": self.incidents.open_count,
+            "disturbed": self._disturbances.snapshot(),
             "store": self._store.snapshot(),
         }
 
@@ -386,6 +393,17 @@ class Control:
         self._deployments.hold(replica_id, held=False)
         self.loop.tell(RestartAsked(replica_id, "an operator wants it restarted"))
         return True, f"{replica_id} drains and then starts anew"
+
+    async def disturb(
+        self, replica_id: str, kind: str, seconds: float, url: str
+    ) -> tuple[bool, str]:
+        """Make trouble on purpose, for so long."""
+        self._known(replica_id)
+        return self._disturbances.begin(replica_id, kind, seconds, time.monotonic_ns(), url)
+
+    async def undisturb(self, replica_id: str) -> tuple[bool, str]:
+        """Take that back."""
+        return self._disturbances.end(replica_id, time.monotonic_ns())
 
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
         """Wish for another number of replicas."""

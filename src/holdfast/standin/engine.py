@@ -8,7 +8,7 @@ either: that is what makes them worth imitating.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from random import Random
 from time import monotonic_ns
@@ -18,6 +18,7 @@ import orjson
 
 from holdfast.core.faults import FaultKind
 from holdfast.core.types import MILLISECOND, nanos
+from holdfast.standin.ballast import Ballast
 from holdfast.standin.connection import JSON, TEXT, Asked, Connection
 from holdfast.standin.faults import BREAKING, Ailment, SocketKind, fault
 from holdfast.standin.frames import EVENT_STREAM, Streamed, garbage, stream, whole
@@ -55,6 +56,7 @@ class Engine:
     """Answers every connection of the data port."""
 
     __slots__ = (
+        "_ballast",
         "_breaking",
         "_die",
         "_factor",
@@ -65,6 +67,7 @@ class Engine:
         "_rng",
         "_running",
         "_since",
+        "_starved",
         "_timer",
         "_unreachable",
         "_waiting",
@@ -96,11 +99,13 @@ class Engine:
         self._plans: dict[tuple[bytes, bytes], tuple[Generate, Plan]] = {}
         self._rng = Random(options.seed)
         self._timer: asyncio.TimerHandle | None = None
+        self._ballast: Ballast | None = None
         self.fault: Ailment | None = None
         self._healthy()
 
     def _healthy(self) -> None:
         self.frozen = False
+        self._starved = False  # what comes in is accepted, and never gets its turn
         self._factor = 1.0
         self._mood = Mood.SOUND
         self._breaking: Ailment | None = None
@@ -250,7 +255,7 @@ class Engine:
         ailing = self.fault if self._mood is Mood.GARBAGE else None
         if ailing is not None and (ailing.form or limit is None):
             # A limit ends a loop of tokens as it ends any answer, with its reason: as planned.
-            pieces = self._nonsense(ailing, made.degenerate)
+            pieces = garbage(ailing.form, made.degenerate)
             if limit is not None:
                 pieces = islice(pieces, limit)
         return Stream(
@@ -265,15 +270,11 @@ class Engine:
             per_piece=self.options.tokens_per_chunk,
         )
 
-    @staticmethod
-    def _nonsense(ailment: Ailment, degenerate: bytes) -> Iterator[bytes]:
-        return garbage(ailment.form, degenerate)
-
     def _admit(self, job: Job, breaking: Ailment | None) -> None:
         job.breaking = breaking
         job.conn.work = job
         slots = self.options.slots
-        if not slots or len(self._running) < slots:
+        if (not slots or len(self._running) < slots) and not self._starved:
             self._begin(job)
         elif len(self._waiting) < WAITING_MAX:
             self._waiting[job] = None
@@ -308,9 +309,15 @@ class Engine:
 
     def _promote(self, gone: Job) -> None:
         self._waiting.pop(gone, None)
+        self._seat()
+
+    def _seat(self) -> None:
         slots = self.options.slots
-        while self._waiting and len(self._running) < slots:
+        while self._waiting and (not slots or len(self._running) < slots) and not self._starved:
             self._begin(self._waiting.popitem(last=False)[0])
+
+    def _starve(self) -> None:
+        self._starved = True
 
     def park(self, job: Job) -> None:
         """Keep it until the fault is gone."""
@@ -377,6 +384,8 @@ class Engine:
             self.pace = round(self.pace * ailment.factor)
         elif kind is FaultKind.DRIP:
             self.pace = nanos(ailment.interval_s)
+        elif kind is FaultKind.LEAK and ailment.bytes_s:
+            self._ballast = Ballast(ailment.bytes_s, ailment.bytes_max, self._starve)
         elif kind is FaultKind.LEAK or kind is FaultKind.SPOT_NOTICE:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(ailment.lead_s, self._die, _KILLED)
@@ -389,15 +398,13 @@ class Engine:
             if ailment.under_way and kind is FaultKind.GARBAGE:
                 for job in self._running:
                     if isinstance(job, Stream):
-                        job.pieces = self._nonsense(ailment, job.degenerate)
+                        job.pieces = garbage(ailment.form, job.degenerate)
 
     def clear_fault(self) -> None:
         """All is well; what stood still goes on."""
         before, self.fault = self.fault, None
         self._healthy()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._heal()
         for job in (*self._running, *self._waiting):
             job.breaking = None
         if before is not None and before.known is FaultKind.PARTITION:
@@ -405,6 +412,7 @@ class Engine:
         parked, self._parked = self._parked, {}
         for job in parked:
             self.again(job)
+        self._seat()
 
     def _reach(self, *, within: bool) -> None:
         self.reading = within
@@ -415,8 +423,15 @@ class Engine:
     def stop(self) -> None:
         """No more turns, no more deaths."""
         self._pacer.stop()
+        self._heal()
+
+    def _heal(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        if self._ballast is not None:
+            self._ballast.let_go()
+            self._ballast = None
 
     # --- what it says of itself
 
@@ -450,10 +465,11 @@ class Engine:
         """Its load at this moment."""
         held = sum(job.prompt_tokens + job.said for job in self._running)
         used = held / self.options.kv_tokens
-        if self.fault is not None and self.fault.known is FaultKind.LEAK:
-            used += (monotonic_ns() - self._since) / (nanos(self.fault.lead_s) or 1)
-        elif self.fault is not None and self._has(SocketKind.KV_FULL):
-            used = max(used, self.fault.share)
+        ailment = self.fault
+        if ailment is not None and ailment.known is FaultKind.LEAK and not ailment.bytes_s:
+            used += (monotonic_ns() - self._since) / (nanos(ailment.lead_s) or 1)
+        elif ailment is not None and self._has(SocketKind.KV_FULL):
+            used = max(used, ailment.share)
         used = used if used < 1.0 else 1.0
         return Now(self.options.models[0], len(self._running), len(self._waiting), used)
 
@@ -467,6 +483,7 @@ class Engine:
             "waiting": now.waiting,
             "kv_used": now.kv_used,
             "connections": len(self.connections),
+            "held_bytes": 0 if self._ballast is None else self._ballast.held,
             "fault": None if self.fault is None else self.fault.kind,
         }
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from holdfast.core.faults import REPLICA_KINDS, FaultKind
+from holdfast.standin.ballast import BYTES_MAX
 
 
 class SocketKind(StrEnum):
@@ -46,6 +47,9 @@ class Ailment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     probability: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5  # flaky
     tokens: Annotated[int, msgspec.Meta(ge=0)] = 5  # of a broken stream that still come
     lead_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 120.0  # leak, spot_notice: to death
+    # leak: real memory a second, up to ``bytes_max``; then it starves and does not die. 0: lead_s
+    bytes_s: Annotated[float, msgspec.Meta(ge=0, le=BYTES_MAX)] = 0.0
+    bytes_max: Annotated[int, msgspec.Meta(gt=0, le=BYTES_MAX)] = 256_000_000
     share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # kv_full; wrong_output: of requests
     marker: Annotated[str, msgspec.Meta(max_length=256)] = ""  # oom: at requests that hold this
     code: Annotated[int, msgspec.Meta(ge=400, le=599)] = 500  # status

@@ -22,7 +22,7 @@ def told(detector, *deaths):
     return [
         one
         for at, replica, fingerprint in deaths
-        for one in detector.take(RequestDied(replica, fingerprint), at * SECOND)
+        for one in detector.take(RequestDied(replica, fingerprint), round(at * SECOND))
     ]
 
 
@@ -85,8 +85,9 @@ def test_deaths_that_lie_far_apart_do_not_belong_together():
 
 
 def test_a_host_that_took_both_down_is_no_request():
-    assert told(made("h1", "h1"), (0, "r1", "f"), (1, "r2", "f")) == []
-    assert len(told(made("h1", "h1"), (0, "r1", "f"), (30, "r2", "f"))) == 1
+    assert told(made("h1", "h1"), (0, "r1", "f"), (0.04, "r2", "f")) == []
+    assert len(told(made("h1", "h1"), (0, "r1", "f"), (0.2, "r2", "f"))) == 1
+    assert len(told(made("h1", "h2"), (0, "r1", "f"), (0.04, "r2", "f"))) == 1
 
 
 def test_a_request_without_a_fingerprint_is_never_blocked():
