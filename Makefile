@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
 
-.PHONY: install run test test-engines check compiled bench fuzz docs lock clean
+.PHONY: install run test test-engines stories check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -26,6 +26,10 @@ test: check
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
 	$(BIN)/python -m pytest -n 2 -m 'not alone' --ignore=tests/core
 	$(BIN)/python -m pytest tests/e2e -m alone
+
+# Stories that take minutes because what they tell does: a leak, from its first megabyte on.
+stories: install
+	HOLDFAST_STORIES=1 $(BIN)/python -m pytest tests/stories -p no:cacheprovider
 
 # Real engines of other protocols: some 500 MB to install, two minutes to run. Linux only.
 test-engines: $(ENGINES_STAMP)

@@ -113,7 +113,7 @@ async def strike(
     if isinstance(fleet, Launchers):
         watched = await watch(fleet, sick.name, onset, given.seconds, seconds, sending)
         row |= verdict(name, sick.name, watched)
-    await sending
+    await asyncio.wait([sending])  # a trial for naming may have ended it
     await load.settle(SETTLE_S)
     counted = [
         shot
@@ -150,7 +150,7 @@ async def watch(
         seen.accused = tuple({r for one in found for r in one["replicas"]} - {sick})
         if mine:
             seen.named_s = seen.named_s if seen.named_s is not None else passed
-            seen.incident = mine[0]
+            seen.incident = await asyncio.to_thread(fleet.incident, mine[0]["id"])
         if passed >= least_s and seen.named_s is not None and most_s > least_s:
             sending.cancel()
             await asyncio.wait([sending])
@@ -189,11 +189,10 @@ def run_one(gateway: str, name: str, given: argparse.Namespace, number: int) -> 
         with launched(rng, model) as own:
             row = uvloop.run(_guarded(strike(own, name, given, rng)))
     row |= {"gateway": gateway, "run": number}
-    if not given.json:
-        told = f"{gateway} {name}: {row['share']:.2%} of {row['requests']} harmed"
-        if gateway == "holdfast":
-            told += f", {row['cause']} ({'right' if row['right'] else row['expected']})"
-        print(told, file=sys.stderr)
+    told = f"{gateway} {name}: {row['share']:.2%} of {row['requests']} harmed"
+    if gateway == "holdfast":
+        told += f", {row['cause']} ({'right' if row['right'] else 'not ' + row['expected']})"
+    print(told, file=sys.stderr, flush=True)
     return row
 
 

@@ -72,6 +72,11 @@ class Launchers:
         """All of them, in no order that means anything."""
         return [Launched(self, name) for name in sorted(self.rows())]
 
+    def incident(self, name: str) -> dict[str, Any]:
+        """One of them, whole."""
+        told: dict[str, Any] = call(f"{self.admin}/incidents/{name}")
+        return told
+
     def incidents(self) -> list[dict[str, Any]]:
         """Every incident there is, the newest last."""
         told: list[dict[str, Any]] = call(f"{self.admin}/incidents?limit=200")["incidents"]

@@ -300,6 +300,8 @@ _METRICS: Final = {
     "evidence_total": "signs of failures that detectors saw, by sign",
     "facts_total": "observations that detectors were given",
     "facts_dropped_total": "observations that came faster than they could be judged",
+    "facts_reported_total": "of them, those that came through `POST /facts`",
+    "fact_reports_refused_total": "reports of which nothing was taken",
     "investigation_errors_total": "mistakes inside detectors; each cost one observation",
     "notifications_total": "messages to hooks, by what became of them: `sent`, `failed` (given up) "
     "or `dropped` (its queue was full)",

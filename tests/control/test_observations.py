@@ -88,6 +88,23 @@ def test_what_still_holds_is_told_to_whoever_begins_anew(stage):
     assert lasting == [StateChanged("m-1", State.READY, "loaded", "x")]
 
 
+def test_versions_of_two_sources_are_held_together_for_one_process(stage):
+    books = stage.books
+    books.saw(VersionsSeen("m-1", cuda="11.8", image="e:1"), 0)
+    books.saw(VersionsSeen("m-1", engine="0.9"), 0)
+    books.saw(VersionsSeen("m-1", cuda="12.1"), 0)
+    assert stage.facts[-2:] == [
+        VersionsSeen("m-1", "11.8", engine="0.9", image="e:1"),
+        VersionsSeen("m-1", "12.1", engine="0.9", image="e:1"),
+    ]
+    books.saw(VersionsSeen("m-1"), 0)  # whoever knows nothing takes it all back
+    books.saw(VersionsSeen("m-1", engine="0.9"), 0)
+    assert stage.facts[-2:] == [VersionsSeen("m-1"), VersionsSeen("m-1", engine="0.9")]
+    books.saw(ProcessEnded("m-1", asked=True), 0)
+    books.saw(VersionsSeen("m-1", cuda="12.4"), 0)
+    assert stage.facts[-1] == VersionsSeen("m-1", "12.4")
+
+
 def test_of_who_is_gone_nothing_is_told_any_more(stage):
     stage.tell(tally("m-1", successes=1, inflight=2))
     stage.books.declare(declared("m-2"), {})

@@ -25,6 +25,7 @@ from holdfast.control.guard import OPEN, Guard, json_answer
 from holdfast.control.logs import follow, read_tail
 from holdfast.control.loop import Happened
 from holdfast.control.openapi import openapi_document
+from holdfast.control.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
 EVENTS_DEFAULT: Final = 1_000
@@ -133,6 +134,9 @@ class Facts(Protocol):
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
         """Want so many replicas of a model from now on."""
 
+    def report(self, report: object) -> int:
+        """Take facts of another source, all or none; how many."""
+
 
 def build_admin(facts: Facts, section: AdminSection) -> Starlette:
     """The application."""
@@ -182,6 +186,7 @@ class _Admin:
             Route(f"{replica}/disturb", self.disturb, methods=["POST"]),
             Route(f"{replica}/undisturb", _replica_order(facts.undisturb), methods=["POST"]),
             Route("/models/{model:path}/scale", self.scale, methods=["POST"]),
+            Route("/facts", self.report, methods=["POST"]),
         ]
 
     # --- questions -------------------------------------------------------------------------------
@@ -304,6 +309,16 @@ class _Admin:
         wanted = await _wanted_replicas(request)
         return _taken(*await self._facts.scale(request.path_params["model"], wanted))
 
+    async def report(self, request: Request) -> Response:
+        report = await _json_of(request, REPORT_BYTES_MAX)
+        try:
+            return json_answer({"taken": self._facts.report(report)}, 202)
+        except BadReportError as error:
+            raise HTTPException(400, str(error)) from error
+        except TooMuchError as error:
+            wait = {"retry-after": f"{error.wait_s:.0f}"}
+            raise HTTPException(429, str(error), wait) from error
+
 
 class _Endless(StreamingResponse):
     """Text until the client goes away; then the source is closed, however that came."""
@@ -343,13 +358,13 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
     return int(text)
 
 
-async def _json_of(request: Request) -> dict[str, Any]:
+async def _json_of(request: Request, most: int = BODY_BYTES_MAX) -> dict[str, Any]:
     """The object of a body; empty where it holds something else."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise HTTPException(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+        if len(body) > most:
+            raise HTTPException(413, f"the body is larger than {most} bytes")
     try:
         data = orjson.loads(bytes(body))
     except orjson.JSONDecodeError:

@@ -26,6 +26,7 @@ from holdfast.control.incidents import Incidents
 from holdfast.control.loop import FleetLoop
 from holdfast.control.notify import Notifier
 from holdfast.control.observations import Observations
+from holdfast.control.reported import Reported
 from holdfast.control.versions import VersionWatch
 from holdfast.core.facts import Declared, Fact, QueueSeen, VersionsSeen
 from holdfast.core.messages import (
@@ -95,6 +96,8 @@ class Lookout:
             environment,
         )
         self._versions = VersionWatch(self._tell_version, environment)
+        models = lambda: {one.name for one in self._file.models}  # noqa: E731
+        self.reported = Reported(self.saw, lambda: self._declared, deployments.units, models)
         self._rounds = 0
         self.distort: Callable[[Fact], Fact | None] = lambda fact: fact
         self.secret = _kept_secret(store)
@@ -261,7 +264,11 @@ class Lookout:
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
         """Counters and gauges."""
-        return self.incidents.counters(), self.incidents.gauges()
+        counted = {
+            "facts_reported_total": self.reported.taken,
+            "fact_reports_refused_total": self.reported.refused,
+        }
+        return self.incidents.counters() | counted, self.incidents.gauges()
 
 
 def _kept_secret(store: Store) -> bytes:

@@ -15,7 +15,7 @@ many in sum, and every detector would have to add them up.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -174,10 +174,24 @@ class Observations:
                 fact = replace(fact, peer=self._addresses.get(fact.peer, fact.peer))
         elif isinstance(fact, MemorySeen) and fact.requests is None:
             fact = replace(fact, requests=self._served.get(fact.replica, 0))
+        elif isinstance(fact, VersionsSeen):
+            fact = self._with_known(fact)
         self._say(getattr(fact, "replica", ""), fact)
+
+    def _with_known(self, fact: VersionsSeen) -> VersionsSeen:
+        """Two sources know different versions of one process; one that knows none takes all back.
+
+        Hosts know CUDA and drivers, engines their own version, a platform the image.
+        """
+        before = self._lasting.get((fact.replica, VersionsSeen))
+        told = {one.name: getattr(fact, one.name) for one in fields(fact)}
+        if before is None or told == {**dict.fromkeys(told, ""), "replica": fact.replica}:
+            return fact
+        return replace(fact, **{name: one or getattr(before, name) for name, one in told.items()})
 
     def _ended(self, fact: ProcessEnded, now: int) -> None:
         name = fact.replica
+        self._lasting.pop((name, VersionsSeen), None)  # the next one may run on others
         running = sum(self._inflight.get(name, {}).values())
         given = self._served.get(name, 0) + self._so_far(name) + running
         if name in self._waiting:  # it ended twice before gateways could speak: let the first go

@@ -7,6 +7,7 @@ its own errors to fifteen small paths; a test compares this with the routes that
 from typing import Any, Final
 
 from holdfast import __version__
+from holdfast.control.openapi_schemas import schemas
 
 _Data = dict[str, Any]
 
@@ -35,14 +36,6 @@ def _in_path(name: str, description: str) -> _Data:
 
 def _in_query(name: str, description: str, **schema: Any) -> _Data:
     return {"name": name, "in": "query", "description": description, "schema": schema}
-
-
-def _whole(description: str, **more: Any) -> _Data:
-    return {"type": "integer", "description": description, **more}
-
-
-def _perhaps(kind: str, description: str) -> _Data:
-    return {"type": [kind, "null"], "description": description}
 
 
 _REPLICA: Final = _in_path("replica_id", "The id of a replica, as in /status")
@@ -294,143 +287,22 @@ def _orders() -> _Data:
     }
 
 
-def _object(required: list[str], **properties: _Data) -> _Data:
-    return {"type": "object", "required": required, "properties": properties}
-
-
-def _list(items: _Data) -> _Data:
-    return {"type": "array", "items": items}
-
-
-def _incident_schemas() -> _Data:
-    string: _Data = {"type": "string"}
-    time: _Data = {"type": "number", "description": "Seconds since 1970."}
-    about = _object(
-        ["replica", "model", "revision", "host", "filesystem"],
-        replica=string,
-        model=string,
-        revision=string,
-        host=string,
-        filesystem=string,
-    )
-    evidence = _object(
-        ["sign", "about", "at", "source", "text"],
-        sign=string,
-        about=about,
-        at=time,
-        source=string,
-        text=string,
-        numbers={"type": "object"},
-    )
-    entry = _object(
-        ["at", "what", "about", "text"], at=time, what=string, about=string, text=string
-    )
-    said: _Data = {
-        "id": string,
-        "cause": string,
-        "class": {"type": "string", "enum": ["loading", "runtime", "routing"]},
-        "title": string,
-        "stage": {"type": "string", "enum": ["open", "mending", "closed"]},
-        "about": about,
-        "replicas": _list(string),
-        "opened_at": time,
-        "changed_at": time,
-        "closed_at": _perhaps("number", "Seconds since 1970."),
-        "confidence": {"type": "number", "description": "0 to 1."},
-        "other_causes": _list(string),
-        "remedy": string,
-        "action": {"type": "string", "description": "What was done, or why nothing was."},
-        "fix": {"type": "string", "description": "What people should do."},
+def _reports() -> _Data:
+    body = {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Report"}}},
     }
-    parts = {
-        "evidence": _list(evidence),
-        "consequences": _list(evidence),
-        "timeline": _list(entry),
-    }
-    counts = {f"{name}_count": _whole("How many the whole one has.") for name in parts}
     return {
-        "Incidents": _object(["incidents"], incidents=_list(_object(list(said), **said, **counts))),
-        "Incident": _object([*said, *parts], **said, **parts),
-    }
-
-
-def _schemas() -> _Data:
-    string: _Data = {"type": "string"}
-    flag: _Data = {"type": "boolean"}
-    replica = _object(
-        ["id", "model", "revision", "state", "reason", "zone"],
-        id=string,
-        model=string,
-        revision=string,
-        state={"type": "string", "description": "Where in its life it is."},
-        reason={"type": "string", "description": "Why it is there."},
-        zone=string,
-        endpoint=string,
-        pid=_perhaps("integer", "Where Holdfast started it."),
-    )
-    return {
-        "Error": _object(["error"], error=string),
-        "Taken": _object(["accepted", "reason"], accepted=flag, reason=string),
-        "Scale": _object(
-            ["replicas"], replicas=_whole("How many are wanted.", minimum=0, maximum=256)
-        )
-        | {"additionalProperties": False},
-        "Reloaded": _object(
-            ["accepted", "epoch", "problems"],
-            accepted=flag,
-            epoch=_whole("The number of the config that runs."),
-            problems=_list(string),
-        ),
-        "Status": _object(
-            ["control", "epoch", "config_problems", "gateways", "replicas"],
-            control=string,
-            epoch=_whole("The number of the config that runs."),
-            config_problems=_list(string),
-            gateways=_list({"type": "object"}),
-            replicas=_list(replica),
-            incidents_open=_whole("Incidents that are not over."),
-        ),
-        **_incident_schemas(),
-        "Events": _object(["events"], events=_list({"$ref": "#/components/schemas/Event"})),
-        "Event": _object(
-            ["at", "model", "replica", "what", "reason"],
-            at={"type": "number", "description": "Seconds since 1970."},
-            model=string,
-            replica=string,
-            what=string,
-            reason=string,
-        ),
-        **_gpu_schemas(),
-    }
-
-
-def _gpu_schemas() -> _Data:
-    string: _Data = {"type": "string"}
-    flag: _Data = {"type": "boolean"}
-    return {
-        "Gpus": _object(
-            ["available", "reason"],
-            available=flag,
-            reason=string,
-            driver=_perhaps("string", "The driver's version."),
-            cuda=_perhaps("string", "The newest CUDA that the driver supports."),
-            gpus=_list({"$ref": "#/components/schemas/Gpu"}),
-        ),
-        "Gpu": _object(
-            ["index"],
-            index=_whole("Its number on this machine."),
-            uuid=_perhaps("string", "Its own name."),
-            name=_perhaps("string", "The product."),
-            memory_used=_perhaps("integer", "Bytes."),
-            memory_total=_perhaps("integer", "Bytes."),
-            utilisation=_perhaps("number", "0 to 1: the share of time with work."),
-            temperature_c=_perhaps("integer", "Degrees Celsius."),
-            power_w=_perhaps("number", "Watts."),
-            ecc_uncorrected=_perhaps("integer", "Since the driver was loaded."),
-            ecc_corrected=_perhaps("integer", "Since the driver was loaded."),
-            xid=_list({"type": "object"}),
-            problem=_perhaps("string", "What could not be asked."),
-            processes=_list({"type": "array", "description": "A pid, and the bytes it holds."}),
+        "/facts": _post(
+            "report",
+            "Tell what another source saw of hosts, filesystems, queues and replicas.",
+            {
+                "202": _json("All of them are taken, and judged soon.", "ReportTaken"),
+                "400": _json("None is taken: the error names the first bad one.", "Error"),
+                "413": _json("The body is too large.", "Error"),
+                "429": _json("More than are taken in a second; Retry-After says when.", "Error"),
+            },
+            requestBody=body,
         ),
     }
 
@@ -447,7 +319,7 @@ def openapi_document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://127.0.0.1:8001"}],
         "security": [{}, {"token": []}],
-        "paths": _questions() | _histories() | _incidents() | _orders(),
+        "paths": _questions() | _histories() | _incidents() | _orders() | _reports(),
         "components": {
             "securitySchemes": {
                 "token": {
@@ -462,7 +334,7 @@ def openapi_document() -> dict[str, Any]:
                 "OtherPage": _json("The order comes from a page of another host.", "Error"),
                 "NotJson": _json("The body of an order is JSON, and says so.", "Error"),
             },
-            "schemas": _schemas(),
+            "schemas": schemas(),
         },
     }
 

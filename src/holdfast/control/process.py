@@ -411,6 +411,10 @@ class Control:
             raise UnknownModelError(model)
         return self._deployments.scale(model, replicas)
 
+    def report(self, report: object) -> int:
+        """Take facts that somebody else saw."""
+        return self._lookout.reported.take(report)
+
     def _known(self, replica_id: str) -> None:
         if replica_id not in self.loop.deployed:
             raise UnknownReplicaError(replica_id)
