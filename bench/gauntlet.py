@@ -38,7 +38,8 @@ SHARE_MAX: Final = 0.04
 CANARY_MAX: Final = 0.01
 SETTLE_S: Final = 15.0
 LOOK_S: Final = 0.25
-NAMED_WITHIN_S: Final = 120.0
+NAMED_S: Final = 45.0  # until a cause must be named; harm counts for --seconds only
+NAMED_WITHIN_S: Final = 120.0  # where one answer in ten is wrong
 _BROKEN: Final = 8  # tokens before a stream breaks: late enough that a retry would repeat
 
 
@@ -87,7 +88,7 @@ class Watched:
     named_s: float | None = None
     incident: dict[str, Any] | None = None
     accused: tuple[str, ...] = ()  # healthy replicas with an incident
-    canary_share: float | None = None
+    canary_share: float | None = None  # of the tokens of healthy replicas, since the onset
 
 
 async def strike(
@@ -99,8 +100,9 @@ async def strike(
     address = urlsplit(fleet.url)
     load = Load(address.hostname or "", address.port or 80, keep_alive=False)
     loop = asyncio.get_running_loop()
-    named_late = name.startswith("wrong-10") and isinstance(fleet, Launchers)
-    seconds = NAMED_WITHIN_S if named_late else given.seconds
+    seconds = given.seconds
+    if isinstance(fleet, Launchers):
+        seconds = max(seconds, NAMED_WITHIN_S if name.startswith("wrong-10") else NAMED_S)
     begin = loop.time() + 0.1
     whole = given.warm_up + seconds
     shots = poisson(rng.getrandbits(32), given.rate, begin, whole, lengths=short_prompts, tokens=20)
@@ -111,7 +113,8 @@ async def strike(
     await asyncio.to_thread(sick.strike, TRIALS[name].fault)
     row: dict[str, Any] = {"fault": name}
     if isinstance(fleet, Launchers):
-        watched = await watch(fleet, sick.name, onset, given.seconds, seconds, sending)
+        span = (given.seconds, seconds)
+        watched = await watch(fleet, sick.name, TRIALS[name].cause, onset, span, sending)
         row |= verdict(name, sick.name, watched)
     await asyncio.wait([sending])  # a trial for naming may have ended it
     await load.settle(SETTLE_S)
@@ -126,14 +129,16 @@ async def strike(
 async def watch(
     fleet: Launchers,
     sick: str,
+    cause: str,
     onset: float,
-    least_s: float,
-    most_s: float,
+    span: tuple[float, float],
     sending: "asyncio.Task[None]",
 ) -> Watched:
-    """Look on until the load is over; a trial for naming ends as soon as it is named."""
+    """Look on while it counts, and then until the cause is named or patience ends."""
     loop = asyncio.get_running_loop()
     seen = Watched()
+    least_s, most_s = span
+    before = canary_tokens(await asyncio.to_thread(fleet.rows), sick)
     served: tuple[Any, ...] | None = None
     while (passed := loop.time() - onset) < most_s:
         rows = await asyncio.to_thread(fleet.rows)
@@ -142,21 +147,28 @@ async def watch(
         if now_served[0] and now_served != served:
             seen.last_request_s = passed
         served = now_served
-        shares = [one["canary"]["share"] for one in rows.values() if one.get("canary")]
-        known = [share for share in shares if share is not None]
-        seen.canary_share = max(known, default=None)
+        spent, served = (
+            now - then for now, then in zip(canary_tokens(rows, sick), before, strict=True)
+        )
+        seen.canary_share = spent / (spent + served) if spent + served > 0 else None
         found = await asyncio.to_thread(fleet.incidents)
         mine = [one for one in found if sick in one["replicas"]]
         seen.accused = tuple({r for one in found for r in one["replicas"]} - {sick})
         if mine:
             seen.named_s = seen.named_s if seen.named_s is not None else passed
             seen.incident = await asyncio.to_thread(fleet.incident, mine[0]["id"])
-        if passed >= least_s and seen.named_s is not None and most_s > least_s:
+        if passed >= least_s and (seen.incident or {}).get("cause") == cause:
             sending.cancel()
             await asyncio.wait([sending])
             break
         await asyncio.sleep(LOOK_S)
     return seen
+
+
+def canary_tokens(rows: dict[str, dict[str, Any]], sick: str) -> tuple[int, int]:
+    """What canaries cost on the healthy replicas so far, and what users got there."""
+    told = [row["canary"] for name, row in rows.items() if name != sick and row.get("canary")]
+    return sum(one["tokens"] for one in told), sum(one["users_tokens"] for one in told)
 
 
 def verdict(name: str, sick: str, watched: Watched) -> dict[str, Any]:

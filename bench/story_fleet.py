@@ -28,6 +28,8 @@ from real_fleet import lives, tell
 
 PATIENCE_S: Final = 90.0  # of a busy machine: each replica is a new interpreter
 HANGS_S: Final = 120.0  # who has no answer by then hangs
+HANGS: Final = "hangs"
+LEFT: Final = "still waited when the story was over"
 _RUN: Final = "from holdfast.cli.standin import stand_in; stand_in()"
 _SIDE: Final = re.compile(r"side port (\d+)")
 
@@ -162,10 +164,13 @@ class Asked:
 
 
 class Traffic:
-    """Clients that ask all the while; an async context manager."""
+    """Clients that ask all the while, every other one for a stream; an async context manager.
 
-    def __init__(self, fleet: StoryFleet, rate: float, *, streams: bool = True) -> None:
-        self._fleet, self._pause, self._streams = fleet, 1.0 / rate, streams
+    Those who still wait at its end are waited for, for ``linger_s``; then they leave.
+    """
+
+    def __init__(self, fleet: StoryFleet, rate: float, *, linger_s: float = HANGS_S) -> None:
+        self._fleet, self._pause, self._linger_s = fleet, 1.0 / rate, linger_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._sender: asyncio.Task[None] | None = None
         self.asked: list[Asked] = []
@@ -174,12 +179,15 @@ class Traffic:
         self._sender = asyncio.create_task(self._send())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.wait([self._sender])
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            _, waiting = await asyncio.wait(self._tasks, timeout=self._linger_s)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _send(self) -> None:
         number = 0
@@ -193,19 +201,22 @@ class Traffic:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _ask(self, number: int) -> None:
-        stream = self._streams and bool(number % 2)
         began = time.monotonic()
-        reply = Reply()
+        reply, what = Reply(), LEFT
         try:
-            body = chat(f"question {number} of many", stream=stream)
+            body = chat(f"question {number} of many", stream=bool(number % 2))
             reply = await ask(self._fleet.port, body, HANGS_S)
             what = "" if reply.complete else "closed too early"
             if reply.complete and reply.status == 200:
-                reply.text()
+                what = _mistake(reply)
         except TimeoutError:
-            what = "hangs"
-        except (OSError, ValueError, KeyError, IndexError) as error:
+            what = HANGS
+        except OSError as error:
             what = f"{type(error).__name__}: {error}"
+        finally:
+            self._keep(began, reply, what)
+
+    def _keep(self, began: float, reply: Reply, what: str) -> None:
         status = 0 if what else reply.status
         replica = reply.headers.get("x-holdfast-replica", "")
         self.asked.append(Asked(began, time.monotonic(), status, what, replica))
@@ -220,6 +231,17 @@ class Traffic:
         return Counter(one.what or str(one.status) for one in self.asked)
 
 
+def _mistake(reply: Reply) -> str:
+    """What is wrong with an answer of status 200; an error said in a stream is an answer too."""
+    if b'"error"' in reply.body:
+        return "error in a stream"
+    try:
+        reply.text()
+    except (ValueError, KeyError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 @contextlib.contextmanager
 def story(folder: Path, file: dict[str, Any]) -> Iterator[StoryFleet]:
     """A fleet, open; ended on the way out whatever happens."""
@@ -231,4 +253,4 @@ def story(folder: Path, file: dict[str, Any]) -> Iterator[StoryFleet]:
         fleet.close()
 
 
-__all__ = ["HANGS_S", "Asked", "StoryFleet", "Traffic", "stand_in", "story"]
+__all__ = ["HANGS", "LEFT", "Asked", "StoryFleet", "Traffic", "free_ports", "stand_in", "story"]

@@ -31,6 +31,7 @@ from config_keys import fields_table, meaning_of, reference, table
 from state_diagrams import machine, verdicts_table
 
 from holdfast.cli import main as command_line
+from holdfast.config.chaos import FAULT_STORIES, FAULTS, PlanFile
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core import breaker, degrade, drain, life, lifecycle
 from holdfast.core.failure import MEANINGS, Kind
@@ -55,7 +56,7 @@ BLOCK: Final = re.compile(
 PARTS: Final = (
     *("core", "config", "engines", "launchers", "sources", "storage"),
     *("gateway", "control", "sim"),
-    *("standin", "ui", "wire", "cli"),
+    *("chaos", "standin", "ui", "wire", "cli"),
 )
 
 # Commands whose output a page shows, by the name of their block.
@@ -76,6 +77,11 @@ def faults_table() -> str:
     """The kinds of faults."""
     rows = [(f"`{kind.value}`", meaning_of(FaultKind, kind.name)) for kind in FaultKind]
     return table(("kind", "what it does"), rows)
+
+
+def chaos_faults_table() -> str:
+    """What ``holdfast chaos`` can do."""
+    return table(("fault", "what it does"), [(f"`{f}`", FAULT_STORIES[f]) for f in FAULTS])
 
 
 def kinds_table() -> str:
@@ -227,6 +233,8 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "scenario": partial(reference, Scenario),
     "fleet": partial(reference, FleetFile),
     "faults": faults_table,
+    "chaos faults": chaos_faults_table,
+    "chaos plan": partial(reference, PlanFile),
     "kinds": kinds_table,
     "errors": serving_tables.client_errors_table,
     "refusals": serving_tables.refusals_table,

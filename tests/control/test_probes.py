@@ -243,3 +243,26 @@ def test_a_name_that_nobody_knows_is_broken():
     with pytest.raises(FetchError) as caught:
         asyncio.run(fetch("http://no-such-host.invalid:80", "/", 5))
     assert caught.value.what in {"broken", "timeout"}
+
+
+def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
+    async def drip(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.sleep(0.05)
+        await reader.read()
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(drip, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(FetchError) as caught:
+                await fetch(f"http://127.0.0.1:{port}", "/", 0.6)
+            return caught.value
+
+    error = asyncio.run(main())
+    assert error.what == "timeout"
+    assert 0.05 < error.moved_s < 0.6

@@ -26,7 +26,8 @@ class Yard:
         for name in ("r1", "r2", "r3", "r4"):
             self.census.take(Declared(name, "m", "1", managed=managed))
             self.state(name, State.READY)
-        self.acting = Acting(ActingConfig(**config), self.census, self.relations)
+        settled = {"settle_s": 0.0, **config}  # most tests are about what comes then
+        self.acting = Acting(ActingConfig(**settled), self.census, self.relations)
         self.made = 0
 
     def state(self, name: str, state: State) -> None:
@@ -51,7 +52,8 @@ class Yard:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"share_max": 0.0}, {"share_max": 0.6}, {"again_s": -1.0}, {"restart_s": 1e9}]
+    "wrong",
+    [{"share_max": 0.0}, {"share_max": 0.6}, {"again_s": -1.0}, {"restart_s": 1e9}, {"sure": 0.0}],
 )
 def test_bounds_cannot_be_widened_beyond_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
@@ -250,3 +252,31 @@ def test_no_row_of_incidents_takes_away_more_than_half(
         if taken and serves(name):  # this costs capacity: half of it must be left
             assert before - 1 >= 2
         asked_at.update(dict.fromkeys(taken, now))
+
+
+def test_on_weak_evidence_it_is_taken_out_and_restarted_when_the_cause_settled() -> None:
+    yard = Yard(settle_s=20.0)
+    case = yard.case(Cause.STALLED, "r1")
+    case.incident.confidence = 0.8
+    assert yard.decide(case) == [(Remedy.TAKE_OUT, "r1")]
+    assert yard.acting.settled(nanos(19.0)) == []
+    assert yard.acting.settled(nanos(20.0)) == [case.incident.id]
+    assert yard.decide(case, 20.0) == [(Remedy.DRAIN_AND_RESTART, "r1")]
+    assert yard.acting.settled(nanos(99.0)) == []
+
+
+def test_what_is_sure_is_restarted_at_once() -> None:
+    yard = Yard(settle_s=20.0)
+    case = yard.case(Cause.STALLED, "r1")
+    case.incident.confidence = 0.95
+    assert yard.decide(case) == [(Remedy.DRAIN_AND_RESTART, "r1")]
+    assert yard.acting.settled(nanos(99.0)) == []
+
+
+def test_what_is_over_before_it_settled_is_not_restarted() -> None:
+    yard = Yard(settle_s=20.0)
+    case = yard.case(Cause.STALLED, "r1")
+    case.incident.confidence = 0.8
+    yard.decide(case)
+    yard.acting.closed(case.incident)
+    assert yard.acting.settled(nanos(99.0)) == []

@@ -236,14 +236,15 @@ def test_a_baseline_that_was_not_exported_is_refused(data):
 
 # What canaries may cost
 
-SAVED = 12  # canaries that a replica is admitted with
+ADMITTED = 4  # canaries that a replica is admitted with
+SAVED = 12  # that heavy use can save
 
 
 def used(now=0, tokens=1):
     """A budget that has nothing left, of a replica that users got a token of just now."""
     budget = CanaryBudget(CONFIG)
     budget.served(tokens, now)
-    for _ in range(SAVED):
+    for _ in range(ADMITTED):
         budget.spent(40, now)
     return budget
 
@@ -263,7 +264,7 @@ def test_a_newly_admitted_replica_is_asked_as_usual_for_a_while():
         if budget.affords(second * SECOND):
             budget.spent(40, second * SECOND)
             sent += 1
-    assert sent == SAVED
+    assert sent == ADMITTED
     budget.renew()
     assert budget.affords(100 * SECOND)
 
@@ -382,3 +383,31 @@ def test_however_load_comes_and_goes_canaries_keep_to_their_share_in_any_span(lo
             budget.spent(cost, now)
             worst = max(worst, above)
     assert worst <= (SAVED + 1 + forced) * cost
+
+
+# --- without a baseline of its own ---------------------------------------------------------------
+
+
+def test_one_that_was_as_quick_as_its_peers_and_is_idle_and_late_is_slow_without_a_baseline():
+    baseline = LatencyBaseline(CONFIG)
+    baseline.saw(130 * MILLISECOND)  # beside others
+    verdict = baseline.judge(1_300 * MILLISECOND, 0, 130 * MILLISECOND)
+    assert not verdict
+    assert "nothing beside it" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "late_ms", "running", "peers_ms"),
+    [
+        (130, 1_300, 2, 130),  # it is busy
+        (130, 1_300, 0, None),  # nobody to compare with
+        (700, 2_800, 0, 130),  # it was never as quick: other hardware
+        (130, 500, 0, 130),  # less than four times
+        (20, 200, 0, 20),  # ten times, and nobody notices
+    ],
+)
+def test_without_a_baseline_nothing_less_is_slow(own_ms, late_ms, running, peers_ms):
+    baseline = LatencyBaseline(CONFIG)
+    baseline.saw(own_ms * MILLISECOND)
+    peers = None if peers_ms is None else peers_ms * MILLISECOND
+    assert baseline.judge(late_ms * MILLISECOND, running, peers)

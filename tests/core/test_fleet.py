@@ -1470,7 +1470,7 @@ SERVING = {"successes": 1, "inflight": 2}
 def spend(control: Control, name: str) -> None:
     """Users have known it for long: nothing is left of the canaries it was admitted with."""
     control.tally(name, **SERVING, tokens=1)
-    for _ in range(12):
+    for _ in range(4):
         control.canary(name, "pass")
 
 
@@ -1701,3 +1701,18 @@ def test_one_that_never_served_leaves_at_once():
     control.phase("r1", State.STARTING, State.LOADING)
     control.tell(DrainAsked("r1", "fewer are wished"))
     assert all_of(control.wait(0.5), Stop)
+
+
+def test_a_slow_canary_is_asked_again_soon():
+    control = Control("r1", "r2")
+    control.canary("r1", "slow")
+    assert control.state("r1") is State.READY
+    again = [canary.replica_id for canary in all_of(control.wait(2.2), RunCanary)]
+    assert "r1" in again
+
+
+def test_a_quarantined_replica_has_longer_to_show_how_it_fails():
+    control = Control("r1", "r2", "r3", canary_deadline_s=5.0, canary_deadline_max_s=30.0)
+    control.answers["r1"] = "fail"
+    deadlines = {c.deadline for c in all_of(control.wait(60.0), RunCanary) if c.replica_id == "r1"}
+    assert deadlines == {5 * SECOND, round(12.5 * SECOND)}

@@ -409,9 +409,10 @@ def test_a_replica_that_differs_from_its_peers_is_named_and_not_acted_on() -> No
 def test_an_executor_reports_back() -> None:
     fleet = Fleet()
     fleet.pass_time(ONSET)
-    fleet.pass_time(6, hang)
+    fleet.pass_time(30, hang)
     acts = [one for one in fleet.findings if isinstance(one, Act)]
-    assert [(one.remedy.value, one.replica) for one in acts] == [("drain_and_restart", "r1")]
+    assert acts[-1].remedy.value == "drain_and_restart"
+    assert {one.replica for one in acts} == {"r1"}
     assert fleet.investigation.done(acts[0].incident_id, "restarted r1", nanos(fleet.now))
     assert fleet.only().action == "restarted r1"
     assert not fleet.investigation.done("inc-999999", "nothing", nanos(fleet.now))

@@ -111,9 +111,11 @@ class PlanFile(Section):
     model: Annotated[Name | None, Field(description="whose replicas; default: the first")] = None
     seed: Annotated[int, Field(ge=0, description="for every choice of 'any'")] = 1
     settle: Annotated[Duration, Field(ge=0, le=3_600, description="seconds after the end")] = 30.0
-    traffic: TrafficSection | None = TrafficSection()
+    traffic: TrafficSection | None = TrafficSection()  # its own requests; null sends none
     harmed_max: Annotated[float, Field(ge=0, le=1, description="a share of requests")] = 0.01
-    steps: Annotated[list[StepSection], Field(min_length=1, max_length=STEPS_MAX)]
+    steps: Annotated[  # the faults
+        list[StepSection], Field(min_length=1, max_length=STEPS_MAX, description="faults")
+    ]
 
     @model_validator(mode="after")
     def _ends(self) -> Self:

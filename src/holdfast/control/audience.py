@@ -60,6 +60,8 @@ class Asked:
     detail: str
     latency_s: float | None
     share: float | None  # of the replica's tokens that canaries were, lately
+    tokens: int = 0  # that its canaries cost since it joined
+    users_tokens: int = 0  # that its users got meanwhile
 
 
 @dataclass(slots=True, frozen=True)

@@ -45,13 +45,14 @@ class Told:
     tokens: int = 0  # that it cost
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
+    moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
 
 
 class CanaryError(FetchError):
     """No answer came; ``page_ok`` says what its health page did just before."""
 
     def __init__(self, error: FetchError, page_ok: bool | None) -> None:
-        super().__init__(error.what, error.detail)
+        super().__init__(error.what, error.detail, error.moved_s)
         self.page_ok = page_ok
 
 

@@ -22,10 +22,11 @@ _PORTS: Final = {"http": 80, "https": 443}
 class FetchError(Exception):
     """A request that brought no answer: ``refused``, ``timeout`` or ``broken``."""
 
-    def __init__(self, what: str, detail: str) -> None:
+    def __init__(self, what: str, detail: str, moved_s: float = 0.0) -> None:
         super().__init__(f"{what}: {detail}")
         self.what = what
         self.detail = detail
+        self.moved_s = moved_s  # from the first to the last piece of a body that was not complete
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,6 +47,7 @@ class _Reading(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body = bytearray()
         self._head_only_so_far = True
+        self._first = self._last = 0.0  # when pieces of the body came
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     # --- the connection ---
@@ -80,7 +82,14 @@ class _Reading(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._head_only_so_far = False
 
+    @property
+    def moved_s(self) -> float:
+        """From the first to the last piece so far."""
+        return self._last - self._first
+
     def on_body(self, body: bytes) -> None:
+        self._last = asyncio.get_running_loop().time()
+        self._first = self._first or self._last
         if len(self._body) + len(body) > BODY_BYTES_MAX:
             self._fail("broken", "the body is too large")
         elif not self.answer.done():
@@ -135,6 +144,7 @@ async def fetch(
         f"{how} {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{auth}{sent}"
         "User-Agent: holdfast-control\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     ).encode("latin-1") + (body or b"")
+    moved_s = 0.0
     try:
         async with asyncio.timeout(deadline_s):
             transport, reading = await asyncio.get_running_loop().create_connection(
@@ -146,10 +156,11 @@ async def fetch(
             try:
                 return await reading.answer
             finally:
+                moved_s = reading.moved_s
                 reading.answer.cancel()
                 transport.abort()
     except TimeoutError as error:
-        raise FetchError("timeout", f"nothing within {deadline_s:g} s") from error
+        raise FetchError("timeout", f"nothing within {deadline_s:g} s", moved_s) from error
     except ConnectionRefusedError as error:
         raise FetchError("refused", "nobody listens") from error
     except OSError as error:

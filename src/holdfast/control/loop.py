@@ -276,9 +276,16 @@ class FleetLoop:
             what, model = f"canary {result.verdict}", member.replica.model
             self._audience.note(Notice(0, model, result.replica_id, what, result.detail))
         latency_s = seconds(result.latency) if result.latency else None
-        share = member.budget.share(time.monotonic_ns())
+        budget = member.budget
+        share = budget.share(time.monotonic_ns())
         self._asked[result.replica_id] = Asked(
-            time.time(), result.verdict, result.detail, latency_s, share
+            time.time(),
+            result.verdict,
+            result.detail,
+            latency_s,
+            share,
+            budget.spent_tokens,
+            budget.served_tokens,
         )
 
     def _witness(self, replica_id: str, since: int) -> Witness:

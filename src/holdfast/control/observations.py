@@ -61,7 +61,7 @@ class _Sum:
 
     __slots__ = (
         *("backpressure", "failures", "fast", "finishes", "kinds"),
-        *("successes", "tokens", "values"),
+        *("successes", "tokens", "values", "waits"),
     )
 
     def __init__(self) -> None:
@@ -69,6 +69,7 @@ class _Sum:
         self.kinds: Counter[Kind] = Counter()
         self.finishes: Counter[str] = Counter()
         self.values: dict[str, list[float]] = {}
+        self.waits: list[float] = []
 
     def add(self, tally: Tally) -> None:
         self.successes += tally.successes
@@ -77,6 +78,7 @@ class _Sum:
         self.tokens += tally.tokens
         self.fast += tally.fast
         self.kinds.update(tally.kinds)
+        self.waits.extend(tally.waits[: VALUES_MAX - len(self.waits)])
         for reason, count in tally.finishes.items():
             name = reason[:_REASON_CHARS]
             known = name in self.finishes or len(self.finishes) < REASONS_MAX
@@ -227,6 +229,7 @@ class Observations:
             result.progress,
             result.page_ok,
             result.status,
+            result.moved_s or None,
         )
         if result.replica_id in self._declared:
             self._say(result.replica_id, fact)
@@ -314,6 +317,7 @@ class Observations:
                 dict(found.kinds),
                 found.fast,
                 found.attempts / all_of_model if all_of_model else None,
+                tuple(found.waits),
             )
         )
         for statistic, values in found.values.items():

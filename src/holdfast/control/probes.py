@@ -68,7 +68,7 @@ class Prober:
         except FetchError as error:
             verdict = error.what if error.what in {"refused", "timeout"} else "fail"
             page_ok = error.page_ok if isinstance(error, CanaryError) else None
-            told = Told(verdict, str(error), page_ok=page_ok)
+            told = Told(verdict, str(error), page_ok=page_ok, moved_s=error.moved_s)
         now = time.monotonic_ns()
         if self._watch.was_late(began, now):
             silent = told.verdict in _SILENT
@@ -87,6 +87,7 @@ class Prober:
             tokens=told.tokens,
             page_ok=told.page_ok,
             status=told.status,
+            moved_s=told.moved_s,
         )
 
 

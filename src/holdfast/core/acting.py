@@ -6,8 +6,10 @@
 A wrong action costs more than a late one, so every bound errs on the side of doing nothing and
 saying so. Nothing is done past half a pool, counting those that are out already; a replica that is
 out costs nothing more. One restart per model at a time, and none of the same replica again for ten
-minutes: what a restart did not mend, the next one does not either. What Holdfast did not start it
-cannot restart, and somebody is called instead. While a deployment moves to a new revision and half
+minutes: what a restart did not mend, the next one does not either. A restart also ends what could
+still tell causes apart, so on evidence that is not sure yet a replica is only taken out, and
+restarted when the cause has settled. What Holdfast did not start it cannot restart, and somebody is
+called instead. While a deployment moves to a new revision and half
 of what moved is ill, the move is stopped and nothing else is done: the old ones still serve.
 
 Rejected: to act on confidence alone. A cause can be certain and its remedy harmful all the same.
@@ -40,12 +42,16 @@ class ActingConfig:
     share_max: float = 0.5  # of a pool may be out, by whatever reason: the rest carries the load
     again_s: float = 600.0  # until the same replica is restarted again: it did not help before
     restart_s: float = 300.0  # a restart counts as under way so long, unless reported done
+    settle_s: float = 20.0  # before a restart on evidence that is not sure: how it fails may show
+    sure: float = 0.9  # confidence at which a restart waits for nothing more
 
     def __post_init__(self) -> None:
         share = self.share_max
         fits = 0 < share <= 0.5
         require(fits, "acting.share_max", f"is {share}", "use a share above 0, at most 0.5")
-        for name in ("again_s", "restart_s"):
+        sure = self.sure
+        require(0 < sure <= 1, "acting.sure", f"is {sure}", "use a share in (0, 1]")
+        for name in ("again_s", "restart_s", "settle_s"):
             value = getattr(self, name)
             fits = 0 <= value <= 86_400
             require(fits, f"acting.{name}", f"is {value}", "use seconds up to a day")
@@ -74,7 +80,7 @@ class _Done:
 class Acting:
     """Decides remedies and remembers what was done."""
 
-    __slots__ = ("_asked", "_census", "_config", "_done", "_relations", "_rolling")
+    __slots__ = ("_asked", "_census", "_config", "_done", "_relations", "_rolling", "_unsettled")
 
     def __init__(self, config: ActingConfig, census: Census, relations: Relations) -> None:
         self._config = config
@@ -83,6 +89,7 @@ class Acting:
         self._done: dict[str, _Done] = {}  # by replica, the last thing that was asked for
         self._asked: dict[str, set[tuple[Remedy, str]]] = {}  # by incident
         self._rolling: dict[str, str] = {}  # the revision that each model moves to
+        self._unsettled: dict[str, int] = {}  # incidents whose restart waits, and until when
 
     def saw(self, fact: Fact) -> None:
         """Which deployments are on their way; other facts are ignored."""
@@ -104,11 +111,28 @@ class Acting:
         if remedy not in _PASSIVE and not case.acts:
             self._say(case, "observed: its evidence may not be acted on alone", now)
             return []
+        if remedy in _RESTARTS and self._waits(incident, now):
+            remedy = Remedy.TAKE_OUT
         if remedy in _TAKES_AWAY:
             acts = [self._about_replica(case, name, remedy, now) for name in case.root_replicas()]
         else:
             acts = [self._ask(case, remedy, "", incident.about.model, now)]
         return [act for act in acts if act is not None]
+
+    def _waits(self, incident: Incident, now: int) -> bool:
+        settled = incident.opened_at + nanos(self._config.settle_s)
+        if incident.confidence >= self._config.sure or not incident.opened_at <= now < settled:
+            self._unsettled.pop(incident.id, None)
+            return False
+        self._unsettled[incident.id] = settled
+        return True
+
+    def settled(self, now: int) -> list[str]:
+        """Incidents about which more can be done now, only because time has passed."""
+        due = [name for name, until in self._unsettled.items() if now >= until]
+        for name in due:
+            del self._unsettled[name]
+        return due
 
     def done(self, case: Case, text: str, now: int) -> None:
         """Whoever executes it reports what came of it."""
@@ -123,6 +147,7 @@ class Acting:
     def closed(self, incident: Incident, *, joined: bool = False) -> None:
         """It is over: its replicas may be restarted for another reason, later."""
         self._asked.pop(incident.id, None)
+        self._unsettled.pop(incident.id, None)
         for replica in () if joined else incident.replicas:
             if replica in self._done:
                 self._done[replica].under_way = False

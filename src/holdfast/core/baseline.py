@@ -31,6 +31,7 @@ _SAMPLES_MAX: Final = 64  # first and last ones each: a median of 64 is steady
 _BUCKETS_MAX: Final = 16  # of concurrency, each twice the one before: up to 32 thousand requests
 _PRESENT: Final = 3  # canaries: the latest, less one outlier
 _PEERS_FACTOR: Final = 1.5  # slower than its peers by so much, or it is everybody's trouble
+_LONE_FACTOR: Final = 4.0  # of its peers' canaries at work, for one that has nothing else to do
 
 _IN_TIME: Final = Decision(True, "in good time")
 _TOO_FEW: Final = Decision(True, "too few samples under such load to tell")
@@ -58,7 +59,7 @@ class _Samples:
 class LatencyBaseline:
     """What the canary of one replica takes, under each load. A relaunch begins a new one."""
 
-    __slots__ = ("_buckets", "_factor", "_floor", "_present", "_question", "_samples_min")
+    __slots__ = ("_best", "_buckets", "_factor", "_floor", "_present", "_question", "_samples_min")
 
     def __init__(self, config: CanaryConfig) -> None:
         self._factor = config.slow_factor
@@ -67,6 +68,7 @@ class LatencyBaseline:
         self._question = config.question
         self._buckets: dict[int, _Samples] = {}
         self._present: deque[int] = deque(maxlen=_PRESENT)
+        self._best: int | None = None  # its quickest so far, under any load
 
     def judge(self, latency: int, running: int | None, peers_median: int | None) -> Decision:
         """Whether a canary came in good time. Call it once for each that was answered.
@@ -79,7 +81,7 @@ class LatencyBaseline:
         self.saw(latency)
         samples = self._buckets.get(_bucket(running))
         if samples is None or len(samples.last) < self._samples_min:
-            return _TOO_FEW
+            return self._beside_peers(latency, running, peers_median)
         own = samples.median()
         if latency <= self._factor * own or latency <= own + self._floor:
             return _IN_TIME
@@ -91,12 +93,30 @@ class LatencyBaseline:
             return Decision(True, f"{what}, but {peers}")
         return Decision(False, f"{what}; {peers}")
 
+    def _beside_peers(
+        self, latency: int, running: int | None, peers_median: int | None
+    ) -> Decision:
+        """Without a baseline of its own: it was as quick as its peers, and idle it is not now.
+
+        A replica that serves all the time has no idle canary to compare with, until something is
+        so wrong with it that routing sends it nothing.
+        """
+        best = self._best
+        if running or peers_median is None or best is None or best > 2 * peers_median:
+            return _TOO_FEW
+        if latency <= _LONE_FACTOR * peers_median or latency <= peers_median + self._floor:
+            return _TOO_FEW
+        told = f"{seconds(latency):.3f} s with nothing beside it"
+        return Decision(False, f"{told}; peers take {seconds(peers_median):.3f} s at work")
+
     def saw(self, latency: int) -> None:
         """A canary that is not judged took so long: its peers are compared with that all the same.
 
         Else a slowdown of all would be blamed on the one that is idle.
         """
         self._present.append(latency)
+        if self._best is None or latency < self._best:
+            self._best = latency
 
     def take(self, latency: int, running: int | None) -> None:
         """Learn from a canary that passed in good time; nothing else may teach what is usual."""
@@ -176,6 +196,7 @@ _WINDOW_S: Final = 600.0  # of the share that people are shown
 _WINDOW_BUCKETS: Final = 20
 _QUIET: Final = nanos(60.0)  # without a user's token for so long, nobody pays for a canary
 _SAVED_MAX: Final = 12.0  # canaries: at the usual pace they last until a replica counts as quiet
+_ADMITTED: Final = 4.0  # canaries: agreement with peers, and most of a baseline of latency
 _OWED_MAX: Final = 2.0  # canaries: more would leave it unwatched just after there was a doubt
 _PLANNED: Final = 0.9  # of the share; the rest is for canaries that doubt asks for
 
@@ -192,7 +213,7 @@ class CanaryBudget:
 
     __slots__ = (
         *("_asked_at", "_cost", "_earning", "_saved", "_served", "_served_at", "_spent"),
-        "_stretch_max",
+        *("_stretch_max", "served_tokens", "spent_tokens"),
     )
 
     def __init__(self, config: CanaryConfig) -> None:
@@ -201,13 +222,14 @@ class CanaryBudget:
         self._cost = config.tokens  # of one canary: the last one's, once an engine has told
         self._spent = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
         self._served = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
+        self.spent_tokens = self.served_tokens = 0  # since it joined
         self._asked_at: int | None = None
         self._served_at: int | None = None
         self.renew()
 
     def renew(self) -> None:
-        """It has just been admitted: until users have known it for a minute, ask as usual."""
-        self._saved = _SAVED_MAX  # in canaries
+        """It has just been admitted: its first answers and its latency are learned as usual."""
+        self._saved = _ADMITTED  # in canaries
 
     def spent(self, tokens: int, now: int) -> None:
         """A canary cost so many tokens, prompt and answer; 0 = the engine did not say."""
@@ -215,6 +237,7 @@ class CanaryBudget:
             self._cost = tokens
         self._asked_at = now
         self._spent.add(now, self._cost)
+        self.spent_tokens += self._cost
         if self._in_use(now):
             self._saved = max(-_OWED_MAX, self._saved - 1.0)
 
@@ -223,6 +246,7 @@ class CanaryBudget:
         if tokens > 0:
             self._served_at = now
             self._served.add(now, tokens)
+            self.served_tokens += tokens
             earned = self._earning * tokens / self._cost
             self._saved = min(self._saved + earned, _SAVED_MAX)
 

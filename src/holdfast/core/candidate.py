@@ -52,6 +52,7 @@ class Candidate:
         "tokens",
         "told_inflight",
         "waiting",
+        "waits",
         "weight",
         "zone",
     )
@@ -90,6 +91,7 @@ class Candidate:
         self.fast = 0  # of the failures, those sooner than any real answer
         self.finishes: dict[str, int] = {}
         self.lengths: list[int] = []
+        self.waits: list[float] = []
         self.logprobs: list[float] | None = None  # few clients ask for them
         self.norms: list[float] | None = None
         self.told_inflight = 0  # as the last summary said
@@ -171,11 +173,13 @@ class Candidate:
             tuple(self.lengths),
             tuple(self.logprobs or ()),
             tuple(self.norms or ()),
+            waits=tuple(self.waits),
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.kinds = self.logprobs = self.norms = None
         self.finishes = {}
         self.lengths.clear()
+        self.waits.clear()
         self.told_inflight = self.inflight
         return told
 

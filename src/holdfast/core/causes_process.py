@@ -16,6 +16,7 @@ _FAILS: Final = frozenset(
         *(Sign.CANARY_SILENT, Sign.CANARY_ERRORS, Sign.CANARY_SLOW, Sign.NOTHING_ANSWERS),
         *(Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN, Sign.ERRORS, Sign.BACKPRESSURE),
         *(Sign.STALLED, Sign.STARVED, Sign.SLOW_TOKENS, Sign.SILENT_SERVING, Sign.CANARY_DRIFTED),
+        Sign.SLOW_ANSWERS,
         *WAITING,
     }
 )
@@ -221,6 +222,8 @@ PROCESS: Final[dict[Cause, CauseRule]] = {
         Class.RUNTIME,
         (
             proof(Sign.CANARY_SLOW, at=0.75),
+            proof(Sign.SLOW_ANSWERS, at=0.75),
+            proof(Sign.SLOW_TOKENS, at=0.7, least={"pace": 1.0}),
             proof(Sign.CANARY_SLOW, Sign.SLOW_TOKENS, at=0.9),
             proof(Sign.CANARY_SLOW, Sign.NO_FIRST_TOKEN, at=0.9),
             proof(Sign.LOG_CPU_FALLBACK, at=0.4),
@@ -239,7 +242,7 @@ PROCESS: Final[dict[Cause, CauseRule]] = {
     Cause.DRIPPING: CauseRule(
         Class.RUNTIME,
         (
-            proof(Sign.SLOW_TOKENS, at=0.65),
+            proof(Sign.SLOW_TOKENS, at=0.65, most={"pace": 1.0}),
             # Below a token a second it is no slow engine any more, whatever its canaries say.
             proof(
                 *(Sign.SLOW_TOKENS, Sign.CANARY_SLOW),

@@ -18,6 +18,7 @@ _FAILS: Final = frozenset(
         *(Sign.FAST_ERRORS, Sign.ATTRACTS, Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN),
         *(Sign.CANARY_SILENT, Sign.CANARY_ERRORS, Sign.NOTHING_ANSWERS, Sign.CANARY_SLOW),
         *(Sign.STALLED, Sign.STARVED, Sign.SLOW_TOKENS, Sign.BACKPRESSURE, Sign.SILENT_SERVING),
+        Sign.SLOW_ANSWERS,
         *(Sign.LOG_ENGINE_DEAD, Sign.EXIT_137, Sign.LOAD_STUCK, Sign.SILENT_LOADING),
         *WAITING,
     }

@@ -82,6 +82,7 @@ class Sign(StrEnum):
     KV_FULL = "kv_full"
     PREEMPTS = "preempts"
     SLOW_TOKENS = "slow_tokens"  # tokens come, far apart
+    SLOW_ANSWERS = "slow_answers"  # its users wait many times longer than its peers' users
     # how it is deployed
     VERSIONS_DIFFER = "versions_differ"
     MUTABLE_IMAGE = "mutable_image"

@@ -235,6 +235,7 @@ class CanaryAnswered:
     progress: bool | None = None  # whether users' tokens moved meanwhile
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
+    moved_s: float | None = None  # for how long pieces came, of one that was not complete in time
 
 
 @dataclass(slots=True, frozen=True)
@@ -250,6 +251,7 @@ class AttemptsSeen:
     failures: Mapping[Kind, int] = field(default_factory=dict)
     fast: int = 0  # of the failures, those that came faster than any real answer
     share: float | None = None  # of its model's attempts in this span
+    waits: tuple[float, ...] = ()  # first tokens, as multiples of the pool's usual for their length
 
 
 @dataclass(slots=True, frozen=True)

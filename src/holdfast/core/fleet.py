@@ -83,6 +83,7 @@ class Fleet:
         self._no_success = nanos(config.no_success_s)
         # Gateways tell once a second: what is not told for two has not happened.
         self._unserved = max(nanos(config.health.canary_s), 2 * SECOND)
+        self._slow_again = 2 * nanos(config.health.canary_suspect_s)  # a second opinion, soon
         self._heartbeat = nanos(config.heartbeat_s)
         self._forgive = nanos(config.launch_forgive_s)
         self._handlers: dict[type, Callable[[Any, int, list[FleetAction]], None]] = {
@@ -293,6 +294,8 @@ class Fleet:
             failed = not member.canary_passed
             if signal is not Signal.CANARY_PASS and member.health.state is State.READY:
                 self._testimony.ask_peers(member, now)
+                if member.slow:
+                    member.health.canary_by(now + self._slow_again)
             doubted = failed or model in self._testimony.doubts
             if doubted and self._testimony.doubt(model, now, actions):
                 return  # every canary fails at once: hold all states
@@ -418,7 +421,7 @@ class Fleet:
             return
         member.canary_out = True
         health.canary_started(now)
-        deadline = self._canary_patience(member.inflight)
+        deadline = self._canary_patience(member)
         replica = member.replica
         actions.append(RunCanary(replica.id, replica.model, deadline, health.incarnation))
 
@@ -443,8 +446,10 @@ class Fleet:
             look = min(look, health.load_deadline)
         return look
 
-    def _canary_patience(self, inflight: int) -> int:
-        scaled = self._canary_deadline * (1 + inflight / self._config.canary_busy_requests)
+    def _canary_patience(self, member: Member) -> int:
+        scaled = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+        if member.health.state is State.QUARANTINED:  # nobody waits: how it fails is worth knowing
+            scaled *= 2.5
         return min(round(scaled), self._canary_deadline_max)
 
     def _replace(self, member: Member, reason: str, now: int, actions: list[FleetAction]) -> None:

@@ -185,6 +185,10 @@ class ReplicaHealth:
         self.next_canary_at = min(self.next_canary_at, now)
         self.called = True
 
+    def canary_by(self, now: int) -> None:
+        """The next canary is due by then."""
+        self.next_canary_at = min(self.next_canary_at, now)
+
     def would_become(self, signal: Signal) -> State:
         """Where ``handle`` would lead. Ask it before an ejection; it changes nothing."""
         return self._next(signal, self._conclude(signal))

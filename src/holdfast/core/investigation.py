@@ -30,6 +30,7 @@ from holdfast.core.detect.probing import ProbingConfig, ProbingDetector
 from holdfast.core.detect.queues import QueuesConfig, QueuesDetector
 from holdfast.core.detect.sizing import SizingConfig, SizingDetector
 from holdfast.core.detect.skew import SkewConfig, SkewDetector
+from holdfast.core.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.detect.stall import StallConfig, StallDetector
 from holdfast.core.diagnosis import Changed, Closed, Diagnosis, DiagnosisConfig, News, Opened
 from holdfast.core.evidence import Incident, Sign
@@ -50,6 +51,7 @@ class InvestigationConfig:
     attempts: AttemptsConfig = field(default_factory=AttemptsConfig)
     probing: ProbingConfig = field(default_factory=ProbingConfig)
     stall: StallConfig = field(default_factory=StallConfig)
+    slowness: SlownessConfig = field(default_factory=SlownessConfig)
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
     poison: PoisonConfig = field(default_factory=PoisonConfig)
     skew: SkewConfig = field(default_factory=SkewConfig)
@@ -96,6 +98,7 @@ class Investigation:
             SizingDetector(config.sizing, self.census),
             LeakDetector(config.leak, self.census),
             StallDetector(config.stall, self.census),
+            SlownessDetector(config.slowness, self.census),
             AttemptsDetector(config.attempts, self.census),
             ProbingDetector(config.probing, self.census),
             self._poison,
@@ -132,6 +135,9 @@ class Investigation:
                 findings += self._react(self.diagnosis.take(evidence, now), now)
         if isinstance(fact, Looked):
             findings += self._react(self.diagnosis.look(now), now)
+            for name in self.acting.settled(now):
+                case = self.diagnosis.case(name)
+                findings += self.acting.decide(case, now) if case is not None else ()
         elif isinstance(fact, Gone):
             self._forget(fact.replica)
         elif isinstance(fact, Compared) and not fact.agreed:

@@ -15,7 +15,7 @@ from holdfast.core.admission.fairness import TokenCounters
 from holdfast.core.admission.limit import GradientLimit, LimitConfig
 from holdfast.core.admission.queue import FairQueue, QueueConfig
 from holdfast.core.breaker import TRIAL, Breaker, BreakerChange, BreakerConfig, BreakerState
-from holdfast.core.candidate import Candidate
+from holdfast.core.candidate import SAMPLES_MAX, Candidate
 from holdfast.core.deadlines import DeadlineConfig, Deadlines
 from holdfast.core.failover import FailoverConfig, Ladder
 from holdfast.core.failure import Kind, Outcome
@@ -165,7 +165,10 @@ class Lane:
             since = request.arrived if request.arrived > self._woken_at else self._woken_at
             self._recent.add((now - since) * 1.0, now)
         if typical:
-            candidate.latency.observe(elapsed / typical, now)
+            wait = elapsed / typical
+            candidate.latency.observe(wait, now)
+            if len(candidate.waits) < SAMPLES_MAX:
+                candidate.waits.append(wait)
         gradient = candidate.gradient
         if gradient is not None:
             gradient.observe(elapsed, candidate.inflight, now, typical)

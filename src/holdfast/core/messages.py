@@ -217,6 +217,7 @@ class Tally:
     logprobs: tuple[float, ...] = ()  # mean of an answer, of some where the client asked for them
     norms: tuple[float, ...] = ()  # of some embeddings
     moved: bool = False  # an answer under way got another piece; its tokens are told at its end
+    waits: tuple[float, ...] = ()  # some first tokens, as multiples of the usual for their length
 
 
 @dataclass(slots=True)
@@ -305,6 +306,7 @@ class CanaryResult:
     tokens: int = 0  # what the question and its answer cost
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
+    moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
 
 
 @dataclass(slots=True)

@@ -153,6 +153,7 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
     logprobs: list[float] = []
     norms: list[float] = []
     moved: bool = False
+    waits: list[float] = []
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):

@@ -115,13 +115,14 @@ def _tally_row(tally: Tally) -> TallyRow:
         list(tally.logprobs),
         list(tally.norms),
         tally.moved,
+        list(tally.waits),
     )
 
 
 def _tally(row: TallyRow) -> Tally:
     kinds = {_KINDS[kind]: count for kind, count in row.kinds.items() if kind in _KINDS}
     samples = tuple(row.lengths), tuple(row.logprobs), tuple(row.norms)
-    counted = (row.fast, row.finishes, *samples, row.moved)
+    counted = (row.fast, row.finishes, *samples, row.moved, tuple(row.waits))
     fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
     return Tally(*fields)
 

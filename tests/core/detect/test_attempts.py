@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from holdfast.core.census import Census
 from holdfast.core.detect.attempts import SIGNS, AttemptsConfig, AttemptsDetector
 from holdfast.core.evidence import About, Sign
-from holdfast.core.facts import AttemptsSeen, Declared, Looked, ProcessEnded
+from holdfast.core.facts import AttemptsSeen, CanaryAnswered, Declared, Looked, ProcessEnded
 from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, ConfigError
 
 NAMES = ("r1", "r2", "r3", "r4")
+PAUSED = {Kind.BETWEEN_TOKENS_TIMEOUT: 4}
 
 
 def made():
@@ -43,8 +44,8 @@ def well(at, *names):
 @pytest.mark.parametrize("kind", SIGNS)
 def test_three_failures_of_a_kind_among_a_few_successes_are_its_sign(kind):
     sign = SIGNS[kind][0]
-    facts = [(0, seen(successes=5, failures={kind: 2})), (1, seen(failures={kind: 1}))]
-    assert signs(made(), *facts, *[(at, Looked()) for at in range(2, 5)]) == [sign]
+    facts = [(0, seen(successes=5, failures={kind: 2})), (3, seen(failures={kind: 1}))]
+    assert signs(made(), *facts, *[(at, Looked()) for at in range(4, 7)]) == [sign]
 
 
 def test_the_evidence_says_how_many_of_how_many():
@@ -57,6 +58,18 @@ def test_the_evidence_says_how_many_of_how_many():
     assert found.numbers == {"count": 6.0, "ended": 10.0}
 
 
+def test_a_burst_that_opens_a_breaker_is_told_among_the_successes_of_a_moment_ago():
+    busy = [(at, seen(successes=10)) for at in range(9)]
+    burst = [(9, seen(successes=8, failures={Kind.CUT: 3})), (10, seen(failures={Kind.CUT: 2}))]
+    assert signs(made(), *busy, *burst) == [Sign.STREAMS_CUT]
+
+
+def test_four_among_many_in_two_seconds_are_chance():
+    busy = [(at, seen(successes=10)) for at in range(9)]
+    few = [(9, seen(successes=10, failures={Kind.CUT: 2}))] * 2
+    assert signs(made(), *busy, *few) == []
+
+
 def test_two_failures_are_enough_where_nothing_succeeds():
     facts = [(0, seen(failures={Kind.CUT: 1})), (4, seen(failures={Kind.CUT: 1}))]
     assert signs(made(), *facts) == [Sign.STREAMS_CUT]
@@ -66,14 +79,31 @@ def test_timeouts_of_one_replica_are_told_when_its_peers_were_heard():
     detector = made()
     facts = [*well(0, "r2", "r3", "r4"), (0, seen(failures={Kind.FIRST_TOKEN_TIMEOUT: 4}))]
     assert signs(detector, *facts, (1, Looked())) == []
-    assert signs(detector, (2, Looked()), (3, Looked())) == [Sign.NO_FIRST_TOKEN]
+    again = (3, seen(failures={Kind.FIRST_TOKEN_TIMEOUT: 1}))
+    assert signs(detector, *well(2, "r2", "r3", "r4"), again, (4, Looked())) == [
+        Sign.NO_FIRST_TOKEN
+    ]
+
+
+@pytest.mark.parametrize("kind", [Kind.FIRST_TOKEN_TIMEOUT, Kind.BETWEEN_TOKENS_TIMEOUT])
+def test_timeouts_all_at_once_are_a_sign_when_nothing_more_is_heard(kind):
+    detector = made()
+    facts = [
+        *well(0, "r2", "r3", "r4"),
+        (0, seen(failures={kind: 3})),
+        (1, seen(failures={kind: 1})),
+    ]
+    detector.take(CanaryAnswered("r1", "timeout"), 3 * SECOND)
+    assert signs(detector, *facts, *[(at, Looked()) for at in range(2, 4)]) == []
+    assert signs(detector, *well(4, "r2", "r3", "r4"), (4, Looked())) == [SIGNS[kind][0]]
 
 
 def test_half_of_a_fleet_that_times_out_is_not_most_of_it():
     detector = made()
     bad = {Kind.BETWEEN_TOKENS_TIMEOUT: 4}
     facts = [*well(0, "r3", "r4"), (0, seen(failures=bad)), (0, seen("r2", failures=bad))]
-    assert signs(detector, *facts, (2, Looked())) == [Sign.NO_NEXT_TOKEN] * 2
+    facts += [*well(5, "r3", "r4"), (6, Looked())]
+    assert signs(detector, *facts) == [Sign.NO_NEXT_TOKEN] * 2
 
 
 def test_a_lone_replica_is_accused_of_its_own_timeouts():
@@ -115,6 +145,24 @@ def test_a_sign_is_told_twice_a_minute_and_again_when_it_comes_back():
 
 
 # --- must not fire --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        (2, seen(tokens=40, inflight=1)),
+        (3, seen(successes=1)),
+        (3, CanaryAnswered("r1", "pass", 0.4)),
+        (2, CanaryAnswered("r1", "slow", 1.0)),
+    ],
+)
+def test_one_pause_that_ended_is_no_sign_however_many_waited_in_it(life):
+    facts = [*well(0, "r2", "r3", "r4"), (0, seen(successes=2, failures=PAUSED)), life]
+    assert signs(made(), *facts, *[(at, Looked()) for at in range(6, 12)]) == []
+
+
+def test_a_canary_of_somebody_nobody_asked_anything_of_is_nothing():
+    assert signs(made(), (0, CanaryAnswered("r1", "pass", 0.4))) == []
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -244,6 +292,7 @@ def test_a_window_has_a_bound():
     [
         {"window_s": 0},
         {"settle_s": 10.0},
+        {"pause_s": 10.0},
         {"share_min": 0},
         {"attract_factor": 1},
         {"alone_min": 1},

@@ -8,8 +8,14 @@ from holdfast.core.census import Census
 from holdfast.core.detect import probing as module
 from holdfast.core.detect.probing import ProbingConfig, ProbingDetector
 from holdfast.core.evidence import About, Sign
-from holdfast.core.facts import CanariesDoubted, CanaryAnswered, Declared, ProcessEnded
-from holdfast.core.types import SECOND, ConfigError
+from holdfast.core.facts import (
+    CanariesDoubted,
+    CanaryAnswered,
+    Declared,
+    ProcessEnded,
+    StateChanged,
+)
+from holdfast.core.types import SECOND, ConfigError, State
 
 NAMES = ("r1", "r2", "r3")
 
@@ -60,6 +66,14 @@ def test_two_timeouts_with_a_green_page_are_a_silent_model():
     assert found[0].text == "2 canaries in a row got no answer while its own page was well"
 
 
+def test_an_answer_that_comes_piece_by_piece_and_does_not_end_drips():
+    [found] = told(made(), canary("timeout", page_ok=True, progress=False, moved_s=5.0))
+    assert found.sign is Sign.SLOW_TOKENS
+    assert "piece by piece for 5.0 s" in found.text
+    assert signs(made(), canary("timeout", page_ok=True, progress=True, moved_s=5.0)) == []
+    assert signs(made(), canary("timeout", page_ok=True, progress=False, moved_s=0.2)) == []
+
+
 def test_two_timeouts_of_the_page_as_well_are_a_process_that_does_not_answer():
     assert signs(made(), GONE, GONE) == [Sign.NOTHING_ANSWERS]
 
@@ -96,6 +110,26 @@ def test_three_slow_ones_in_a_row_are_a_sign():
     assert signs(made(), *[canary("slow")] * 3) == [Sign.CANARY_SLOW]
 
 
+@pytest.mark.parametrize(("times", "row"), [(10.0, 3), (4.0, 3), (3.2, 5), (3.0, 6)])
+def test_the_slower_they_are_the_fewer_are_enough(times, row):
+    facts = [*[canary("pass", latency_s=0.4)] * 5, *[canary("slow", latency_s=0.4 * times)] * 20]
+    detector = made()
+    first = next(at for at, fact in enumerate(facts) if detector.take(fact, at * SECOND))
+    assert first == 5 + row - 1
+
+
+def test_half_the_speed_is_a_sign_after_twenty_minutes():
+    detector = made()
+    for _ in range(5):
+        detector.take(canary("pass", latency_s=0.4), 0)
+    found = [detector.take(canary("slow", latency_s=0.9), at * 10 * SECOND) for at in range(125)]
+    assert not any(found[:120])
+    assert found[120][0].sign is Sign.CANARY_SLOW
+    assert found[120][0].numbers == pytest.approx(
+        {"canaries": 121.0, "latency_s": 0.9, "usual_s": 0.4}
+    )
+
+
 def test_one_slow_of_three_is_accused_though_the_others_were_slow_long_ago():
     detector = made()
     detector.take(canary("slow", "r2"), 0)
@@ -105,6 +139,7 @@ def test_one_slow_of_three_is_accused_though_the_others_were_slow_long_ago():
 
 def test_a_doubt_about_all_canaries_is_told_about_the_model_while_it_holds():
     detector = made()
+    assert signs(detector, canary("pass")) == []
     [found] = detector.take(CanariesDoubted("m", "all 3 failed"), 0)
     assert (found.sign, found.about) == (Sign.CANARIES_DOUBTED, About(model="m"))
     assert found.text.endswith("not the replicas: all 3 failed")
@@ -114,7 +149,7 @@ def test_a_doubt_about_all_canaries_is_told_about_the_model_while_it_holds():
 
 def test_a_right_answer_ends_the_doubt_and_wrong_ones_count_again():
     detector = made()
-    told(detector, CanariesDoubted("m"), canary("wrong"), canary("wrong"))
+    told(detector, canary("pass"), CanariesDoubted("m"), canary("wrong"), canary("wrong"))
     assert signs(detector, canary("pass", "r2"), canary("wrong")) == [Sign.CANARY_WRONG]
 
 
@@ -160,10 +195,40 @@ def test_a_page_that_comes_and_goes_proves_nothing_yet():
     assert signs(made(), HUNG, GONE, canary("timeout"), HUNG, GONE) == []
 
 
+def test_a_neighbour_that_takes_half_of_its_speed_for_a_while_is_no_sign():
+    usual, slow, stall = (
+        canary("pass", latency_s=0.4),
+        *(canary("slow", latency_s=s) for s in (0.85, 9.0)),
+    )
+    facts = [usual] * 5 + ([slow] * 40 + [stall] + [slow] * 40 + [usual]) * 3
+    assert signs(made(), *facts) == []
+
+
+def test_a_neighbour_while_everybody_is_slower_is_no_sign():
+    detector = made()
+    for name in NAMES:
+        for _ in range(5):
+            detector.take(canary("pass", name, latency_s=0.4), 0)
+    for name in NAMES[1:]:
+        detector.take(canary("pass", name, latency_s=0.75), 10 * SECOND)
+    slow = [detector.take(canary("slow", latency_s=1.35), (11 + at) * SECOND) for at in range(20)]
+    assert not any(slow)
+    late = [detector.take(canary("slow", latency_s=1.35), (90 + at) * SECOND) for at in range(20)]
+    assert any(late)  # nobody knows how its peers are now
+
+
 def test_two_slow_ones_are_noise_and_a_slow_fleet_accuses_nobody():
     assert signs(made(), *[canary("slow"), canary("slow"), canary("pass")] * 5) == []
     fleet = [canary("slow", name) for _ in range(9) for name in NAMES]
     assert signs(made(), *fleet) == []
+
+
+def test_replicas_that_are_not_started_yet_say_nothing_of_the_checker():
+    refused = [canary("refused", name) for name in NAMES]
+    loading = [StateChanged(name, State.LOADING, "phase") for name in NAMES]
+    assert signs(made(), *refused, *loading, CanariesDoubted("m")) == []
+    ready = StateChanged("r1", State.READY, "passed_enough")
+    assert signs(made(), ready, CanariesDoubted("m")) == [Sign.CANARIES_DOUBTED]
 
 
 def test_a_new_process_and_a_forgotten_replica_begin_anew():
@@ -180,10 +245,15 @@ def test_a_new_process_and_a_forgotten_replica_begin_anew():
 
 def test_doubts_have_a_bound(monkeypatch):
     monkeypatch.setattr(module, "_DOUBTS_MAX", 3)
-    detector = made()
+    monkeypatch.setattr(module, "_MODELS_MAX", 5)
+    census = Census()
+    detector = ProbingDetector(ProbingConfig(), census)
     for number in range(10):
+        census.take(Declared(f"r{number}", f"m{number}"))
+        detector.take(canary("pass", f"r{number}"), number)
         detector.take(CanariesDoubted(f"m{number}"), number)
     assert list(detector._doubts) == ["m7", "m8", "m9"]
+    assert list(detector._speak) == ["m5", "m6", "m7", "m8", "m9"]
 
 
 VERDICTS = ["pass", "slow", "wrong", "fail", "refused", "timeout", "busy", "unsettled", "unknown"]
@@ -221,7 +291,11 @@ def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
 
 
 @pytest.mark.parametrize(
-    "values", [{"silent_row": 0}, {"errors_row": 0}, {"slow_row": 101}, {"fresh_s": 0}]
+    "values",
+    [
+        *({"silent_row": 0}, {"errors_row": 0}, {"slow_row": 101}, {"fresh_s": 0}),
+        *({"slow_s": 0}, {"slow_sum": 0}),
+    ],
 )
 def test_a_config_that_cannot_work_is_refused(values):
     with pytest.raises(ConfigError, match=f"probing.{next(iter(values))}"):

@@ -3,11 +3,14 @@
     the last 10 s of one replica: three failures of a kind, and a fifth of all that ended
                                   or two of them, and nothing succeeded
     since it last mostly succeeded: three of a kind, and half of all that ended
+    the last 2 s: five of a kind, which open a breaker, and a fifth of all that ended
         └─► a timeout, and most of its peers have it too? ── yes ─► the fleet is slow: nobody
 
 One failure is chance and says nothing. A share alone would accuse whoever had one request that
 failed, a number alone whoever has the most traffic; together they accuse neither. Timeouts wait two
 seconds for what the peers tell: in a fleet that gets slow as a whole, somebody is always the first.
+And timeouts that come all at once are one pause, however many requests were in it: they count when
+nothing more is heard of the replica, or when they come again.
 
 Backpressure is no failure. It is a sign only where a replica says nothing else for the whole
 window. Rejected: the breaker's own counts. A breaker has to be quick and may be wrong, evidence
@@ -22,7 +25,7 @@ from typing import ClassVar, Final
 from holdfast.core.census import Census
 from holdfast.core.detect.detector import NOTHING, Pace
 from holdfast.core.evidence import Evidence, Sign
-from holdfast.core.facts import AttemptsSeen, Looked, ProcessEnded
+from holdfast.core.facts import AttemptsSeen, CanaryAnswered, Looked, ProcessEnded
 from holdfast.core.failure import MEANINGS, Kind, Outcome
 from holdfast.core.types import SECOND, nanos, require, seconds
 
@@ -43,7 +46,13 @@ SIGNS: Final[Mapping[Kind, tuple[Sign, str]]] = {
     Kind.DEGENERATE: (Sign.DEGENERATE, "got one token over and over"),
 }
 _WHAT: Final = dict(SIGNS.values())
+_PAUSES: Final = (Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN)  # all that runs there has them at once
+_RIGHT: Final = ("pass", "slow")
+_AT_ONCE: Final = 5 * SECOND // 2  # gateways tell once a second, each in its own
 _TIMEOUTS: Final = (Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN, Sign.UNREACHABLE)
+
+_LATELY: Final = 2 * SECOND  # a breaker takes a busy replica out within that
+_ROW: Final = 5  # failures that open a breaker
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,6 +64,7 @@ class AttemptsConfig:
     share_min: float = 0.2  # of what ended: ill replicas fail much, busy ones a little
     alone_min: int = 2  # where nothing succeeded: there is nothing to take a share of
     settle_s: float = 2.0  # timeouts wait for the peers' reports, which come every second
+    pause_s: float = 3.0  # and for a word of whoever paused once: it goes on, or a canary finds out
     attract_factor: float = 1.2  # times its fair share; routing moves loads by less than that
 
     def __post_init__(self) -> None:
@@ -62,6 +72,8 @@ class AttemptsConfig:
         require(1 <= window <= 600, "attempts.window_s", f"is {window}", "use 1 to 600 seconds")
         fix = "use 0 or more seconds, less than the window"
         require(0 <= settle < window, "attempts.settle_s", f"is {settle}", fix)
+        pause = self.pause_s
+        require(0 <= pause < window, "attempts.pause_s", f"is {pause}", fix)
         share, factor = self.share_min, self.attract_factor
         require(0 < share <= 1, "attempts.share_min", f"is {share}", "use a share in (0, 1]")
         require(factor > 1, "attempts.attract_factor", f"is {factor}", "use a factor above 1")
@@ -112,11 +124,12 @@ class _Total:
 
 
 class _Book:
-    __slots__ = ("pace", "pushed_back", "reports", "since")
+    __slots__ = ("answered_at", "pace", "pushed_back", "reports", "since")
 
     def __init__(self) -> None:
         self.reports: deque[_Report] = deque(maxlen=_REPORTS_MAX)
         self.since: dict[Sign, int] = {}  # when each sign that now shows began to
+        self.answered_at: int | None = None  # its last canary that was answered right
         self.pushed_back: int | None = None  # since when it says nothing but "busy"
         self.pace = Pace()
 
@@ -124,17 +137,20 @@ class _Book:
 class AttemptsDetector:
     """Signs in what gateways saw of users' requests."""
 
-    reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, ProcessEnded, Looked)
+    reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded, Looked)
 
     def __init__(self, config: AttemptsConfig, census: Census) -> None:
         self._config = config
         self._census = census
         self._window = nanos(config.window_s)
         self._settle = nanos(config.settle_s)
+        self._pause = nanos(config.pause_s)
         self._books: dict[str, _Book] = {}
         self._open: dict[str, None] = {}  # replicas with a sign that shows, in order
 
-    def take(self, fact: AttemptsSeen | ProcessEnded | Looked, now: int) -> Sequence[Evidence]:
+    def take(
+        self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded | Looked, now: int
+    ) -> Sequence[Evidence]:
         """What gateways told of one replica, or a second that passed."""
         if isinstance(fact, Looked):
             found: list[Evidence] = []
@@ -145,6 +161,10 @@ class AttemptsDetector:
             self.forget(fact.replica)  # what was refused to the dead says nothing of the next life
             return NOTHING
         book = self._books.get(fact.replica)
+        if isinstance(fact, CanaryAnswered):
+            if book is not None and fact.verdict in _RIGHT:
+                book.answered_at = now
+            return NOTHING
         if book is None:
             book = self._books[fact.replica] = _Book()
         if book.reports:
@@ -173,7 +193,9 @@ class AttemptsDetector:
         total = self._total(book, now)
         # A busy replica is taken out after a few failures, which its successes of a moment ago
         # would outnumber for the whole window: what it did since they ended counts by itself.
+        lately = [report for report in book.reports if now - report.at <= _LATELY]
         showing = {
+            **self._showing(book, _Total(lately), now, share=self._config.share_min, least=_ROW),
             **self._showing(book, _Total(_row(book.reports)), now, share=0.5),
             **self._showing(book, total, now, share=self._config.share_min),
         }
@@ -185,7 +207,9 @@ class AttemptsDetector:
         for sign, (text, numbers) in showing.items():
             began = book.since.setdefault(sign, now)
             if sign in _TIMEOUTS and (
-                now - began < self._settle or self._fleet_has(sign, replica, now)
+                now - began < self._settle
+                or (sign in _PAUSES and self._one_pause(book, sign, now))
+                or self._fleet_has(sign, replica, now)
             ):
                 continue
             if book.pace.due(sign, now):
@@ -200,11 +224,11 @@ class AttemptsDetector:
         return found
 
     def _showing(
-        self, book: _Book, total: _Total, now: int, *, share: float
+        self, book: _Book, total: _Total, now: int, *, share: float, least: int = 0
     ) -> dict[Sign, tuple[str, dict[str, float]]]:
         showing = {}
         for sign, count in total.failures.items():
-            if self._enough(count, total, share):
+            if count >= least and self._enough(count, total, share):
                 showing[sign] = self._told(count, total, _WHAT[sign])
         if Sign.ERRORS in showing and 2 * total.fast >= total.failures[Sign.ERRORS]:
             what = "got a server error faster than any real answer comes"
@@ -230,6 +254,20 @@ class AttemptsDetector:
         window = f"the last {seconds(self._window):.0f} s"
         text = f"{count} of {total.ended} requests of {window} {what}"
         return text, {"count": float(count), "ended": float(total.ended)}
+
+    def _one_pause(self, book: _Book, sign: Sign, now: int) -> bool:
+        """Whether it stood still once and went on, or may yet do so."""
+        times = [report.at for report in book.reports if report.failures[sign]]
+        if times[-1] - times[0] > _AT_ONCE:
+            return False
+        last = times[-1]
+        if book.answered_at is not None and book.answered_at > last:
+            return True
+        goes_on = any(
+            report.at > last and (report.fact.tokens or report.fact.successes)
+            for report in book.reports
+        )
+        return goes_on or now - last < self._pause
 
     # --- peers ---
 

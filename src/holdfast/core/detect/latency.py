@@ -8,8 +8,9 @@ replica is held to its own past, learned once and then frozen; the fleet's compa
     right answers with nothing else running ─► log latency ─► CUSUM upward ─► still slower now? ─►
 
 Logarithms, because a latency is slower by a factor; a median and its spread, because one canary in
-a hundred meets a collection of garbage. Becoming faster is no failure and is not told. An answer
-that was right and judged slow counts as well: leaving it out would hide the drift.
+ten meets somebody else's work. It must last: neighbours come and go within a quarter of an hour,
+what was changed stays. Becoming faster is no failure and is not told. An answer that was right and
+judged slow counts as well: leaving it out would hide the drift.
 
 Rejected: learning from busy replicas with the load regressed out. Batching makes that relation a
 staircase, and idle moments come often enough.
@@ -26,12 +27,13 @@ from holdfast.core.census import Census
 from holdfast.core.detect.detector import NOTHING, Pace
 from holdfast.core.evidence import Evidence, Sign
 from holdfast.core.facts import CanaryAnswered
-from holdfast.core.types import nanos, require
+from holdfast.core.types import SECOND, nanos, require
 
 _RIGHT: Final = ("pass", "slow")
 _CLIP: Final = 4.0  # sigma that one canary counts for at most: a single stall is no drift
 _LEARNED_MAX: Final = 512  # latencies kept of a baseline in the making; later ones wait
 _RECENT: Final = 9  # canaries whose median is "now": four of them may be odd
+_UNSEEN: Final = 60 * SECOND  # between two idle canaries; what was in a longer gap is unknown
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,9 +46,10 @@ class CanaryDriftConfig:
     slack: float = 0.5  # sigma; half of the shift to find
     threshold: float = 12.0  # CUSUM, in sigma; with the slack one false alarm in a million
     factor_min: float = 1.25  # it must be slower by so much to matter
+    hold_s: float = 1_200.0  # and for so long: neighbours are gone after a quarter of an hour
 
     def __post_init__(self) -> None:
-        for name in ("window_s", "spread_min", "slack", "threshold"):
+        for name in ("window_s", "spread_min", "slack", "threshold", "hold_s"):
             value = getattr(self, name)
             fix = "use a positive number"
             require(0 < value < 1e9, f"canary_drift.{name}", f"is {value}", fix)
@@ -60,7 +63,9 @@ class CanaryDriftConfig:
 class _Past:
     """One replica's idle latencies: learned, frozen, compared."""
 
-    __slots__ = ("began", "centre", "drifted", "learned", "recent", "slack", "spread", "sum")
+    __slots__ = (
+        *("began", "centre", "held", "last", "learned", "recent", "slack", "spread", "sum"),
+    )
 
     def __init__(self, now: int) -> None:
         self.began = now
@@ -70,7 +75,8 @@ class _Past:
         self.slack = 0.0
         self.sum = 0.0
         self.recent: deque[float] = deque(maxlen=_RECENT)
-        self.drifted = False
+        self.held: int | None = None  # for how long it was seen to be slower; None: it is not
+        self.last = now
 
     def learn(self, value: float, config: CanaryDriftConfig, now: int) -> None:
         if len(self.learned) < _LEARNED_MAX:
@@ -85,15 +91,22 @@ class _Past:
         self.slack = config.slack + 2 * 1.25 / sqrt(len(self.learned))
         self.learned = []
 
-    def add(self, distance: float, config: CanaryDriftConfig) -> bool:
-        """Whether it has drifted. Over when half of the sum is gone."""
+    def add(self, distance: float, config: CanaryDriftConfig, now: int) -> bool:
+        """Whether it has drifted for long enough. Over when half of it is gone."""
         step = min(max(distance / self.spread, -_CLIP), _CLIP) - self.slack
         self.sum = min(max(0.0, self.sum + step), config.threshold * 1.5)
         self.recent.append(distance)
-        limit = config.threshold * (0.5 if self.drifted else 1.0)
-        matters = len(self.recent) >= 5 and median(self.recent) >= log(config.factor_min)
-        self.drifted = self.sum > limit and matters
-        return self.drifted
+        passed, self.last = min(max(0, now - self.last), _UNSEEN), now
+        part = 1.0 if self.held is None else 0.5
+        slower = part * log(config.factor_min)
+        if self.sum <= part * config.threshold or not self._is(slower):
+            self.held = None
+            return False
+        self.held = 0 if self.held is None else self.held + passed
+        return self.held >= nanos(config.hold_s) and distance >= slower
+
+    def _is(self, slower: float) -> bool:
+        return len(self.recent) >= 5 and median(self.recent) >= slower
 
 
 class CanaryDriftDetector:
@@ -121,7 +134,9 @@ class CanaryDriftDetector:
             if fact.verdict == "pass":
                 past.learn(log(latency), self._config, now)
             return NOTHING
-        if not past.add(log(latency) - past.centre, self._config):
+        if not past.add(log(latency) - past.centre, self._config, now):
+            if past.held is not None:
+                return NOTHING
             self._pace.over(fact.replica)
             return NOTHING
         if not self._pace.due(fact.replica, now):

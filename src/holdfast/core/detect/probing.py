@@ -2,11 +2,16 @@
 
     wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
     timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS
-    fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, three times ─► CANARY_SLOW
+    fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
 A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary
-of a model fails the checker is suspect: nobody is accused on its word until one of them passes.
+of a model fails the checker is suspect: nobody is accused on its word until one of them passes. Of
+a model that has never answered anybody it says nothing: its replicas are not started yet.
+
+Slow ones add up by how slow they are: three that take four times as long are a sign, five that take
+three times as long, and half the speed only after twenty minutes. Neighbours on its host take half
+of a replica's speed for a while, and no more.
 
 Rejected: a share of failed canaries over a window. Failures in a row are rarer by chance and come
 to a verdict sooner; only wrong answers, which may come now and then, are counted over a window too.
@@ -15,16 +20,25 @@ to a verdict sooner; only wrong answers, which may come now and then, are counte
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
+from statistics import median
 from typing import ClassVar, Final
 
 from holdfast.core.census import Census
 from holdfast.core.detect.detector import NOTHING, Pace
 from holdfast.core.evidence import About, Evidence, Sign
-from holdfast.core.facts import CanariesDoubted, CanaryAnswered, ProcessEnded
-from holdfast.core.types import nanos, require
+from holdfast.core.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
+from holdfast.core.types import State, nanos, require
 
 _RECENT: Final = 20  # canaries of which the wrong ones are counted for people
 _DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
+_MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
+_ANSWERS: Final = ("pass", "slow", "wrong")  # verdicts on something that was said
+_USUAL: Final = 32  # latencies of which the median is usual
+_USUAL_MIN: Final = 3
+_SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
+_NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
+_DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
 _UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
 
 
@@ -36,26 +50,37 @@ class ProbingConfig:
     errors_row: int = 2  # one error is chance
     refused_row: int = 2  # one meets every restart
     slow_row: int = 3  # noise doubles a latency now and then, not three times in a row
+    slow_sum: float = 2.0  # of doublings beyond a neighbour's; one canary counts for 0.7 at most
+    slow_s: float = 1_200.0  # less slow than that, for so long: a neighbour has left by then
     fresh_s: float = 60.0  # how long a peer's slowness counts: a fleet is slow together or not
 
     def __post_init__(self) -> None:
         for name in ("silent_row", "errors_row", "refused_row", "slow_row"):
             value = getattr(self, name)
             require(1 <= value <= 100, f"probing.{name}", f"is {value}", "use 1 to 100 canaries")
-        fresh = self.fresh_s
-        fits = 0 < fresh <= 3_600
-        require(fits, "probing.fresh_s", f"is {fresh}", "use seconds above 0, up to an hour")
+        for name in ("fresh_s", "slow_s"):
+            value = getattr(self, name)
+            fits = 0 < value <= 3_600
+            require(fits, f"probing.{name}", f"is {value}", "use seconds above 0, up to an hour")
+        least = self.slow_sum
+        require(0 < least <= 100, "probing.slow_sum", f"is {least}", "use doublings above 0")
 
 
 class _Book:
-    __slots__ = ("errors", "pace", "pages", "refused", "silents", "slow_at", "slows", "wrongs")
+    __slots__ = (
+        *("errors", "latest_at", "latest_s", "pace", "pages", "refused", "silents"),
+        *("slow_at", "slow_from", "slow_sum", "slows", "usual", "wrongs"),
+    )
 
     def __init__(self) -> None:
         self.pace = Pace()
         self.wrongs: deque[bool] = deque(maxlen=_RECENT)  # of the answers that came
         self.pages: list[bool | None] = []  # of the timeouts in a row, the last ones
         self.errors = self.refused = self.silents = self.slows = 0  # in a row
-        self.slow_at = 0
+        self.slow_at = self.slow_from = self.latest_at = 0
+        self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
+        self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
+        self.usual: deque[float] = deque(maxlen=_USUAL)  # latencies of those in good time
 
     def answered(self) -> None:
         """Somebody is there and speaks."""
@@ -72,24 +97,34 @@ _SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS)
 class ProbingDetector:
     """Signs in what canaries brought back."""
 
-    reads: ClassVar[tuple[type, ...]] = (CanaryAnswered, CanariesDoubted, ProcessEnded)
+    reads: ClassVar[tuple[type, ...]] = (
+        *(CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
+    )
 
     def __init__(self, config: ProbingConfig, census: Census) -> None:
         self._config = config
         self._census = census
         self._fresh = nanos(config.fresh_s)
+        self._slow = nanos(config.slow_s)
         self._books: dict[str, _Book] = {}
         self._doubts: dict[str, Pace] = {}  # by model; until one of its replicas passes
+        self._speak: dict[str, None] = {}  # models of which some replica has answered, ever
 
     def take(
-        self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded, now: int
+        self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded | StateChanged, now: int
     ) -> Sequence[Evidence]:
         """One canary, or the fleet's doubt about all of them."""
         if isinstance(fact, CanariesDoubted):
-            return self._doubted(fact, now)
+            return self._doubted(fact, now) if fact.model in self._speak else NOTHING
+        if isinstance(fact, StateChanged):
+            if fact.state is State.READY:
+                self._speaks(fact.replica)
+            return NOTHING
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # what a process answered says nothing of the next one
             return NOTHING
+        if fact.verdict in _ANSWERS:
+            self._speaks(fact.replica)
         book = self._books.get(fact.replica)
         if book is None:
             book = self._books[fact.replica] = _Book()
@@ -105,6 +140,13 @@ class ProbingDetector:
         if not book.pace.due(key, now):
             return NOTHING
         return [Evidence(sign, about, now, "canary", text, numbers)]
+
+    def _speaks(self, replica: str) -> None:
+        model = self._census.about(replica).model
+        if model not in self._speak:
+            self._speak[model] = None
+            if len(self._speak) > _MODELS_MAX:
+                del self._speak[next(iter(self._speak))]
 
     def forget(self, replica: str) -> None:
         """Drop its rows."""
@@ -141,21 +183,31 @@ class ProbingDetector:
     def _right(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
         book.answered()
         book.wrongs.append(False)
+        book.latest_s, book.latest_at = fact.latency_s or 0.0, now
         model = self._census.about(fact.replica).model
         self._doubts.pop(model, None)  # the expected answer can be given
         if fact.verdict == "pass":
-            book.slows = 0
+            book.slows, book.slow_sum = 0, 0.0
             book.pace.over(Sign.CANARY_SLOW)
+            if fact.latency_s:
+                book.usual.append(fact.latency_s)
             return None
         book.slows += 1
         book.slow_at = now
-        if book.slows < self._config.slow_row or self._fleet_is_slow(fact.replica, now):
+        book.slow_from = now if book.slows == 1 else book.slow_from
+        book.slow_sum = max(0.0, book.slow_sum + self._slowness(book, fact, now))
+        enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
+        if book.slows < self._config.slow_row or not enough:
+            return None
+        if self._fleet_is_slow(fact.replica, now):
             return None
         text = f"{book.slows} canaries in a row were answered right and much later than usual"
         numbers = {"canaries": float(book.slows)}
         if fact.latency_s is not None:
             text += f", the last after {fact.latency_s:.1f} s"
             numbers["latency_s"] = float(fact.latency_s)
+            if book.usual:
+                numbers["usual_s"] = median(book.usual)
         return (Sign.CANARY_SLOW, text, numbers)
 
     def _silent(self, book: _Book, fact: CanaryAnswered) -> _Found | None:
@@ -165,6 +217,9 @@ class ProbingDetector:
             book.answered()
         if fact.progress or may_be_busy:
             return None
+        if (fact.moved_s or 0.0) >= _DRIPS_S:
+            text = f"a canary's answer came piece by piece for {fact.moved_s:.1f} s and did not end"
+            return (Sign.SLOW_TOKENS, text, {"moved_s": fact.moved_s or 0.0})
         row = self._config.silent_row
         if fact.progress is None and fact.running is None:
             row += 1  # it might be busy with what nobody counts
@@ -183,13 +238,33 @@ class ProbingDetector:
             return (Sign.CANARY_SILENT, f"{told}; it has no page that could tell more", numbers)
         return None
 
-    def _fleet_is_slow(self, replica: str, now: int) -> bool:
+    def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float:
+        """How many times its usual time was doubled, less what a neighbour may do to anybody.
+
+        Where its peers take longer now as well, theirs is what is usual now.
+        """
+        if fact.latency_s is None or len(book.usual) < _USUAL_MIN:
+            return _SLOW_MOST  # nothing to compare with but the word of whoever judged it
+        usual = median(book.usual)
+        theirs = [
+            peer.latest_s
+            for peer in self._peers(fact.replica)
+            if peer.latest_s and now - peer.latest_at <= self._fresh
+        ]
+        if theirs:
+            usual = max(usual, median(theirs))
+        return min(_SLOW_MOST, log2(fact.latency_s / usual) - _NEIGHBOUR)
+
+    def _peers(self, replica: str) -> list[_Book]:
         model = self._census.about(replica).model
-        peers = [
+        return [
             book
             for name in self._census.of_model(model)
             if name != replica and (book := self._books.get(name)) is not None
         ]
+
+    def _fleet_is_slow(self, replica: str, now: int) -> bool:
+        peers = self._peers(replica)
         slow = sum(bool(peer.slows) and now - peer.slow_at <= self._fresh for peer in peers)
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 

@@ -1,0 +1,124 @@
+"""A replica whose users wait many times longer than those of its peers, at the same time.
+
+    first tokens there, each as a multiple of what the pool takes for prompts of that length
+        └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s ─► SLOW_ANSWERS
+
+Canaries judge latency only where nothing else runs, because beside a long prompt the same question
+takes longer. A replica that is never idle is therefore judged here, by its users' own waits. They
+come as multiples of what is usual for their length, so that somebody's long prompts accuse nobody;
+and a fleet that is slow as a whole has no peers that are not.
+
+Rejected: the mean, which one stuck request decides. Rejected: its own past; load comes and goes,
+and peers have the same load now.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import ClassVar, Final
+
+from holdfast.core.census import Census
+from holdfast.core.detect.detector import NOTHING, Pace
+from holdfast.core.evidence import Evidence, Sign
+from holdfast.core.facts import AttemptsSeen, ProcessEnded
+from holdfast.core.types import nanos, require
+
+_SAMPLES_MAX: Final = 256  # of one replica
+
+
+@dataclass(slots=True, frozen=True)
+class SlownessConfig:
+    """When users' waits are a replica's own fault."""
+
+    factor: float = 3.0  # times the pool's usual wait; load alone makes two of it
+    peers_max: float = 1.5  # the peers' own middle: above it the fleet is slow, not one of it
+    samples_min: int = 8  # first tokens, there and at its peers: fewer have no middle
+    window_s: float = 15.0  # what "now" means: routing leaves a slow replica few requests
+    hold_s: float = 3.0  # a pause of garbage collection or a long prompt is over by then
+
+    def __post_init__(self) -> None:
+        factor, peers = self.factor, self.peers_max
+        fix = "use a factor above slowness.peers_max"
+        require(1 <= peers < factor <= 1_000, "slowness.factor", f"is {factor}", fix)
+        few = self.samples_min
+        require(3 <= few <= 64, "slowness.samples_min", f"is {few}", "use 3 to 64")
+        for name in ("window_s", "hold_s"):
+            value = getattr(self, name)
+            require(0 < value <= 3_600, f"slowness.{name}", f"is {value}", "use up to an hour")
+
+
+class _Book:
+    __slots__ = ("since", "waits")
+
+    def __init__(self) -> None:
+        self.waits: deque[tuple[int, float]] = deque(maxlen=_SAMPLES_MAX)
+        self.since: int | None = None  # when it was first seen to be slow
+
+
+class SlownessDetector:
+    """Compares the waits of each replica's users with those of its peers."""
+
+    reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, ProcessEnded)
+
+    def __init__(self, config: SlownessConfig, census: Census) -> None:
+        self._config = config
+        self._census = census
+        self._window = nanos(config.window_s)
+        self._hold = nanos(config.hold_s)
+        self._books: dict[str, _Book] = {}
+        self._pace = Pace()
+
+    def take(self, fact: AttemptsSeen | ProcessEnded, now: int) -> Sequence[Evidence]:
+        """First tokens since the last report; a new process begins anew."""
+        if isinstance(fact, ProcessEnded):
+            self.forget(fact.replica)
+            return NOTHING
+        if not fact.waits or fact.replica not in self._census.replicas:
+            return NOTHING
+        book = self._books.get(fact.replica)
+        if book is None:
+            book = self._books[fact.replica] = _Book()
+        book.waits.extend((now, wait) for wait in fact.waits if wait >= 0)
+        return self._judge(fact.replica, book, now)
+
+    def forget(self, replica: str) -> None:
+        """Drop its waits."""
+        self._books.pop(replica, None)
+        self._pace.over(replica)
+
+    def _lately(self, book: _Book, now: int) -> list[float]:
+        waits = book.waits
+        while waits and not 0 <= now - waits[0][0] < self._window:
+            waits.popleft()
+        return [wait for _, wait in waits]
+
+    def _judge(self, replica: str, book: _Book, now: int) -> Sequence[Evidence]:
+        own = self._lately(book, now)
+        peers = self._of_peers(replica, now)
+        few = self._config.samples_min
+        if len(own) < few or len(peers) < few:
+            return NOTHING
+        here, there = median(own), median(peers)
+        if here < self._config.factor * max(1.0, there) or there > self._config.peers_max:
+            book.since = None
+            self._pace.over(replica)
+            return NOTHING
+        if book.since is None:
+            book.since = now
+        if now - book.since < self._hold or not self._pace.due(replica, now):
+            return NOTHING
+        text = (
+            f"its users wait {here:.1f} times as long for a first token as is usual for their "
+            f"prompts, those of its peers {there:.1f} times"
+        )
+        numbers = {"factor": here, "peers": there, "samples": float(len(own))}
+        about = self._census.about(replica)
+        return (Evidence(Sign.SLOW_ANSWERS, about, now, "gateway", text, numbers),)
+
+    def _of_peers(self, replica: str, now: int) -> list[float]:
+        books: Iterable[_Book | None] = map(self._books.get, self._census.peers(replica))
+        return [wait for book in books if book is not None for wait in self._lately(book, now)]
+
+
+__all__ = ["SlownessConfig", "SlownessDetector"]

@@ -1,0 +1,102 @@
+"""Users' waits: one slow replica among its peers is told, a slow fleet and a pause are not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.census import Census
+from holdfast.core.detect.slowness import SlownessConfig, SlownessDetector
+from holdfast.core.evidence import Sign
+from holdfast.core.facts import AttemptsSeen, Declared, ProcessEnded
+from holdfast.core.types import SECOND, ConfigError
+
+
+def made(*names):
+    census = Census()
+    for name in names or ("a", "b", "c"):
+        census.take(Declared(name, "m", "1"))
+    return SlownessDetector(SlownessConfig(), census)
+
+
+def play(detector, begin_s, seconds, **waits):
+    told = []
+    for at in range(begin_s, begin_s + seconds):
+        for name, values in waits.items():
+            fact = AttemptsSeen(name, 1.0, successes=len(values), waits=tuple(values))
+            told += detector.take(fact, at * SECOND)
+    return told
+
+
+USUAL = (0.9, 1.0, 1.1)
+SLOW = (8.0, 10.0, 11.0)
+
+
+def test_one_slow_replica_among_its_peers_is_told_within_seconds():
+    detector = made()
+    assert not play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    told = play(detector, 20, 20, a=SLOW, b=USUAL, c=USUAL)
+    assert {one.sign for one in told} == {Sign.SLOW_ANSWERS}
+    assert {one.about.replica for one in told} == {"a"}
+    assert told[0].at <= 35 * SECOND
+    assert told[0].numbers["factor"] >= 3
+    assert "times as long" in told[0].text
+
+
+def test_a_trickle_is_enough_where_routing_leaves_no_more():
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    assert play(detector, 36, 16, a=(9.0,), b=USUAL, c=USUAL)
+
+
+def test_a_fleet_that_is_slow_as_a_whole_accuses_nobody():
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    assert not play(detector, 20, 30, a=SLOW, b=SLOW, c=(2.0, 3.0))
+
+
+def test_a_pause_of_two_seconds_is_none():
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    assert not play(detector, 20, 2, a=SLOW, b=USUAL, c=USUAL)
+    assert not play(detector, 22, 20, a=USUAL, b=USUAL, c=USUAL)
+
+
+def test_without_peers_or_with_too_few_answers_nothing_is_concluded():
+    assert not play(made("a"), 0, 60, a=SLOW)
+    assert not play(made(), 0, 60, a=(), b=USUAL, c=USUAL)
+    assert not play(made("a", "b"), 0, 60, stranger=SLOW, b=USUAL)
+
+
+def test_a_new_process_begins_anew():
+    detector = made()
+    play(detector, 0, 10, a=SLOW, b=USUAL, c=USUAL)
+    detector.take(ProcessEnded("a"), 10 * SECOND)
+    assert not play(detector, 10, 10, a=USUAL, b=USUAL, c=USUAL)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("factor", 1.0), ("samples_min", 1), ("window_s", 0.0), ("hold_s", 1e9), ("peers_max", 9.0)],
+)
+def test_settings_that_cannot_work_are_refused(field, value):
+    with pytest.raises(ConfigError, match="slowness"):
+        SlownessConfig(**{field: value})
+
+
+FACTS = st.tuples(
+    st.sampled_from(["a", "b", "c", "stranger"]),
+    st.lists(st.floats(-1, 1e6), max_size=20),
+    st.integers(-5, 100),
+    st.booleans(),
+)
+
+
+@given(st.lists(FACTS, max_size=60))
+def test_any_order_of_facts_is_survived_within_bounds(facts):
+    detector = made()
+    for name, waits, at, ended in facts:
+        fact = ProcessEnded(name) if ended else AttemptsSeen(name, 1.0, waits=tuple(waits))
+        detector.take(fact, at * SECOND)
+    for name in ("a", "b", "c"):
+        detector.forget(name)
+    assert not detector._books
