@@ -95,6 +95,7 @@ SAID_HERE: Final = {
     "InvestigationConfig.lines": "lines of logs",
     "InvestigationConfig.attempts": "users' requests that fail there",
     "InvestigationConfig.probing": "what canaries bring back",
+    "InvestigationConfig.slowness": "users that wait longer than those of its peers",
     "InvestigationConfig.stall": "requests that stand still inside an engine",
     "InvestigationConfig.comparison": "live answers held against a peer's",
     "InvestigationConfig.poison": "requests that kill replicas",

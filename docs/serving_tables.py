@@ -24,6 +24,7 @@ from holdfast.control.demand import Demands
 from holdfast.control.deployments import Deployments
 from holdfast.control.gpus import GpuWatch
 from holdfast.control.incidents import Incidents
+from holdfast.control.lookout import Lookout
 from holdfast.control.metrics import Totals
 from holdfast.control.notify import Notifier
 from holdfast.control.openapi import openapi_document
@@ -361,7 +362,14 @@ def _incidents_say() -> tuple[dict[str, float], dict[str, float]]:
         facts_dropped=0,
         errors=0,
     )
-    return Incidents.counters(incidents), Incidents.gauges(incidents)
+    lookout: Any = SimpleNamespace(
+        incidents=SimpleNamespace(
+            counters=lambda: Incidents.counters(incidents),
+            gauges=lambda: Incidents.gauges(incidents),
+        ),
+        reported=SimpleNamespace(taken=0, refused=0),
+    )
+    return Lookout.metrics(lookout)
 
 
 def _deployments_say() -> Mapping[str, float]:

@@ -53,7 +53,7 @@ def examples(help_text: str) -> list[str]:
 # They run until they are stopped, ask a running fleet, or read a key: see tests/e2e.
 LIVE = (
     *("up", "down", "status", "logs", "scale", "drain", "undrain", "restart"),
-    *("serve", "stand-in", "incidents", "explain", "doctor", "keys hash"),
+    *("serve", "stand-in", "incidents", "explain", "doctor", "chaos", "keys hash"),
 )
 
 EXAMPLES = sorted(

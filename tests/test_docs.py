@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.config import FleetFile, load
+from holdfast.config.chaos import PlanFile
 from holdfast.gateway.errors import FINISHES
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import prepare, read_scenario
@@ -31,6 +32,8 @@ SLOW = re.compile(r"#\s*takes (?:(?:half )?an? (?:minute|hour)|(?:a few|some) (?
 
 # What a reader is asked to make, or what stands for any file.
 NOT_HERE = {"mine.yaml", "bad.yaml", "SCENARIO.yaml", "fleet.yaml"}
+WRITTEN = {"report.md", "timeline.svg", "record.json"}  # by a game day
+PLAN_PAGES = {"docs/chaos.md"}  # whose snippets are plans of game days
 
 MINIMAL = {"name": "minimal", "models": [{"workload": {"rate": 5}}]}
 MINIMAL_FLEET = {
@@ -77,7 +80,10 @@ def is_of_a_fleet(name: str, body: str) -> bool:
 COMMANDS = sorted({(name, line) for name in NAMES for line in command_lines(name)})
 SNIPPETS = [(name, body) for name in NAMES for body in fences(name, "yaml")]
 FLEETS = [snippet for snippet in SNIPPETS if is_of_a_fleet(*snippet)]
-SCENARIOS = [snippet for snippet in SNIPPETS if not is_of_a_fleet(*snippet)]
+PLANS_OF_DAYS = [snippet for snippet in SNIPPETS if snippet[0] in PLAN_PAGES]
+SCENARIOS = [
+    snippet for snippet in SNIPPETS if not is_of_a_fleet(*snippet) and snippet not in PLANS_OF_DAYS
+]
 SCRIPTS = sorted(
     {line for name in NAMES for line in fences(name, "sh") if line.startswith("python bench/")}
 )
@@ -126,7 +132,7 @@ def test_every_link_leads_somewhere(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_that_is_named_exists(name):
     text = text_of(name)
-    for said in {*PATH.findall(text), *FOLDER.findall(text)} - NOT_HERE:
+    for said in {*PATH.findall(text), *FOLDER.findall(text)} - NOT_HERE - WRITTEN:
         places = (ROOT / said, PACKAGE / said, PACKAGE / "core" / said, ROOT / "examples" / said)
         places += (ROOT / "examples" / "serving" / said,)
         assert any(place.exists() for place in places), f"{name} names {said}"
@@ -134,7 +140,7 @@ def test_every_file_that_is_named_exists(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_page_is_reached_from_the_map(name):
-    index = text_of("docs/index.md") + text_of("README.md")
+    index = text_of("docs/index.md") + text_of("README.md") + text_of("docs/causes/index.md")
     assert name in {"README.md", "docs/index.md"} or Path(name).name in index
 
 
@@ -149,7 +155,7 @@ def test_every_make_target_that_is_named_exists(name):
 def test_every_command_parses(name, line):
     words = shlex.split(line, comments=True)[1:]
     command: click.Command = main
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and words:
         found = command.get_command(click.Context(command), words.pop(0))
         assert found is not None
         command = found
@@ -222,6 +228,18 @@ def test_every_snippet_of_a_scenario_loads(name, body, tmp_path):
     path = tmp_path / "snippet.yaml"
     path.write_text(body if "name" in part and "models" in part else yaml.safe_dump(whole))
     assert prepare(read_scenario(path), 1).variants
+
+
+@pytest.mark.parametrize(("name", "body"), PLANS_OF_DAYS)
+def test_every_snippet_of_a_game_day_loads(name, body, tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(body)
+    assert load(path, PlanFile).steps
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "chaos").glob("*.yaml")), ids=str)
+def test_every_example_of_a_game_day_loads(path):
+    assert load(path, PlanFile).steps
 
 
 @pytest.mark.parametrize(("name", "body"), FLEETS)

@@ -252,8 +252,12 @@ def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
         for _ in range(3):
             writer.write(b"1\r\nx\r\n")
             await asyncio.sleep(0.05)
-        await reader.read()
+        await asyncio.gather(reader.read(), return_exceptions=True)  # until it gives up
         writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+        ended.set()
+
+    ended = asyncio.Event()
 
     async def main():
         server = await asyncio.start_server(drip, "127.0.0.1", 0)
@@ -261,6 +265,7 @@ def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(FetchError) as caught:
                 await fetch(f"http://127.0.0.1:{port}", "/", 0.6)
+            await asyncio.wait_for(ended.wait(), 10)
             return caught.value
 
     error = asyncio.run(main())

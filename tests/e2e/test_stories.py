@@ -9,15 +9,17 @@ of the second seed is here in short; ``make stories`` has all of it.
 import asyncio
 import contextlib
 import importlib
+import re
 import sys
 import threading
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 import uvloop
 
-from holdfast.standin import Options, StandIn, fault
+from holdfast.standin import Like, Options, StandIn, fault
 
 BENCH = Path(__file__).parents[2] / "bench"
 GB = 1_000_000_000
@@ -32,7 +34,7 @@ def stories():
 
 
 @contextlib.contextmanager
-def listed(count, ailment=None):
+def listed(count, ailment=None, like=Like.VLLM):
     """The URLs of so many stand-ins, all in one thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -41,7 +43,7 @@ def listed(count, ailment=None):
     async def begin():
         made = []
         for _ in range(count):
-            options = Options(ttft_ms=20.0, tpot_ms=5.0, tokens=10)
+            options = Options(like=like, ttft_ms=20.0, tpot_ms=5.0, tokens=10)
             made.append(await StandIn(options).start(port=0, side_port=None))
             if ailment is not None:
                 made[-1].set_fault(ailment)
@@ -91,8 +93,8 @@ def parler(stories):
 def test_a_reservation_of_1_gb_for_4_gb_is_one_incident_and_the_queue_is_its_consequence(
     stories, tmp_path
 ):
-    # A queue that grows is believed after a minute; a third of it will do for a test.
-    queues = {"window_s": 20.0, "wait_s": 20.0}
+    # A queue that grows is believed after a minute; a fifth of it will do for a test.
+    queues = {"window_s": 12.0, "wait_s": 12.0}
     file = {"models": [parler(stories)], "incidents": {"detectors": {"queues": queues}}}
 
     def named():
@@ -102,14 +104,16 @@ def test_a_reservation_of_1_gb_for_4_gb_is_one_incident_and_the_queue_is_its_con
         return next((one for one in whole if "exit_137" in signs(_all(one))), None)
 
     async def main():
-        async with stories.Traffic(fleet, 2.0) as traffic:
+        async with stories.Traffic(fleet, 2.0, linger_s=0.1) as traffic:
             found = await asyncio.to_thread(fleet.until, named, "the queue is a consequence")
         return traffic, found
 
     with stories.story(tmp_path, file) as fleet:
         fleet.until(fleet.ready, "it is ready once")
         traffic, found = uvloop.run(main())
-        assert "hangs" not in traffic.outcomes(), fleet.said()
+        # Who waits is told within two turns of the queue's patience; nobody was served meanwhile.
+        assert traffic.slowest_s < 65, fleet.said()
+        assert "200" not in traffic.outcomes()
         (only,) = fleet.incidents()
         assert (found["class"], found["cause"]) == ("runtime", "undersized"), fleet.said()
         assert only["id"] == found["id"]
@@ -133,13 +137,16 @@ def test_forty_containers_on_one_filesystem_wait_for_bandwidth_not_for_operation
 ):
     catalogue = ["small-1", "small-2", "small-3", "llm-1", "llm-2", "embed", "tts-1", "tts-2"]
     # The ceiling is believed when it holds for half a minute; a third of it will do for a test.
-    contention = {"hold_s": 10.0}
+    contention = {"hold_s": 10.0, "rate_after_s": 8.0}
 
-    with listed(40, fault("load_stall")) as urls:
+    # Some engines say on a page that they load; of others nobody hears before they have.
+    silent = [f"http://127.0.0.1:{port}" for port in stories.free_ports(20, Random())]
+    with listed(20, fault("load_stall"), like=Like.LLAMACPP) as loading:
+        urls = [*loading, *silent]
         models = [
             {
                 "name": name,
-                "engine": "vllm",
+                "engine": "llamacpp" if at < 4 else "vllm",
                 "filesystem": "efs",
                 "footprint": {"weights": "10GB"},
                 "endpoints": urls[5 * at : 5 * at + 5],
@@ -164,15 +171,15 @@ def test_forty_containers_on_one_filesystem_wait_for_bandwidth_not_for_operation
 
             def named():
                 tell(read_bytes_s=100e6, permitted_bytes_s=104e6, operations_share=0.07)
-                return fleet.incidents()
+                told = fleet.incidents()
+                return told if told and both <= signs(_all(told[0])) else None
 
             # First every container lists its folder, and no data flows: that passes.
             tell(read_bytes_s=1e6, permitted_bytes_s=104e6, operations_share=1.0)
-            (found,) = fleet.until(named, "an incident is opened", look_s=1.0)
-            # Some of them are told to be slow, too: it stays the one.
-            fleet.until(lambda: "load_slow" in signs(_all(named()[0])), "slow loads", look_s=1.0)
-            (only,) = fleet.incidents()
-        assert only["id"] == found["id"]
+            both = {"filesystem_full_speed", "load_slow"}
+            told = fleet.until(named, "the ceiling and the slow loads are told", look_s=1.0)
+            assert len(told) == 1, fleet.said()
+        (only,) = told
         assert (only["class"], only["cause"]) == ("loading", "cold_start_contention")
         assert only["about"]["filesystem"] == "efs"
         assert only["about"]["replica"] == ""
@@ -200,20 +207,19 @@ def test_two_versions_of_cuda_in_one_deployment_are_found_before_any_answer_drif
                         for name, (cuda, driver) in zip(names, versions, strict=True)
                     )
                 )
-                began = time.monotonic()
                 found = await asyncio.to_thread(fleet.until, fleet.incidents, "skew is found")
-            return traffic, found, time.monotonic() - began
+            return traffic, found
 
         versions = [("11.8", "520.61")] * 4 + [("12.1", "530.30")] * 2
         with stories.story(tmp_path, file) as fleet:
             names = sorted(fleet.until(lambda: len(fleet.ready()) == 6 and fleet.ready(), "ready"))
-            traffic, (only,), _ = uvloop.run(main())
+            traffic, (only,) = uvloop.run(main())
             drifted = fleet.metric("holdfast_evidence_total", sign="output_drifted")
         assert set(traffic.outcomes()) == {"200"}
         assert (only["class"], only["cause"]) == ("runtime", "version_skew")
         assert only["about"]["model"] == "m"
         said = only["evidence"][0]["text"]
-        assert "cuda 12.1 on m-5, m-6, 11.8 on m-1, m-2, m-3, m-4" in said
+        assert re.search(r"cuda 12\.1 on m-[56], m-[56], 11\.8 on m-", said), said
         assert "2 of 6" in only["fix"]
         assert drifted is None
 
@@ -233,8 +239,8 @@ def test_nobody_hangs_when_a_replica_that_leaks_starves_behind_a_green_health_pa
     leak = {"kind": "leak", "bytes_s": 100e6, "bytes_max": 100_000_000}
 
     async def main():
-        async with stories.Traffic(fleet, 12.0) as traffic:
-            await asyncio.sleep(9)  # deadlines are learned from a hundred answers
+        async with stories.Traffic(fleet, 60.0) as traffic:
+            await asyncio.sleep(8)  # deadlines are learned from two hundred answers of a kind
             sick = sorted(fleet.rows())[1]
             fleet.strike(sick, **leak)
             (found,) = await asyncio.to_thread(fleet.until, fleet.incidents, "it is named")

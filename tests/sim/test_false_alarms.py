@@ -34,7 +34,7 @@ def busy_day(life):
 
 
 def test_an_ugly_life_is_no_illness(bench, busy_day):
-    found = bench.run(1, 0.5, models=4, weather=busy_day)
+    found = bench.run(2, 0.5, models=4, weather=busy_day)
     happened = set(found["happened"])
     assert {"neighbour", "compile", "gap", "late", "jump", "rollout", "scaling"} <= happened
     assert {"restart", "slowdown", "pause"} <= happened

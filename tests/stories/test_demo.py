@@ -40,13 +40,13 @@ def fleet(stories, tmp_path_factory):
         yield made
 
 
-def told(fleet, traffic, scene, record_property):
+def told(stories, fleet, traffic, scene, record_property):
     """What clients noticed: an answer for each, and soon."""
     outcomes = traffic.outcomes()
     record_property(f"{scene}: requests", len(traffic.asked))
     record_property(f"{scene}: outcomes", dict(outcomes))
     record_property(f"{scene}: slowest, s", round(traffic.slowest_s, 2))
-    assert "hangs" not in outcomes, fleet.said()
+    assert stories.HANGS not in outcomes, fleet.said()
     assert traffic.slowest_s < LONGEST_S, fleet.said()
     return outcomes
 
@@ -81,7 +81,7 @@ def test_the_leak_is_named_and_its_replica_restarted_before_memory_is_gone(
         return traffic, found
 
     traffic, found = uvloop.run(main())
-    outcomes = told(fleet, traffic, "slow leak", record_property)
+    outcomes = told(stories, fleet, traffic, "slow leak", record_property)
     assert set(outcomes) == {"200"}, fleet.said()  # drained first, so nobody noticed a thing
     assert found["class"] == "runtime"
     assert found["about"]["replica"] == sick
@@ -123,7 +123,7 @@ def test_nobody_hangs_where_a_replica_starves_before_anybody_could_foresee_it(
         return traffic
 
     traffic = uvloop.run(main())
-    told(fleet, traffic, "starvation", record_property)
+    told(stories, fleet, traffic, "starvation", record_property)
     (only,) = [one for one in fleet.incidents() if one["id"] not in known]
     assert only["replicas"] == [sick]
     assert only["class"] == "runtime"

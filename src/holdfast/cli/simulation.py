@@ -64,7 +64,7 @@ def simulate(
       holdfast simulate examples/first.yaml
       holdfast simulate examples/first.yaml --seeds 2 --json
       holdfast simulate book
-      holdfast simulate --replay examples/incidents/parler.jsonl
+      holdfast simulate --replay examples/incidents/undersized.jsonl
     """  # noqa: D301
     if recorded is not None:
         if scenario is not None:

@@ -24,6 +24,7 @@ from holdfast.control.detached import detached
 from holdfast.control.fetch import Answer, FetchError, fetch
 from holdfast.core.answers import AnswerBook, usual_rule
 from holdfast.core.canary import AnswerKey, CanaryConfig, Said, Shape
+from holdfast.core.failure import Kind
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.asking import Ask, Trouble, ask, read
 
@@ -45,6 +46,8 @@ class Told:
     tokens: int = 0  # that it cost
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
+    took: int = 0  # until whatever came was complete, an error too
+    flaw: Kind | None = None  # EMPTY or DEGENERATE, where what came is no answer at all
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
 
 
@@ -123,7 +126,7 @@ class Canaries:
             answer = await self._post(deployed, known, asked, left_s)
             latency = time.monotonic_ns() - began
             told = await self._judge(deployed, known, asked, answer, latency, until)
-            told = replace(told, status=answer.status)
+            told = replace(told, status=answer.status, took=latency)
             if answer.status not in _NOT_MY_KIND or config.shape is not None:
                 if answer.status == 200:
                     self._shapes[deployed.replica.model, deployed.engine] = attempt
@@ -172,7 +175,7 @@ class Canaries:
         else:
             said = await asyncio.to_thread(read, known, asked, *came)
         if isinstance(said, Trouble):
-            return Told(_VERDICTS[said.verdict], said.detail)
+            return Told(_VERDICTS[said.verdict], said.detail, flaw=said.flaw)
         replica = deployed.replica
         engine = f"{deployed.engine} {self._version(replica.id)}".rstrip()
         key = AnswerKey(replica.model, replica.revision, engine, deployed.precision)
@@ -181,7 +184,7 @@ class Canaries:
         if judged.learned:
             self._learned()
         cost = said.prompt_tokens + said.tokens
-        return Told(judged.verdict, judged.reason, latency, cost)
+        return Told(judged.verdict, judged.reason, latency, cost, flaw=judged.flaw)
 
     async def _checked(
         self,

@@ -224,12 +224,13 @@ class Observations:
         fact = CanaryAnswered(
             result.replica_id,
             verdict,
-            seconds(result.latency) if result.latency else None,
+            seconds(result.latency or result.took) or None,
             running,
             result.progress,
             result.page_ok,
             result.status,
             result.moved_s or None,
+            result.flaw.value if result.flaw is not None else "",
         )
         if result.replica_id in self._declared:
             self._say(result.replica_id, fact)

@@ -88,6 +88,8 @@ class Prober:
             page_ok=told.page_ok,
             status=told.status,
             moved_s=told.moved_s,
+            flaw=told.flaw,
+            took=told.took,
         )
 
 

@@ -26,6 +26,7 @@ from typing import Any, Final, Literal
 
 from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said, Shape
 from holdfast.core.detect.degenerate import DegenerateConfig, DegenerateDetector, suspicious_opening
+from holdfast.core.failure import Kind
 from holdfast.core.types import Decision, require
 
 _VERSION: Final = 1  # of what ``export`` writes
@@ -50,6 +51,7 @@ class Judgement:
     verdict: Literal["pass", "wrong", "unsettled"]
     reason: str
     learned: bool = False  # the book changed: persist it
+    flaw: Kind | None = None  # EMPTY or DEGENERATE, where it is no answer at all
 
 
 # --- two answers ----------------------------------------------------------------------------------
@@ -205,7 +207,7 @@ class AnswerBook:
             return _expected(config, rule, said)
         broken = _no_answer(rule, said)
         if broken:
-            return Judgement("wrong", broken)
+            return Judgement("wrong", broken, flaw=_flaw_of(said))
         known = self._pages.get(key)
         confirmed = None
         if known is not None and known.question == config.question:
@@ -352,6 +354,12 @@ def _expected(config: CanaryConfig, rule: Rule, said: Said) -> Judgement:
     count = len(config.expect)
     which = "the expected answer" if count == 1 else f"any of the {count} expected answers"
     return Judgement("wrong", f"not {which}: {found.reason}")
+
+
+def _flaw_of(said: Said) -> Kind:
+    """What kind of no answer it is."""
+    empty = not (said.text or "").strip() and not said.vector and not said.tensors
+    return Kind.EMPTY if empty else Kind.DEGENERATE
 
 
 def _no_answer(rule: Rule, said: Said) -> str:

@@ -26,6 +26,7 @@ from urllib.parse import quote
 import orjson
 
 from holdfast.core.canary import CanaryConfig, Said, Shape
+from holdfast.core.failure import Kind
 from holdfast.core.types import ConfigError, require
 from holdfast.engines.dialect import Dialect
 
@@ -62,14 +63,15 @@ class Trouble:
 
     verdict: str  # fail, busy, loading, missing
     detail: str  # for people; never holds what the engine said
+    flaw: Kind | None = None  # EMPTY, where it came in good order and said nothing
 
 
 class _TroubleError(Exception):
     """How a reader gives up; never leaves this module."""
 
-    def __init__(self, detail: str, verdict: str = "fail") -> None:
+    def __init__(self, detail: str, verdict: str = "fail", flaw: Kind | None = None) -> None:
         super().__init__(detail)
-        self.trouble = Trouble(verdict, detail)
+        self.trouble = Trouble(verdict, detail, flaw)
 
 
 # --- the question ---------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def _stream(dialect: Dialect, shape: Shape, body: bytes) -> Said:
         raise _TroubleError("the stream was cut off behind its last word")
     text = "".join(telling.pieces)
     if not text.strip():
-        raise _TroubleError("it finished without a word")
+        raise _TroubleError("it finished without a word", flaw=Kind.EMPTY)
     return Said(text=text, prompt_tokens=telling.prompt_tokens, tokens=telling.tokens)
 
 
@@ -363,7 +365,7 @@ def _tensors(headers: Mapping[str, str], body: bytes) -> Said:
             tensors.append((str(output.get("name", "")), _numbers(values)))
     text = "\n".join(texts) if texts else None
     if text is not None and not tensors and not text.strip():
-        raise _TroubleError("an answer without a word")
+        raise _TroubleError("an answer without a word", flaw=Kind.EMPTY)
     return Said(text=text, tensors=tuple(tensors))
 
 

@@ -161,6 +161,30 @@ def test_one_pause_that_ended_is_no_sign_however_many_waited_in_it(life):
     assert signs(made(), *facts, *[(at, Looked()) for at in range(6, 12)]) == []
 
 
+def test_a_few_timeouts_beside_answers_of_a_busy_replica_are_no_sign():
+    late = {Kind.FIRST_TOKEN_TIMEOUT: 1}
+    facts = [*well(0, "r2", "r3", "r4"), (0, seen(inflight=11, tokens=1_600))]
+    facts += [(1, seen(inflight=10, failures=late)), (3, seen(successes=1, failures=late))]
+    facts += [(3.2, CanaryAnswered("r1", "pass", 4.3, 10)), (4, seen(successes=1, failures=late))]
+    assert signs(made(), *facts, *[(at, Looked()) for at in range(5, 11)]) == []
+
+
+def test_timeouts_beside_answers_are_a_sign_when_they_go_on():
+    stuck = {Kind.BETWEEN_TOKENS_TIMEOUT: 2}
+    facts = [(at, seen(successes=1, failures=stuck)) for at in range(12)]
+    assert signs(made(), *[(at, seen(successes=3, failures=stuck)) for at in range(12)]) == []
+    found = told(made(), *facts)
+    assert [one.sign for one in found] == [Sign.NO_NEXT_TOKEN]
+    assert found[0].at == 7 * SECOND
+
+
+def test_streams_that_stop_are_told_though_canaries_pass():
+    stuck = {Kind.BETWEEN_TOKENS_TIMEOUT: 1}
+    facts = [(at, seen(tokens=50, inflight=4, failures=stuck)) for at in range(4)]
+    facts.insert(2, (1.5, CanaryAnswered("r1", "pass", 0.4)))
+    assert signs(made(), *facts) == [Sign.NO_NEXT_TOKEN]
+
+
 def test_a_canary_of_somebody_nobody_asked_anything_of_is_nothing():
     assert signs(made(), (0, CanaryAnswered("r1", "pass", 0.4))) == []
 

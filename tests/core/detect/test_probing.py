@@ -74,6 +74,22 @@ def test_an_answer_that_comes_piece_by_piece_and_does_not_end_drips():
     assert signs(made(), canary("timeout", page_ok=True, progress=False, moved_s=0.2)) == []
 
 
+def test_what_is_no_answer_at_all_is_told_beside_the_verdict():
+    empty, same = canary("fail", status=200, flaw="empty"), canary("wrong", flaw="degenerate")
+    assert signs(made(), empty) == []
+    assert signs(made(), empty, empty) == [Sign.CANARY_ERRORS, Sign.EMPTY_ANSWERS]
+    assert signs(made(), same) == [Sign.CANARY_WRONG, Sign.DEGENERATE]
+
+
+def test_errors_in_a_tenth_of_the_usual_time_are_fast_ones():
+    usual = [canary("pass", latency_s=0.13)] * 3
+    fast = canary("fail", status=500, latency_s=0.002)
+    late = canary("fail", status=500, latency_s=0.05)
+    assert signs(made(), *usual, fast, fast) == [Sign.CANARY_ERRORS, Sign.FAST_ERRORS]
+    assert signs(made(), *usual, late, late) == [Sign.CANARY_ERRORS]
+    assert signs(made(), fast, fast) == [Sign.CANARY_ERRORS]  # nobody knows what is usual
+
+
 def test_two_timeouts_of_the_page_as_well_are_a_process_that_does_not_answer():
     assert signs(made(), GONE, GONE) == [Sign.NOTHING_ANSWERS]
 

@@ -18,11 +18,14 @@ def made(*names):
     return SlownessDetector(SlownessConfig(), census)
 
 
-def play(detector, begin_s, seconds, **waits):
+def play(detector, begin_s, seconds, *, busy=(), **waits):
+    """Whoever is slow gives few tokens, but for those that are busy."""
     told = []
     for at in range(begin_s, begin_s + seconds):
         for name, values in waits.items():
-            fact = AttemptsSeen(name, 1.0, successes=len(values), waits=tuple(values))
+            slow = bool(values) and values[0] > 2 and name not in busy
+            count, tokens = len(values), 10 if slow else 100
+            fact = AttemptsSeen(name, 1.0, count, tokens=tokens, waits=tuple(values))
             told += detector.take(fact, at * SECOND)
     return told
 
@@ -46,6 +49,12 @@ def test_a_trickle_is_enough_where_routing_leaves_no_more():
     detector = made()
     play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
     assert play(detector, 36, 16, a=(9.0,), b=USUAL, c=USUAL)
+
+
+def test_one_that_is_full_and_works_as_much_as_its_peers_is_not_slow():
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    assert not play(detector, 20, 30, busy=("a",), a=SLOW, b=USUAL, c=USUAL)
 
 
 def test_a_fleet_that_is_slow_as_a_whole_accuses_nobody():

@@ -10,7 +10,8 @@ One failure is chance and says nothing. A share alone would accuse whoever had o
 failed, a number alone whoever has the most traffic; together they accuse neither. Timeouts wait two
 seconds for what the peers tell: in a fleet that gets slow as a whole, somebody is always the first.
 And timeouts that come all at once are one pause, however many requests were in it: they count when
-nothing more is heard of the replica, or when they come again.
+nothing more is heard of the replica, or when they come again. Beside as many answers that end well
+they are load, and beside fewer unless they go on for most of the window.
 
 Backpressure is no failure. It is a sign only where a replica says nothing else for the whole
 window. Rejected: the breaker's own counts. A breaker has to be quick and may be wrong, evidence
@@ -145,6 +146,7 @@ class AttemptsDetector:
         self._window = nanos(config.window_s)
         self._settle = nanos(config.settle_s)
         self._pause = nanos(config.pause_s)
+        self._goes_on = round(0.7 * self._window)  # timeouts beside successes must last so long
         self._books: dict[str, _Book] = {}
         self._open: dict[str, None] = {}  # replicas with a sign that shows, in order
 
@@ -256,18 +258,20 @@ class AttemptsDetector:
         return text, {"count": float(count), "ended": float(total.ended)}
 
     def _one_pause(self, book: _Book, sign: Sign, now: int) -> bool:
-        """Whether it stood still once and went on, or may yet do so."""
+        """Whether it stood still once and went on, or may yet; or is just busy with others."""
         times = [report.at for report in book.reports if report.failures[sign]]
-        if times[-1] - times[0] > _AT_ONCE:
-            return False
-        last = times[-1]
-        if book.answered_at is not None and book.answered_at > last:
-            return True
-        goes_on = any(
-            report.at > last and (report.fact.tokens or report.fact.successes)
-            for report in book.reports
-        )
-        return goes_on or now - last < self._pause
+        first, last = times[0], times[-1]
+        answered = book.answered_at if book.answered_at is not None else first
+        since = [report for report in book.reports if report.at >= first]
+        well = sum(report.fact.successes for report in since if report.at > first)
+        serves = well > 0
+        if last - first > _AT_ONCE:
+            # Who never begins an answer does not begin a canary's either.
+            serves = serves or (sign is Sign.NO_FIRST_TOKEN and answered > first)
+            busy = well >= sum(report.failures[sign] for report in since)
+            return busy or (serves and last - first < self._goes_on)
+        tokens = any(report.at > last and report.fact.tokens for report in book.reports)
+        return serves or tokens or answered > last or now - last < self._pause
 
     # --- peers ---
 

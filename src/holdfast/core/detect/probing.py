@@ -28,6 +28,7 @@ from holdfast.core.census import Census
 from holdfast.core.detect.detector import NOTHING, Pace
 from holdfast.core.evidence import About, Evidence, Sign
 from holdfast.core.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
+from holdfast.core.failure import Kind
 from holdfast.core.types import State, nanos, require
 
 _RECENT: Final = 20  # canaries of which the wrong ones are counted for people
@@ -38,6 +39,10 @@ _USUAL: Final = 32  # latencies of which the median is usual
 _USUAL_MIN: Final = 3
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
 _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
+_FLAWS: Final = {
+    Kind.EMPTY.value: Sign.EMPTY_ANSWERS,
+    Kind.DEGENERATE.value: Sign.DEGENERATE,
+}
 _DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
 _UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
 
@@ -137,9 +142,15 @@ class ProbingDetector:
         sign, text, numbers = found
         # The second wrong answer confirms the first and is told at once.
         key = (sign, min(numbers["wrong"], 2)) if sign is Sign.CANARY_WRONG else sign
-        if not book.pace.due(key, now):
-            return NOTHING
-        return [Evidence(sign, about, now, "canary", text, numbers)]
+        told = []
+        if book.pace.due(key, now):
+            told.append(Evidence(sign, about, now, "canary", text, numbers))
+        flawed, text = _FLAWS.get(fact.flaw), f"a canary got an answer that is none: {fact.flaw}"
+        if "fast" in numbers:
+            flawed, text = Sign.FAST_ERRORS, "its canaries get errors faster than any answer comes"
+        if flawed is not None and book.pace.due(flawed, now):
+            told.append(Evidence(flawed, about, now, "canary", text))
+        return told
 
     def _speaks(self, replica: str) -> None:
         model = self._census.about(replica).model
@@ -170,7 +181,10 @@ class ProbingDetector:
                 text = f"{book.errors} canaries in a row got no answer but an error"
                 if fact.status is not None:
                     text += f", the last with status {fact.status}"
-                return (Sign.CANARY_ERRORS, text, {"canaries": float(book.errors)})
+                numbers = {"canaries": float(book.errors)}
+                if _is_fast(book, fact):
+                    numbers["fast"] = 1.0
+                return (Sign.CANARY_ERRORS, text, numbers)
         elif verdict == "refused":
             book.refused += 1
             book.silents = 0
@@ -289,6 +303,13 @@ def _wrong(book: _Book) -> _Found:
     text = f"{count} of its last {len(book.wrongs)} canaries got another answer than expected"
     numbers = {"wrong": float(count), "canaries": float(len(book.wrongs))}
     return Sign.CANARY_WRONG, text, numbers
+
+
+def _is_fast(book: _Book, fact: CanaryAnswered) -> bool:
+    """Whether a server error came in less than a tenth of the time its answers take."""
+    if not book.usual or not fact.latency_s or (fact.status or 0) < 500:
+        return False
+    return fact.latency_s < median(book.usual) / 10
 
 
 __all__ = ["ProbingConfig", "ProbingDetector"]

@@ -1,12 +1,14 @@
 """A replica whose users wait many times longer than those of its peers, at the same time.
 
     first tokens there, each as a multiple of what the pool takes for prompts of that length
-        └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s ─► SLOW_ANSWERS
+        └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s,
+            and it gives fewer than half the tokens of its peers ─► SLOW_ANSWERS
 
 Canaries judge latency only where nothing else runs, because beside a long prompt the same question
 takes longer. A replica that is never idle is therefore judged here, by its users' own waits. They
 come as multiples of what is usual for their length, so that somebody's long prompts accuse nobody;
-and a fleet that is slow as a whole has no peers that are not.
+and a fleet that is slow as a whole has no peers that are not. One that gives its users as many
+tokens as its peers do is full, not slow.
 
 Rejected: the mean, which one stuck request decides. Rejected: its own past; load comes and goes,
 and peers have the same load now.
@@ -49,10 +51,11 @@ class SlownessConfig:
 
 
 class _Book:
-    __slots__ = ("since", "waits")
+    __slots__ = ("since", "tokens", "waits")
 
     def __init__(self) -> None:
         self.waits: deque[tuple[int, float]] = deque(maxlen=_SAMPLES_MAX)
+        self.tokens: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
         self.since: int | None = None  # when it was first seen to be slow
 
 
@@ -74,11 +77,14 @@ class SlownessDetector:
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
             return NOTHING
-        if not fact.waits or fact.replica not in self._census.replicas:
+        if fact.replica not in self._census.replicas:
             return NOTHING
         book = self._books.get(fact.replica)
         if book is None:
             book = self._books[fact.replica] = _Book()
+        book.tokens.append((now, fact.tokens))
+        if not fact.waits:
+            return NOTHING
         book.waits.extend((now, wait) for wait in fact.waits if wait >= 0)
         return self._judge(fact.replica, book, now)
 
@@ -100,7 +106,8 @@ class SlownessDetector:
         if len(own) < few or len(peers) < few:
             return NOTHING
         here, there = median(own), median(peers)
-        if here < self._config.factor * max(1.0, there) or there > self._config.peers_max:
+        slow = here >= self._config.factor * max(1.0, there) and there <= self._config.peers_max
+        if not slow or self._is_full(replica, book, now):
             book.since = None
             self._pace.over(replica)
             return NOTHING
@@ -115,6 +122,19 @@ class SlownessDetector:
         numbers = {"factor": here, "peers": there, "samples": float(len(own))}
         about = self._census.about(replica)
         return (Evidence(Sign.SLOW_ANSWERS, about, now, "gateway", text, numbers),)
+
+    def _is_full(self, replica: str, book: _Book, now: int) -> bool:
+        """Whether it does its part of the work: whoever waits there waits for others."""
+        books = [self._books[name] for name in self._census.peers(replica) if name in self._books]
+        theirs = [self._given(peer, now) for peer in books]
+        usual = median(theirs) if theirs else 0
+        return usual > 0 and 2 * self._given(book, now) >= usual
+
+    def _given(self, book: _Book, now: int) -> int:
+        tokens = book.tokens
+        while tokens and not 0 <= now - tokens[0][0] < self._window:
+            tokens.popleft()
+        return sum(count for _, count in tokens)
 
     def _of_peers(self, replica: str, now: int) -> list[float]:
         books: Iterable[_Book | None] = map(self._books.get, self._census.peers(replica))
