@@ -23,6 +23,7 @@ _SOURCE: Final = Path(__file__).resolve().parent.parent / "src/holdfast/core/evi
 _COMMENT: Final = re.compile(
     r'^    ([A-Z_0-9]+) = "(\w+)"(?:  # (?:noqa: \w+ ?)?(.*))?$', re.MULTILINE
 )
+_FLAG: Final = re.compile(r"\[[^\[\]]*\{\w+:flag\}\]")  # how a number is known
 _FIELD: Final = re.compile(r"\{(\w+)(?::[\w%]+)?\}")
 
 REMEDIES: Final[dict[Remedy, str]] = {

@@ -99,9 +99,12 @@ PROCESS: Final[dict[Cause, CauseRule]] = {
         "request and is killed, again and again, while the queue in front of it stalls.",
         look="Compare the declared reservation and limit with the peak of its resident memory "
         "(memory.peak of the cgroup): weights, cache, buffers and about 0.3 GB for the system.",
-        fix="[Memory reservation {reserved_bytes:GB}, footprint {footprint_bytes:GB} measured: set "
-        "{suggested_bytes:GB}.] [Memory limit {limit_bytes:GB}, footprint {footprint_bytes:GB}: "
-        "set {suggested_bytes:GB}.] Reservation and limit should both be what it really needs.",
+        fix="[Memory reservation {reserved_bytes:GB}, footprint[ at least{at_least:flag}] "
+        "{footprint_bytes:GB}[ measured{measured:flag}]"
+        "[ measured on a peer{of_peers:flag}][ as declared{declared:flag}]: set "
+        "{suggested_bytes:GB}.] [Memory limit {limit_bytes:GB}, footprint[ at least{at_least:flag}]"
+        " {footprint_bytes:GB}: set {suggested_bytes:GB}.] Reservation and limit should both be "
+        "what it really needs.",
         remedy=Remedy.PAGE,
         consequences=_FAILS | _ENDS | {Sign.KILLED_FOR_MEMORY, Sign.LOG_HOST_MEMORY},
         explains=FLOW | {Cause.OUT_OF_MEMORY},

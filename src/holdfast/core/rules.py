@@ -133,6 +133,8 @@ def _spell(value: float, unit: str) -> str:
         return f"{value:.0%}"
     if unit == "s":
         return spell_time(value)
+    if unit == "flag":
+        return ""
     if unit == "n":
         return f"{value:.1f}"
     return f"{value:.6g}"
@@ -159,7 +161,9 @@ def fill(template: str, numbers: Mapping[str, float]) -> str:
         known = all(match.group(1) in numbers for match in _FIELD.finditer(part))
         return part if known else ""
 
-    return _SPACES.sub(" ", _FIELD.sub(spelled, _OPTIONAL.sub(optional, template))).strip()
+    while _OPTIONAL.search(template):  # the innermost parts first
+        template = _OPTIONAL.sub(optional, template)
+    return _SPACES.sub(" ", _FIELD.sub(spelled, template)).strip()
 
 
 def names_in(template: str) -> frozenset[str]:

@@ -54,7 +54,6 @@ def test_a_low_reservation_is_told_with_the_numbers_to_set() -> None:
         "footprint_bytes": 3.5e9,
         "suggested_bytes": 4e9,
         "measured": 1.0,
-        "at_least": 0.0,
     }
 
 

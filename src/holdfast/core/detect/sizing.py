@@ -39,6 +39,12 @@ _MEASURED: Final = "measured"
 _DECLARED: Final = "by its weights, cache and buffers"
 _OF_PEERS: Final = "measured on a peer"
 _AT_LEAST: Final = "at least"
+_FLAGS: Final = {  # how it is known, as a name for the fix
+    _MEASURED: "measured",
+    _OF_PEERS: "of_peers",
+    _DECLARED: "declared",
+    _AT_LEAST: "at_least",
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -232,8 +238,7 @@ class SizingDetector:
         numbers = {
             "footprint_bytes": float(footprint),
             "suggested_bytes": float(suggested),
-            "measured": float(how is _MEASURED),
-            "at_least": float(how is _AT_LEAST),
+            _FLAGS[how]: 1.0,
         }
         if reserved is not None:
             numbers["reserved_bytes"] = float(reserved)
