@@ -112,7 +112,16 @@ PROCESS: Final[dict[Cause, CauseRule]] = {
     ),
     Cause.LEAK: CauseRule(
         Class.RUNTIME,
-        (proof(Sign.MEMORY_LEAKS, at=0.8),),
+        (
+            proof(Sign.MEMORY_LEAKS, at=0.8, acts=False),
+            # A restart is worth its while when memory is nearly gone, not a day before.
+            proof(
+                Sign.MEMORY_LEAKS,
+                at=0.85,
+                least={"exhausted_in_s": 0.0},
+                most={"exhausted_in_s": 6 * 3_600.0},
+            ),
+        ),
         story="Its memory climbs whether or not there is traffic. Long before it is exhausted, "
         "allocations get slow or fail, requests wait for memory that never comes, and the health "
         "page stays green.",

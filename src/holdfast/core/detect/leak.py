@@ -61,7 +61,7 @@ _SCALES: Final = (
 class LeakConfig:
     """When growth of memory is a leak."""
 
-    bytes_per_min_min: float = 1e6  # slower ones take weeks; a rollout comes first
+    bytes_per_min_min: float = 2e6  # slower ones take days; caches and allocators creep so, too
     climb_min_bytes: float = 64e6  # over a window: allocators round to this
     warm_requests: int = 50  # of a life before memory counts: the first ones fill caches
     warm_s: float = 600.0  # the same, where requests are unknown
