@@ -147,10 +147,11 @@ async def watch(
         if now_served[0] and now_served != served:
             seen.last_request_s = passed
         served = now_served
-        spent, served = (
+        spent, given_out = (
             now - then for now, then in zip(canary_tokens(rows, sick), before, strict=True)
         )
-        seen.canary_share = spent / (spent + served) if spent + served > 0 else None
+        whole = spent + given_out
+        seen.canary_share = spent / whole if whole > 0 else None
         found = await asyncio.to_thread(fleet.incidents)
         mine = [one for one in found if sick in one["replicas"]]
         seen.accused = tuple({r for one in found for r in one["replicas"]} - {sick})
