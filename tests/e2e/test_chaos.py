@@ -31,7 +31,7 @@ def fleet(ops):
 
 
 def play(fleet, *steps, **more):
-    plan = {"traffic": {"rate": 8.0, "tokens": 8, "late": 5.0}, "settle": 1.0, **more}
+    plan = {"traffic": {"rate": 40.0, "tokens": 8, "late": 5.0}, "settle": 1.0, **more}
     whole = PlanFile.model_validate({**plan, "steps": list(steps)})
     day = GameDay(Target(fleet.admin), fleet.url, whole, lambda _: None)
     return asyncio.run(day.run())
@@ -50,7 +50,8 @@ def all_ready(fleet):
 
 
 def test_a_hang_behind_a_green_page_harms_nobody_and_is_named(fleet):
-    record = play(fleet, {"at": 2.0, "fault": "hang", "replica": "m-2", "for": 20.0})
+    # Four seconds teach gateways how long a first token takes.
+    record = play(fleet, {"at": 4.0, "fault": "hang", "replica": "m-2", "for": 12.0})
     assert [one.problem for one in record.struck] == [""]
     assert record.harmed_share <= 0.02, record.harmed
     assert len(record.asked) > 50

@@ -114,6 +114,7 @@ class Stage:
             "admin": {"listen": f"127.0.0.1:{self.admin_port}"},
             "models": models,
             "fleet": FLEET,
+            "incidents": {"dry_run": True},  # readiness is the fleet's own: nobody else acts here
         }
         self.config.write_bytes(orjson.dumps(file))  # JSON is YAML
         self.serve = self._ops.Serve(self.config)

@@ -198,7 +198,7 @@ _QUIET: Final = nanos(60.0)  # without a user's token for so long, nobody pays f
 _SAVED_MAX: Final = 12.0  # canaries: at the usual pace they last until a replica counts as quiet
 _ADMITTED: Final = 4.0  # canaries: agreement with peers, and most of a baseline of latency
 _OWED_MAX: Final = 2.0  # canaries: more would leave it unwatched just after there was a doubt
-_PLANNED: Final = 0.9  # of the share; the rest is for canaries that doubt asks for
+_PLANNED: Final = 0.85  # of the share; the rest is for canaries that doubt asks for
 
 
 class CanaryBudget:

@@ -53,7 +53,9 @@ ANSWERS: Final[dict[Cause, CauseRule]] = {
     Cause.WRONG_OUTPUT: CauseRule(
         Class.RUNTIME,
         (
-            proof(Sign.CANARY_WRONG, at=0.75),
+            # Once may be a change of the canary itself: the fleet doubts it, and asks again soon.
+            proof(Sign.CANARY_WRONG, at=0.75, acts=False),
+            proof(Sign.CANARY_WRONG, at=0.76, least={"wrong": 2.0}),
             proof(Sign.PEERS_DISAGREE, at=0.7, acts=False),
             proof(Sign.CANARY_WRONG, Sign.PEERS_DISAGREE, at=0.95),
         ),

@@ -37,7 +37,8 @@ _MEMORY: Final = 4_000  # comparisons of one model; beyond it all counts are hal
 _SUM_MAX: Final = 2.0  # times the threshold: proof beyond it would only make it slow to forgive
 
 _NOISE_MIN: Final = 0.002  # however clean the past: two disagreements are never enough
-_NOISE_BEFORE: Final = (1.5, 40.0)  # disagreements and agreements assumed before any is seen: 3.6 %
+# Disagreements and agreements assumed before any is seen: 3.6 %.
+_NOISE_BEFORE: Final[tuple[float, float]] = (1.5, 40.0)
 
 
 @dataclass(slots=True, frozen=True)

@@ -3,34 +3,22 @@
 Every story is one ``holdfast serve`` with the defaults, but for patience where a comment says so;
 its stand-ins are launched by it, or live in this process and are listed. What only a platform knows
 (how full a filesystem is, which CUDA a host has) is reported as an agent would report it. The demo
-of the second seed is here in short; ``make stories`` has all of it.
+of the second seed is here in short; ``test_demo.py`` has all of it.
 """
 
 import asyncio
 import contextlib
-import importlib
 import re
-import sys
 import threading
 import time
-from pathlib import Path
 from random import Random
 
-import pytest
 import uvloop
 
 from holdfast.standin import Like, Options, StandIn, fault
 
-BENCH = Path(__file__).parents[2] / "bench"
 GB = 1_000_000_000
 QUICK = ("--ttft-ms", "20", "--tpot-ms", "5", "--tokens", "10")
-
-
-@pytest.fixture(scope="module")
-def stories():
-    if str(BENCH) not in sys.path:
-        sys.path.append(str(BENCH))
-    return importlib.import_module("story_fleet")
 
 
 @contextlib.contextmanager
