@@ -12,6 +12,7 @@ from holdfast.core.rules import Scope, fill, names_in, signs_of
 # Numbers that detectors put into evidence, by which advice may be filled.
 NUMBERS = {
     *("reserved_bytes", "limit_bytes", "footprint_bytes", "suggested_bytes"),
+    *("measured", "of_peers", "declared", "at_least"),  # how a footprint is known
     *("bytes_per_s", "exhausted_in_s", "used_bytes", "before_s", "now_s", "eta_s", "bytes_s"),
     *("readers", "silent_s", "code", "signal", "ends", "xid", "replicas", "odd", "waiting"),
     *("needed_bytes", "room_bytes", "kv_used", "pace", "peers"),
@@ -68,5 +69,6 @@ def test_what_a_restart_cannot_mend_is_not_restarted() -> None:
 
 def test_a_low_reservation_is_advised_with_its_numbers() -> None:
     numbers = {"reserved_bytes": 1e9, "footprint_bytes": 3.5e9, "suggested_bytes": 4e9}
-    advice = fill(CAUSES[Cause.UNDERSIZED].fix, numbers)
+    assert "measured" not in fill(CAUSES[Cause.UNDERSIZED].fix, numbers)
+    advice = fill(CAUSES[Cause.UNDERSIZED].fix, {**numbers, "measured": 1.0})
     assert advice.startswith("Memory reservation 1.0 GB, footprint 3.5 GB measured: set 4.0 GB.")

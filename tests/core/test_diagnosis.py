@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import docket as books
@@ -420,6 +420,16 @@ SEEN = st.tuples(
 
 
 @settings(max_examples=150, deadline=None)
+@example(
+    [
+        (0, Sign.EXITED, "r2", None),
+        (0, Sign.SAME_REQUEST_KILLS, "r1", None),
+        (18, Sign.EXITED, "r1", None),
+        (27, Sign.CANARY_SILENT, "r2", None),
+        (38, Sign.EXITED, "r1", None),
+        (38, Sign.CONNECTIONS_LOST, "r2", None),
+    ]
+)
 @given(st.lists(SEEN, max_size=60))
 def test_whatever_is_seen_the_books_stay_right(steps: list[tuple[int, Sign, str, State]]) -> None:
     bench = Bench()
