@@ -360,7 +360,10 @@ def test_a_dry_run_is_said_and_not_done_and_hooks_come_and_go_with_the_file(stag
             await stage.ready("m-1", "m-2")
             stage.launcher.standins["m-1"].set_fault(fault("wrong_output"))
             row = await stage.incident("wrong_output")
-            assert "dry run" in row["action"] or row["remedy"] in ("observe", "page")
+            assert row["remedy"] == "take_out"
+            await stage.world.until(
+                lambda: "dry run" in control.incidents.get(row["id"])["action"],
+            )
             assert not control.loop.health("m-1").taken_out
             failed = 'notifications_total{outcome="failed"}'
             await stage.world.until(lambda: control.incidents.counters()[failed] >= 1)

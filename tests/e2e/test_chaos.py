@@ -77,7 +77,7 @@ def test_a_stopped_process_goes_on_or_is_replaced(fleet):
 
 
 def test_another_version_is_found_while_it_lasts(fleet):
-    record = play(fleet, {"fault": "skew", "replica": "m-1", "for": 12.0}, traffic=None)
+    record = play(fleet, {"fault": "skew", "replica": "m-1", "for": 8.0}, traffic=None)
     assert "version_skew" in [one["cause"] for one in record.incidents]
 
 

@@ -135,9 +135,8 @@ class Case:
             (evidence if proves else consequences).append(seen.evidence)
             if subject in self.roots:
                 numbers |= seen.evidence.numbers
-        if not evidence:  # its root has moved since: what was said of another still proves it
-            evidence = [one for one in consequences if one.sign in speaks] or incident.evidence
-            consequences = [one for one in consequences if one not in evidence]
+        if not evidence:  # its root has moved since: what proved it then still does
+            evidence = incident.evidence
         for one in evidence:  # what speaks for the cause has the last word on its numbers
             numbers |= one.numbers
         incident.evidence = evidence[-EVIDENCE_MAX:]

@@ -340,6 +340,10 @@ class Diagnosis:
             text = f"{_plain(root.cause)}, confidence {root.confidence:.0%}"
             case.tell(Entry(self._now, "cause", str(about), text))
             self._news[case.incident.id] = Opened(case.incident)
+            speaks = {sign for one in self._rules[root.cause].proofs for sign in one.signs}
+            for seen in self._docket.live_at(subject, self._now):
+                if seen.evidence.sign in speaks:  # also what was taken for another's consequence
+                    case.add(seen, self._now)
         return case
 
     def _add(self, case: Case, seen: Seen) -> None:
