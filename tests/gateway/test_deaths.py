@@ -149,7 +149,7 @@ def test_a_deadly_request_ends_two_replicas_and_not_the_third(live):
     live(body, replicas=4, options=SLOW, retry={"attempts": 4})
 
 
-def test_a_stream_is_fingerprinted_too(live):
+def test_a_stream_that_another_replica_finished_is_no_killer(live):
     async def body(gateway):
         gateway.driver.deaths.use(b"secret")
         gateway.ail(0, "cut", tokens=5)
@@ -157,12 +157,26 @@ def test_a_stream_is_fingerprinted_too(live):
             for _ in range(4):
                 stream = await api.chat.completions.create(model="m", messages=ASK, stream=True)
                 assert [chunk async for chunk in stream]
-        died = gateway.driver.deaths.take()
-        assert died
-        assert {replica for replica, _ in died} == {"m-1"}
-        assert len({name for _, name in died}) == 1
+        assert gateway.driver.deaths.take() == []
+        assert not gateway.driver._died_under
 
     live(body)
+
+
+def test_a_stream_that_nobody_could_finish_is_fingerprinted_too(live):
+    async def body(gateway):
+        gateway.driver.deaths.use(b"secret")
+        for place in range(2):
+            gateway.ail(place, "cut", tokens=5)
+        async with client(gateway) as api:
+            stream = await api.chat.completions.create(model="m", messages=ASK, stream=True)
+            with pytest.raises(openai.APIError):
+                [chunk async for chunk in stream]
+        died = gateway.driver.deaths.take()
+        assert {replica for replica, _ in died} == {"m-1", "m-2"}
+        assert len({name for _, name in died}) == 1
+
+    live(body, replicas=2)
 
 
 @pytest.mark.parametrize(

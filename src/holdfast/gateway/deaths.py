@@ -1,11 +1,15 @@
 """Requests that end the replicas they reach: known by a fingerprint, refused once control says so.
 
-    connection died under a request ─► (replica, fingerprint) ─► control ─► block ─► refused here
+    connection died under a request that was never answered
+        ─► (replica, fingerprint) ─► control ─► block ─► refused here
 
 A fingerprint is a keyed hash of the request as it was read, so the same request gives the same one
 at every gateway and nobody without the key can tell what it was. The key comes from control; there
 is no fingerprint without it. It is of what the client asked and not of the bytes for one engine:
 the check comes before a replica is chosen, and engines differ in what is added.
+
+Replicas die of other things, too, with popular requests on them: one that was answered in the end,
+by whomever, is no killer and is not told.
 
 Nothing is hashed for ordinary requests. Only a connection that died costs a hash, and while a
 fingerprint is blocked, every request.

@@ -101,6 +101,7 @@ class Driver:
         self.standing = Standing()
         self.signals = Signals()
         self.deaths = Deaths()
+        self._died_under: dict[Inquiry, list[str]] = {}  # replicas, until the request is over
         self.comparisons = Comparisons(self, streams, loop.call_soon)
         self.comparisons.configure(settings.comparison)
         self._told_at = 0  # when the last summary was
@@ -387,7 +388,7 @@ class Driver:
             # Of a connection that carried nothing, the last sign is that of its dispatch.
             if died(kind, now - attempt.last) and apart(inquiry.died_at, now):
                 inquiry.died_at = now
-                self.deaths.saw(attempt.target.replica_id, inquiry.ask)
+                self._died_under.setdefault(inquiry, []).append(attempt.target.replica_id)
 
     def norm_due(self, replica_id: str) -> bool:
         """Whether an embedding of this replica is to be measured; one in a second is."""
@@ -399,6 +400,9 @@ class Driver:
 
     def saw_finish(self, inquiry: Inquiry, finish: Finish) -> None:
         """A request is over."""
+        for replica_id in self._died_under.pop(inquiry, ()):
+            if finish.status != 200:  # one that was answered in the end kills nobody
+                self.deaths.saw(replica_id, inquiry.ask)
         now = self.now_ns()
         self.counters.finished(finish, now - inquiry.request.arrived)
         self.stories.add(inquiry, finish, now)

@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def fleet(ops):
+def fleet(stories):
     """Four stand-ins that Holdfast launched."""
     stage = importlib.import_module("gauntlet_fleet")
     with stage.launched(Random(7), {}) as running:
