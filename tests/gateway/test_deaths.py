@@ -169,14 +169,18 @@ def test_a_stream_that_nobody_could_finish_is_fingerprinted_too(live):
         for place in range(2):
             gateway.ail(place, "cut", tokens=5)
         async with client(gateway) as api:
-            stream = await api.chat.completions.create(model="m", messages=ASK, stream=True)
+
+            async def ask():
+                stream = await api.chat.completions.create(model="m", messages=ASK, stream=True)
+                return [chunk async for chunk in stream]
+
             with pytest.raises(openai.APIError):
-                [chunk async for chunk in stream]
+                await ask()
         died = gateway.driver.deaths.take()
         assert {replica for replica, _ in died} == {"m-1", "m-2"}
         assert len({name for _, name in died}) == 1
 
-    live(body, replicas=2)
+    live(body, replicas=2, options=SLOW)
 
 
 @pytest.mark.parametrize(
