@@ -76,6 +76,8 @@ class FleetUnderFire(RuleBasedStateMachine):
         suspected = self.on_suspicion()
         if isinstance(event, Frozen) and not event.frozen:
             suspected[MODELS[event.replica_id]].append(event.replica_id)  # not ejected now
+        if isinstance(event, UndrainAsked):  # back into the quarantine it was drained from
+            suspected[MODELS[event.replica_id]].append(event.replica_id)
         actions = self.fleet.handle(event, self.now)
         for action in actions:
             if isinstance(action, Publish):
