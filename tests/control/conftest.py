@@ -29,6 +29,9 @@ async def until(condition, timeout_s=30.0):
             await asyncio.sleep(0.005)
 
 
+ACCEPT_TURNS = 5  # of the loop, from a connection that was accepted to its handler: one to spare
+
+
 class Engine:
     """A server whose answers a test decides; counts who asked."""
 
@@ -43,12 +46,15 @@ class Engine:
         self.url = ""
 
     async def start(self, port=0):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
+    def _accept(self, reader, writer):
+        self._writers.add(writer)  # before its task first runs: ``stop`` may come in between
+        return self._serve(reader, writer)
+
     async def _serve(self, reader, writer):
-        self._writers.add(writer)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             path = head.split(b" ")[1].decode()
@@ -71,6 +77,8 @@ class Engine:
     async def stop(self):
         if self._server is not None:
             self._server.close()
+            for _ in range(ACCEPT_TURNS):
+                await asyncio.sleep(0)
             for writer in list(self._writers):
                 writer.transport.abort()
             await self._server.wait_closed()
