@@ -125,12 +125,15 @@ def prose(docstring: str) -> str:
 # --- modules, commands, outputs -------------------------------------------------------------------
 
 
-def modules() -> Iterator[tuple[str, str]]:
-    """Every module with its docstring, by path below the package."""
+@cache
+def modules() -> tuple[tuple[str, str], ...]:
+    """Every module with its docstring, by path below the package; read once for all tables."""
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if said:
-            yield path.relative_to(PACKAGE).as_posix(), said
+            found.append((path.relative_to(PACKAGE).as_posix(), said))
+    return tuple(found)
 
 
 def modules_table(folder: str) -> str:
