@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WEB_STAMP := $(VENV)/.installed-web
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
 
-.PHONY: install run test test-engines stories check compiled bench fuzz docs lock clean
+.PHONY: install run test test-engines test-web stories check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -42,6 +43,14 @@ $(ENGINES_STAMP): requirements.lock requirements-engines.txt pyproject.toml
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(ENGINES_STAMP)
 
+# The dashboard in a real browser; needs Chromium at /usr/bin/chromium or at $HOLDFAST_CHROMIUM.
+test-web: install $(WEB_STAMP)
+	HOLDFAST_WEB=1 $(BIN)/python -m pytest tests/web/browser -p no:cacheprovider
+
+$(WEB_STAMP): requirements-web.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-web.txt
+	touch $(WEB_STAMP)
+
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -65,9 +74,12 @@ docs: install
 # Writes the lock files anew; needs uv. No index address may enter them.
 lock:
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-header --no-annotate --extra llamacpp --extra gpu --group dev pyproject.toml -o requirements.lock
+	  --no-header --no-annotate --extra llamacpp --extra gpu --extra aws --extra kubernetes --extra otel \
+	  --extra parquet --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group engines -c requirements.lock -o requirements-engines.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --group web -c requirements.lock -o requirements-web.txt
 
 clean:
 	rm -rf $(VENV) $(ENGINES) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis

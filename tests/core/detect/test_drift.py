@@ -90,6 +90,18 @@ def test_lengths_with_a_heavy_tail_are_judged_by_rank():
     assert feed(detector, "a", doubled, now + 4_000 * GAP, "length")
 
 
+def test_a_collapse_of_entropy_shows_in_the_log_probabilities_of_its_answers():
+    """A model that has become sure of everything: each token has nearly all of the probability."""
+    rng = random.Random(7)
+    sampled = lambda rng: -abs(rng.gauss(0.9, 0.3))  # noqa: E731 nats a token, of ordinary answers
+    collapsed = lambda rng: -abs(rng.gauss(0.01, 0.005))  # noqa: E731
+    detector, now = learned(rng, census("a"), sampled, "logprob")
+    assert not feed(detector, "a", [sampled(rng) for _ in range(1_000)], now, "logprob")
+    told = feed(detector, "a", [collapsed(rng) for _ in range(40)], now + 2_000 * GAP, "logprob")
+    assert told[0].numbers["samples"] <= 40
+    assert "logprob of answers of a moved up" in told[0].text
+
+
 def test_values_that_never_moved_and_now_do_are_told():
     detector, now = learned(random.Random(3), census("a"), lambda rng: 1.0, "norm")
     assert not feed(detector, "a", [1.0] * 200, now, "norm")
