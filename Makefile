@@ -21,12 +21,13 @@ $(STAMP): requirements.lock pyproject.toml
 run: install
 	$(BIN)/holdfast up
 
-# Coverage is measured where it is asked for, in the core: tracing makes everything else slower.
+# Coverage is measured where it is asked for, in the core, and by tests that do a thing once: tracing
+# doubles the time of whatever is repeated.
 test: check
-	$(BIN)/python -m pytest tests/core -n 2 --cov --cov-report= --ignore=tests/core/test_histories.py
+	$(BIN)/python -m pytest tests/core -n 2 -m 'not hypothesis and not measured' --cov --cov-report=
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
-	$(BIN)/python -m pytest -n 2 tests/core/test_histories.py
-	$(BIN)/python -m pytest -n 3 -m 'not alone' --ignore=tests/core
+	$(BIN)/python -m pytest tests/core -n 2 -m 'hypothesis or measured'
+	$(BIN)/python -m pytest -n 4 -m 'not alone' --ignore=tests/core
 	$(BIN)/python -m pytest tests/e2e -m alone
 
 # Stories that take minutes because what they tell does: a leak, from its first megabyte on.

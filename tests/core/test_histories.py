@@ -20,6 +20,8 @@ from holdfast.core.types import State, nanos
 from holdfast.engines import dialect
 from holdfast.engines.marks import mark_of
 
+pytestmark = pytest.mark.measured
+
 HISTORIES: Final = Path(__file__).parent / "histories"
 DEVELOPMENT: Final = sorted((HISTORIES / "development").glob("*.json"))
 HELD_OUT: Final = sorted((HISTORIES / "held_out").glob("*.json"))

@@ -135,6 +135,7 @@ def test_a_slow_queue_shrinks_to_where_halving_no_longer_pays():
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ceiling", [8, 64])
+@pytest.mark.measured
 def test_noise_alone_hardly_moves_the_limit(seed, ceiling):
     random = Random(seed)
     limit = GradientLimit(LimitConfig(initial=32), ceiling)
@@ -143,6 +144,7 @@ def test_noise_alone_hardly_moves_the_limit(seed, ceiling):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.measured
 def test_prompts_of_all_lengths_do_not_shrink_it_to_nothing(seed):
     random = Random(seed)
     limit = GradientLimit(LimitConfig(initial=32), ceiling=64)

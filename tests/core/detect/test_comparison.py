@@ -41,6 +41,7 @@ def live(seed, *, lie=0.0, noise=0.0, per_s=2.0, until_s=150.0, warm_s=400.0, na
 # --- must fire ------------------------------------------------------------------------------------
 
 
+@pytest.mark.measured
 def test_a_tenth_of_wrong_answers_on_one_of_four_is_named_within_a_minute_mostly():
     first = [next(live(seed, lie=0.1), None) for seed in range(25)]
     named = [found for found in first if found is not None]
@@ -103,6 +104,7 @@ def test_a_second_one_is_named_after_the_first():
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.measured
 def test_noise_that_all_share_names_nobody(seed, noise):
     assert list(live(seed, noise=noise, warm_s=0.0, until_s=5_000.0)) == []
 

@@ -70,6 +70,7 @@ def test_a_lasting_shift_is_told_with_its_size_and_the_two_sigma_line(shift, dir
     assert f"{crossed} the two-sigma line" in first.text
 
 
+@pytest.mark.measured
 def test_half_a_sigma_is_found_within_a_few_dozen_samples_at_the_median():
     delays = []
     for seed in range(15):
