@@ -222,21 +222,24 @@ def test_bodies_of_every_framing_are_read(world, raw, body):
     assert get(world, raw)[0].body == body
 
 
+END = b"\r\n"
+
+
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "lost"),
     [
-        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc",
-        b"HTTP/1.1 2",
-        b"",
-        b"\x16\x03\x01",
-        b"HTTP/1.1 200 OK\r\n" + b"".join(b"a%d: b\r\n" % n for n in range(300)) + b"\r\n",
-        b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n" + b"x" * (5 << 20),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", True),
+        (b"HTTP/1.1 2", True),
+        (b"", True),
+        (b"\x16\x03\x01", False),
+        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"a%d: b\r\n" % n for n in range(300)) + END, False),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n" + b"x" * (5 << 20), False),
     ],
 )
-def test_what_is_no_complete_answer_is_broken(world, raw):
+def test_what_is_no_complete_answer_is_broken(world, raw, lost):
     with pytest.raises(FetchError) as caught:
         get(world, raw)
-    assert caught.value.what == "broken"
+    assert (caught.value.what, caught.value.lost) == ("broken", lost)
 
 
 def test_a_name_that_nobody_knows_is_broken():

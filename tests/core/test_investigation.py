@@ -196,6 +196,18 @@ def failing(kind: str, verdict: str = "fail", **canary: Any) -> Callable[[Fleet,
     return ill
 
 
+def reset_early(fleet: Fleet, n: int) -> None:
+    """Its canaries meet it first: users' answers were continued elsewhere after one failure."""
+    if n == 0:
+        fleet.fails("r1", reset=1)
+    if n in (0, 1):
+        fleet.canary("r1", "fail", flaw="reset")
+    if n == 1:
+        quarantined(fleet, "failed_repeatedly")
+    if n > 2 and n % 2:
+        fleet.canary("r1", "fail", flaw="reset")
+
+
 def wrong(fleet: Fleet, n: int) -> None:
     fleet.say(AttemptsSeen("r1", 1.0, successes=10, inflight=5, tokens=250, share=0.25))
     if n in (3, 4):
@@ -230,6 +242,7 @@ TRUTH: dict[str, tuple[Callable[[Fleet, int], None], Cause, tuple[bool, ...]]] =
     "slow": (slow, Cause.SLOW, BOTH),
     "drip": (drip, Cause.DRIPPING, BOTH),
     "reset": (failing("reset"), Cause.CONNECTION_LOST, BOTH),
+    "reset, and canaries meet it first": (reset_early, Cause.CONNECTION_LOST, BOTH),
     "cut": (failing("cut"), Cause.TRUNCATED, BOTH),
     "cut, and canaries find it": (failing("cut", "wrong"), Cause.TRUNCATED, BOTH),
     "wrong": (wrong, Cause.WRONG_OUTPUT, BOTH),

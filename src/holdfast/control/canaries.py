@@ -47,7 +47,7 @@ class Told:
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
     took: int = 0  # until whatever came was complete, an error too
-    flaw: Kind | None = None  # EMPTY or DEGENERATE, where what came is no answer at all
+    flaw: Kind | None = None  # EMPTY, DEGENERATE or RESET, where what came is no answer at all
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
 
 
@@ -55,7 +55,7 @@ class CanaryError(FetchError):
     """No answer came; ``page_ok`` says what its health page did just before."""
 
     def __init__(self, error: FetchError, page_ok: bool | None) -> None:
-        super().__init__(error.what, error.detail, error.moved_s)
+        super().__init__(error.what, error.detail, error.moved_s, lost=error.lost)
         self.page_ok = page_ok
 
 

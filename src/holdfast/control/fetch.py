@@ -22,11 +22,12 @@ _PORTS: Final = {"http": 80, "https": 443}
 class FetchError(Exception):
     """A request that brought no answer: ``refused``, ``timeout`` or ``broken``."""
 
-    def __init__(self, what: str, detail: str, moved_s: float = 0.0) -> None:
+    def __init__(self, what: str, detail: str, moved_s: float = 0.0, *, lost: bool = False) -> None:
         super().__init__(f"{what}: {detail}")
         self.what = what
         self.detail = detail
         self.moved_s = moved_s  # from the first to the last piece of a body that was not complete
+        self.lost = lost  # the connection ended under the answer
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,7 +70,7 @@ class _Reading(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._fail("broken", "closed before the answer was complete")
+        self._fail("broken", "closed before the answer was complete", lost=True)
 
     # --- the response, called by the parser ---
 
@@ -103,9 +104,9 @@ class _Reading(asyncio.Protocol):
     def _framed(self) -> bool:
         return "content-length" in self._headers or "transfer-encoding" in self._headers
 
-    def _fail(self, what: str, detail: str) -> None:
+    def _fail(self, what: str, detail: str, *, lost: bool = False) -> None:
         if not self.answer.done():
-            self.answer.set_exception(FetchError(what, detail))
+            self.answer.set_exception(FetchError(what, detail, lost=lost))
             self.answer.exception()  # who gave up before it was connected asks no more
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from holdfast.config.fleet_file import Deployed
 from holdfast.control.canaries import Canaries, CanaryError, Told, bearer
 from holdfast.control.fetch import FetchError, fetch
+from holdfast.core.failure import Kind
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.types import MILLISECOND, seconds
 from holdfast.engines import Load, dialect
@@ -68,7 +69,8 @@ class Prober:
         except FetchError as error:
             verdict = error.what if error.what in {"refused", "timeout"} else "fail"
             page_ok = error.page_ok if isinstance(error, CanaryError) else None
-            told = Told(verdict, str(error), page_ok=page_ok, moved_s=error.moved_s)
+            flaw = Kind.RESET if error.lost else None
+            told = Told(verdict, str(error), page_ok=page_ok, moved_s=error.moved_s, flaw=flaw)
         now = time.monotonic_ns()
         if self._watch.was_late(began, now):
             silent = told.verdict in _SILENT

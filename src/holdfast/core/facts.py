@@ -236,7 +236,7 @@ class CanaryAnswered:
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
     moved_s: float | None = None  # for how long pieces came, of one that was not complete in time
-    flaw: str = ""  # empty or degenerate: a kind of failure, where what came is no answer at all
+    flaw: str = ""  # empty, degenerate or reset: a kind of failure, where what came is no answer
 
 
 @dataclass(slots=True, frozen=True)

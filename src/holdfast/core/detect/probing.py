@@ -40,8 +40,9 @@ _USUAL_MIN: Final = 3
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
 _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
 _FLAWS: Final = {
-    Kind.EMPTY.value: Sign.EMPTY_ANSWERS,
-    Kind.DEGENERATE.value: Sign.DEGENERATE,
+    Kind.EMPTY.value: (Sign.EMPTY_ANSWERS, "a canary got an answer that is none: empty"),
+    Kind.DEGENERATE.value: (Sign.DEGENERATE, "a canary got an answer that is none: degenerate"),
+    Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
 }
 _DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
 _UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
@@ -145,7 +146,7 @@ class ProbingDetector:
         told = []
         if book.pace.due(key, now):
             told.append(Evidence(sign, about, now, "canary", text, numbers))
-        flawed, text = _FLAWS.get(fact.flaw), f"a canary got an answer that is none: {fact.flaw}"
+        flawed, text = _FLAWS.get(fact.flaw, (None, ""))
         if "fast" in numbers:
             flawed, text = Sign.FAST_ERRORS, "its canaries get errors faster than any answer comes"
         if flawed is not None and book.pace.due(flawed, now):
