@@ -439,6 +439,8 @@ def test_what_our_own_restart_breaks_is_no_cause(managed: bool) -> None:
     def mended(fleet: Fleet, n: int) -> None:
         if n in (1, 2):
             fleet.fails("r1", first_token_timeout=3)
+        if n == 3:
+            fleet.canary("r1", "timeout")
         if n == 6:
             fleet.say(StateChanged("r1", State.DRAINING, "drain"))
             fleet.say(ProcessEnded("r1", signal=15, asked=True, phase="serving", served=700))

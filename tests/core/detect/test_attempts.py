@@ -86,22 +86,31 @@ def test_timeouts_of_one_replica_are_told_when_its_peers_were_heard():
 
 
 @pytest.mark.parametrize("kind", [Kind.FIRST_TOKEN_TIMEOUT, Kind.BETWEEN_TOKENS_TIMEOUT])
-def test_timeouts_all_at_once_are_a_sign_when_nothing_more_is_heard(kind):
+def test_timeouts_all_at_once_are_a_sign_when_a_canary_gets_no_answer_either(kind):
     detector = made()
     facts = [
         *well(0, "r2", "r3", "r4"),
         (0, seen(failures={kind: 3})),
         (1, seen(failures={kind: 1})),
+        (2, Looked()),
+        (3, CanaryAnswered("r1", "timeout")),
+        (3, Looked()),
     ]
-    detector.take(CanaryAnswered("r1", "timeout"), 3 * SECOND)
-    assert signs(detector, *facts, *[(at, Looked()) for at in range(2, 4)]) == []
+    assert signs(detector, *facts) == []
     assert signs(detector, *well(4, "r2", "r3", "r4"), (4, Looked())) == [SIGNS[kind][0]]
+
+
+def test_a_pause_of_a_replica_that_is_seldom_asked_is_no_sign():
+    """It compiled for three seconds, with the only two requests of the last ten in it."""
+    facts = [*well(0, "r2", "r3", "r4"), (0, seen(failures={Kind.FIRST_TOKEN_TIMEOUT: 2}))]
+    assert signs(made(), *facts, *[(at, Looked()) for at in range(1, 12)]) == []
 
 
 def test_half_of_a_fleet_that_times_out_is_not_most_of_it():
     detector = made()
     bad = {Kind.BETWEEN_TOKENS_TIMEOUT: 4}
     facts = [*well(0, "r3", "r4"), (0, seen(failures=bad)), (0, seen("r2", failures=bad))]
+    facts += [(3, CanaryAnswered("r1", "timeout")), (3, CanaryAnswered("r2", "timeout"))]
     facts += [*well(5, "r3", "r4"), (6, Looked())]
     assert signs(detector, *facts) == [Sign.NO_NEXT_TOKEN] * 2
 

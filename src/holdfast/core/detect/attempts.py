@@ -10,8 +10,9 @@ One failure is chance and says nothing. A share alone would accuse whoever had o
 failed, a number alone whoever has the most traffic; together they accuse neither. Timeouts wait two
 seconds for what the peers tell: in a fleet that gets slow as a whole, somebody is always the first.
 And timeouts that come all at once are one pause, however many requests were in it: they count when
-nothing more is heard of the replica, or when they come again. Beside as many answers that end well
-they are load, and beside fewer unless they go on for most of the window.
+a canary gets no answer either, or when they come again. Silence does not count: of a replica that
+is asked once in ten seconds nothing is heard for a while. Beside as many answers that end well they
+are load, and beside fewer unless they go on for most of the window.
 
 Backpressure is no failure. It is a sign only where a replica says nothing else for the whole
 window. Rejected: the breaker's own counts. A breaker has to be quick and may be wrong, evidence
@@ -49,6 +50,7 @@ SIGNS: Final[Mapping[Kind, tuple[Sign, str]]] = {
 _WHAT: Final = dict(SIGNS.values())
 _PAUSES: Final = (Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN)  # all that runs there has them at once
 _RIGHT: Final = ("pass", "slow")
+_MISSED: Final = ("timeout", "fail", "refused")
 _AT_ONCE: Final = 5 * SECOND // 2  # gateways tell once a second, each in its own
 _TIMEOUTS: Final = (Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN, Sign.UNREACHABLE)
 
@@ -125,12 +127,13 @@ class _Total:
 
 
 class _Book:
-    __slots__ = ("answered_at", "pace", "pushed_back", "reports", "since")
+    __slots__ = ("answered_at", "missed_at", "pace", "pushed_back", "reports", "since")
 
     def __init__(self) -> None:
         self.reports: deque[_Report] = deque(maxlen=_REPORTS_MAX)
         self.since: dict[Sign, int] = {}  # when each sign that now shows began to
         self.answered_at: int | None = None  # its last canary that was answered right
+        self.missed_at: int | None = None  # its last canary that was not answered at all
         self.pushed_back: int | None = None  # since when it says nothing but "busy"
         self.pace = Pace()
 
@@ -166,6 +169,8 @@ class AttemptsDetector:
         if isinstance(fact, CanaryAnswered):
             if book is not None and fact.verdict in _RIGHT:
                 book.answered_at = now
+            elif book is not None and fact.verdict in _MISSED:
+                book.missed_at = now
             return NOTHING
         if book is None:
             book = self._books[fact.replica] = _Book()
@@ -271,7 +276,8 @@ class AttemptsDetector:
             busy = well >= sum(report.failures[sign] for report in since)
             return busy or (serves and last - first < self._goes_on)
         tokens = any(report.at > last and report.fact.tokens for report in book.reports)
-        return serves or tokens or answered > last or now - last < self._pause
+        missed = book.missed_at is not None and book.missed_at > first - self._pause
+        return serves or tokens or answered > last or not missed or now - last < self._pause
 
     # --- peers ---
 
