@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.core.layers import Reading
+
 
 class LaunchError(Exception):
     """A replica could not be started; the text says why and what to do about it."""
@@ -34,6 +36,7 @@ class Ended:
     signal: int | None
     oom: bool  # the kernel counted an OOM kill in its cgroup just then, and it fits
     reason: str  # for people
+    oom_ruled_out: bool = False  # the kernel's count was watched, and it killed nobody just then
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,4 +103,24 @@ class Launcher(Protocol):
         ...
 
 
-__all__ = ["Adopted", "Ended", "LaunchError", "Launcher", "Order", "Watcher"]
+class Source(Protocol):
+    """One platform that is looked at. Each runs in a task of its own and waits for nobody."""
+
+    name: str  # in the fleet file, and on every row it feeds
+    kind: str  # local, aws, kubernetes, agent
+    period_s: float  # between two readings
+
+    async def read(self) -> Reading:
+        """All that it knows now.
+
+        What a platform refuses or delays is no exception: the part that failed carries its error
+        and its age, and keeps the rows it had. It limits its own calls.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and threads."""
+        ...
+
+
+__all__ = ["Adopted", "Ended", "LaunchError", "Launcher", "Order", "Source", "Watcher"]

@@ -69,6 +69,7 @@ def test_a_count_that_stood_still_is_none(kernel):
     assert not verdict.in_cgroup
     assert not verdict.on_host
     assert not verdict.words
+    assert verdict.nobody
 
 
 def test_a_kill_long_before_the_end_is_none(kernel):
@@ -87,6 +88,7 @@ def test_a_kill_elsewhere_on_the_host_is_said_to_be_somebody(kernel):
     verdict = witness.verdict(0.5)
     assert not verdict.in_cgroup
     assert verdict.words.startswith("somebody was OOM-killed on this host")
+    assert not verdict.nobody
 
 
 def test_a_process_that_was_moved_is_followed(tmp_path):

@@ -267,6 +267,7 @@ class Launches:
                 asked=unit.id in self._expected,
                 phase=unit.doing,
                 uptime_s=uptime_s,
+                oom_ruled_out=ended.oom_ruled_out,
             )
         )
         unit.began, unit.doing = None, ""

@@ -162,6 +162,7 @@ class ProcessEnded:
     phase: str = ""  # what it was doing: starting, loading, compile, warm-up, serving
     uptime_s: float | None = None
     served: int | None = None  # requests it had been given in this life
+    oom_ruled_out: bool = False  # the kernel was watched, and killed nobody for memory just then
 
 
 @dataclass(slots=True, frozen=True)

@@ -28,7 +28,7 @@ import time
 if not __package__:  # started as a file: nothing else of the installation is reachable, or needed
     sys.path.append(__file__.rsplit("/", 3)[0])
 
-from holdfast.launchers.oom import Witness
+from holdfast.launchers.oom import Verdict, Witness
 
 ORDER = "order.json"
 KEEPER = "keeper.json"
@@ -251,7 +251,7 @@ class Keeper:
             if not self._copy():
                 break
         self._log.close()
-        return self._record(self._status, verdict.words, left, in_cgroup=verdict.in_cgroup)
+        return self._record(self._status, verdict, left)
 
     def _lease(self) -> int | None:
         """Its time of change. The clock that is compared with is ours: the host's may jump."""
@@ -324,9 +324,8 @@ class Keeper:
                 return True
             time.sleep(0.005)
 
-    def _record(
-        self, status: int, oom_words: str, left: bool, *, in_cgroup: bool
-    ) -> dict[str, object]:
+    def _record(self, status: int, verdict: Verdict, left: bool) -> dict[str, object]:
+        oom_words, in_cgroup = verdict.words, verdict.in_cgroup
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         by_force = number == signal.SIGKILL or code == 128 + signal.SIGKILL
@@ -343,6 +342,8 @@ class Keeper:
             "code": code,
             "signal": number,
             "oom": in_cgroup and not self._why and (by_force or (code is not None and code > 0)),
+            # A code of 137 is a wrapper's word about a process that may have been elsewhere.
+            "oom_ruled_out": verdict.nobody and not in_cgroup and number == signal.SIGKILL,
             "reason": "; ".join(parts),
             "at": time.time(),
         }

@@ -23,11 +23,12 @@ _V1_CONTROLLER = "memory"
 class Verdict:
     """What the counts say about an end that happened now."""
 
-    __slots__ = ("in_cgroup", "on_host")
+    __slots__ = ("in_cgroup", "nobody", "on_host")
 
-    def __init__(self, *, in_cgroup: bool, on_host: bool) -> None:
+    def __init__(self, *, in_cgroup: bool, on_host: bool, nobody: bool = False) -> None:
         self.in_cgroup = in_cgroup
         self.on_host = on_host
+        self.nobody = nobody  # the count of the host was watched, and did not move
 
     @property
     def words(self) -> str:
@@ -64,8 +65,11 @@ class Witness:
     def verdict(self, now_s: float) -> Verdict:
         """At its end. The cgroup of the last look is read again; a dead process names none."""
         self._count(now_s)
+        on_host = _recent(self._host_grew_at, now_s)
         return Verdict(
-            in_cgroup=_recent(self._grew_at, now_s), on_host=_recent(self._host_grew_at, now_s)
+            in_cgroup=_recent(self._grew_at, now_s),
+            on_host=on_host,
+            nobody=self._host_kills is not None and not on_host,
         )
 
     def _count(self, now_s: float) -> None:

@@ -54,6 +54,12 @@ def test_a_kill_without_a_witness_is_a_sign_of_its_own(end):
     assert signs == [Sign.EXITED, Sign.EXIT_137]
 
 
+def test_a_kill_while_the_kernel_was_watched_and_killed_nobody_is_somebody_elses():
+    found = made().take(ProcessEnded("r1", signal=9, oom_ruled_out=True), 0)
+    assert [one.sign for one in found] == [Sign.EXITED]
+    assert "not by the kernel for memory" in found[0].text
+
+
 def test_a_kill_that_the_kernel_was_seen_to_do_is_for_memory():
     found = made().take(ProcessEnded("r1", code=137, oom=True), 0)
     assert [one.sign for one in found] == [Sign.EXITED, Sign.KILLED_FOR_MEMORY]

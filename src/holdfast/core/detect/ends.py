@@ -151,7 +151,7 @@ class EndsDetector:
         signs = [Sign.EXITED]
         if fact.oom:
             signs.append(Sign.KILLED_FOR_MEMORY)
-        elif like == "killed":
+        elif like == "killed" and not fact.oom_ruled_out:
             signs.append(Sign.EXIT_137)
         if _was_loading(fact, life, state):
             signs.append(Sign.EXITED_LOADING)
@@ -299,6 +299,8 @@ def _read(fact: ProcessEnded) -> tuple[str, str, dict[str, float]]:
             numbers[name] = float(value)
     if fact.oom:
         like, text = "killed", "the kernel killed it for lack of memory"
+    elif signal == _KILL and fact.oom_ruled_out:
+        like, text = "killed", "it was killed by signal 9, and not by the kernel for memory"
     elif signal == _KILL:
         like, text = "killed", "it was killed by signal 9 (exit code 137) and nobody saw by whom"
     elif signal is not None:

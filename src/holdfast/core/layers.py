@@ -1,0 +1,169 @@
+"""What each layer around the replicas is seen to be: groups, hosts, placed replicas, queues, disks.
+
+    AWS, Kubernetes, agents, this host ─► Reading ─┬─► joining ─► Snapshot (people)
+                                                   └─► sightings ─► facts ─► detectors
+
+A source reads one platform and gives back a *reading*: everything it knows at that moment, each
+part with the time at which it was last read well. When one call of several fails, its part keeps
+what it had, with its age and the reason, and the others go on: a view with an old corner is worth
+more than no view. ``None`` is unknown everywhere; it is neither zero nor full.
+
+Facts, which detectors read, are single observations; a reading is a state. Both are needed: a
+table of hosts cannot be drawn from changes, and an incident cannot be timed from states.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, frozen=True)
+class Part:
+    """One kind of question to a platform, and how it went the last time."""
+
+    name: str  # autoscaling, ecs, sqs, pods …
+    at: float | None = None  # when it was last read well, seconds since 1970; None: never
+    error: str = ""  # why the last try failed; empty: it did not
+    failing_since: float | None = None
+    calls: int = 0  # made for the last reading
+    took_s: float = 0.0
+    feeds: tuple[str, ...] = ()  # kinds of rows, as in ``staleness``; empty: by its name
+
+
+@dataclass(slots=True, frozen=True)
+class Group:
+    """Hosts that are made alike: an auto scaling group, a node group, or one host alone."""
+
+    name: str
+    desired: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Host:
+    """A machine that replicas run on."""
+
+    id: str
+    group: str = ""
+    kind: str = ""  # g5.4xlarge
+    market: str = ""  # on-demand, spot, capacity-block; empty: unknown
+    zone: str = ""
+    state: str = ""  # as its platform says; empty: nothing is wrong
+    launched_at: float | None = None
+    joined_at: float | None = None  # when it could first be used
+    cpus: float | None = None
+    cpus_free: float | None = None  # not reserved; says nothing about load
+    memory_bytes: int | None = None
+    reserved_bytes: int | None = None
+    used_bytes: int | None = None  # really in use
+    gpus: int | None = None
+    gpus_free: int | None = None
+    running: int | None = None
+    pending: int | None = None
+    cuda: str = ""
+    driver: str = ""
+    pressure: float | None = None  # share of the last 10 s in which memory held somebody up
+    gpu_memory_bytes: int | None = None  # of all its GPUs
+    gpu_used_bytes: int | None = None
+    gpu_busy: float | None = None  # share of the time in which they computed, 0 to 1
+    gpu_fault: str = ""  # what a driver reported last, for people
+    load: float | None = None  # processes that run or wait for a CPU, mean of the last minute
+    disk_bytes: int | None = None  # of its own filesystem that is nearest to full
+    disk_free_bytes: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Placed:
+    """A replica as its platform sees it: a task, a pod, a process."""
+
+    id: str
+    model: str
+    state: str  # pending, running, stopping or stopped
+    host: str = ""
+    revision: str = ""
+    replica: str = ""  # its id in the fleet, where Holdfast routes to it
+    endpoint: str = ""
+    needs_gpu: bool | None = None
+    gpus: int | None = None
+    reserved_bytes: int | None = None
+    limit_bytes: int | None = None
+    used_bytes: int | None = None
+    filesystem: str = ""
+    log_stream: str = ""
+    image: str = ""
+    created_at: float | None = None
+    started_at: float | None = None
+    stopped_at: float | None = None
+    exit_code: int | None = None
+    oom: bool = False  # the platform says that memory was the reason
+    restarts: int | None = None
+    reason: str = ""  # for people: why it waits or why it ended
+    phase: str = ""  # what its log said last: loading, loaded, request, serving
+    spoke_at: float | None = None  # when it last wrote anything, delays of the log taken out
+    read_bytes: int | None = None  # of its weights, while it loads
+    gpu_used_bytes: int | None = None
+    address: str = ""  # where it can be reached, without a port
+    labels: tuple[tuple[str, str], ...] = ()  # as its platform has them
+    uid: str = ""  # differs where another took over the id
+
+
+@dataclass(slots=True, frozen=True)
+class Queue:
+    """Work that waits in the platform for a model."""
+
+    name: str
+    model: str
+    visible: int | None = None
+    in_flight: int | None = None
+    delayed: int | None = None
+    dead_letters: int | None = None
+    dead_letter_queue: str = ""
+    oldest_s: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Disk:
+    """A filesystem that several hosts read weights from."""
+
+    id: str
+    mode: str = ""  # bursting, provisioned, elastic, nfs4, ceph
+    read_bytes_s: float | None = None
+    metered_bytes_s: float | None = None
+    permitted_bytes_s: float | None = None  # None: it has no ceiling, or nobody knows it
+    operations_share: float | None = None  # of the operations it permits, 0 to 1
+    burst_credit_bytes: float | None = None
+    clients: int | None = None
+    size_bytes: int | None = None
+    free_bytes: int | None = None
+    operations_s: float | None = None  # asked of it by the hosts that tell
+
+
+@dataclass(slots=True, frozen=True)
+class Wish:
+    """What is asked of a platform for one model, and how much of it there is."""
+
+    model: str
+    desired: int | None = None
+    running: int | None = None
+    pending: int | None = None
+    reason: str = ""  # what the platform last said about not being able to
+    since: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Reading:
+    """All that one source knows."""
+
+    source: str  # its name in the fleet file
+    kind: str  # local, aws, kubernetes, agent
+    at: float
+    parts: tuple[Part, ...] = ()
+    groups: tuple[Group, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    placed: tuple[Placed, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    notes: tuple[str, ...] = field(default=())  # what it could not make sense of, for people
+
+
+__all__ = ["Disk", "Group", "Host", "Part", "Placed", "Queue", "Reading", "Wish"]
