@@ -160,8 +160,8 @@ def _words(hint: Any, *, timed: bool, places: Mapping[type, str]) -> str:
     if origin is Literal:
         return " or ".join(f"`{choice}`" for choice in arguments)
     if origin in {Union, UnionType}:
-        (only,) = [arg for arg in arguments if arg is not NoneType]
-        return _words(only, timed=timed, places=places)
+        kinds = [arg for arg in arguments if arg is not NoneType]
+        return " or ".join(_words(kind, timed=timed, places=places) for kind in kinds)
     inner = _words(arguments[0 if origin in {list, tuple} else 1], timed=timed, places=places)
     return f"list of {inner}" if origin in {list, tuple} else f"mapping of name to {inner}"
 
@@ -250,10 +250,12 @@ def reference(root: type) -> str:
     def visit(owner: type, path: str) -> None:
         order.append(owner)
         for key in keys_of(owner):
-            for inner in inner_types(key.hint):
+            found = inner_types(key.hint)
+            for inner in found:
                 if inner not in places:
-                    places[inner] = f"{path}{key.name}{_many(key.hint)}"
-                    visit(inner, f"{places[inner]}.")
+                    place = f"{path}{key.name}{_many(key.hint)}"
+                    places[inner] = place if len(found) == 1 else f"{place} {_tag(inner)}"
+                    visit(inner, f"{place}.")
 
     visit(root, "")
     parts = []
@@ -262,6 +264,12 @@ def reference(root: type) -> str:
         about = _in_the_words_of_a_file(first_paragraph(owner))
         parts.append(f"{heading}\n\n{about}\n\n{fields_table(owner, places)}")
     return "\n\n".join(parts)
+
+
+def _tag(section: type) -> str:
+    """How a section that is one of several is told from the others: by its first key."""
+    first = next(keys_of(section))
+    return f"({first.name}: {get_args(first.hint)[0]})"
 
 
 def _many(hint: Any) -> str:

@@ -9,6 +9,7 @@ without a meaning, or a meaning without a name, ends the generation: neither can
 import ast
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -20,8 +21,10 @@ from config_keys import first_paragraph, meaning_of, table
 
 import holdfast.gateway
 from holdfast.control import source
+from holdfast.control.costs import Costs
 from holdfast.control.demand import Demands
 from holdfast.control.deployments import Deployments
+from holdfast.control.exporting import memory_gauges
 from holdfast.control.gpus import GpuWatch
 from holdfast.control.incidents import Incidents
 from holdfast.control.lookout import Lookout
@@ -29,15 +32,19 @@ from holdfast.control.metrics import Totals
 from holdfast.control.notify import Notifier
 from holdfast.control.openapi import openapi_document
 from holdfast.control.process import Control
+from holdfast.control.sourcing import Sourcing
+from holdfast.control.viewing import Viewing
 from holdfast.core.admission import shed
 from holdfast.core.admission.fairness import TokenCounters
 from holdfast.core.admission.queue import FairQueue, QueueConfig
+from holdfast.core.cost import Prices
 from holdfast.core.desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.faults import REPLICA_KINDS, FaultKind
 from holdfast.core.messages import Finish, LoadReported
 from holdfast.core.types import SECOND
+from holdfast.exporters.delivery import Delivery
 from holdfast.gateway import errors, http, jsontext, routes
 from holdfast.gateway.counters import SERIES_MAX, Counters
 from holdfast.gateway.process import GatewayProcess
@@ -259,7 +266,25 @@ def fixed_settings() -> str:
 
 _METRICS: Final = {
     "requests_total": "requests that ended, by the model that served them and the status",
-    "request_seconds": "from arrival to the end of the answer",
+    "gen_ai_server_request_duration_seconds": "from arrival to the end of the answer, by model "
+    "and status",
+    "gen_ai_server_time_to_first_token_seconds": "from arrival until a client is shown the "
+    "beginning of a streamed answer",
+    "gen_ai_server_time_per_output_token_seconds": "of a streamed answer, its mean: between its "
+    "first and its last token, as its client saw it",
+    "gen_ai_client_operation_duration_seconds": "of an attempt on a replica, by outcome: `ok`, or "
+    "`failed`, which includes those that were called back",
+    "gen_ai_client_time_to_first_chunk_seconds": "of an attempt that streamed to its end, until "
+    "its first content",
+    "gen_ai_client_time_per_output_chunk_seconds": "between two chunks of such an attempt, its "
+    "mean",
+    "gen_ai_client_token_usage": "tokens of an attempt, by type: `input` (prompt), `output` "
+    "(answer)",
+    "tokens_total": "tokens by tenant, model, route (a virtual name or `direct`), use and type; "
+    "see [cost](../operating/cost.md)",
+    "gpu_seconds_total": "GPU-seconds by model and what they were for: a use, `idle` or `starting`",
+    "gpu_cost_total": "what these cost by the fleet file's prices",
+    "attempt_seconds_total": "how long attempts on a replica took, one after the other",
     "attempts_total": "attempts that ended, by replica and kind: `ok`, or a kind of "
     "[failure](failures.md)",
     "extra_attempts_total": "attempts beyond the first that were not continuations",
@@ -290,6 +315,8 @@ _METRICS: Final = {
     "tokens_per_second": "of prompts and answers, over half a minute; absent while not known",
     "first_token_p95_seconds": "of streams in the last minute, the worst of all gateways; absent "
     "below 20 streams",
+    "model_memory_used_ratio": "share of memory that requests fill, 0 to 1: of the KV cache where "
+    "engines tell, else of this host's GPUs; for HPA or KEDA to follow",
     "gpu_memory_used_bytes": "of a GPU of this host",
     "gpu_memory_total_bytes": "of a GPU of this host",
     "gpu_utilisation_ratio": "share of time in which a GPU did anything at all, 0 to 1",
@@ -306,6 +333,25 @@ _METRICS: Final = {
     "investigation_errors_total": "mistakes inside detectors; each cost one observation",
     "notifications_total": "messages to hooks, by what became of them: `sent`, `failed` (given up) "
     "or `dropped` (its queue was full)",
+    "source_reads_total": "readings of a platform, by source",
+    "source_failures_total": "of them, those in which something could not be read",
+    "source_calls_total": "calls to the platform that these took",
+    "source_seconds_total": "how long these took",
+    "source_age_seconds": "how old the last reading is",
+    "views_joined_total": "joined views that were built",
+    "views_failed_total": "mistakes while one was built; the last one stays",
+    "view_listeners": "clients that follow the view",
+    "view_listeners_refused_total": "clients turned away, because so many follow it already",
+    "view_listeners_dropped_total": "clients let go, because they did not read",
+    "books_errors_total": "mistakes while costs were added up or figures were handed on",
+    "traces_dropped_total": "traced requests that found no room at a gateway",
+    "exports_total": "points and traces for exporters, by what became of them: `sent`, `failed` or "
+    "`dropped` (no room)",
+    "history_series": "series of the history",
+    "history_points_waiting": "points that are not written yet",
+    "history_points_dropped_total": "points that found no room, because the disk is slow",
+    "history_points_refused_total": "points of series beyond the bound",
+    "history_write_failures_total": "writes that failed; what was in them is tried again or lost",
     "metrics_series_left_out": "series beyond what control keeps",
 }
 _TYPE: Final = re.compile(r"^# TYPE holdfast_(\w+) (\w+)$", re.MULTILINE)
@@ -343,9 +389,39 @@ def _scrape() -> str:
         _demands=Demands(),
         _gpus=_gpus(),
         _lookout=SimpleNamespace(metrics=_incidents_say),
+        _books=_books(),
+        sampler=SimpleNamespace(history=SimpleNamespace(snapshot=Counter)),
+        sourcing=SimpleNamespace(metrics=_sources_say),
+        view=SimpleNamespace(metrics=_view_says),
     )
+    control._counters = lambda: Control._counters(control)  # noqa: SLF001 - as above
+    control._load_gauges = lambda: Control._load_gauges(control)  # noqa: SLF001 - as above
     control._demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])  # noqa: SLF001 - as above
     return Control.metrics(control)
+
+
+def _sources_say() -> tuple[dict[str, float], dict[str, float]]:
+    """Of one that was read."""
+    read = SimpleNamespace(at=0.0)
+    watch = SimpleNamespace(reads=1, failed=0, calls=1, seconds=0.1, reading=read)
+    sourcing: Any = SimpleNamespace(_wall=lambda: 0.0, _watches={"aws": watch})
+    return Sourcing.metrics(sourcing)
+
+
+def _view_says() -> tuple[dict[str, float], dict[str, float]]:
+    view: Any = SimpleNamespace(built=0, errors=0, refused=0, dropped=0, listeners=0)
+    return Viewing.metrics(view)
+
+
+def _books() -> Any:
+    """Of a fleet that has begun to cost something, and tells somebody of it."""
+    costs = Costs(Prices())
+    costs.look([{"id": "m-1", "model": "m", "state": "ready", "inflight": 0}], {}, 0)
+    sent: Any = SimpleNamespace(name="traces", sent=0, failed=0, dropped=0)
+    counters = {**costs.counters(), **Delivery.counters(sent), "books_errors_total": 0}
+    cache = {'replica_kv_used{model="m",replica="m-1"}': 0.5}
+    gauges = memory_gauges(cache, [{"model": "m"}])
+    return SimpleNamespace(metrics=lambda: (counters, gauges))
 
 
 def _incidents_say() -> tuple[dict[str, float], dict[str, float]]:
@@ -401,7 +477,10 @@ def _signals() -> Signals:
 
 def _told_by_a_gateway() -> Any:
     counters = Counters()
-    counters.attempt("m-1", Kind.RESET)
+    counters.attempt("m-1", "m", Kind.RESET, 1)
+    counters.answered("m-1", "m", "a", "direct", 1, 1, 1)
+    counters.streamed("m", 1, 1, 1)
+    counters.first_token("m", 1)
     counters.finished(Finish(1, 200, "ok", "", attempts=3, continued=1, model="m"), 1)
     counters.refused(400, "invalid_json")
     counters.escalated("auto", "length")
@@ -423,6 +502,7 @@ def _told_by_a_gateway() -> Any:
         take_demand=dict,
         look_at_demand=lambda _now, *, due: due,
         signals=_signals(),
+        traces=SimpleNamespace(dropped=0),
     )
     server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0)
     process: Any = SimpleNamespace(_counters_at=0, _link=SimpleNamespace(send=frames.append))

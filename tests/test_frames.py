@@ -41,10 +41,13 @@ from holdfast.frames import (
     ReplicaRow,
     ReportRow,
     SeenFrame,
+    SpanRow,
     StatsFrame,
     TallyRow,
     ToControl,
     ToGateway,
+    TraceRow,
+    TracesFrame,
     ViewFrame,
     Welcome,
     encode,
@@ -85,6 +88,14 @@ EVERY = [
     EpochFrame(7, accepted=False, reason="line 3: no models"),
     ExplainAnswer(1, found=True, story=b"[]"),
     MetricsAnswer(3, b"\x00\xff"),
+    TracesFrame(
+        [
+            TraceRow(
+                *("req_1", "", "a", "chat", "auto", "m", True, 200, "ok", 1, 5, 6, 9),
+                [SpanRow("r1", "m", 0, 5, 6, 9, "", 70, 9, "h", 80, False, "vllm")],
+            )
+        ]
+    ),
     StatsFrame(
         {"requests": 10, "seconds": 0.5}, {"inflight": 3}, readiness=False, reason="draining"
     ),

@@ -29,7 +29,7 @@ LAYERS: Final = (
     ("config", "ports", "frames"),
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
-    ("planner", "doctor", "chaos", "bench", "standin", "ui"),
+    ("planner", "doctor", "chaos", "bench", "standin", "ui", "agent"),
     ("wire",),
     ("cli",),
     ("__main__",),

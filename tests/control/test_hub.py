@@ -1,4 +1,5 @@
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,8 @@ from holdfast.frames import (
     MoveFrame,
     SeenFrame,
     StatsFrame,
+    TraceRow,
+    TracesFrame,
     Welcome,
 )
 
@@ -220,3 +223,15 @@ def test_control_says_bye_when_it_stops_and_replaces_what_it_finds(world, tmp_pa
         assert isinstance(one.frames[-1], Bye)
 
     asyncio.run(main())
+
+
+def test_traces_wait_until_somebody_takes_them_and_there_is_room_for_so_many(monkeypatch):
+    monkeypatch.setattr(hub_module, "TRACES_MAX", 3)
+    hub = Hub(SimpleNamespace())
+    gateway = SimpleNamespace(id="gateway-0")
+    row = TraceRow("req_1", "", "a", "chat", "m", "m", False, 200, "ok", 0, 1, 0, 2, [])
+    hub.hear(gateway, TracesFrame([row, row]))
+    hub.hear(gateway, TracesFrame([row, row]))
+    assert len(hub.take_traces()) == 3
+    assert hub.traces_dropped == 1
+    assert hub.take_traces() == []

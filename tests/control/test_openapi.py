@@ -7,6 +7,8 @@ from starlette.testclient import TestClient
 from holdfast.config.fleet_file import AdminSection
 from holdfast.control import admin
 from holdfast.control.admin import build_admin
+from holdfast.control.agents import agent_routes
+from holdfast.control.history import history_routes
 from holdfast.control.logs import BYTES_MAX
 from holdfast.control.openapi import openapi_document
 
@@ -20,7 +22,8 @@ class NoFacts:
 
 @pytest.fixture
 def app():
-    return build_admin(NoFacts(), AdminSection())
+    more = [*agent_routes(lambda: None), *history_routes(NoFacts())]
+    return build_admin(NoFacts(), AdminSection(), more)
 
 
 def operations():

@@ -17,6 +17,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from holdfast.config.addresses import Address, Listen, parse_listen
+from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
     BodyConfig,
     DrainingConfig,
@@ -34,18 +35,21 @@ from holdfast.config.models import (
     EngineName,
     ModelSection,
 )
+from holdfast.config.prices import PricesSection, check_prices
 from holdfast.config.sections import Policy, Section
+from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
 from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.hedge import HedgeConfig
+from holdfast.core.lane import LaneConfig
 from holdfast.core.retry import RetryConfig
 from holdfast.core.types import require
 
 
 class TlsSection(Section):
-    """PEM files of the data port; opened at start."""
+    """PEM files of a port; opened at start."""
 
     certificate: Annotated[Path, Field(description="the path of the certificate chain")]
     key: Annotated[Path, Field(description="the path of its private key")]
@@ -78,6 +82,7 @@ class AdminSection(Section):
 
     listen: Listen = "127.0.0.1:8001"
     token: Annotated[KeyHash | None, Field(repr=False)] = None
+    tls: TlsSection | None = None
 
     @property
     def address(self) -> Address:
@@ -92,7 +97,9 @@ class FleetFile(Section):
 
     gateway: GatewaySection = GatewaySection()
     admin: AdminSection = AdminSection()
-    models: Annotated[list[ModelSection], Field(min_length=1, description="at least one model")]
+    models: Annotated[list[ModelSection], Field(description="at least one model")] = Field(
+        default_factory=list
+    )
     retry: Annotated[RetryConfig, Policy()] = RetryConfig()
     hedge: Annotated[HedgeConfig, Policy()] = HedgeConfig()
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
@@ -100,14 +107,26 @@ class FleetFile(Section):
     virtual_models: list[VirtualSection] = Field(default_factory=list)
     incidents: IncidentsSection = IncidentsSection()
     chains: Annotated[list[ChainSection], Field(max_length=64)] = Field(default_factory=list)
+    prices: PricesSection = PricesSection()
+    exporters: ExportersSection = ExportersSection()
+    sources: Annotated[list[SourceSection], Field(max_length=SOURCES_MAX)] = Field(
+        default_factory=list
+    )
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
+        # Who only looks at platforms serves nobody, and needs no model.
+        problem = "has 0 items" if "models" in self.model_fields_set else "is missing"
+        fix = "use at least 1" if "models" in self.model_fields_set else "add at least one model"
+        require(bool(self.models or self.sources), "models", problem, fix)
+        check_sources(self.sources)
+        _check_discovery(self)
         _check_ports(self)
         _check_replicas(self)
         _check_virtual(self)
         _check_tenants(self)
         _check_chains(self)
+        check_prices(self.prices, [model.name for model in self.models])
         return self
 
     def replicas(self) -> list[Deployed]:
@@ -120,7 +139,9 @@ class FleetFile(Section):
         # The flow takes the limit of a request without a deadline from this one. The widest cuts
         # nothing short; whoever sends a request in gives it its own model's deadline.
         widest = max(
-            lanes.values(), key=lambda lane: lane.deadlines.request_s + lane.queue.wait_batch_s
+            lanes.values(),
+            key=lambda lane: lane.deadlines.request_s + lane.queue.wait_batch_s,
+            default=LaneConfig(),
         )
         ladders = [virtual.degrade_config() for virtual in self.virtual_models]
         return FlowConfig(
@@ -199,6 +220,16 @@ def _check_replicas(file: FleetFile) -> None:
             require(not taken, field, problem, "use another id: launched ones are model-number")
 
 
+def _check_discovery(file: FleetFile) -> None:
+    names = [source.called for source in file.sources if source.type == "kubernetes"]
+    for index, model in enumerate(file.models):
+        if model.discover is not None:
+            own = model.discover.source
+            problem = f"is {own!r}, which is no Kubernetes source of this file"
+            fix = f"use one of {_few(names)}" if names else "add one under 'sources'"
+            require(own in names, f"models.{index}.discover.source", problem, fix)
+
+
 def _check_virtual(file: FleetFile) -> None:
     models = [model.name for model in file.models]
     ladders = [virtual.name for virtual in file.virtual_models if not virtual.leads_by_rules]
@@ -235,6 +266,7 @@ def _check_tenants(file: FleetFile) -> None:
     public += [virtual.name for virtual in file.virtual_models]
     held = [d.replica.region for d in file.replicas()]
     held += [model.launch.region for model in file.models if model.launch is not None]
+    held += [model.discover.region for model in file.models if model.discover is not None]
     regions = list(dict.fromkeys(held))
     names: dict[str, int] = {}
     keys: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Models in the fleet file: their replicas, listed or launched, and the policies of their lanes.
+"""Models in the fleet file: their replicas, and the policies of their lanes.
 
-A model's replicas are either listed, because somebody else runs them, or launched. Where launched
-ones are is known to control only, which sends gateways a file with their endpoints filled in.
+A model's replicas are listed, because somebody else runs them, or launched, or discovered. Where
+the latter two are is known to control only, which sends gateways a file with their endpoints in it.
 Such a file is told from a written one by how it came here (``PLACED``), not by a key in it.
 Rejected: a key that marks such endpoints. It would have to be refused wherever people write.
 """
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from holdfast.config.addresses import URL_FIX, Url, Variable
+from holdfast.config.discover import DiscoverSection
 from holdfast.config.incidents import FootprintSection
 from holdfast.config.launch import LaunchSection, check_launch
 from holdfast.config.sections import Duration, Policy, Section
@@ -76,6 +77,7 @@ class ModelSection(Section):
         list[Endpoint], Field(description="URLs", examples=["[http://host:8000]"])
     ] = Field(default_factory=list)
     launch: LaunchSection | None = None
+    discover: DiscoverSection | None = None
     revision: Annotated[str, Field(min_length=1, max_length=128, description="a revision")] = "1"
     precision: Annotated[str, Field(max_length=64, description="a precision")] = ""
     served_as: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -106,15 +108,25 @@ class ModelSection(Section):
         self._check_routing()
         return self
 
+    @property
+    def placed_by_control(self) -> bool:
+        """Whether the file does not say where its replicas are."""
+        return self.launch is not None or self.discover is not None
+
     def _check_source(self, *, placed: bool) -> None:
-        if self.launch is None:
+        fix = "keep one: 'launch' to start replicas here, 'discover' for those that others start"
+        once = self.launch is None or self.discover is None
+        require(once, "model.discover", "is set beside launch", fix)
+        if not self.placed_by_control:
             problem = "is empty" if "endpoints" in self.model_fields_set else "is missing"
             fix = "list the URLs of its replicas, or say under 'launch' how to start them"
             require(bool(self.endpoints), "model.endpoints", problem, fix)
         else:
-            fix = "keep one: 'endpoints' for replicas that run already, 'launch' to start them"
+            other = "launch" if self.launch is not None else "discover"
+            does = "to start them" if self.launch is not None else "to find them"
+            fix = f"keep one: 'endpoints' for replicas that run already, '{other}' {does}"
             alone = placed or not self.endpoints
-            require(alone, "model.endpoints", "is set beside launch", fix)
+            require(alone, "model.endpoints", f"is set beside {other}", fix)
 
     def _check_endpoints(self) -> None:
         first_at: dict[str, int] = {}
@@ -127,7 +139,8 @@ class ModelSection(Section):
         scaling, launch = self.scaling, self.launch
         if launch is None:
             fix = "remove it, or use 'launch': only what is started here can be scaled here"
-            require(scaling is None, "model.scaling", "is set for listed endpoints", fix)
+            held = "discovered replicas" if self.discover is not None else "listed endpoints"
+            require(scaling is None, "model.scaling", f"is set for {held}", fix)
             return
         check_launch(launch, self.engine)
         if scaling is not None:
@@ -168,7 +181,7 @@ class ModelSection(Section):
         )
 
     def deployed(self) -> Iterator["Deployed"]:
-        """Its replicas, in the order of the file; of launched ones those that were placed."""
+        """Its replicas, in the order of the file; without one, those that control placed."""
         for position, endpoint in enumerate(self.endpoints, 1):
             replica = Replica(
                 endpoint.id or f"{self.name}-{position}",
@@ -196,9 +209,10 @@ class ModelSection(Section):
         return self.launch is not None and number != replica_id and number.isdecimal()
 
     def with_endpoints(self, endpoints: Sequence[EndpointSection]) -> Self:
-        """A copy in which its launched replicas are where they are now; checked again."""
+        """A copy in which its replicas are where they are now; checked again."""
         fix = "change the file: its replicas are not started here"
-        require(self.launch is not None, "model.launch", f"is not set for {self.name!r}", fix)
+        fits = self.placed_by_control
+        require(fits, "model.launch", f"is not set for {self.name!r}", fix)
         said = {name: getattr(self, name) for name in self.model_fields_set}
         said["endpoints"] = list(endpoints)
         return type(self).model_validate(said, context=PLACED)

@@ -8,7 +8,7 @@ order would not know what a connection that broke meanwhile meant.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.config.fleet_file import AdminSection
@@ -25,7 +25,10 @@ from holdfast.control.guard import OPEN, Guard, json_answer
 from holdfast.control.logs import follow, read_tail
 from holdfast.control.loop import Happened
 from holdfast.control.openapi import openapi_document
+from holdfast.control.orders import UnknownModelError, UnknownReplicaError
 from holdfast.control.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
+from holdfast.control.sessions import Sessions
+from holdfast.control.viewing import Viewing, view_routes
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
 EVENTS_DEFAULT: Final = 1_000
@@ -41,20 +44,6 @@ BODY_BYTES_MAX: Final = 64 << 10
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LOG_HEADERS: Final = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
-
-
-class UnknownReplicaError(Exception):
-    """Nobody has this id."""
-
-    def __init__(self, replica_id: str) -> None:
-        super().__init__(f"no replica has the id {replica_id[:200]!r}")
-
-
-class UnknownModelError(Exception):
-    """The fleet file has no such model."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(f"no model is called {model[:200]!r}")
 
 
 class Incidents(Protocol):
@@ -84,6 +73,10 @@ class Facts(Protocol):
     def incidents(self) -> Incidents:
         """Failures that were found."""
 
+    @property
+    def view(self) -> Viewing:
+        """All layers, joined."""
+
     def problems(self) -> list[str]:
         """Why the file as it is now was refused."""
 
@@ -101,6 +94,9 @@ class Facts(Protocol):
 
     def gpus(self) -> dict[str, Any]:
         """The GPUs as they were read last; asking the driver now would hold up the loop."""
+
+    def cost(self) -> dict[str, Any]:
+        """GPU-seconds, tokens and their price since this control began."""
 
     def metrics(self) -> str:
         """Prometheus text."""
@@ -138,17 +134,25 @@ class Facts(Protocol):
         """Take facts of another source, all or none; how many."""
 
 
-def build_admin(facts: Facts, section: AdminSection) -> Starlette:
-    """The application."""
+def build_admin(
+    facts: Facts,
+    section: AdminSection,
+    more: Sequence[BaseRoute] = (),
+    *,
+    sessions: Sessions | None = None,
+) -> Starlette:
+    """The application. ``more`` are routes of others, and ``sessions`` of browsers they sign in."""
     app = Starlette(
-        routes=_Admin(facts).routes(),
+        routes=[*_Admin(facts).routes(), *more],
         exception_handlers={
             HTTPException: _refused,
             UnknownReplicaError: _unknown,
             UnknownModelError: _unknown,
         },
     )
-    app.add_middleware(Guard, loopback=section.address.loopback, token=section.token)
+    app.add_middleware(
+        Guard, loopback=section.address.loopback, token=section.token, sessions=sessions
+    )
     return app
 
 
@@ -175,7 +179,9 @@ class _Admin:
             Route("/incidents/{incident_id}", self.incident),
             Route("/incidents/{incident_id}/export", self.export),
             Route("/incidents/{incident_id}/close", self.close, methods=["POST"]),
+            *view_routes(lambda: facts.view),
             Route("/gpus", self.gpus),
+            Route("/cost", self.cost),
             Route("/openapi.json", self.openapi),
             Route("/explain/{request_id:path}", self.explain),
             Route("/reload", self.reload, methods=["POST"]),
@@ -232,6 +238,9 @@ class _Admin:
 
     async def gpus(self, _: Request) -> Response:
         return json_answer(self._facts.gpus())
+
+    async def cost(self, _: Request) -> Response:
+        return json_answer(self._facts.cost())
 
     async def openapi(self, _: Request) -> Response:
         return Response(self._description, media_type="application/json")

@@ -5,6 +5,7 @@ guess there is, and two replicas at one address do fail together. What nobody de
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -61,6 +62,30 @@ def _declared(
     )
 
 
+def with_placed(
+    declared: Mapping[str, Declared], placed: Mapping[str, Declared]
+) -> dict[str, Declared]:
+    """The same, and what platforms declare: replicas of theirs, and what the file does not say.
+
+    Where a replica of the file runs is better known to its platform, which calls the host by the
+    name that it also describes it under.
+    """
+    found = dict(declared)
+    for name, one in placed.items():
+        own = found.get(name)
+        found[name] = one if own is None else _filled(own, one)
+    return found
+
+
+def _filled(own: Declared, placed: Declared) -> Declared:
+    told = {
+        name: getattr(placed, name)
+        for name in ("filesystem", "needs_gpu", "reserved_bytes", "limit_bytes")
+        if getattr(own, name) in (None, "")
+    }
+    return replace(own, host=placed.host or own.host, **told)
+
+
 def chains_of(file: FleetFile) -> list[ChainDeclared]:
     """Chains of models."""
     return [ChainDeclared(chain.name, tuple(chain.models)) for chain in file.chains]
@@ -95,4 +120,11 @@ def weights_size(path: str) -> int | None:
         return None
 
 
-__all__ = ["FILES_MAX", "chains_of", "declared_of", "versions_of", "weights_size"]
+__all__ = [
+    "FILES_MAX",
+    "chains_of",
+    "declared_of",
+    "versions_of",
+    "weights_size",
+    "with_placed",
+]

@@ -8,7 +8,7 @@ unit listens is told to gateways as endpoints of the file: they know no other wa
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -108,8 +108,11 @@ class Deployments:
             self.launches.adopted(unit, adopted.pid, adopted.started_at)
             _log.info("adopted", replica=unit.id, pid=unit.pid)
 
-    def follow(self, file: FleetFile) -> None:
-        """A new config: models come, go, or wish for something else."""
+    def follow(self, file: FleetFile, others: Collection[str] = ()) -> None:
+        """A new config: models come, go, or wish for something else.
+
+        ``others`` are replicas that neither the file lists nor control launches.
+        """
         before = self._models
         self._models = {model.name: model for model in file.models if model.launch is not None}
         for name, model in self._models.items():
@@ -129,7 +132,7 @@ class Deployments:
                 told = "its model is no longer in the file"
                 self._host.note(Notice(0, unit.model, unit.id, "leaves", told))
                 self.launches.stop(unit, file.fleet.drain.deadline_s)
-        listed = {one.replica.id for one in file.replicas()}
+        listed = {one.replica.id for one in file.replicas()} | set(others)
         if not self._held <= listed:
             self._held &= listed
             self._store.put_setting("held", sorted(self._held))

@@ -7,6 +7,10 @@ asks for it; its hash is compared, in constant time, so neither the file nor the
 process holds the token. And an order (anything but GET) is taken only from a page of this very
 host, or from no page at all: browsers send any page's form to loopback, but they always say in
 Origin whose it is, and they ask before they send JSON.
+
+The dashboard's browser shows a cookie in place of the token (``sessions.py``). Its orders carry a
+secret in a header besides, and so do those of any page where no token is configured. What lies
+under ``/ui`` is open to readers: it is the same for everybody and holds nothing of the fleet.
 """
 
 import hmac
@@ -20,7 +24,12 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from holdfast.control.sessions import COOKIE, CSRF_HEADER, Sessions
+
 OPEN: Final = "/livez"  # a supervisor that only wants to know whether we live has no token
+
+UI: Final = "/ui"  # pages, scripts and signing in
+UI_SESSION: Final = "/ui/session"
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -29,9 +38,12 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 class Guard:
     """Middleware that refuses whoever may not ask."""
 
-    def __init__(self, app: Any, *, loopback: bool, token: str | None) -> None:
+    def __init__(
+        self, app: Any, *, loopback: bool, token: str | None, sessions: Sessions | None = None
+    ) -> None:
         self._app = app
         self._loopback = loopback
+        self._sessions = sessions
         self._digest = bytes.fromhex(token.removeprefix("sha256:")) if token else None
 
     async def __call__(
@@ -52,7 +64,9 @@ class Guard:
         host = request.headers.get("host", "")
         if self._loopback and not _is_loopback(host):
             return json_answer({"error": "the Host of this request is not this machine"}, 421)
-        if self._digest is not None and request.url.path != OPEN and not self._knows(request):
+        cookie = request.cookies.get(COOKIE) if self._sessions is not None else None
+        by_token = self._digest is None or self._knows(request)
+        if not by_token and not self._is_open(request) and not self._signed_in(cookie):
             response = json_answer({"error": "the admin token is missing or wrong"}, 401)
             response.headers["www-authenticate"] = "Bearer"
             return response
@@ -63,7 +77,27 @@ class Guard:
             return json_answer({"error": "a page of another host may not give orders here"}, 403)
         if _has_body(request) and not _is_json(request):
             return json_answer({"error": "the body of an order is application/json"}, 415)
+        of_a_page = bool(origins) if self._digest is None else not by_token
+        if self._sessions is not None and of_a_page and not self._is_open(request):
+            given = request.headers.get(CSRF_HEADER, "")
+            if not self._sessions.may_order(cookie, given):
+                told = f"an order of a page carries {CSRF_HEADER}; load the page again"
+                return json_answer({"error": told}, 403)
         return None
+
+    def _is_open(self, request: Request) -> bool:
+        path = request.url.path
+        if path == OPEN:
+            return True
+        if self._sessions is None:
+            return False
+        if request.method == "POST":
+            return path == UI_SESSION
+        below = path in ("/", UI) or path.startswith(f"{UI}/")
+        return below and request.method in _READING
+
+    def _signed_in(self, cookie: str | None) -> bool:
+        return self._sessions is not None and cookie is not None and self._sessions.knows(cookie)
 
     def _knows(self, request: Request) -> bool:
         assert self._digest is not None
@@ -111,4 +145,4 @@ def _is_json(request: Request) -> bool:
     return kind.strip().lower() == "application/json"
 
 
-__all__ = ["OPEN", "Guard", "json_answer"]
+__all__ = ["OPEN", "UI", "UI_SESSION", "Guard", "json_answer"]

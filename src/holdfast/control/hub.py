@@ -34,12 +34,15 @@ from holdfast.frames import (
     StatsFrame,
     ToControl,
     ToGateway,
+    TraceRow,
+    TracesFrame,
     encode,
 )
 
 UNSENT_BYTES_MAX: Final = 32 << 20  # two frames of the largest kind: it has stopped reading
 CONNECTIONS_MAX: Final = 1_024  # sixteen for each of the most gateways one file can ask for
-SERIES_MAX: Final = 4_096  # counters and gauges of one gateway; the rest is not taken in
+SERIES_MAX: Final = 16_384  # counters and gauges of one gateway; the rest is not taken in
+TRACES_MAX: Final = 4_096  # that nobody took yet; further ones are lost
 _ID_MAX: Final = 64  # characters of a gateway's name
 
 _log = structlog.get_logger("holdfast.control.hub")
@@ -159,6 +162,8 @@ class Hub:
         self._connections: set[Gateway] = set()
         self._questions: dict[int, Callable[[ExplainAnswer | MetricsAnswer], None]] = {}
         self._ask_ids = count(1)
+        self._traces: list[TraceRow] = []
+        self.traces_dropped = 0
         self.gateways: dict[str, Gateway] = {}  # by name, in the order they came
         self.turned_away = 0
 
@@ -218,6 +223,11 @@ class Hub:
         finally:
             del self._questions[ask_id]
 
+    def take_traces(self) -> list[TraceRow]:
+        """Traced requests since the last call."""
+        taken, self._traces = self._traces, []
+        return taken
+
     # --- called by Gateway ---
 
     def take_in(self, gateway: Gateway) -> None:
@@ -247,6 +257,10 @@ class Hub:
         elif isinstance(frame, StatsFrame):
             gateway.take_stats(frame)
             self._listener.on_stats(gateway, frame)
+        elif isinstance(frame, TracesFrame):
+            room = TRACES_MAX - len(self._traces)
+            self._traces.extend(frame.traces[:room])
+            self.traces_dropped += max(0, len(frame.traces) - room)
         elif isinstance(frame, EpochFrame):
             gateway.epoch = frame.epoch
             gateway.refusal = "" if frame.accepted else frame.reason

@@ -404,6 +404,19 @@ class Incidents:
         """How many are not over."""
         return sum(1 for _ in self._unclosed())
 
+    def drift_series(self) -> dict[str, float]:
+        """How far answers are from what they were, as series of the history."""
+        found: dict[str, float] = {}
+        for model, told in self._investigation.drift_figures().items():
+            found[f"model/{model}/drift"] = told.now
+            found[f"model/{model}/baseline"] = told.before
+            found[f"model/{model}/cusum"] = told.cusum
+        return found
+
+    def unclosed(self) -> list[Incident]:
+        """Those that are not over, as the investigation has them; not to be changed."""
+        return list(self._unclosed())
+
     def _unclosed(self) -> Iterable[Incident]:
         found = self._investigation.incidents.values()
         return (incident for incident in found if incident.stage is not Stage.CLOSED)

@@ -32,12 +32,12 @@ def left_behind(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
 
 
 def unplaced(config: ConfigFrame) -> bytes:
-    """The file as it was read, without the places of launched replicas."""
+    """The file as it was read, without the places of launched and of discovered replicas."""
     file = FleetFile.from_json(config.config)
-    launched: dict[str, list[EndpointSection]] = {
-        model.name: [] for model in file.models if model.launch is not None
+    nowhere: dict[str, list[EndpointSection]] = {
+        model.name: [] for model in file.models if model.placed_by_control
     }
-    return file.with_endpoints(launched).to_json()
+    return file.with_endpoints(nowhere).to_json()
 
 
 def kept_answers(store: Store) -> AnswerBook:

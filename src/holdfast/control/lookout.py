@@ -12,14 +12,16 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.declarations import chains_of, declared_of
+from holdfast.control.declarations import chains_of, declared_of, with_placed
 from holdfast.control.demand import queued_at_gateways
 from holdfast.control.deployments import Deployments
+from holdfast.control.figures import Figures
 from holdfast.control.gpus import GpuWatch
 from holdfast.control.hosts import HostWatch
 from holdfast.control.incidents import Incidents
@@ -28,7 +30,8 @@ from holdfast.control.notify import Notifier
 from holdfast.control.observations import Observations
 from holdfast.control.reported import Reported
 from holdfast.control.versions import VersionWatch
-from holdfast.core.facts import Declared, Fact, QueueSeen, VersionsSeen
+from holdfast.core.facts import Declared, Fact, Gone, HostSeen, QueueSeen, VersionsSeen
+from holdfast.core.layers import Reading
 from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,
@@ -37,6 +40,7 @@ from holdfast.core.messages import (
     Seen,
     TakeOutAsked,
 )
+from holdfast.core.sightings import Sightings
 from holdfast.core.types import State, seconds
 from holdfast.frames import BlockFrame, SeenFrame, ToGateway
 from holdfast.storage.sqlite import Store
@@ -81,6 +85,10 @@ class Lookout:
         self._loop = loop
         self._gpus = gpus
         self._declared: dict[str, Declared] = {}
+        self._placed: dict[str, Declared] = {}  # by platforms
+        self._backlogs: dict[str, QueueSeen] = {}  # of models of the file, in platforms' queues
+        self._sightings = Sightings()
+        self.figures = Figures()
         self._blocked: dict[str, int] = {}
         self._notifier = Notifier(environment)
         self._observations = Observations(self._found)
@@ -103,7 +111,13 @@ class Lookout:
         self.secret = _kept_secret(store)
 
     def _found(self, fact: Fact) -> None:
+        self.figures.take(fact, time.monotonic_ns())
         self.incidents.take(fact)
+
+    @property
+    def declared(self) -> Mapping[str, Declared]:
+        """All replicas, of the file and of platforms."""
+        return self._declared
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -116,8 +130,10 @@ class Lookout:
 
     def _declare(self) -> None:
         file, units = self._file, self._deployments.units
-        self._declared = declared_of(file, units, self._hosts.name, self._hosts.sizes)
+        own = declared_of(file, units, self._hosts.name, self._hosts.sizes)
+        self._declared = with_placed(own, self._placed)
         urls = {one.replica.id: one.url for one in file.replicas()}
+        self._sightings.follow({url: name for name, url in urls.items()}, units)
         self._observations.declare(self._declared, urls, chains_of(file))
         engines = self._hosts.engines
         self._hosts.engines = {one: engines[one] for one in engines if one in self._declared}
@@ -162,8 +178,18 @@ class Lookout:
                 inflight[one.model] = inflight.get(one.model, 0) + count
         for model in self._file.models:
             waiting = queued_at_gateways(model.name, gauges)
-            if waiting is not None:
-                self.saw(QueueSeen(model.name, waiting, inflight.get(model.name, 0)))
+            backlog = self._backlogs.get(model.name)
+            if waiting is None and backlog is None:
+                continue
+            # Two depths told in turn would look like a queue that leaps: they are one backlog.
+            more = backlog or QueueSeen(model.name, 0)
+            self.saw(
+                replace(
+                    more,
+                    waiting=(waiting or 0) + more.waiting,
+                    in_flight=inflight.get(model.name, 0) + (more.in_flight or 0),
+                )
+            )
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -172,6 +198,36 @@ class Lookout:
         shown = self.distort(fact)
         if shown is not None:
             self._observations.saw(shown, time.monotonic_ns())
+
+    def sighted(self, reading: Reading) -> None:
+        """A platform told how it is."""
+        found = self._sightings.take(reading, time.monotonic_ns(), time.time())
+        self._tell(found)
+
+    def unsighted(self, source: str) -> None:
+        """A platform is no longer asked."""
+        self._tell(self._sightings.forget(source))
+
+    def _tell(self, facts: Sequence[Fact]) -> None:
+        """Who there is goes first, and not twice: what the file declares is only filled in."""
+        for fact in facts:
+            if isinstance(fact, Declared):
+                self._placed[fact.replica] = fact
+            elif isinstance(fact, Gone):
+                self._placed.pop(fact.replica, None)
+        if any(isinstance(fact, Declared | Gone) for fact in facts):
+            self._declare()
+        ours = {model.name for model in self._file.models}
+        for fact in facts:
+            if isinstance(fact, QueueSeen) and fact.model in ours:
+                self._backlogs[fact.model] = fact
+            elif not isinstance(fact, Declared | Gone) and not self._knows_better(fact):
+                self.saw(fact)
+
+    def _knows_better(self, fact: Fact) -> bool:
+        """Of the host that it launches on control knows more than a source is told."""
+        own = isinstance(fact, HostSeen) and fact.host == self._hosts.name
+        return own and bool(self._deployments.units)
 
     def notice(self, notice: Notice) -> None:
         """The fleet concluded something. One that is ready now may be another than it was."""

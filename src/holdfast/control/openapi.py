@@ -112,6 +112,11 @@ def _questions() -> _Data:
             "The GPUs of this machine, or why none can be seen.",
             {"200": _json("As they were read last.", "Gpus")},
         ),
+        "/cost": _get(
+            "cost",
+            "GPU-seconds, tokens and their price, by tenant, model, route and use.",
+            {"200": _json("Since this control began.", "Cost")},
+        ),
         "/openapi.json": _get(
             "openapi",
             "This description.",
@@ -133,6 +138,27 @@ def _questions() -> _Data:
                 "404": _json("No gateway knows it; only recent ones are kept.", "Error"),
             },
             _in_path("request_id", "The id that the answer carried"),
+        ),
+    }
+
+
+def _views() -> _Data:
+    return {
+        "/view": _get(
+            "view",
+            "All layers joined: groups, hosts, replicas, models, queues, filesystems, incidents.",
+            {"200": _json("As it was at most a second ago.", "View")},
+        ),
+        "/view/stream": _get(
+            "viewStream",
+            "The same whenever something in it changes, at most once a second.",
+            {
+                "200": {
+                    "description": "Server-sent events named view, whose data is a View.",
+                    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                },
+                "503": _json("Too many clients follow already.", "Error"),
+            },
         ),
     }
 
@@ -236,6 +262,64 @@ def _histories() -> _Data:
     }
 
 
+def _series() -> _Data:
+    refused = {
+        "400": _json("A parameter is unknown or wrong; the error says which.", "Error"),
+        "503": _json("The history cannot be read, or too many ask.", "Error"),
+    }
+    return {
+        "/history": _get(
+            "history",
+            "Figures of the past, by the names of their series.",
+            {"200": _json("Rows of a time and a value; null is unknown.", "Series"), **refused},
+            _in_query("series", "A name, or several by repetition.", type="string"),
+            _in_query("match", "How names are taken.", enum=["exact", "prefix", "pattern"]),
+            _in_query("since", "Seconds since 1970.", type="number"),
+            _in_query("until", "Seconds since 1970.", type="number"),
+            _in_query("points", "How many to aim at.", type="integer", default=300),
+            _in_query("value", "Of what was joined.", enum=["mean", "min", "max", "last"]),
+            _in_query("step", "Seconds; left out: what fits.", enum=[10, 60, 900]),
+        ),
+        "/history/series": _get(
+            "historySeries",
+            "The names of series, page by page.",
+            {"200": _json("Names in order, and whether there are more.", "SeriesNames"), **refused},
+            _in_query("prefix", "How they begin.", type="string"),
+            _in_query("after", "The last name of the page before.", type="string"),
+            _in_query("limit", "How many at most.", type="integer", default=1000),
+        ),
+    }
+
+
+def _agents() -> _Data:
+    body = {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+    name = _in_path("name", "The agent's own name") | {"description": "The agent's own name."}
+    return {
+        "/agents": _get(
+            "agents",
+            "The agents that report from other hosts.",
+            {
+                "200": _json("Each with the age of its last report.", "Agents"),
+                "404": _json("The fleet file takes no agents.", "Error"),
+            },
+        ),
+        "/agents/{name}": _post(
+            "agentReport",
+            "What an agent saw on its host; its own token opens this path and no other.",
+            {
+                "202": _json("It is taken.", "AgentReportTaken"),
+                "400": _json("It is not taken: the error names the first bad field.", "Error"),
+                "404": _json("The fleet file takes no agents.", "Error"),
+                "409": _json("Another agent reports under this name.", "Error"),
+                "413": _json("The body is too large.", "Error"),
+                "429": _json("Too many; Retry-After says when.", "Error"),
+            },
+            name,
+            requestBody=body,
+        ),
+    }
+
+
 def _orders() -> _Data:
     body = {
         "required": True,
@@ -319,7 +403,14 @@ def openapi_document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://127.0.0.1:8001"}],
         "security": [{}, {"token": []}],
-        "paths": _questions() | _histories() | _incidents() | _orders() | _reports(),
+        "paths": _questions()
+        | _views()
+        | _histories()
+        | _series()
+        | _incidents()
+        | _orders()
+        | _reports()
+        | _agents(),
         "components": {
             "securitySchemes": {
                 "token": {

@@ -128,6 +128,7 @@ def schemas() -> _Data:
         ),
         **_gpu_schemas(),
         **_report_schemas(),
+        "View": _view_schema(),
     }
 
 
@@ -142,6 +143,17 @@ def _gpu_schemas() -> _Data:
             driver=_perhaps("string", "The driver's version."),
             cuda=_perhaps("string", "The newest CUDA that the driver supports."),
             gpus=_list({"$ref": "#/components/schemas/Gpu"}),
+        ),
+        "Cost": _object(
+            ["currency", "since", "seconds", "totals", "models", "lines"],
+            currency=string,
+            since={"type": "number", "description": "Seconds since 1970."},
+            seconds={"type": "number", "description": "How long that is ago."},
+            priced=flag,
+            totals={"type": "object", "description": "Of all models."},
+            models=_list({"type": "object"}),
+            lines=_list({"type": "object", "description": "The dearest first."}),
+            left_out=_whole("Lines beyond the most that are told."),
         ),
         "Gpu": _object(
             ["index"],
@@ -162,6 +174,32 @@ def _gpu_schemas() -> _Data:
     }
 
 
+def _view_schema() -> _Data:
+    """Rows as in ``holdfast.core.snapshot``, whose fields are written down there alone."""
+    kinds: dict[str, str] = {
+        "sources": "Parts of platforms that are asked, their age, and what is wrong with them.",
+        "groups": "Hosts that are made alike, summed.",
+        "hosts": "Machines.",
+        "replicas": "Routed by Holdfast, or only seen on a platform.",
+        "models": "Each over all layers.",
+        "queues": "Work that waits, at gateways and in platforms.",
+        "disks": "Filesystems that several hosts share.",
+        "unmet": "Demands that cannot be met now.",
+        "incidents": "Those that are not over.",
+    }
+    rows = {name: _list({"type": "object"}) | {"description": what} for name, what in kinds.items()}
+    return _object(
+        ["at", "version", *kinds],
+        at={"type": "number", "description": "Seconds since 1970."},
+        version=_whole("Grows with each that differs."),
+        calls=_whole("To platforms, for the latest readings together."),
+        took_s={"type": "number", "description": "Seconds that these took."},
+        totals={"type": "object", "description": "Of the whole fleet."},
+        notes=_list({"type": "string"}),
+        **rows,
+    )
+
+
 def _report_schemas() -> _Data:
     fact = _object(
         ["kind"],
@@ -171,6 +209,19 @@ def _report_schemas() -> _Data:
     return {
         "Report": _object(["facts"], facts=rows),
         "ReportTaken": _object(["taken"], taken=_whole("How many facts.")),
+        "AgentReportTaken": _object(["taken"], taken={"type": "boolean"}),
+        "Agents": _object(["agents"], agents=_list({"type": "object"})),
+        "SeriesNames": _object(
+            ["series", "more"], series=_list({"type": "string"}), more={"type": "boolean"}
+        ),
+        "Series": _object(
+            ["series", "since", "until", "step_s", "left_out"],
+            series={"type": "object", "description": "Rows of a time and a value, by name."},
+            since={"type": "number"},
+            until={"type": "number"},
+            step_s={"type": "number", "description": "Between two rows."},
+            left_out=_whole("Series that found no room in the answer."),
+        ),
     }
 
 

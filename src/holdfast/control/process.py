@@ -11,7 +11,7 @@ on, when this one is dead.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -19,37 +19,41 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.admin import UnknownModelError, UnknownReplicaError
+from holdfast.control.books import Books
 from holdfast.control.canaries import Canaries
 from holdfast.control.demand import Demands
-from holdfast.control.deployments import HELD, Deployments
+from holdfast.control.deployments import Deployments
+from holdfast.control.discovery import Discovery
 from holdfast.control.disturbances import Disturbances
+from holdfast.control.figures import SAMPLE_S
 from holdfast.control.gpus import GpuWatch
+from holdfast.control.history import Sampler
 from holdfast.control.hub import Gateway, Hub
-from holdfast.control.incidents import Incidents
 from holdfast.control.inherited import kept_answers, left_behind, unplaced
+from holdfast.control.knowing import Knowing
 from holdfast.control.leasing import Leasing
 from holdfast.control.loads import Loads
 from holdfast.control.lookout import Lookout
-from holdfast.control.loop import TICK, FleetLoop, Happened
-from holdfast.control.metrics import Totals, fleet_gauges, gateway_gauges, render
+from holdfast.control.loop import TICK, FleetLoop
+from holdfast.control.metrics import Totals
+from holdfast.control.orders import Orders
 from holdfast.control.probes import LoopWatch
+from holdfast.control.questions import Questions
 from holdfast.control.source import ConfigSource
+from holdfast.control.sourcing import Sourcing
 from holdfast.control.state import SOCKET_FILE, STATE_FILE, write_state
+from holdfast.control.viewing import Viewing
 from holdfast.core.autoscale import Demand
 from holdfast.core.facts import Fact
 from holdfast.core.health import ReplicaHealth
 from holdfast.core.lease import LeaseConfig
 from holdfast.core.messages import (
     CanaryResult,
-    DrainAsked,
     FleetEvent,
     FleetView,
     Headroom,
     LoadReported,
     Notice,
-    RestartAsked,
-    UndrainAsked,
 )
 from holdfast.core.types import SECOND
 from holdfast.frames import (
@@ -65,18 +69,17 @@ from holdfast.frames import (
     loads_to_frame,
     view_to_frame,
 )
-from holdfast.ports import Launcher
+from holdfast.ports import Launcher, Source
 from holdfast.storage.sqlite import Store
 
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
 SILENT: Final = 5 * SECOND  # a gateway tells once a second; what it told before is then not known
-EXPLAIN_S: Final = 1.0  # gateways answer from memory; who is silent for so long is frozen
 
 _log = structlog.get_logger("holdfast.control")
 
 
-class Control:
+class Control(Orders, Questions):
     """The control process."""
 
     def __init__(
@@ -87,6 +90,7 @@ class Control:
         control_id: str,
         store: Store,
         launcher: Launcher,
+        sources: Callable[[Any, "Control"], Source] | None = None,
     ) -> None:
         now = time.monotonic_ns()
         self._run_dir = run_dir
@@ -121,6 +125,24 @@ class Control:
             self._gpus,
             environment,
         )
+        self.sourcing = Sourcing(
+            self._lookout.sighted,
+            lambda section: (sources or _unreadable)(section, self),
+            self._lookout.unsighted,
+        )
+        self._discovery = Discovery(lambda: list(self.sourcing.sources.values()), store, self)
+        self.knowing = Knowing(self, self._deployments, self._lookout, self._gpus)
+        self.view = Viewing(self.knowing)
+        self.sampler: Sampler | None = None  # set before run() where figures are to be kept
+        self._books = Books(
+            self._source.file,
+            self._hub,
+            self._totals,
+            lambda: self.loop,
+            self._load_gauges,
+            lambda: self.incidents.open_count,
+            environment,
+        )
         self._disturbances = Disturbances(self)
         self.loop.reach = self._disturbances.reach
         self._lookout.distort = self._disturbances.distorted
@@ -146,8 +168,7 @@ class Control:
         """Until it is told to stop."""
         async with self._hub.listening(self._run_dir / SOCKET_FILE):
             await self._deployments.adopt()
-            self._deployments.follow(self._source.file)
-            self._adopt()
+            self._follow(self._source.file)
             self.loop.start()
             jobs = [
                 asyncio.create_task(job)
@@ -159,6 +180,10 @@ class Control:
                     self._deploy(),
                     self._gpus.run(),
                     self._lookout.run(),
+                    self.sourcing.run(),
+                    self._discovery.run(),
+                    self._books.run(),
+                    self._count(),
                 )
             ]
             try:
@@ -169,6 +194,7 @@ class Control:
                 for job in jobs:
                     job.cancel()
                 await asyncio.gather(*jobs, return_exceptions=True)
+                await self.view.close()
                 await self.loop.stop()
                 # Told to stop, the fleet is over; after a mistake of ours the next control adopts.
                 await self._deployments.launches.close(leave_running=not stop.is_set())
@@ -195,15 +221,20 @@ class Control:
             for problem in source.problems:
                 _log.error("config refused", problem=problem)
         elif source.epoch != before:
-            self._deployments.follow(source.file)
-            self._adopt()
+            self._follow(source.file)
             _log.info("config accepted", epoch=self._epoch)
         else:
             _log.info("config unchanged", epoch=self._epoch)
 
+    def _follow(self, file: FleetFile) -> None:
+        self._discovery.follow(file)
+        self._deployments.follow(file, self._discovery.ids())
+        self._adopt()
+
     def _adopt(self) -> None:
-        """What the file says, with launched replicas where they are, is what everybody follows."""
-        file = self._source.file.with_endpoints(self._deployments.endpoints())
+        """What the file says, with replicas where control knows them, is what everybody follows."""
+        places = self._deployments.endpoints() | self._discovery.endpoints()
+        file = self._source.file.with_endpoints(places)
         text = file.to_json()
         if text != self._json:
             self._json = text
@@ -211,8 +242,10 @@ class Control:
             self._hub.broadcast(ConfigFrame(self._epoch, text))
         self._leasing.declare(file.flow_config().quotas, time.monotonic_ns())
         self._lookout.follow(file)
+        self._books.follow(file)
+        self.sourcing.follow(file.sources)
         self.loop.adopt(file.replicas(), file.fleet_config(), self._deployments.idle())
-        self.loop.tell(*self._deployments.leavers())
+        self.loop.tell(*self._deployments.leavers(), *self._discovery.leavers())
         self._save()
 
     async def _deploy(self) -> None:
@@ -230,6 +263,12 @@ class Control:
                 gateway = self._hub.current(place)
                 if gateway is not None:
                     gateway.send(encode(frame))
+
+    async def _count(self) -> None:
+        """Keep what gateways counted, for rates over a minute and over an hour."""
+        while True:
+            self._lookout.figures.sample(self._counters(), time.monotonic_ns())
+            await asyncio.sleep(SAMPLE_S)
 
     def _tell_loads(self, loads: list[LoadReported]) -> None:
         self._hub.broadcast(loads_to_frame(loads))
@@ -257,6 +296,8 @@ class Control:
     def note(self, notice: Notice) -> None:
         """A fact for people: into the log, and into the history."""
         self._lookout.notice(notice)
+        if notice.signal and self.sampler is not None:
+            self.sampler.state_changed(notice.replica_id, notice.what, time.time())
         where = notice.failure_class.value if notice.failure_class is not None else None
         self._store.add_event(
             time.time(), notice.model, notice.replica_id, notice.what, notice.reason, where
@@ -266,6 +307,7 @@ class Control:
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """A canary came back."""
         self._lookout.answered(result, slow=slow, inflight=inflight)
+        self._books.answered(result)
 
     def broadcast(self, frame: ToGateway) -> None:
         """Tell every gateway."""
@@ -316,118 +358,6 @@ class Control:
         self.loop.gateway_gone(gateway.name)
         self._lookout.gateway_gone(gateway.name)
 
-    # --- what operators ask ----------------------------------------------------------------------
-
-    def ready(self) -> tuple[bool, str]:
-        """Whether clients are served: some gateway accepts."""
-        gateways = list(self._hub.gateways.values())
-        if any(gateway.ready for gateway in gateways):
-            return True, "ready"
-        reasons = sorted({gateway.reason for gateway in gateways}) or ["no gateway is connected"]
-        return False, "; ".join(reasons[:4])
-
-    def model_ready(self, model: str) -> tuple[bool, str]:
-        """Whether a ready replica of this model exists."""
-        if model not in {one.name for one in self.file.models}:
-            return False, "no such model"
-        ready = self.loop.ready(model)
-        return ready, "ready" if ready else "no replica is ready"
-
-    def events(self, limit: int = 1_000, replica: str | None = None) -> list[Happened]:
-        """What happened, the newest last."""
-        found = self._store.events(limit, replica)
-        return [Happened(e.at, e.model, e.replica, e.what, e.reason, e.kind) for e in found]
-
-    def status(self) -> dict[str, Any]:
-        """The whole of it."""
-        units = self._deployments.units
-        rows = self.loop.replicas()
-        for row in rows:
-            unit = units.get(row["id"])
-            row["launched"] = unit is not None
-            row["pid"] = unit.pid if unit is not None else None
-            row["phase"] = unit.phase if unit is not None else ""
-        return {
-            "control": self._id,
-            "epoch": self._epoch,
-            "config_problems": self._source.problems,
-            "gateways": [gateway.snapshot() for gateway in self._hub.gateways.values()],
-            "replicas": rows,
-            "models": self._deployments.snapshot(),
-            "panic": self.loop.panic(),
-            "incidents_open": self.incidents.open_count,
-            "disturbed": self._disturbances.snapshot(),
-            "store": self._store.snapshot(),
-        }
-
-    @property
-    def incidents(self) -> Incidents:
-        """Failures that were found, and what was done about them."""
-        return self._lookout.incidents
-
-    # --- what operators order --------------------------------------------------------------------
-
-    async def drain(self, replica_id: str) -> tuple[bool, str]:
-        """Take it out of service when its requests are done; it stays out."""
-        self._known(replica_id)
-        self._deployments.hold(replica_id, held=True)
-        self.loop.tell(DrainAsked(replica_id, HELD))
-        return True, f"{replica_id} drains"
-
-    async def undrain(self, replica_id: str) -> tuple[bool, str]:
-        """Take it back."""
-        self._known(replica_id)
-        if self._deployments.leaves(replica_id):
-            return False, "it is being removed: another has taken its place, or none is wished for"
-        self._deployments.hold(replica_id, held=False)
-        self.loop.tell(UndrainAsked(replica_id, "an operator wants it back"))
-        return True, f"{replica_id} comes back"
-
-    async def restart(self, replica_id: str) -> tuple[bool, str]:
-        """Drain it and start it anew."""
-        self._known(replica_id)
-        if replica_id not in self._deployments.units:
-            return False, "it was not started here, so it cannot be restarted here"
-        if self._deployments.leaves(replica_id):
-            return False, "it is being removed: it ends soon"
-        self._deployments.hold(replica_id, held=False)
-        self.loop.tell(RestartAsked(replica_id, "an operator wants it restarted"))
-        return True, f"{replica_id} drains and then starts anew"
-
-    async def disturb(
-        self, replica_id: str, kind: str, seconds: float, url: str
-    ) -> tuple[bool, str]:
-        """Make trouble on purpose, for so long."""
-        self._known(replica_id)
-        return self._disturbances.begin(replica_id, kind, seconds, time.monotonic_ns(), url)
-
-    async def undisturb(self, replica_id: str) -> tuple[bool, str]:
-        """Take that back."""
-        return self._disturbances.end(replica_id, time.monotonic_ns())
-
-    async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
-        """Wish for another number of replicas."""
-        if model not in {one.name for one in self.file.models}:
-            raise UnknownModelError(model)
-        return self._deployments.scale(model, replicas)
-
-    def report(self, report: object) -> int:
-        """Take facts that somebody else saw."""
-        return self._lookout.reported.take(report)
-
-    def _known(self, replica_id: str) -> None:
-        if replica_id not in self.loop.deployed:
-            raise UnknownReplicaError(replica_id)
-
-    def log_path(self, replica_id: str) -> Path | None:
-        """Where a launched replica's output is kept."""
-        self._known(replica_id)
-        return self._deployments.log_path(replica_id)
-
-    def gpus(self) -> dict[str, Any]:
-        """What this host's GPUs say."""
-        return self._gpus.report()
-
     # --- what deployments ask for (Host) ---------------------------------------------------------
 
     def tell(self, *events: FleetEvent) -> None:
@@ -437,6 +367,10 @@ class Control:
     def saw(self, fact: Fact) -> None:
         """Something was seen of a replica."""
         self._lookout.saw(fact)
+
+    def replica_names(self) -> Collection[str]:
+        """Of the file and of platforms."""
+        return self._lookout.declared
 
     def placed(self) -> None:
         """Who there is, or where somebody listens, has changed."""
@@ -450,41 +384,18 @@ class Control:
         """What a model is asked for at present."""
         return self._demands.of(model, self.gateway_gauges(now), self.loop.replicas(), now)
 
+    def gateways(self) -> list[Gateway]:
+        """Those that are connected."""
+        return list(self._hub.gateways.values())
+
     def gateway_gauges(self, now: int) -> list[Mapping[str, float]]:
         """What each gateway says of itself, empty for a silent one."""
         gateways = self._hub.gateways.values()
         return [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
 
-    # --- figures ---------------------------------------------------------------------------------
 
-    def metrics(self) -> str:
-        """Everything that is counted, as Prometheus text."""
-        gateways = list(self._hub.gateways.values())
-        counters = self._totals.with_those_of(gateway.counters for gateway in gateways)
-        counters["config_refused_total"] = self._source.refused
-        found, open_now = self._lookout.metrics()
-        counters |= found
-        gauges = gateway_gauges(gateway.gauges for gateway in gateways)
-        gauges["metrics_series_left_out"] = self._totals.left_out
-        for gateway in gateways:
-            gauges[f'gateway_ready{{gateway="{gateway.name}"}}'] = gateway.ready
-            gauges[f'gateway_epoch{{gateway="{gateway.name}"}}'] = gateway.epoch
-        gauges["config_epoch"] = self._epoch
-        gauges["gateways"] = len(gateways)
-        gauges |= fleet_gauges(self.loop.replicas())
-        gauges |= self._deployments.gauges()
-        gauges |= self._demands.gauges()
-        gauges |= self._gpus.gauges()
-        gauges |= open_now
-        return render(counters, gauges)
-
-    async def explain(self, request_id: str) -> bytes | None:
-        """The story of a recent request, as JSON."""
-        return await self._hub.explain(request_id, EXPLAIN_S)
-
-    def problems(self) -> list[str]:
-        """Why the file as it is now was refused."""
-        return self._source.problems
+def _unreadable(section: Any, _: Control) -> Source:
+    raise RuntimeError(f"nothing here can read sources of type {section.type}")
 
 
-__all__ = ["DEPLOY_S", "EXPLAIN_S", "FILE_LOOK_S", "Control"]
+__all__ = ["DEPLOY_S", "FILE_LOOK_S", "Control"]

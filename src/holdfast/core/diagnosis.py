@@ -426,9 +426,13 @@ class Diagnosis:
         return case
 
     def _unite(self, case: Case) -> None:
-        """Never two open incidents of one cause about one thing."""
+        """Never two open incidents of one cause about one thing, or about one and its successor."""
         for other in self._docket.open():
-            same = other.cause == case.cause and other.incident.about == case.incident.about
+            about = case.incident.about
+            same = other.cause == case.cause and (
+                other.incident.about == about
+                or (self._same_kin(other, about) and (other.wide or self.relations.replaced(other)))
+            )
             if other is not case and same and self._stands(other):
                 case.roots.update(other.roots)
                 case.wide = case.wide or other.wide

@@ -18,7 +18,7 @@ from holdfast.core.detect.attempts import AttemptsConfig, AttemptsDetector
 from holdfast.core.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.detect.contention import ContentionConfig, ContentionDetector
 from holdfast.core.detect.detector import NOTHING, Detector, Pace
-from holdfast.core.detect.drift import DriftConfig, OutputDriftDetector
+from holdfast.core.detect.drift import DriftConfig, DriftFigures, OutputDriftDetector
 from holdfast.core.detect.ends import EndsConfig, EndsDetector
 from holdfast.core.detect.finishes import FinishConfig, FinishDetector
 from holdfast.core.detect.latency import CanaryDriftConfig, CanaryDriftDetector
@@ -186,6 +186,10 @@ class Investigation:
     def baselines(self) -> dict[str, Any]:
         """What healthy output looked like, as plain data."""
         return self._drift.baselines()
+
+    def drift_figures(self) -> dict[str, DriftFigures]:
+        """How far the answers of each model are from what they were, for charts."""
+        return self._drift.figures()
 
     def adopt(self, incident: Incident, now: int) -> None:
         """Go on with an incident that an earlier life of ours had opened."""

@@ -40,7 +40,10 @@ KNOWN_MAX: Final = 20_000  # replicas of which a state is kept
 class Relations:
     """What is known of replicas beside evidence: states, phases, chains and blame."""
 
-    __slots__ = ("_blames", "_census", "_chains", "_loading", "_rules", "ready_at", "states")
+    __slots__ = (
+        *("_blames", "_census", "_chains", "_ended", "_loading", "_rules"),
+        *("ready_at", "states"),
+    )
 
     def __init__(self, rules: Rules, census: Census) -> None:
         self._rules = rules
@@ -48,6 +51,7 @@ class Relations:
         self.states: dict[str, State] = {}
         self.ready_at: dict[str, int] = {}  # when it last became ready
         self._loading: dict[str, bool] = {}
+        self._ended: set[str] = set()  # whose process is gone, and of whom nothing was heard since
         self._blames: dict[str, dict[str, int]] = {}  # replica: peer or "" for unnamed: when
         self._chains: dict[str, tuple[str, ...]] = {}
 
@@ -58,6 +62,10 @@ class Relations:
         elif isinstance(fact, PhaseSeen | ProcessEnded):
             asked = isinstance(fact, ProcessEnded) and fact.asked
             self._phase(fact.replica, _LOADING_PHASES[0] if asked else fact.phase)
+            if isinstance(fact, PhaseSeen):
+                self._ended.discard(fact.replica)
+            elif len(self._ended) < KNOWN_MAX:
+                self._ended.add(fact.replica)
         elif isinstance(fact, LineSeen) and fact.mark in _BLAMES:
             self._blame(fact, now)
         elif isinstance(fact, ChainDeclared):
@@ -91,6 +99,18 @@ class Relations:
         """It is gone for good."""
         for book in (self.states, self.ready_at, self._loading, self._blames):
             book.pop(replica, None)
+        self._ended.discard(replica)
+
+    def replaced(self, case: Case) -> bool:
+        """Whether all whom it is about are gone for good, as only a platform lets them go.
+
+        A platform starts another in their place, under another name: if that one has the same
+        failure it goes on with theirs. What the fleet itself judges comes back under its own name.
+        """
+        replicas = case.root_replicas()
+        return bool(replicas) and all(
+            one in self._ended and one not in self.states for one in replicas
+        )
 
     def loading(self, replica: str) -> bool:
         """Whether it loads; one of which nothing is known is taken to serve."""

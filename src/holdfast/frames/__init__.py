@@ -5,6 +5,7 @@
     control ─► gateway   Welcome ConfigFrame ViewFrame LoadFrame LeaseFrame MoveFrame
                          DetoursFrame DrainFrame BlockFrame ExplainAsk MetricsAsk Bye
     gateway ─► control   Hello SeenFrame EpochFrame ExplainAnswer MetricsAnswer StatsFrame
+                         TracesFrame
 
 The two may differ in version for as long as a rolling restart takes. So a tag that is not known is
 skipped and counted; a new field goes to the end of its frame and has a default, and an older reader
@@ -40,10 +41,13 @@ from holdfast.frames.kinds import (
     ReplicaRow,
     ReportRow,
     SeenFrame,
+    SpanRow,
     StatsFrame,
     TallyRow,
     ToControl,
     ToGateway,
+    TraceRow,
+    TracesFrame,
     ViewFrame,
     Welcome,
 )
@@ -80,10 +84,13 @@ __all__ = [
     "ReplicaRow",
     "ReportRow",
     "SeenFrame",
+    "SpanRow",
     "StatsFrame",
     "TallyRow",
     "ToControl",
     "ToGateway",
+    "TraceRow",
+    "TracesFrame",
     "ViewFrame",
     "Welcome",
     "encode",

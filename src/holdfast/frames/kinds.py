@@ -189,6 +189,49 @@ class MetricsAnswer(msgspec.Struct, frozen=True, array_like=True, tag="metrics")
     metrics: bytes
 
 
+class SpanRow(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt of a traced request; times in nanoseconds since 1970, 0 = never."""
+
+    replica_id: str
+    model: str
+    number: int
+    began: int
+    first: int
+    ended: int
+    kind: str  # of failure; empty for a complete answer
+    input_tokens: int
+    output_tokens: int
+    host: str
+    port: int
+    continues: bool
+    engine: str = ""
+
+
+class TraceRow(msgspec.Struct, frozen=True, array_like=True):
+    """One traced request. No text of it, or of its answer."""
+
+    request_id: str
+    parent: str  # as the caller sent it, checked; empty: it sent none
+    tenant: str
+    operation: str
+    asked: str  # the model that the client named
+    model: str  # the one that served
+    stream: bool
+    status: int
+    code: str
+    continued: int
+    began: int
+    first: int
+    ended: int
+    spans: list[SpanRow]
+
+
+class TracesFrame(msgspec.Struct, frozen=True, array_like=True, tag="traces"):
+    """Some requests that ended, for whoever exports traces."""
+
+    traces: list[TraceRow]
+
+
 class StatsFrame(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
     """How this gateway fares, sent from time to time."""
 
@@ -215,7 +258,9 @@ ToGateway = (
     | MetricsAsk
     | Bye
 )
-ToControl = Hello | SeenFrame | EpochFrame | ExplainAnswer | MetricsAnswer | StatsFrame
+ToControl = (
+    Hello | SeenFrame | EpochFrame | ExplainAnswer | MetricsAnswer | StatsFrame | TracesFrame
+)
 Frame = ToGateway | ToControl
 
 TAGS: Final = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Frame))
@@ -244,10 +289,13 @@ __all__ = [
     "ReplicaRow",
     "ReportRow",
     "SeenFrame",
+    "SpanRow",
     "StatsFrame",
     "TallyRow",
     "ToControl",
     "ToGateway",
+    "TraceRow",
+    "TracesFrame",
     "ViewFrame",
     "Welcome",
 ]

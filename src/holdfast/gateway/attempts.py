@@ -39,13 +39,16 @@ class Attempt(ABC):
         "_size",
         "begun",
         "call",
+        "continues",
         "excused",
+        "first",
         "inquiry",
         "last",
         "number",
         "over",
         "paused",
         "silence_max",
+        "started",
         "status",
         "target",
         "worst",
@@ -58,9 +61,12 @@ class Attempt(ABC):
         self.silence_max = dispatch.silence_max
         self.call: Call | None = None
         self.status = 0
+        self.continues = False  # it goes on where another attempt broke off
         self.begun = False  # content came, and the flow knows
         self.over = False  # its end was reported, or nobody wants to hear of it
         self.paused = False  # its client reads too slowly: silence is not the replica's
+        self.started = 0  # when it was sent
+        self.first = 0  # when its first content came
         self.last = 0  # when the last byte came, or the flow had patience with its silence
         self.excused = 0  # the last time it had
         self.worst = 0  # longest silence between two pieces of content
@@ -134,6 +140,7 @@ class Attempt(ABC):
         """Tell the flow of the first content; whether this attempt may go on."""
         self.begun = True
         inquiry = self.inquiry
+        self.first = inquiry.driver.now_ns()
         inquiry.driver.tell(inquiry.flow, FirstContent(inquiry.serial, self.number))
         return not self.over
 
@@ -146,7 +153,7 @@ class Attempt(ABC):
         if kind is None:
             event.finish = inquiry.finish_reason or ""
             event.measured = self.measured()
-        inquiry.driver.saw_end(self, kind)
+        inquiry.driver.saw_end(self, kind, tokens)
         if kind is not None and self.begun:
             inquiry.broke_off(tokens)
         inquiry.driver.tell(inquiry.flow, event)
@@ -174,6 +181,14 @@ class Attempt(ABC):
 
     def tokens(self) -> int:
         """Tokens that reached the client so far, as well as it is known."""
+        return 0
+
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt, by the engine's count or by an estimate."""
+        return self.inquiry.request.prompt_tokens
+
+    def chunks(self) -> int:
+        """How many pieces its content came in; 0: not known."""
         return 0
 
     def pause(self) -> None:
@@ -229,15 +244,15 @@ class WholeAttempt(Attempt):
             inquiry.doubted = True  # what a second replica says alike is the answer
             self.end(Kind.DEGENERATE)
             return
-        tokens = answer.completion_tokens
+        tokens, read = answer.completion_tokens, answer.prompt_tokens
         if tokens is None:
             tokens = inquiry.estimate(answer.text)
         else:
-            inquiry.learn(answer.prompt_tokens or 0, len(answer.text), tokens)
+            inquiry.learn(read or 0, len(answer.text), tokens)
         self.over = True
         del inquiry.attempts[self.number]
         driver = inquiry.driver
-        driver.counters.attempt(self.target.replica_id, None)
+        driver.saw_answer(self, inquiry.request.prompt_tokens if read is None else read, tokens)
         reason = answer.finish_reason or ""
         measured = self._measured(body) if inquiry.ask.statistic else None
         driver.tell(inquiry.flow, Answered(inquiry.serial, self.number, tokens, reason, measured))

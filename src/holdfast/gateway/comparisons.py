@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core.comparing import Comparing, ComparingConfig, same_answer
+from holdfast.core.cost import Use
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish
 from holdfast.core.types import SECOND
 from holdfast.engines import Continuation
-from holdfast.gateway.answers import AnswerKind, MalformedAnswerError, read_answer
+from holdfast.gateway.answers import Answer, AnswerKind, MalformedAnswerError, read_answer
 from holdfast.gateway.bodies import Ask
 from holdfast.gateway.chunks import StreamApi
 from holdfast.gateway.continuation import can_continue
@@ -124,6 +125,11 @@ class Comparisons:
         path = inquiry.route.upstream
         return target.upstream.call(second, b"POST", path, _JSON + target.headers, body)
 
+    def spent(self, model: str, answer: Answer) -> None:
+        """What a second answer cost, where its engine tells."""
+        read, said = answer.prompt_tokens or 0, answer.completion_tokens or 0
+        self._driver.counters.spending.ours(model, Use.COMPARISON, read, said)
+
     def ended(self, second: "_Second", agreed: bool | None) -> None:
         """One is over; ``None``: without a result."""
         self._running.pop(second, None)
@@ -212,6 +218,7 @@ class _Second:
             answer = read_answer(body, self._kind)
         except MalformedAnswerError:
             return None
+        self._owner.spent(self.model, answer)
         if answer.error or answer.empty or answer.finish_reason not in _ENDS:
             return None
         return same_answer(self._text, answer.text).allowed

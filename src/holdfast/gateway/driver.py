@@ -15,6 +15,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from holdfast.core.cost import DIRECT
 from holdfast.core.failure import Kind
 from holdfast.core.flow import Flow
 from holdfast.core.life import apart, died
@@ -53,6 +54,7 @@ from holdfast.gateway.standing import Standing
 from holdfast.gateway.stories import Stories
 from holdfast.gateway.targets import Target
 from holdfast.gateway.tenants import Tenant
+from holdfast.gateway.traces import note_attempt, traces_of
 from holdfast.gateway.virtual import Facts, Path
 
 _SILENCE_EVERY: Final = 50 * MILLISECOND  # how often streams are looked at
@@ -97,6 +99,7 @@ class Driver:
         self.targets = targets
         self.now_ns = now_ns
         self.counters = Counters()
+        self.traces = traces_of(settings)
         self.stories = Stories()
         self.standing = Standing()
         self.signals = Signals()
@@ -196,6 +199,8 @@ class Driver:
     def open(self, inquiry: Inquiry, now: int) -> None:
         """Hand a request to the flow."""
         inquiry.flow = self.flow
+        if self.traces is not None:
+            self.traces.begin(inquiry)
         if self.metered:
             tenant = inquiry.tenant.name
             self._demand[tenant] = self._demand.get(tenant, 0.0) + 1.0
@@ -352,6 +357,7 @@ class Driver:
         self._sign_of_life = nanos(settings.stream.sign_of_life_s)
         self.comparisons.configure(settings.comparison)
         self._norms.clear()
+        self.traces = traces_of(settings, self.traces)
         if changed:
             if self.flow.lives:
                 self._retiring.append(self.flow)
@@ -379,16 +385,55 @@ class Driver:
 
     # --- what is counted and kept ----------------------------------------------------------------
 
-    def saw_end(self, attempt: Attempt, kind: Kind | None) -> None:
+    def saw_first(self, inquiry: Inquiry, attempt: Attempt) -> None:
+        """A client is shown the beginning of its answer."""
+        inquiry.first_at = first = attempt.first
+        self.counters.first_token(attempt.target.model, first - inquiry.request.arrived)
+
+    def saw_end(self, attempt: Attempt, kind: Kind | None, said: int) -> None:
         """An attempt is over."""
-        self.counters.attempt(attempt.target.replica_id, kind)
-        if kind is not None:
-            now = self.now_ns()
-            inquiry = attempt.inquiry
-            # Of a connection that carried nothing, the last sign is that of its dispatch.
-            if died(kind, now - attempt.last) and apart(inquiry.died_at, now):
-                inquiry.died_at = now
-                self._died_under.setdefault(inquiry, []).append(attempt.target.replica_id)
+        now, inquiry, target = self.now_ns(), attempt.inquiry, attempt.target
+        read, took = attempt.prompt_tokens(), now - attempt.started
+        if inquiry.spans is not None:
+            note_attempt(inquiry, attempt, kind, now, read, said)
+        if kind is None and not attempt.continues:
+            self._answered(attempt, took, read, said)
+        else:
+            self.counters.attempt(target.replica_id, target.model, kind, took)
+            self.counters.spending.ended(attempt, kind, read, said)
+        if kind is None:
+            if attempt.first:
+                self._saw_stream(attempt, now, said)
+        # Of a connection that carried nothing, the last sign is that of its dispatch.
+        elif died(kind, now - attempt.last) and apart(inquiry.died_at, now):
+            inquiry.died_at = now
+            self._died_under.setdefault(inquiry, []).append(target.replica_id)
+
+    def _saw_stream(self, attempt: Attempt, now: int, tokens: int) -> None:
+        """How an answer in pieces went."""
+        inquiry, first, chunks = attempt.inquiry, attempt.first, attempt.chunks()
+        per_chunk = (attempt.last - first) // (chunks - 1) if chunks > 1 else 0
+        if attempt.continues:
+            tokens += inquiry.said_tokens
+        shown = inquiry.first_at
+        per_token = (now - shown) // (tokens - 1) if shown and tokens > 1 else 0
+        model = attempt.target.model
+        self.counters.streamed(model, first - attempt.started, per_chunk, per_token)
+
+    def saw_answer(self, attempt: Attempt, read: int, said: int) -> None:
+        """An answer came in one piece."""
+        now = self.now_ns()
+        self._answered(attempt, now - attempt.started, read, said)
+        if attempt.inquiry.spans is not None:
+            note_attempt(attempt.inquiry, attempt, None, now, read, said)
+
+    def _answered(self, attempt: Attempt, took: int, read: int, said: int) -> None:
+        inquiry, target = attempt.inquiry, attempt.target
+        model, via = target.model, inquiry.via
+        tenant = inquiry.tenant.name
+        self.counters.answered(target.replica_id, model, tenant, via, took, read, said)
+        if via is not DIRECT:
+            inquiry.spent = (model, read, said)
 
     def norm_due(self, replica_id: str) -> bool:
         """Whether an embedding of this replica is to be measured; one in a second is."""
@@ -406,10 +451,16 @@ class Driver:
         now = self.now_ns()
         self.counters.finished(finish, now - inquiry.request.arrived)
         self.stories.add(inquiry, finish, now)
+        if self.traces is not None and inquiry.spans is not None:
+            self.traces.finish(inquiry, finish, now)
 
     def saw_escalation(self, inquiry: Inquiry, check: str) -> None:
         """A cheap answer failed a check."""
         self.counters.escalated(inquiry.ask.model, check)
+        model, read, said = inquiry.spent
+        self.counters.spending.escalated(inquiry.tenant.name, model, inquiry.via, read, said)
+        if self.traces is not None:
+            self.traces.take_back(inquiry)
 
     def ratios(self, model: str) -> "Ratios":
         """What is known of a model's tokens."""

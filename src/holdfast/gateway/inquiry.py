@@ -8,10 +8,12 @@ bounded, is never logged and goes with it.
 
 from typing import TYPE_CHECKING, Final
 
+from holdfast.core.cost import DIRECT
 from holdfast.core.failure import Kind
 from holdfast.core.flow import Flow
 from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
 from holdfast.core.types import Request
+from holdfast.frames import SpanRow
 from holdfast.gateway import errors
 from holdfast.gateway.answers import Answer
 from holdfast.gateway.attempts import Attempt, BytesAttempt, WholeAttempt
@@ -67,6 +69,7 @@ class Inquiry:
         "escalated",
         "exchange",
         "finish_reason",
+        "first_at",
         "flow",
         "refusal",
         "request",
@@ -74,7 +77,10 @@ class Inquiry:
         "route",
         "serial",
         "slow",
+        "spans",
+        "spent",
         "tenant",
+        "via",
     )
     ask: Ask
     request: Request
@@ -95,6 +101,10 @@ class Inquiry:
         self.refusal: tuple[int, bytes] | None = None  # an engine's own 4xx
         self.died_at = 0  # when a connection last died under it
         self.slow = False
+        self.via = DIRECT  # or the virtual name that was asked for
+        self.spent = ("", 0, 0)  # model and tokens of its last answer, of a virtual name's
+        self.first_at = 0  # when the client was shown the beginning of its answer
+        self.spans: list[SpanRow] | None = None  # its attempts, where it is traced
         self.escalated = False  # a second model was asked
         self.doubted = False  # an attempt was given up for its opening; the next is believed
         self._path: Path | None = None
@@ -133,8 +143,10 @@ class Inquiry:
             return
         self.ask = ask
         self._path = path
-        if path is not None and path.checks and ask.stream:
-            self._held = []
+        if path is not None:
+            self.via = ask.model
+            if path.checks and ask.stream:
+                self._held = []
         self._submit(ask.model if path is None else path.model)
 
     def _submit(self, model: str) -> None:
@@ -204,7 +216,7 @@ class Inquiry:
             attempt = self._attempt(action, target)
             body = self._body(target)
         self.attempts[action.attempt] = attempt
-        attempt.last = self.driver.now_ns()
+        attempt.started = attempt.last = self.driver.now_ns()
         attempt.call = target.upstream.call(
             attempt,
             b"POST",
@@ -264,9 +276,10 @@ class Inquiry:
         """Call an attempt back."""
         attempt = self.attempts.get(action.attempt)
         if attempt is not None:
+            said = attempt.tokens()
             if attempt.begun:
-                self.broke_off(attempt.tokens())
-            self.driver.saw_end(attempt, action.kind)
+                self.broke_off(said)
+            self.driver.saw_end(attempt, action.kind, said)
             attempt.cancel()
 
     def forget(self, attempt: Attempt) -> None:
@@ -278,6 +291,11 @@ class Inquiry:
         """An attempt ended early after the client had seen so much of it."""
         self._said_tokens = max(0, self._said_tokens + tokens - self._said_again)
         self._said_again = 0
+
+    @property
+    def said_tokens(self) -> int:
+        """What the client was shown by attempts that broke off."""
+        return max(0, self._said_tokens - self._said_again)
 
     def cannot_continue(self) -> None:
         """The answer went beyond text: only this replica can go on with it."""
@@ -314,6 +332,8 @@ class Inquiry:
         if self._held is not None:
             return  # kept until it was checked; meanwhile signs of life go on
         self.driver.waiting.pop(self, None)
+        if not self.first_at:
+            self.driver.saw_first(self, attempt)
         if self.exchange.started:
             return
         head = b"content-type: %b\r\ncache-control: no-cache\r\n" % content_type

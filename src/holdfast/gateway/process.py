@@ -47,6 +47,7 @@ from holdfast.frames import (
     MetricsAsk,
     MoveFrame,
     StatsFrame,
+    TracesFrame,
     ViewFrame,
     Welcome,
     frame_to_loads,
@@ -328,6 +329,8 @@ class GatewayProcess:
             dead, compared = driver.deaths.take(), driver.comparisons.take()
             if dead or compared:
                 self._link.send(seen_to_frame((), 0, dead, compared))
+            if driver.traces is not None and (traces := driver.traces.take()):
+                self._link.send(TracesFrame(traces))
 
     def _tell_stats(self, driver: Driver, server: Server, now: int) -> None:
         counters: dict[str, int | float] = {}
@@ -339,6 +342,8 @@ class GatewayProcess:
                 counters[f'connection_refusals_total{{reason="{name}"}}'] = count
             for name, count in driver.settings.virtual.hook_errors.items():
                 counters[f'hook_errors_total{{hook="{name}"}}'] = count
+            if driver.traces is not None:
+                counters["traces_dropped_total"] = driver.traces.dropped
         wanted, trying = driver.trials(now)
         demand = driver.take_demand()
         moved = driver.look_at_demand(now, due=due)

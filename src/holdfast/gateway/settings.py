@@ -38,6 +38,8 @@ class Settings:
     chat_continued: frozenset[str]  # models whose engine can go on with another's chat answer
     prompt_continued: frozenset[str]  # the same for completions
     comparison: dict[str, ComparingConfig] = field(default_factory=dict)  # models that opted in
+    trace_share: float = 0.0  # of requests, that are told as traces
+    trace_follow: bool = False  # a caller's own mark decides instead, where it sends one
 
     def continues(self, api: Api, model: str) -> bool:
         """Whether an answer of this model can be continued at all."""
@@ -71,6 +73,8 @@ def settings_of(file: FleetFile) -> Settings:
         chat_continued=frozenset(chat),
         prompt_continued=frozenset(prompt),
         comparison={m.name: m.comparison for m in file.models if m.comparison is not None},
+        trace_share=file.exporters.trace_share,
+        trace_follow=file.exporters.trace_follow,
     )
 
 

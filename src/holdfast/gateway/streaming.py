@@ -144,6 +144,7 @@ class StreamAttempt(EventAttempt):
             self._logprobs = Logprobs()
             self._read_chunk = self._logprobs.reading(self._read_chunk)
         self._seam = seam  # joins it to what an earlier attempt had said
+        self.continues = seam is not None
         self._held: list[bytes] = []  # payloads not shown yet
         self._opening = ""
         self._detector = DegenerateDetector(_DEGENERATE)
@@ -276,6 +277,17 @@ class StreamAttempt(EventAttempt):
     def measured(self) -> tuple[str, float] | None:
         """The mean log probability, where the client asked for them."""
         return None if self._logprobs is None else self._logprobs.measured()
+
+    def prompt_tokens(self) -> int:
+        """As above."""
+        usage = self.usage
+        if usage is not None and usage.prompt_tokens:
+            return usage.prompt_tokens
+        return self.inquiry.request.prompt_tokens
+
+    def chunks(self) -> int:
+        """As above."""
+        return self._events
 
     def _learn(self) -> None:
         usage = self.usage

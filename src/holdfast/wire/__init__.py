@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +123,9 @@ def serve(
         configure_logging(host.log)
         run_dir = Path(tempfile.mkdtemp(prefix="holdfast-"))  # readable by us alone
         kept.callback(shutil.rmtree, run_dir, ignore_errors=True)
-        served = Served(file, _url(file, sockets[0]), f"http://{_reached(admin[0])}", state_dir)
+        scheme = "https" if file.admin.tls else "http"
+        operators = f"{scheme}://{_reached(admin[0])}"
+        served = Served(file, _url(file, sockets[0]), operators, state_dir)
         if state_dir is not None:
             told = Running(os.getpid(), served.admin, served.data, str(path.resolve()))
             write_running(state_dir, told)
@@ -221,7 +224,7 @@ def _banner(file: FleetFile, data: socket.socket, admin: socket.socket) -> list[
     replicas = f"endpoints: {endpoints}" + (f", replicas to start: {started}" if started else "")
     return [
         f"clients    {scheme}://{_shown(data)}/v1",
-        f"operators  http://{_shown(admin)}/status",
+        f"operators  {'https' if file.admin.tls else 'http'}://{_shown(admin)}/status",
         f"serving    models: {models}, {replicas}, gateway processes: {gateways}",
     ]
 
@@ -256,10 +259,11 @@ def run_control(path: Path, run_dir: Path, admin_fd: int, state_dir: Path | None
 async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: Path | None) -> None:
     import uvicorn  # noqa: PLC0415 gateways do without
 
-    from holdfast.control.admin import build_admin  # noqa: PLC0415
+    from holdfast.control.history import keeping  # noqa: PLC0415
     from holdfast.control.process import Control  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import Store  # noqa: PLC0415
+    from holdfast.wire.viewing import admin_app, build_source  # noqa: PLC0415
 
     class AdminServer(uvicorn.Server):
         """uvicorn that leaves signals to us and does not wake ten times a second."""
@@ -275,7 +279,8 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
     store = Store(kept / "control.sqlite")
     launcher = ProcessLauncher(kept / "replicas")
-    control = Control(path, run_dir, os.environ, f"control-{os.getpid()}", store, launcher)
+    own = f"control-{os.getpid()}"
+    control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
     stop = asyncio.Event()
     stopping = asyncio.ensure_future(stop.wait())
     reloads: set[asyncio.Task[bool]] = set()
@@ -285,22 +290,35 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
+    def history_told(what: str, why: str) -> None:
+        store.add_event(time.time(), "", "", what, why)
+
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload)
-    app = build_admin(control, control.file.admin)
-    server = AdminServer(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
-        )
-    )
-    serving = loop.create_task(server.serve(sockets=[admin]))
+    tls = control.file.admin.tls
     try:
-        await control.run(stop)
+        async with keeping(kept, control.view.snapshot, control.drift, history_told) as sampler:
+            control.sampler = sampler
+            server = AdminServer(
+                uvicorn.Config(
+                    admin_app(control),
+                    log_config=None,
+                    access_log=False,
+                    lifespan="off",
+                    timeout_graceful_shutdown=1,
+                    ssl_certfile=str(tls.certificate) if tls is not None else None,
+                    ssl_keyfile=str(tls.key) if tls is not None else None,
+                )
+            )
+            serving = loop.create_task(server.serve(sockets=[admin]))
+            try:
+                await control.run(stop)
+            finally:
+                stop.set()
+                server.should_exit = True
+                await serving
     finally:
-        stop.set()
-        server.should_exit = True
-        await serving
         if not await asyncio.to_thread(store.close):
             _log.error("not all that was to be kept is on disk", path=str(kept))
 

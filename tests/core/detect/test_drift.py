@@ -318,3 +318,25 @@ def test_config_that_cannot_work_is_refused(field, value):
 def test_the_two_sigma_line_is_that_of_the_values():
     made = Baseline("m", "1", "score", 1, 500, 10.0, 5.0, 1.5, 7.0, (1.0, 9.0))
     assert made.two_sigma == (2.0, 8.0)
+
+
+# --- for charts -----------------------------------------------------------------------------------
+
+
+def test_figures_show_the_statistic_that_moved_furthest():
+    rng = random.Random(5)
+    detector, now = learned(rng, census("a", "b"), normal(0))
+    assert detector.figures() == {}
+    feed(detector, "a", [normal(0)(rng) for _ in range(100)], now)
+    calm = detector.figures()["m"]
+    assert calm.statistic == "score"
+    assert calm.now == pytest.approx(calm.before, abs=1.0)
+    assert calm.cusum < 0.9
+    feed(detector, "b", [normal(2)(rng) for _ in range(300)], now)
+    moved = detector.figures()["m"]
+    assert moved.cusum >= 1
+    assert moved.now == pytest.approx(moved.before + 2, abs=1.0)
+    lengths = [{**detector.baselines()["baselines"][0], "statistic": "length"}]
+    detector.restore({"baselines": lengths})
+    feed(detector, "a", [10.0], now, "length")
+    assert detector.figures()["m"].statistic == "score"

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite, log, sqrt
 from statistics import NormalDist
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from holdfast.core.census import Census
 from holdfast.core.detect.detector import NOTHING, Pace
@@ -44,6 +44,7 @@ BASELINES_MAX: Final = 512  # models × revisions × statistics; beyond it none 
 KEPT_MAX: Final = 4_096  # values of a baseline while it is learned: a mean within 0.016 sigma
 _GRID: Final = 512  # quantiles that stay of it
 _BINS: Final = 10  # of PSI
+_RECENT: Final = 0.02  # weight of an answer in what a replica is at present: the last 50 or so
 _DAY: Final = 86_400 * SECOND
 _HOUR: Final = 3_600 * SECOND
 _THRESHOLD_MAX: Final = 48.0  # a thousand samples a second, and more
@@ -245,10 +246,11 @@ class _Side:
 class _Track:
     """One statistic of one replica, against one baseline."""
 
-    __slots__ = ("down", "last", "moved", "ruler", "up")
+    __slots__ = ("down", "last", "moved", "recent", "ruler", "up")
 
     def __init__(self, ruler: _Ruler) -> None:
         self.ruler = ruler
+        self.recent = ruler.baseline.mean  # for charts; it decides nothing
         self.up, self.down = _Side(), _Side()
         self.last = 0
         self.moved = ""  # up or down, while it holds
@@ -259,6 +261,7 @@ class _Track:
         ceiling = ruler.threshold + 10
         self.up.add(score - ruler.slack, ceiling, decile, value, now)
         self.down.add(-score - ruler.slack, ceiling, decile, value, now)
+        self.recent += _RECENT * (value - self.recent)
         self.last = now
 
     def judge(self, psi_min: float) -> _Side | None:
@@ -270,6 +273,15 @@ class _Track:
                 return side
         self.moved = ""
         return None
+
+
+class DriftFigures(NamedTuple):
+    """How far the answers of a model are from what they were."""
+
+    statistic: str
+    now: float  # mean over its replicas of their latest answers
+    before: float  # mean of the baseline
+    cusum: float  # of the replica that moved furthest; 1 is the threshold
 
 
 class OutputDriftDetector:
@@ -326,6 +338,21 @@ class OutputDriftDetector:
                 self._versions[key] = ruler.baseline.version
                 while len(self._versions) > BASELINES_MAX:
                     del self._versions[next(iter(self._versions))]
+
+    def figures(self) -> dict[str, DriftFigures]:
+        """Of each model the statistic that moved furthest, for charts."""
+        tracks: dict[tuple[str, str], list[_Track]] = {}
+        for own in self._tracks.values():
+            for statistic, track in own.items():
+                tracks.setdefault((track.ruler.baseline.model, statistic), []).append(track)
+        found: dict[str, DriftFigures] = {}
+        for (model, statistic), some in tracks.items():
+            now = sum(one.recent for one in some) / len(some)
+            before = sum(one.ruler.baseline.mean for one in some) / len(some)
+            level = max(max(one.up.sum, one.down.sum) / one.ruler.threshold for one in some)
+            if model not in found or level > found[model].cusum:
+                found[model] = DriftFigures(statistic, now, before, level)
+        return found
 
     def baselines(self) -> dict[str, Any]:
         """Every frozen baseline, as JSON data."""
@@ -426,4 +453,11 @@ class OutputDriftDetector:
         return moved, of
 
 
-__all__ = ["BASELINES_MAX", "STATISTICS", "Baseline", "DriftConfig", "OutputDriftDetector"]
+__all__ = [
+    "BASELINES_MAX",
+    "STATISTICS",
+    "Baseline",
+    "DriftConfig",
+    "DriftFigures",
+    "OutputDriftDetector",
+]

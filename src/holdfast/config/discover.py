@@ -1,0 +1,39 @@
+"""Replicas that somebody else starts and that come and go: found by a source, not listed.
+
+A model that says ``discover`` has the pods that a source sees as its replicas. Whether one is
+ready is left to Holdfast's own canaries: a pod's probe is often a port that answers.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from holdfast.config.sections import Section
+from holdfast.config.tenants import Name
+from holdfast.core.selectors import parse_selector
+
+FOUND_MAX: Final = 1_024  # replicas of one model
+
+
+def _selector(text: str) -> str:
+    parse_selector(text)
+    return text
+
+
+class DiscoverSection(Section):
+    """Which pods are replicas, and where they listen."""
+
+    source: Annotated[Name, Field(description="the name of a source", examples=["kubernetes"])]
+    selector: Annotated[
+        str,
+        AfterValidator(_selector),
+        Field(max_length=1024, description="labels of its pods, such as app=llama"),
+    ] = ""  # empty: pods whose model, as the source reads it, is this one
+    namespace: Annotated[str, Field(max_length=63, description="a namespace")] = ""  # empty: any
+    port: Annotated[int, Field(ge=1, le=65_535, description="the port of the engine")] = 8000
+    scheme: Literal["http", "https"] = "http"
+    region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
+    slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
+
+
+__all__ = ["FOUND_MAX", "DiscoverSection"]

@@ -1,0 +1,202 @@
+"""Platforms that are looked at beside the fleet itself, as the fleet file names them.
+
+    sources:
+      - {type: aws, region: eu-west-2, cluster: marigold}
+      - {type: kubernetes, namespace: inference}
+      - {type: local}
+
+A section holds what differs between sites; how gently a platform is asked is the source's own and
+has its reasons there. No key or token of a cloud is part of it: those come from where the
+platform's own tools find them, so that this file can be read by anybody who may read the fleet's.
+
+Rejected: finding out by ourselves where we run. A host in a cloud may well watch another account,
+and calls that nobody asked for turn up on somebody's bill.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from holdfast.config.sections import Duration, Section
+from holdfast.config.tenants import KeyHash, Name
+from holdfast.core.selectors import parse_selector
+from holdfast.core.types import require
+
+SOURCES_MAX: Final = 16
+RESERVED: Final = ("fleet", "gateways")  # who else rows come from
+_OWN: Final = ("type", "name")
+
+_URL_FIX: Final = "write http://host:port or https://host:port"
+
+
+def _endpoint(text: str) -> str:
+    """A URL of a platform's API. One with a password in it is not repeated."""
+    if text:
+        require("@" not in text, "address", "holds credentials", "remove them")
+        parts = urlsplit(text)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname)
+        require(known, "address", f"is {text[:80]!r}", _URL_FIX)
+    return text
+
+
+def _selector(text: str) -> str:
+    parse_selector(text)
+    return text
+
+
+def _mount(text: str) -> str:
+    point = text if text.startswith("/") else text.partition("=")[2]
+    fix = "write the mount point, or NAME=/mount/point"
+    require(point.startswith("/"), "mount", f"is {text[:80]!r}", fix)
+    return text
+
+
+Text = Annotated[str, Field(max_length=512, description="text")]
+Texts = Annotated[list[Text], Field(max_length=256, description="texts")]
+Endpoint = Annotated[
+    str, AfterValidator(_endpoint), Field(max_length=512, description="http://host:port")
+]
+Period = Annotated[Duration, Field(ge=1, le=600, description="seconds")]
+SourceName = Annotated[Name | None, Field(description="a name")]
+
+
+class _Source(Section):
+    """What all of them have; ``settings`` is what a source's own config is made of."""
+
+    @property
+    def called(self) -> str:
+        """Its name on every row that it feeds."""
+        own: str | None = getattr(self, "name", None)
+        return own or str(getattr(self, "type", ""))
+
+    def settings(self) -> dict[str, Any]:
+        """Every key that is about the platform, lists as tuples."""
+        told = {name: getattr(self, name) for name in type(self).model_fields if name not in _OWN}
+        return {
+            name: tuple(value) if isinstance(value, list) else value for name, value in told.items()
+        }
+
+
+class AwsSection(_Source):
+    """An ECS cluster with its auto scaling groups, queues, filesystems and logs."""
+
+    type: Literal["aws"]
+    name: SourceName = None
+    region: Annotated[Text, Field(description="a region", examples=["eu-west-2"])] = ""
+    cluster: Annotated[str, Field(min_length=1, max_length=255, description="a cluster")] = (
+        "default"
+    )
+    endpoint_url: Endpoint = ""
+    profile: Text = ""
+    period_s: Period = 15.0
+    group_tags: Annotated[dict[str, str], Field(max_length=50)] = Field(default_factory=dict)
+    queue_prefix: Text = ""
+    queue_names: Texts = Field(default_factory=list)
+    queue_suffixes: Texts = Field(default_factory=lambda: ["-requests", "-queue"])
+    model_tag: Annotated[Text, Field(min_length=1)] = "model"
+    filesystems: Texts = Field(default_factory=list)
+    cuda_attribute: Text = "fleet.cuda-version"
+    driver_attribute: Text = "ecs.capability.gpu-driver-version"
+    read_logs: bool = True
+    read_memory: bool = True
+    phase_key: Annotated[Text, Field(min_length=1)] = "phase"
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        once = not (self.queue_prefix and self.queue_names)
+        fix = "use one of the two: a prefix finds queues, names list them"
+        require(once, "aws.queue_names", "is set beside queue_prefix", fix)
+        return self
+
+
+class KubernetesSection(_Source):
+    """Nodes, pods and events of one API server."""
+
+    type: Literal["kubernetes"]
+    name: SourceName = None
+    kubeconfig: Text = ""
+    context: Text = ""
+    api_url: Endpoint = ""
+    token_file: Text = ""
+    ca_file: Text = ""
+    namespace: Annotated[Text, Field(description="a namespace")] = ""
+    selector: Annotated[Text, AfterValidator(_selector)] = ""
+    model_label: Annotated[Text, Field(min_length=1)] = "app.kubernetes.io/name"
+    group_label: Text = ""
+    period_s: Period = 5.0
+    dcgm_urls: Annotated[list[Endpoint], Field(max_length=256)] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        one = not (self.api_url and (self.kubeconfig or self.context))
+        fix = "keep one: api_url, or kubeconfig with context"
+        require(one, "kubernetes.api_url", "is set beside a kubeconfig", fix)
+        for name in ("token_file", "ca_file"):
+            fits = bool(self.api_url) or not getattr(self, name)
+            fix = "set api_url, or let the kubeconfig name it"
+            require(fits, f"kubernetes.{name}", "is set without api_url", fix)
+        return self
+
+
+class LocalSection(_Source):
+    """The host that control runs on."""
+
+    type: Literal["local"]
+    name: SourceName = None
+    period_s: Annotated[Duration, Field(ge=1, le=300, description="seconds")] = 5.0
+    host: Text = ""
+    group: Text = ""
+    zone: Text = ""
+    kind: Text = ""
+    mounts: Annotated[list[Annotated[Text, AfterValidator(_mount)]], Field(max_length=64)] = Field(
+        default_factory=list
+    )
+    paths: Annotated[list[Annotated[str, Field(pattern=r"^/")]], Field(max_length=64)] = Field(
+        default_factory=lambda: ["/"]
+    )
+
+
+class AgentsSection(_Source):
+    """Hosts that report by themselves, by ``holdfast agent``."""
+
+    type: Literal["agents"]
+    name: SourceName = None
+    token: Annotated[KeyHash | None, Field(repr=False)] = None
+    silent_periods: Annotated[float, Field(ge=2, le=100, description="periods")] = 3.0
+    leaves_after_s: Annotated[Duration, Field(ge=10, le=86_400, description="seconds")] = 600.0
+    agents_max: Annotated[int, Field(ge=1, le=10_000, description="agents")] = 256
+
+
+SourceSection = Annotated[
+    AwsSection | KubernetesSection | LocalSection | AgentsSection, Field(discriminator="type")
+]
+
+
+def check_sources(sources: Sequence[Any]) -> None:
+    """Names are what rows are told apart by."""
+    first_at: dict[str, int] = {}
+    inboxes = 0
+    for index, source in enumerate(sources):
+        name = source.called
+        first = first_at.setdefault(name, index)
+        where = f"sources.{index}" if source.name is None else f"sources.{index}.name"
+        problem = f"is called {name!r}, as sources[{first}] is"
+        require(first == index, where, problem, "give each its own 'name'")
+        free = name not in RESERVED
+        require(free, where, f"is {name!r}, which is a word of ours", "use another name")
+        inboxes += isinstance(source, AgentsSection)
+        fix = "keep one: all agents report to the same place"
+        require(inboxes <= 1, f"sources.{index}", "is a second place for agents", fix)
+
+
+__all__ = [
+    "SOURCES_MAX",
+    "AgentsSection",
+    "AwsSection",
+    "KubernetesSection",
+    "LocalSection",
+    "SourceSection",
+    "check_sources",
+]

@@ -1,0 +1,121 @@
+"""CloudWatch: one question for everything that only metrics tell.
+
+Up to 500 metrics fit into one ``GetMetricData``; each is charged, so it is asked once a minute,
+which is as often as they change. The minute that is under way is left out: its sums are not whole.
+Quotients are made here and not by metric math, which is charged again and cannot say why it has no
+value.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.sources.aws.calling import Caller, batches
+from holdfast.sources.aws.config import AwsConfig
+
+MINUTE_S: Final = 60
+QUERIES_MAX: Final = 500  # in one call
+
+EFS: Final = "AWS/EFS"
+SQS: Final = "AWS/SQS"
+INSIGHTS: Final = "ECS/ContainerInsights"
+
+_OF_DISKS: Final = (
+    ("MeteredIOBytes", "Sum"),
+    ("DataReadIOBytes", "Sum"),
+    ("PercentIOLimit", "Maximum"),
+    ("ClientConnections", "Sum"),
+)
+# Without a ceiling these say nothing: in elastic mode the permitted rate is that of writes alone.
+_OF_LIMITED_DISKS: Final = (("PermittedThroughput", "Average"), ("BurstCreditBalance", "Minimum"))
+_OF_QUEUES: Final = (("ApproximateAgeOfOldestMessage", "Maximum"),)
+_COUNTS: Final = (
+    ("ApproximateNumberOfMessagesVisible", "Maximum"),
+    ("ApproximateNumberOfMessagesNotVisible", "Maximum"),
+    ("ApproximateNumberOfMessagesDelayed", "Maximum"),
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Question:
+    """One metric of one thing."""
+
+    namespace: str
+    metric: str
+    stat: str
+    about: str  # a filesystem, a queue, a service
+    dimensions: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Wanted:
+    """What metrics are wanted of."""
+
+    disks: dict[str, bool]  # id → whether its throughput has a ceiling
+    queues: tuple[str, ...] = ()  # that serve models: age of the oldest message
+    counted: tuple[str, ...] = ()  # whose counts have to come from metrics
+    services: tuple[str, ...] = ()
+
+
+Metrics = dict[tuple[str, str], float]  # (about, metric) → newest value
+
+
+def questions(wanted: Wanted, config: AwsConfig) -> Iterator[Question]:
+    """Everything to ask."""
+    for disk, limited in wanted.disks.items():
+        of = (("FileSystemId", disk),)
+        for metric, stat in (*_OF_DISKS, *(_OF_LIMITED_DISKS if limited else ())):
+            yield Question(EFS, metric, stat, disk, of)
+    for queue in wanted.queues:
+        for metric, stat in _OF_QUEUES:
+            yield Question(SQS, metric, stat, queue, (("QueueName", queue),))
+    for queue in wanted.counted:
+        for metric, stat in _COUNTS:
+            yield Question(SQS, metric, stat, queue, (("QueueName", queue),))
+    if config.read_memory:
+        for service in wanted.services:
+            where = (("ClusterName", config.cluster), ("ServiceName", service))
+            yield Question(INSIGHTS, "MemoryUtilized", "Average", service, where)
+
+
+def read_metrics(
+    caller: Caller, asked: Iterable[Question], now: float, config: AwsConfig
+) -> Metrics:
+    """The newest whole minute of each; what has no value in the window is left out."""
+    end = int(now) // MINUTE_S * MINUTE_S
+    start = end - int(config.metrics_window_s) // MINUTE_S * MINUTE_S
+    found: Metrics = {}
+    for batch in batches(list(asked), QUERIES_MAX):
+        results = caller.items(
+            "get_metric_data",
+            "MetricDataResults",
+            MetricDataQueries=[_query(number, one) for number, one in enumerate(batch)],
+            StartTime=datetime.fromtimestamp(start, UTC),
+            EndTime=datetime.fromtimestamp(end, UTC),
+            ScanBy="TimestampDescending",
+        )
+        for result in results:
+            if result.get("Values"):
+                one = batch[int(result["Id"][1:])]
+                # The newest comes first, and later pages of the same metric are older.
+                found.setdefault((one.about, one.metric), float(result["Values"][0]))
+    return found
+
+
+def _query(number: int, one: Question) -> dict[str, Any]:
+    return {
+        "Id": f"m{number}",
+        "MetricStat": {
+            "Metric": {
+                "Namespace": one.namespace,
+                "MetricName": one.metric,
+                "Dimensions": [{"Name": name, "Value": value} for name, value in one.dimensions],
+            },
+            "Period": MINUTE_S,
+            "Stat": one.stat,
+        },
+    }
+
+
+__all__ = ["MINUTE_S", "Metrics", "Question", "Wanted", "questions", "read_metrics"]

@@ -1,0 +1,201 @@
+"""One API server: how to be known to it, single answers, and streams of lines.
+
+lightkube finds the server and proves who we are: in a pod, by a kubeconfig, by a plugin that prints
+tokens, by certificates; it reads a rotated token again after a 401. It is half the size of the
+official client, which moreover cannot be installed beside boto3. Lists and watches are our own, on
+the HTTP client that lightkube makes, because its watch (1.0.1) cannot be asked for bookmarks; waits
+for ever on a connection that was cut unseen; begins again at once, without end, when a server
+closes each watch; and after a 410 goes on without a list, so that what was deleted meanwhile
+stays. Objects are read as plain JSON: of a pod's hundreds of fields thirty are wanted.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+import orjson
+import yaml
+
+from holdfast.core.types import ConfigError
+from holdfast.sources.kubernetes.config import KubernetesConfig
+
+ANSWER_BYTES_MAX: Final = 64 << 20  # a page of 250 pods has 3 MB
+LINE_BYTES_MAX: Final = 4 << 20  # an object may have 1.5 MB at most
+TEXT_MAX: Final = 200  # of a reason, for people
+RENEW_S: Final = 30.0  # between two readings of the credentials
+
+Json = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API server could not be asked, or said no."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status  # None: there was no answer
+
+
+class QuietError(ApiError):
+    """Nothing came for so long that the connection may be gone."""
+
+
+class Api:
+    """Asks one API server. Nothing is opened before the first question."""
+
+    def __init__(self, config: KubernetesConfig) -> None:
+        try:
+            import httpx2  # noqa: PLC0415 an extra: only who watches Kubernetes has it
+            from lightkube.core.exceptions import ConfigError as Unusable  # noqa: PLC0415
+        except ImportError as error:
+            fix = "pip install 'holdfast[kubernetes]'"
+            raise ConfigError("sources", "of type kubernetes need lightkube", fix) from error
+        self._http = httpx2
+        wrong = (KeyError, TypeError, ValueError, AssertionError, msgspec.MsgspecError)
+        self._unusable = (Unusable, *wrong)
+        self._config = config
+        self._client: httpx2.AsyncClient | None = None
+        self._made_at = 0.0
+        self.calls = 0
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """A JSON answer."""
+        data = await self.text(path, params)
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise ApiError("its answer is not JSON") from error
+
+    async def text(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
+        """An answer as it is. A full URL asks somebody else than the API server."""
+        limit_s = self._config.timeout_s
+        try:
+            async with asyncio.timeout(limit_s), self._open(path, params, limit_s) as response:
+                data = bytearray()
+                async for piece in response.aiter_bytes():
+                    data += piece
+                    if len(data) > ANSWER_BYTES_MAX:
+                        raise ApiError(f"its answer is larger than {ANSWER_BYTES_MAX} bytes")
+                return bytes(data)
+        except TimeoutError as error:
+            raise ApiError(f"no answer within {limit_s:g} s") from error
+
+    @asynccontextmanager
+    async def lines(
+        self, path: str, params: Mapping[str, str]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Lines as they come; QuietError where none came for too long."""
+        async with (
+            self._open(path, params, self._config.silence_s) as response,
+            aclosing(_split(response.aiter_bytes())) as lines,
+        ):
+            yield lines
+
+    @asynccontextmanager
+    async def _open(
+        self, path: str, params: Mapping[str, str] | None, read_s: float
+    ) -> AsyncIterator[Any]:
+        http = self._http
+        self.calls += 1
+        limits = http.Timeout(self._config.timeout_s, read=read_s)
+        try:
+            client = self._ready_client()
+            async with client.stream("GET", path, params=params, timeout=limits) as response:
+                if response.status_code != 200:
+                    raise await self._refused(response)
+                yield response
+        except http.ReadTimeout as error:
+            raise QuietError(f"nothing came for {read_s:g} s") from error
+        except (http.HTTPError, http.StreamError, http.InvalidURL) as error:
+            raise ApiError(_told(error)) from error
+        except (OSError, RuntimeError) as error:  # RuntimeError: closed while it was asked
+            raise ApiError(_told(error)) from error
+        except self._unusable as error:  # a file that is missing, a plugin that prints no token
+            raise ApiError(f"its credentials cannot be used: {_told(error)}") from error
+        except yaml.YAMLError as error:  # not quoted: it repeats the line, which may hold a token
+            raise ApiError("its credentials cannot be used: the kubeconfig is no YAML") from error
+
+    async def _refused(self, response: Any) -> ApiError:
+        """What it said; the credentials are read anew where they were not accepted."""
+        await response.aread()
+        said = ""
+        try:
+            status = orjson.loads(response.content[:65_536])
+            said = str(status.get("message") or "") if isinstance(status, dict) else ""
+        except orjson.JSONDecodeError:
+            said = ""  # a proxy's page: its status says enough
+        code = response.status_code
+        if code == 401:
+            await self._renew()
+        text = f"{code} {response.reason_phrase}"
+        return ApiError(f"{text}: {said}"[:TEXT_MAX] if said else text, code)
+
+    # --- who we are ------------------------------------------------------------------------------
+
+    def _ready_client(self) -> Any:
+        if self._client is None:
+            self._client = self._connect()
+            self._made_at = time.monotonic()
+        return self._client
+
+    def _connect(self) -> Any:
+        from lightkube.config import client_adapter, kubeconfig, models  # noqa: PLC0415
+
+        told = self._config
+        if told.api_url:
+            authority = told.ca_file or None
+            server = models.Cluster(server=told.api_url, certificate_auth=authority)
+            user = models.User(token_file=told.token_file or None)
+            known = kubeconfig.KubeConfig.from_one(cluster=server, user=user)
+        elif told.kubeconfig:
+            known = kubeconfig.KubeConfig.from_file(told.kubeconfig)
+        elif told.context:  # contexts are in files; a pod's own account has none
+            known = kubeconfig.KubeConfig.from_file(_usual_file())
+        else:
+            known = kubeconfig.KubeConfig.from_env()
+        chosen = known.get(told.context or None)
+        assert chosen is not None, "lightkube raises where there is none"
+        if chosen.user is None:
+            chosen = chosen._replace(user=models.User())
+        timeout = self._http.Timeout(told.timeout_s)
+        return client_adapter.AsyncClient(chosen, client_adapter.ConnectionParams(timeout=timeout))
+
+    async def _renew(self) -> None:
+        if time.monotonic() - self._made_at >= RENEW_S:
+            await self.close()
+
+    async def close(self) -> None:
+        """Let go of every connection; a further question opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+
+async def _split(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Lines of a stream; one without an end is refused, not kept."""
+    rest = b""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                if line.strip():
+                    yield line
+            if len(rest) > LINE_BYTES_MAX:
+                raise ApiError(f"it sent a line of more than {LINE_BYTES_MAX} bytes")
+    if rest.strip():
+        yield rest
+
+
+def _usual_file() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def _told(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return (text or type(error).__name__)[:TEXT_MAX]
+
+
+__all__ = ["Api", "ApiError", "Json", "QuietError"]

@@ -1,0 +1,66 @@
+"""What the Kubernetes source is told: which API server, which pods, how patient to be."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from holdfast.core.selectors import parse_selector
+from holdfast.core.types import require
+
+MODEL_LABEL: Final = "app.kubernetes.io/name"
+
+
+@dataclass(slots=True, frozen=True)
+class KubernetesConfig:
+    """One API server and the pods on it that are of interest."""
+
+    kubeconfig: str = ""  # empty: this pod's own account, else $KUBECONFIG, else ~/.kube/config
+    context: str = ""  # of that file; empty: its current one
+    api_url: str = ""  # asked instead of what a kubeconfig names, such as a kubectl proxy
+    token_file: str = ""  # shown to api_url; read anew when refused, because tokens are rotated
+    ca_file: str = ""  # signs api_url's certificate; empty: what this host trusts
+    namespace: str = ""  # empty: all; with one, what is reserved on hosts cannot be known
+    selector: str = ""  # pods that are replicas; empty: all with a model, except daemon sets'
+    model_label: str = MODEL_LABEL  # a label or annotation that names the model of a pod
+    group_label: str = ""  # of nodes, before those of EKS, Karpenter, GKE and AKS
+    period_s: float = 5.0  # between readings; watches tell of changes in between
+    usage_s: float = 30.0  # metrics-server itself measures each 15 s
+    dcgm_urls: tuple[str, ...] = ()  # metrics pages of dcgm-exporters
+    timeout_s: float = 10.0  # a list page takes below 1 s on a healthy API server
+    silence_s: float = 75.0  # bookmarks come each minute: a watch without one may be cut unseen
+    retry_s: float = 0.5  # before the second try; doubled for each further one
+    retry_max_s: float = 30.0  # an API server that restarts must not meet everybody at once
+    page: int = 250  # objects at once: larger ones hold up this process while they are read
+    nodes_max: int = 5_000  # what Kubernetes itself supports
+    pods_max: int = 20_000  # kept in memory, about 2 kB each
+    events_max: int = 2_000  # the oldest are dropped; only warnings are asked for
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        one = not (self.api_url and (self.kubeconfig or self.context))
+        fix = "keep one: api_url, or kubeconfig with context"
+        require(one, "api_url", "is set beside a kubeconfig", fix)
+        for name in ("token_file", "ca_file"):
+            fix = "set api_url, or let the kubeconfig name it"
+            fits = bool(self.api_url) or not getattr(self, name)
+            require(fits, name, "is set without api_url", fix)
+        urls = [("api_url", self.api_url)] if self.api_url else []
+        urls += [("dcgm_urls", url) for url in self.dcgm_urls]
+        for name, url in urls:
+            parts = urlsplit(url)
+            fits = parts.scheme in {"http", "https"} and bool(parts.hostname)
+            require(fits, name, f"is {url[:80]!r}", "write http://host:port or https://host:port")
+            plain = "@" not in parts.netloc
+            require(plain, name, "holds credentials", "use token_file")
+        require(len(self.dcgm_urls) <= 256, "dcgm_urls", "are more than 256", "list fewer")
+        require(bool(self.model_label), "model_label", "is empty", "name a label of pods")
+        parse_selector(self.selector)
+        for name in ("period_s", "usage_s", "timeout_s", "silence_s", "retry_s", "retry_max_s"):
+            value = getattr(self, name)
+            require(value > 0, name, f"is {value}", "use a positive number of seconds")
+        for name in ("page", "nodes_max", "pods_max", "events_max"):
+            value = getattr(self, name)
+            require(value > 0, name, f"is {value}", "use a positive number")
+
+
+__all__ = ["MODEL_LABEL", "KubernetesConfig"]

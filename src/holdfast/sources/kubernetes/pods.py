@@ -1,0 +1,249 @@
+"""A pod as a placed replica: what it may use, how it fares, and why it waits or ended.
+
+Requests are counted as the scheduler counts them: containers run together with sidecars, each init
+container runs alone with the sidecars started before it, the larger sum is reserved, and what the
+runtime itself needs comes on top.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.core.layers import Placed
+from holdfast.core.selectors import Selector
+from holdfast.sources.kubernetes.api import Json
+from holdfast.sources.kubernetes.nodes import GPU_NAMES, MIG, gpus_of
+from holdfast.sources.kubernetes.quantities import moment, quantity
+
+REASON_MAX: Final = 240
+LABELS_MAX: Final = 64
+
+_OVER: Final = ("Succeeded", "Failed")
+# Who makes one pod per host makes no replicas of a model.
+_PER_HOST: Final = ("DaemonSet", "Node")
+_REVISION_LABELS: Final = (
+    "app.kubernetes.io/version",
+    "pod-template-hash",
+    "controller-revision-hash",
+)
+_STARTING: Final = ("ContainerCreating", "PodInitializing")
+
+
+@dataclass(slots=True, frozen=True)
+class Pod:
+    """A pod, as far as its own object tells."""
+
+    placed: Placed
+    chosen: bool  # it is a replica, or may be one
+    holds: bool  # what it asked for is reserved on its host
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    gpus: int = 0
+    ready: bool = False  # its own probes say so
+    unplaced: str = ""  # why no host was found for it
+    since: float | None = None  # for so long
+
+
+def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
+    """What a pod object says. ``fits`` chooses replicas; without it, all that name a model."""
+    meta, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
+    labels: dict[str, str] = meta.get("labels") or {}
+    model = labels.get(model_label) or (meta.get("annotations") or {}).get(model_label) or ""
+    phase = str(status.get("phase") or "Unknown")
+    needs = {name: _reserved(spec, name) for name in ("cpu", "memory")}
+    gpus = _gpus(spec)
+    ends = _last_end(status)
+    unplaced, since = _unplaced(status)
+    name = f"{meta['namespace']}/{meta['name']}"
+    placed = Placed(
+        id=name,
+        model=str(model),
+        state=_state(meta, phase),
+        host=str(spec.get("nodeName") or ""),
+        revision=next((labels[one] for one in _REVISION_LABELS if labels.get(one)), ""),
+        endpoint=_endpoint(spec, status),
+        needs_gpu=gpus > 0,
+        gpus=gpus,
+        reserved_bytes=round(needs["memory"]),
+        limit_bytes=_limit(spec),
+        filesystem=_filesystem(spec, str(meta["namespace"])),
+        log_stream=name,
+        image=str(next((one.get("image") or "" for one in spec.get("containers") or ()), "")),
+        created_at=moment(meta.get("creationTimestamp")),
+        started_at=_started(status),
+        stopped_at=moment(ends.get("finishedAt")),
+        exit_code=ends.get("exitCode"),
+        oom=ends.get("reason") == "OOMKilled",
+        restarts=sum(int(one.get("restartCount") or 0) for one in _statuses(status)),
+        reason=_reason(meta, status, unplaced, ends)[:REASON_MAX],
+        address=str(status.get("podIP") or ""),
+        labels=tuple(sorted(labels.items())[:LABELS_MAX]),
+        uid=str(meta.get("uid") or ""),
+    )
+    return Pod(
+        placed,
+        chosen=_chosen(meta, labels, str(model), fits),
+        holds=phase not in _OVER,
+        cpus=needs["cpu"],
+        memory_bytes=round(needs["memory"]),
+        gpus=gpus,
+        ready=any(
+            one.get("type") == "Ready" and one.get("status") == "True"
+            for one in status.get("conditions") or ()
+        ),
+        unplaced=unplaced[:REASON_MAX],
+        since=since,
+    )
+
+
+def _chosen(meta: Json, labels: Mapping[str, str], model: str, fits: Selector | None) -> bool:
+    if fits is not None:
+        return fits(labels)
+    owners = {one.get("kind") for one in meta.get("ownerReferences") or ()}
+    return bool(model) and owners.isdisjoint(_PER_HOST)
+
+
+def _state(meta: Json, phase: str) -> str:
+    if phase in _OVER:
+        return "stopped"
+    if meta.get("deletionTimestamp"):
+        return "stopping"
+    return "running" if phase == "Running" else "pending"
+
+
+# --- what it asks for -----------------------------------------------------------------------------
+
+
+def _asked(container: Json, name: str) -> float:
+    amounts = container.get("resources") or {}
+    asked = (amounts.get("requests") or {}).get(name)
+    if asked is None:  # what is limited and not asked for is asked for up to its limit
+        asked = (amounts.get("limits") or {}).get(name)
+    return quantity(asked) or 0.0
+
+
+def _reserved(spec: Json, name: str) -> float:
+    together = sum(_asked(one, name) for one in spec.get("containers") or ())
+    sidecars = most = 0.0
+    for one in spec.get("initContainers") or ():
+        if one.get("restartPolicy") == "Always":  # it stays beside those that follow
+            sidecars += _asked(one, name)
+            most = max(most, sidecars)
+        else:
+            most = max(most, sidecars + _asked(one, name))
+    stated = ((spec.get("resources") or {}).get("requests") or {}).get(name)  # of the whole pod
+    whole_pod = quantity(stated)
+    needed = max(together + sidecars, most) if whole_pod is None else whole_pod
+    return needed + (quantity((spec.get("overhead") or {}).get(name)) or 0.0)
+
+
+def _gpus(spec: Json) -> int:
+    inside = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    names = {
+        name
+        for one in inside
+        for amounts in (one.get("resources") or {}).values()
+        if isinstance(amounts, dict)
+        for name in amounts
+        if name in GPU_NAMES or name.startswith(MIG)
+    }
+    return gpus_of({name: _reserved(spec, name) for name in names})
+
+
+def _limit(spec: Json) -> int | None:
+    """What the kernel enforces; None where one container has no limit, and so the pod none."""
+    total = 0.0
+    for one in spec.get("containers") or ():
+        limit = quantity(((one.get("resources") or {}).get("limits") or {}).get("memory"))
+        if limit is None:
+            return None
+        total += limit
+    return round(total) or None
+
+
+def _filesystem(spec: Json, namespace: str) -> str:
+    for volume in spec.get("volumes") or ():
+        claim, nfs = volume.get("persistentVolumeClaim"), volume.get("nfs")
+        if claim:
+            return f"{namespace}/{claim.get('claimName', '')}"
+        if nfs:
+            return f"{nfs.get('server', '')}:{nfs.get('path', '')}"
+    return ""
+
+
+def _endpoint(spec: Json, status: Json) -> str:
+    """Where it most likely serves, for those whom the fleet file lists by their addresses."""
+    address = str(status.get("podIP") or "")
+    ports = (
+        port.get("containerPort")
+        for one in spec.get("containers") or ()
+        for port in one.get("ports") or ()
+        if port.get("protocol", "TCP") == "TCP"
+    )
+    port = next(ports, None)
+    if not address or not port:
+        return ""
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+# --- how it fares ---------------------------------------------------------------------------------
+
+
+def _statuses(status: Json) -> Iterator[Json]:
+    for name in ("initContainerStatuses", "containerStatuses"):
+        yield from status.get(name) or ()
+
+
+def _started(status: Json) -> float | None:
+    """When the container that came last began: the pod serves from then on at the earliest."""
+    began = [
+        moment(((one.get("state") or {}).get("running") or {}).get("startedAt"))
+        for one in status.get("containerStatuses") or ()
+    ]
+    known = [at for at in began if at is not None]
+    return max(known, default=None)
+
+
+def _last_end(status: Json) -> Json:
+    """How a container last ended, in this life of the pod; a good end only where no bad one is."""
+    ends: list[tuple[bool, str, Json]] = []
+    for one in status.get("containerStatuses") or ():
+        for key in ("state", "lastState"):
+            end: Any = (one.get(key) or {}).get("terminated")
+            if end:
+                ends.append((bool(end.get("exitCode")), str(end.get("finishedAt") or ""), end))
+    return max(ends, key=lambda end: end[:2])[2] if ends else {}
+
+
+def _unplaced(status: Json) -> tuple[str, float | None]:
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            reason = one.get("message") or one.get("reason")
+            if reason:
+                return str(reason), moment(one.get("lastTransitionTime"))
+    return "", None
+
+
+def _reason(meta: Json, status: Json, unplaced: str, ends: Json) -> str:
+    """Why it waits, leaves or ended; empty for one that runs as it should."""
+    if meta.get("deletionTimestamp"):
+        return "told to end"
+    if unplaced:
+        return unplaced
+    for one in _statuses(status):
+        waits = (one.get("state") or {}).get("waiting") or {}
+        if waits.get("reason") and waits["reason"] not in _STARTING:
+            told = f"{waits['reason']}: {waits['message']}" if waits.get("message") else ""
+            ended = f" (last end: {_end(ends)})" if ends else ""
+            return f"{told or waits['reason']}{ended}"
+    if status.get("reason"):
+        message = status.get("message")
+        return f"{status['reason']}: {message}" if message else str(status["reason"])
+    return f"last end: {_end(ends)}" if ends.get("exitCode") else ""
+
+
+def _end(ends: Json) -> str:
+    return f"{ends.get('reason') or 'ended'}, exit code {ends.get('exitCode')}"
+
+
+__all__ = ["Pod", "read_pod"]

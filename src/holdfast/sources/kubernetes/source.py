@@ -1,0 +1,358 @@
+"""The Kubernetes source: three watches and two optional questions, put together when asked.
+
+    nodes ─┐                    metrics-server, dcgm-exporters
+    pods  ─┼─► rows in memory ──────────┴─► Reading
+    events ┘        └─► changed ─► whoever keeps replicas of pods
+
+Each watch is a task of its own, so one that is refused holds up no other; a reading never waits
+for the API server. Tasks begin with the first reading, on the loop that asks for it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from holdfast.core.layers import Group, Host, Part, Placed, Reading, Wish
+from holdfast.core.selectors import parse_selector
+from holdfast.core.staleness import PLACED, WISHES
+from holdfast.sources.kubernetes.api import Api, ApiError
+from holdfast.sources.kubernetes.config import KubernetesConfig
+from holdfast.sources.kubernetes.happenings import FIELDS, Happening, newest, read_event
+from holdfast.sources.kubernetes.nodes import Node, read_node
+from holdfast.sources.kubernetes.pods import Pod, read_pod
+from holdfast.sources.kubernetes.usage import Devices, Exporters, Usage
+from holdfast.sources.kubernetes.watching import Watch
+
+FIRST_S: Final = 3.0  # a first reading waits so long for the lists, to begin with something
+TAIL_LINES_MAX: Final = 2_000
+TAIL_BYTES_MAX: Final = 1 << 20
+NOTES_MAX: Final = 16
+NEWS_S: Final = 600.0
+
+_Kept = dict[str, tuple[Placed, tuple[str, str, int | None, int | None], Placed]]
+
+
+class KubernetesSource:
+    """Reads one API server."""
+
+    kind: str = "kubernetes"
+
+    def __init__(self, name: str, config: KubernetesConfig, chance: Random | None = None) -> None:
+        self.name = name
+        self.period_s = config.period_s
+        self.version = 0  # of what is known; moves with each change
+        self.replica_of: Callable[[str], str] = lambda _: ""  # who knows pods as replicas says so
+        self._config = config
+        self._api = Api(config)
+        chance = chance or Random()
+        fits = parse_selector(config.selector) if config.selector else None
+        space = f"namespaces/{config.namespace}/" if config.namespace else ""
+        told = (self._api, config)
+        self._nodes = Watch[Node](
+            "nodes",
+            "api/v1/nodes",
+            lambda thing: read_node(thing, config.group_label),
+            *told,
+            limit=config.nodes_max,
+            changed=self._change,
+            chance=chance,
+        )
+        self._pods = Watch[Pod](
+            "pods",
+            f"api/v1/{space}pods",
+            lambda thing: read_pod(thing, config.model_label, fits),
+            *told,
+            limit=config.pods_max,
+            changed=self._change,
+            chance=chance,
+            feeds=(PLACED, WISHES),
+        )
+        self._events = Watch[Happening](
+            "events",
+            f"api/v1/{space}events",
+            read_event,
+            *told,
+            limit=config.events_max,
+            changed=self._change,
+            chance=chance,
+            params={"fieldSelector": FIELDS},
+            forgets=True,
+        )
+        self._usage = Usage(*told)
+        self._exporters = Exporters(*told)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+        self._made: _Kept = {}  # what the last reading said of each pod, and of what it was made
+        self._news = asyncio.Event()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch, on the running loop; does nothing the second time, or after the end."""
+        if not self._tasks and not self._closed:
+            runs = (
+                self._nodes.run(),
+                self._pods.run(),
+                self._events.run(),
+                self._usage.run(),
+                self._exporters.run(),
+            )
+            self._tasks = [asyncio.create_task(run) for run in runs]
+
+    async def close(self) -> None:
+        """Stop watching, for good: somebody may still wait for a change."""
+        self._closed = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._api.close()
+
+    def _change(self) -> None:
+        self.version += 1
+        self._news.set()
+
+    async def changed(self, since: int) -> int:
+        """Wait until more is known than at a version; the version then."""
+        self.start()
+        while self.version <= since:
+            self._news.clear()
+            await self._news.wait()
+        return self.version
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def read(self) -> Reading:
+        """All that is known now. Waits for nobody, but for the first lists a little."""
+        if not self._tasks and not self._closed:
+            self.start()
+            with suppress(TimeoutError):  # what did not come in time shows as a part without age
+                async with asyncio.timeout(FIRST_S):
+                    await self._first_lists()
+        return self.reading()
+
+    async def _first_lists(self) -> None:
+        seen = 0
+        while not all(watch.listed or watch.failing for watch in self._watches()):
+            seen = await self.changed(seen)
+
+    def _watches(self) -> tuple[Watch[Node], Watch[Pod], Watch[Happening]]:
+        return self._nodes, self._pods, self._events
+
+    @property
+    def known(self) -> bool:
+        """Whether pods were listed even once, and nodes where that is allowed."""
+        return self._pods.listed and (self._nodes.listed or self._nodes.failing)
+
+    def glance(self) -> Reading:
+        """Hosts and pods as they are now, without all that takes sums: for who looks often."""
+        hosts = tuple(node.host for node in self._nodes.rows.values())
+        placed = tuple(pod.placed for pod in self._pods.rows.values() if pod.chosen)
+        return Reading(self.name, self.kind, time.time(), hosts=hosts, placed=placed)
+
+    def reading(self) -> Reading:
+        """All that is known now."""
+        now = time.time()
+        pods = self._pods.rows
+        warnings = list(self._events.rows.values())
+        about_pods = newest(warnings, "Pod")
+        gpus = self._exporters.pods()
+        kept: _Kept = {}
+        placed = tuple(
+            self._enriched(pod, about_pods, gpus, kept) for pod in pods.values() if pod.chosen
+        )
+        self._made = kept
+        hosts = self._hosts(newest(warnings, "Node"))
+        named = {node.host.group: None for node in self._nodes.rows.values() if node.grouped}
+        return Reading(
+            self.name,
+            self.kind,
+            now,
+            parts=self._parts(now),
+            groups=tuple(Group(name) for name in named),
+            hosts=hosts,
+            placed=placed,
+            wishes=_wishes(pods.values(), about_pods),
+            notes=self._notes(warnings),
+        )
+
+    def _parts(self, now: float) -> tuple[Part, ...]:
+        watched = tuple(watch.part(now) for watch in self._watches())
+        return (*watched, *self._usage.parts(), *self._exporters.parts())
+
+    def _enriched(
+        self,
+        pod: Pod,
+        warnings: Mapping[str, Happening],
+        gpus: Mapping[str, Devices],
+        kept: "_Kept",
+    ) -> Placed:
+        placed = pod.placed
+        warning = warnings.get(placed.id)
+        reason = placed.reason
+        # What was said of one that is ready by now is over.
+        if warning is not None and not reason and not pod.ready and placed.state != "stopped":
+            reason = f"{warning.reason}: {warning.message}"
+        devices = gpus.get(placed.id)
+        added = (
+            self.replica_of(placed.id),
+            reason,
+            self._usage.pods.get(placed.id),
+            devices.used_bytes if devices is not None else None,
+        )
+        before, said, made = self._made.get(placed.id, (None, None, placed))
+        # Most pods are as they were five seconds ago, and a copy costs more than all else here.
+        if before is not placed or said != added:
+            names = ("replica", "reason", "used_bytes", "gpu_used_bytes")
+            made = replace(placed, **dict(zip(names, added, strict=True)))  # type: ignore[arg-type]
+        kept[placed.id] = (placed, added, made)
+        return made
+
+    def _hosts(self, warnings: Mapping[str, Happening]) -> tuple[Host, ...]:
+        loads: dict[str, _Load] = {}
+        for pod in self._pods.rows.values():
+            if pod.placed.host and pod.holds:
+                loads.setdefault(pod.placed.host, _Load()).add(pod)
+        gpus = _by_node(self._exporters.hosts(), self._nodes.rows, self._pods.rows)
+        whole = self._pods.listed and not self._config.namespace and not self._pods.left_out
+        return tuple(
+            self._host(
+                _warned(node.host, warnings.get(name)),
+                loads.get(name) or _Load(),
+                gpus.get(name),
+                whole=whole,
+            )
+            for name, node in self._nodes.rows.items()
+        )
+
+    def _host(self, host: Host, load: "_Load", devices: Devices | None, *, whole: bool) -> Host:
+        """With what pods hold of it. Pods that we may not see would make every sum too small."""
+        host = replace(
+            host,
+            used_bytes=self._usage.hosts.get(host.id),
+            running=load.running,
+            pending=load.pending,
+        )
+        if whole:
+            host = replace(
+                host,
+                reserved_bytes=load.memory_bytes,
+                cpus_free=None if host.cpus is None else host.cpus - load.cpus,
+                gpus_free=None if host.gpus is None else max(0, host.gpus - load.gpus),
+            )
+        if devices is None:
+            return host
+        return replace(
+            host,
+            gpu_memory_bytes=devices.total_bytes or None,
+            gpu_used_bytes=devices.used_bytes,
+            gpu_busy=sum(devices.busy) / len(devices.busy) if devices.busy else None,
+            gpu_fault=", ".join(devices.faults[:8]),
+            driver=host.driver or devices.driver,
+        )
+
+    def _notes(self, warnings: Iterable[Happening]) -> tuple[str, ...]:
+        notes = [self._usage.absent] if self._usage.absent else []
+        for watch in self._watches():
+            if watch.left_out and watch is not self._events:
+                told = f"there are more {watch.name} than the {len(watch.rows)} that are kept"
+                notes.append(f"{told}: narrow the source by a namespace")
+            if watch.unread:
+                notes.append(f"{watch.unread} {watch.name} could not be understood")
+        notes += [
+            f"{one.kind} {one.about}: {one.reason}: {one.message}"
+            for one in warnings
+            if one.kind not in {"Pod", "Node"}
+        ]
+        return tuple(notes[:NOTES_MAX])
+
+    # --- logs ------------------------------------------------------------------------------------
+
+    async def tail(self, pod_id: str, lines: int = 200) -> list[str]:
+        """The last lines of a pod's log, each with its time. ApiError where it cannot be read."""
+        namespace, _, name = pod_id.partition("/")
+        if pod_id not in self._pods.rows:
+            raise ApiError("there is no such pod", 404)
+        asked = {
+            "tailLines": str(max(1, min(lines, TAIL_LINES_MAX))),
+            "limitBytes": str(TAIL_BYTES_MAX),
+            "timestamps": "true",
+        }
+        data = await self._api.text(f"api/v1/namespaces/{namespace}/pods/{name}/log", asked)
+        return data.decode(errors="replace").splitlines()[-TAIL_LINES_MAX:]
+
+
+@dataclass(slots=True)
+class _Load:
+    """What pods on one host hold together."""
+
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    gpus: int = 0
+    running: int = 0
+    pending: int = 0
+
+    def add(self, pod: Pod) -> None:
+        self.cpus += pod.cpus
+        self.memory_bytes += pod.memory_bytes
+        self.gpus += pod.gpus
+        if pod.chosen:
+            self.running += pod.placed.state == "running"
+            self.pending += pod.placed.state == "pending"
+
+
+def _warned(host: Host, warning: Happening | None) -> Host:
+    """With a warning that is still news: its event stays for an hour."""
+    if warning is None or time.time() - (warning.at or 0.0) > NEWS_S:
+        return host
+    return replace(host, state=f"{host.state}, {warning.reason}".lstrip(", "))
+
+
+def _by_node(
+    devices: Mapping[str, Devices], nodes: Mapping[str, Node], pods: Mapping[str, Pod]
+) -> dict[str, Devices]:
+    """Exporters name a host by its node, by its short name, or by their own pod."""
+    short = {name.partition(".")[0]: name for name in nodes}
+    found: dict[str, Devices] = {}
+    for said, one in devices.items():
+        name = said if said in nodes else short.get(said.partition(".")[0], "")
+        if not name:  # then the pods that use its GPUs tell where it is
+            users = (pods[pod].placed.host for pod in one.pods if pod in pods)
+            name = next((host for host in users if host), "")
+        if name:
+            found[name] = one
+    return found
+
+
+def _wishes(pods: Iterable[Pod], warnings: Mapping[str, Happening]) -> tuple[Wish, ...]:
+    """Pods that exist are what somebody asked for; those without a host say why there is none."""
+    found: dict[str, Wish] = {}
+    for pod in pods:
+        placed = pod.placed
+        if not pod.chosen or not placed.model or placed.state not in {"running", "pending"}:
+            continue
+        wish = found.setdefault(placed.model, Wish(placed.model, 0, 0, 0))
+        waits = placed.state == "pending"
+        reason, since = wish.reason, wish.since
+        if pod.unplaced:
+            warning = warnings.get(placed.id)
+            told = warning.message if warning is not None else ""
+            reason = reason or told or pod.unplaced
+            began = pod.since if pod.since is not None else placed.created_at
+            since = began if since is None or (began is not None and began < since) else since
+        found[placed.model] = Wish(
+            placed.model,
+            (wish.desired or 0) + 1,
+            (wish.running or 0) + (not waits),
+            (wish.pending or 0) + waits,
+            reason,
+            since,
+        )
+    return tuple(found.values())
+
+
+__all__ = ["KubernetesSource"]

@@ -1,0 +1,1 @@
+"""``holdfast top``: the joined view in a terminal."""

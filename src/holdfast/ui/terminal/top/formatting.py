@@ -1,0 +1,170 @@
+"""How figures look in a table: short, of even width, and never more exact than they are useful.
+
+Memory is counted in GiB, as platforms count it, and written with a bare G: the figure must agree
+with what an engineer sees in the cloud's own pages. Unknown is a dash; zero is a zero.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+
+UNKNOWN: Final = "–"
+_UNITS: Final = ("B", "K", "M", "G", "T", "P")
+_BAR: Final = " ▏▎▍▌▋▊▉█"
+
+
+def size(amount: float | None) -> str:
+    """Bytes: ``48G``, ``3.5G``, ``512M``."""
+    if amount is None:
+        return UNKNOWN
+    value, unit = float(amount), 0
+    while value >= 1_023.5 and unit < len(_UNITS) - 1:
+        value /= 1_024
+        unit += 1
+    if value == 0:
+        return "0"
+    return f"{_short(value)}{_UNITS[unit]}"
+
+
+def of_total(part: float | None, total: float | None) -> str:
+    """``48G/186G``; both in the unit that suits each."""
+    if part is None and total is None:
+        return UNKNOWN
+    return f"{size(part)}/{size(total)}"
+
+
+def count(value: float | None) -> str:
+    """A whole number: ``422``, ``12k``, ``3.4M``."""
+    return UNKNOWN if value is None else _scaled(round(value), 10_000)
+
+
+def rate(value: float | None) -> str:
+    """Of something a second: ``0.8``, ``43``, ``2.4k``."""
+    return UNKNOWN if value is None else _scaled(value, 1_000)
+
+
+def amount(value: float | None) -> str:
+    """Of CPUs, which come in parts: ``8``, ``0.5``."""
+    return UNKNOWN if value is None else _short(value)
+
+
+def left_of(left: float | None, total: float | None) -> str:
+    """``8/16``: what is left, and of how much."""
+    if left is None and total is None:
+        return UNKNOWN
+    return f"{amount(left)}/{amount(total)}"
+
+
+def share(value: float | None) -> str:
+    """``96%``; what is there but too small for a figure is ``<1%``."""
+    if value is None:
+        return UNKNOWN
+    if 0 < value < 0.005:
+        return "<1%"
+    return f"{value:.0%}"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time in three or four letters: ``44s``, ``73m``, ``5h``, ``9d``."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 99.5:
+        return f"{max(0.0, seconds):.0f}s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f}m"
+    if seconds < 48 * 3_600:
+        return f"{seconds / 3_600:.0f}h"
+    return f"{seconds / 86_400:.0f}d"
+
+
+def words_span(seconds: float | None) -> str:
+    """A length of time in a sentence: ``44 s``, ``73 min``, ``5.7 h``, ``9 days``."""
+    if seconds is None:
+        return "an unknown time"
+    if seconds < 99.5:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3_600:
+        return f"{seconds / 3_600:.1f} h"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def latency(seconds: float | None) -> str:
+    """``41ms``, ``4.2s``."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 0.9995:
+        return f"{seconds * 1_000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 99.95 else f"{seconds:.0f}s"
+
+
+def clock(at: object) -> str:
+    """The time of day here."""
+    if not isinstance(at, int | float):
+        return ""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+def bar(value: float | None, width: int) -> str:
+    """A share as a bar, in eighths of a letter."""
+    if value is None:
+        return ""
+    eighths = round(min(1.0, max(0.0, value)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_BAR[rest] if rest else "")
+
+
+def clean(text: str) -> str:
+    """Letters that a terminal would obey, or that have no width, become a dot each."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many columns of a terminal, with a sign where something was left out."""
+    if len(text) <= width and text.isascii():
+        return text
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
+
+
+def wide(text: str) -> int:
+    """How many columns of a terminal it takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _scaled(value: float, limit: float) -> str:
+    if abs(value) < limit:
+        return _short(value)
+    if abs(value) < 999_500:
+        return f"{_short(value / 1e3)}k"
+    return f"{_short(value / 1e6)}M"
+
+
+def _short(value: float) -> str:
+    """One decimal below ten, where it is not a zero."""
+    return f"{value:.0f}" if abs(value) >= 9.95 else f"{value:.1f}".removesuffix(".0")
+
+
+__all__ = [
+    "UNKNOWN",
+    "amount",
+    "bar",
+    "clean",
+    "clock",
+    "count",
+    "cut",
+    "latency",
+    "left_of",
+    "of_total",
+    "rate",
+    "share",
+    "size",
+    "span",
+    "wide",
+    "words_span",
+]

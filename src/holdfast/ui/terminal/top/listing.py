@@ -1,0 +1,277 @@
+"""The lines of a page on a screen: one row can be chosen, the rest scrolls.
+
+Own lines and no ``DataTable``: a page holds tables of several kinds between which the cursor should
+move freely, and a table of 500 rows that changes each second must cost what is visible of it. Only
+lines that differ from those on the screen are painted again. The heading of the table that one has
+scrolled into stays at the top.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from holdfast.ui.terminal.top.colours import DARK, Colours, Tone
+from holdfast.ui.terminal.top.formatting import wide
+from holdfast.ui.terminal.top.table import Line
+
+_NOTHING: Final = Line()
+_LEAP: Final = 3  # lines between two rows; a heading and a free line are not worth a stop
+
+
+class Listing(Widget, can_focus=True):
+    """Lines, a cursor, and where the view of them begins."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup,ctrl+u", "page(-1)", show=False),
+        Binding("pagedown,ctrl+d,space", "page(1)", show=False),
+        Binding("home,g", "edge(0)", show=False),
+        Binding("end,G", "edge(1)", show=False),
+        Binding("enter", "choose", show=False),
+    ]
+
+    class Chosen(Message):
+        """Somebody wants to look into a row."""
+
+        def __init__(self, line: Line) -> None:
+            super().__init__()
+            self.line = line
+
+    class Moved(Message):
+        """The cursor or the view is somewhere else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.colours: Colours = DARK
+        self.lines: Sequence[Line] = ()
+        self.top = 0
+        self.follow = False  # stay at the end while lines are added
+        self._cursor = -1  # a line; -1: no line can be chosen
+        self._key = ""
+        self._moved = False  # somebody went somewhere since this page was opened
+        self._painted: list[tuple[Line, bool]] = []
+
+    # --- what it holds ---------------------------------------------------------------------------
+
+    def show(
+        self, lines: Sequence[Line], *, key: str | None = None, top: int | None = None
+    ) -> None:
+        """Other lines; the cursor stays on its row, or goes to that of ``key``.
+
+        The view follows a row that somebody went to. Where nobody moved yet, the cursor stays on
+        the first row and the view at its beginning, whatever comes.
+        """
+        at_end = self.follow and self.top >= self._top_max
+        seen = self._moved and self._is_seen(self._cursor)
+        self.lines = lines
+        if key is not None:
+            self._moved = bool(key)
+        wanted = (key or self._key) if self._moved else ""
+        if not self._moved:
+            self._cursor = -1
+        places = {line.key: place for place, line in enumerate(lines) if line.key}
+        if wanted in places:
+            self._cursor = places[wanted]
+        else:
+            self._cursor = _nearest(lines, max(0, self._cursor))
+        self._key = lines[self._cursor].key if self._cursor >= 0 else ""
+        if top is not None:
+            self.top = top
+        elif at_end:
+            self.top = self._top_max
+        self._into_view(move=top is None and seen)
+        self._repaint()
+
+    @property
+    def line(self) -> Line:
+        """The one the cursor is on, if it is seen."""
+        return self.lines[self._cursor] if self._is_seen(self._cursor) else _NOTHING
+
+    @property
+    def key(self) -> str:
+        """Of the row the cursor is on."""
+        return self._key
+
+    @property
+    def position(self) -> str:
+        """Where one is in what does not fit; empty where all of it is seen."""
+        if len(self.lines) <= self.size.height:
+            return ""
+        last = min(len(self.lines), self.top + self.size.height)
+        return f"{self.top + 1}–{last} of {len(self.lines)}"
+
+    @property
+    def _top_max(self) -> int:
+        return max(0, len(self.lines) - self.size.height)
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def action_move(self, by: int) -> None:
+        """To the next row; text between here and there is scrolled by and not leapt over."""
+        place = self._cursor + by
+        while 0 <= place < len(self.lines) and not self.lines[place].key:
+            place += by
+        there = self._cursor >= 0 and 0 <= place < len(self.lines)
+        beyond = max(place - (self.top + self.size.height - 1), self.top + 1 - place)
+        if there and self._is_seen(self._cursor) and beyond <= _LEAP:
+            self._go(place)
+        else:
+            self._scroll(by)
+
+    def action_page(self, by: int) -> None:
+        """A screenful."""
+        far = by * max(1, self.size.height - 2)
+        self._scroll(far)
+        if self._cursor >= 0:
+            self._go(_nearest(self.lines, min(max(0, self._cursor + far), len(self.lines) - 1)))
+
+    def action_edge(self, end: int) -> None:
+        """To the first or the last row."""
+        self.top = self._top_max if end else 0
+        if self._cursor >= 0:
+            self._go(_nearest(self.lines, len(self.lines) - 1 if end else 0))
+        self._changed()
+
+    def action_choose(self) -> None:
+        """Look into it."""
+        if self.line.key:
+            self.post_message(self.Chosen(self.line))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves the view and leaves the cursor."""
+        event.stop()
+        self._scroll(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """As above."""
+        event.stop()
+        self._scroll(-3)
+
+    def on_click(self, event: events.Click) -> None:
+        """Once to go there, twice to look into it."""
+        place = self.top + event.y
+        if place < len(self.lines) and self.lines[place].key:
+            again = place == self._cursor
+            self._go(place)
+            if again or event.chain > 1:
+                self.action_choose()
+
+    def on_resize(self) -> None:
+        """Another height."""
+        self._into_view(move=not self.follow and self.top > 0)
+        self._painted = []
+
+    def _go(self, place: int) -> None:
+        if place < 0:
+            return
+        self._moved = True
+        self._cursor = place
+        self._key = self.lines[place].key
+        if _nearest(self.lines, 0) == place:
+            self.top = 0  # with its heading
+        self._into_view(move=True)
+        self._changed()
+
+    def _scroll(self, by: int) -> None:
+        """The view moves; a cursor that is left behind goes to the nearest row that is seen."""
+        self.top = min(max(0, self.top + by), self._top_max)
+        self._moved = True
+        if self._cursor >= 0 and not self._is_seen(self._cursor):
+            rows = [place for place in self._view() if self.lines[place].key]
+            if rows:
+                self._cursor = rows[0] if self._cursor < self.top + 1 else rows[-1]
+                self._key = self.lines[self._cursor].key
+        self._changed()
+
+    def _view(self) -> range:
+        """The lines that are seen; the first gives way to a heading."""
+        hidden = self.top < len(self.lines) and self._heading_above(self.top) is not None
+        last = min(len(self.lines), self.top + max(1, self.size.height))
+        return range(self.top + hidden, last)
+
+    def _is_seen(self, place: int) -> bool:
+        return place >= 0 and place in self._view()
+
+    def _into_view(self, *, move: bool) -> None:
+        height = max(1, self.size.height)
+        if move and self._cursor >= 0:
+            # The first line of the screen belongs to a heading.
+            first, last = self._cursor - height + 1, max(0, self._cursor - 1)
+            self.top = min(max(self.top, first), last)
+        self.top = min(max(0, self.top), self._top_max)
+
+    def _changed(self) -> None:
+        self._repaint()
+        self.post_message(self.Moved())
+
+    # --- painting --------------------------------------------------------------------------------
+
+    def repaint_all(self) -> None:
+        """Other colours."""
+        self._painted = []
+        self.refresh()
+
+    def _repaint(self) -> None:
+        height, width = self.size.height, self.size.width
+        visible = [self._at(y) for y in range(height)]
+        if len(self._painted) != height:
+            self.refresh()
+        else:
+            changed = [y for y in range(height) if _differ(visible[y], self._painted[y])]
+            if changed:
+                self.refresh(*(Region(0, y, width, 1) for y in changed))
+        self._painted = visible
+
+    def _at(self, y: int) -> tuple[Line, bool]:
+        """What stands on a line of the screen, and whether it is chosen."""
+        place = self.top + y
+        if place >= len(self.lines):
+            return _NOTHING, False
+        if y == 0 and not self.lines[place].heading:
+            kept = self._heading_above(place)
+            if kept is not None:
+                return kept, False
+        return self.lines[place], place == self._cursor
+
+    def _heading_above(self, place: int) -> Line | None:
+        """The heading of the table that this row is in, where rows of it follow."""
+        following = self.lines[place + 1 : place + 2]
+        if not self.lines[place].key or not following or not following[0].key:
+            return None
+        for line in reversed(self.lines[:place]):
+            if line.heading:
+                return line if line.table is not None else None
+        return None
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        line, chosen = self._at(y)
+        ground = "chosen" if chosen else "band" if line.heading else "page"
+        colours, width = self.colours, self.size.width
+        segments = [Segment(text, colours.style(tone, ground)) for text, tone in line.spans]
+        rest = width - sum(wide(text) for text, _ in line.spans)
+        if rest > 0:
+            segments.append(Segment(" " * rest, colours.style(Tone.PLAIN, ground)))
+        return Strip(segments).crop(0, width)
+
+
+def _differ(one: tuple[Line, bool], other: tuple[Line, bool]) -> bool:
+    return one[1] != other[1] or not one[0].looks_like(other[0])
+
+
+def _nearest(lines: Sequence[Line], place: int) -> int:
+    """The row at this line, else the next below, else the last above; -1: there is none."""
+    below = (at for at in range(place, len(lines)) if lines[at].key)
+    above = (at for at in range(min(place, len(lines)) - 1, -1, -1) if lines[at].key)
+    return next(below, next(above, -1))
+
+
+__all__ = ["Listing"]

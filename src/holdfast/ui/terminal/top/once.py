@@ -1,0 +1,80 @@
+"""The overview as text, for a pipe, a ticket or a terminal that is too small for a screen."""
+
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.core.snapshot import Snapshot
+from holdfast.ui.terminal.top.colours import Tone
+from holdfast.ui.terminal.top.headline import Contact, fleet_line, source_line
+from holdfast.ui.terminal.top.marks import about_source, faulty
+from holdfast.ui.terminal.top.pages import overview
+from holdfast.ui.terminal.top.table import Line, Looking, Section, Words, lines_of
+
+_ANSI = {
+    Tone.PLAIN: "",
+    Tone.STRONG: "bold",
+    Tone.MUTED: "dim",
+    Tone.HEADING: "bold blue",
+    Tone.GOOD: "green",
+    Tone.INFO: "cyan",
+    Tone.WARN: "yellow",
+    Tone.BAD: "bold red",
+    Tone.KEY: "bold",
+}  # the terminal's own: its owner chose them to be readable on its background
+
+
+def once_lines(snapshot: Snapshot, width: int) -> list[Line]:
+    """The lines, with their tones."""
+    head = [
+        Line(tuple(fleet_line(snapshot, Contact(live=False), width))),
+        Line(tuple(source_line(snapshot, 0.0, width))),
+        Line(),
+    ]
+    failing = [
+        (f"!  {row.source} {row.part}: {about_source(row)}", Tone.BAD)
+        for row in snapshot.sources
+        if faulty(row)
+    ]
+    faults = [
+        (f"!  {row_name}: {fault}", Tone.BAD)
+        for row_name, found in _faults(snapshot)
+        for fault in found
+    ]
+    fixes = [(f"!  {row.id} {row.title}: {row.fix}", Tone.PLAIN) for row in snapshot.incidents]
+    notes = [(f"   {note}", Tone.WARN) for note in snapshot.notes]
+    below: list[Section] = [
+        Words(title, lines, indent=3)
+        for title, lines in (
+            ("WHAT IS WRONG", [*failing, *faults]),
+            ("WHAT TO DO", fixes),
+            ("NOTES", notes),
+        )
+        if lines
+    ]
+    lines = lines_of([*overview(snapshot), *below], width, Looking(), airy=True)
+    told = f"{snapshot.calls} calls to platforms, {snapshot.took_s:.2f} s"
+    return [*head, *lines, Line(), Line(((told, Tone.MUTED),))]
+
+
+def _faults(snapshot: Snapshot) -> list[tuple[str, tuple[str, ...]]]:
+    return [
+        *((row.name, row.faults) for row in snapshot.groups),
+        *((row.id, row.faults) for row in snapshot.hosts),
+        *((row.id, row.faults) for row in snapshot.replicas),
+        *((row.name, row.faults) for row in snapshot.models),
+        *((row.name, row.faults) for row in snapshot.queues),
+        *((row.id, row.faults) for row in snapshot.disks),
+    ]
+
+
+def show_once(snapshot: Snapshot, console: Console) -> None:
+    """Print it; plain where the console is no terminal."""
+    for line in once_lines(snapshot, console.width):
+        text = Text()
+        for piece, tone in line.spans:
+            text.append(piece, _ANSI[tone])
+        text.rstrip()
+        console.print(text, soft_wrap=True)
+
+
+__all__ = ["once_lines", "show_once"]

@@ -1,0 +1,215 @@
+"""Where one can stand: a view, one thing, an incident, a request's story, a log, the help.
+
+A place gives its sections and, where the snapshot does not hold them, asks control for more while
+somebody stands there. The screen keeps a stack of them; their names are the breadcrumbs.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+from holdfast.core.snapshot import Snapshot
+from holdfast.ui.terminal.top import stories
+from holdfast.ui.terminal.top.colours import Tone
+from holdfast.ui.terminal.top.link import Link, LinkError
+from holdfast.ui.terminal.top.pages import (
+    concerned,
+    details,
+    find,
+    incident_row,
+    name_of,
+    view,
+)
+from holdfast.ui.terminal.top.table import Section, Words
+
+AGAIN_S: Final = 5.0  # between two looks at one incident, and before a log is asked for again
+LINES_MAX: Final = 2_000  # of a log
+_LINE_MAX: Final = 4_000  # letters; longer lines are cut: nobody reads them on a screen
+_TAIL: Final = 500
+
+
+class Place:
+    """Somewhere on the way."""
+
+    crumb = ""
+    follows = False  # stays at its end while lines are added
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """What stands there."""
+        raise NotImplementedError
+
+    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+        """Ask for what the snapshot does not hold, until cancelled or complete."""
+
+
+class ViewPlace(Place):
+    """One of the views."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.crumb = name
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """The view's."""
+        return view(self.name, snapshot)
+
+
+class ThingPlace(Place):
+    """One row with all around it."""
+
+    def __init__(self, table: str, key: str, row: Any) -> None:
+        self.table, self.key = table, key
+        self.crumb = name_of(row)
+        self.row = row
+        self.gone = False
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """Of the row as it is now; of one that went, as it was."""
+        now = find(snapshot, self.table, self.key)
+        self.gone = now is None
+        if now is not None:
+            self.row = now
+        told = "it is in no source any more; this is how it was seen last"
+        gone: list[Section] = [Words("GONE", [(f"!  {told}", Tone.WARN)])] if self.gone else []
+        return gone + details(snapshot, self.row)
+
+
+class IncidentPlace(Place):
+    """One incident, told whole."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.crumb = name
+        self._told: dict[str, Any] | None = None
+        self._problem = ""
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """The story, and the rows it concerns."""
+        found = incident_row(snapshot, self.name)
+        told = self._told or (stories.told_by_row(found, snapshot.at) if found else None)
+        parts: list[Section] = []
+        if self._problem:
+            parts.append(Words("", [(f"!  {self._problem}", Tone.WARN)], indent=3))
+        if told is None:
+            return parts or [Words("", [(f"   asking for {self.name} …", Tone.MUTED)])]
+        return [*parts, *stories.incident(told, snapshot.at), *concerned(snapshot, self.name)]
+
+    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+        """Again and again: an incident grows."""
+        while True:
+            try:
+                answer = await link.ask(f"/incidents/{quote(self.name)}")
+                self._told, self._problem = json.loads(answer.body), ""
+            except (LinkError, ValueError) as error:
+                self._problem = f"{self.name}: {error}"
+            changed()
+            await asyncio.sleep(AGAIN_S)
+
+
+class StoryPlace(Place):
+    """One request."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.crumb = f"story {name}"
+        self._told: dict[str, Any] | None = None
+        self._problem = ""
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:  # noqa: ARG002 a story is past
+        """What happened to it."""
+        if self._told is not None:
+            return stories.request(self._told)
+        if self._problem:
+            return [Words("", [(f"!  {self._problem}", Tone.BAD)], indent=3)]
+        return [Words("", [(f"   asking for {self.name} …", Tone.MUTED)])]
+
+    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+        """Once: a story that is told is over."""
+        try:
+            self._told = json.loads((await link.ask(f"/explain/{quote(self.name)}")).body)
+        except (LinkError, ValueError) as error:
+            hint = "the id is the x-request-id of its response"
+            self._problem = f"{self.name}: {error}; {hint}"
+        changed()
+
+
+class LogPlace(Place):
+    """The log of one replica, as it grows."""
+
+    follows = True
+
+    def __init__(self, replica: str) -> None:
+        self.replica = replica
+        self.crumb = f"log {replica}"
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._open = ""  # a line that has no end yet
+        self._state = "asking …"
+        self._known: tuple[str, ...] = ()
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """Its lines, and how the reading goes."""
+        self._known = tuple(row.id for row in snapshot.replicas)
+        lines = [(line, Tone.PLAIN) for line in self._lines]
+        if self._open:
+            lines.append((self._open, Tone.PLAIN))
+        ending = [(f"── {self._state}", Tone.MUTED)] if self._state else []
+        return [Words("", [*lines, *ending], indent=2)]
+
+    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+        """Read on until somebody leaves."""
+        path = f"/replicas/{quote(self.replica)}/logs?follow=1&lines={_TAIL}"
+        while True:
+            self._lines.clear()
+            self._open = ""
+            refused = False
+            pieces = link.pieces(path)
+            try:
+                async for piece in pieces:
+                    self._state = "waiting for more"
+                    self._add(piece.decode("utf-8", "replace"))
+                    changed()
+                self._state = f"the log ended; trying again in {AGAIN_S:.0f} s"
+            except LinkError as error:
+                refused = error.status in {401, 404}
+                again = "" if refused else f"; trying again in {AGAIN_S:.0f} s"
+                self._state = f"{self.replica}: {error}{self._others(error.status)}{again}"
+            finally:
+                await pieces.aclose()
+            changed()
+            if refused:
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    def _others(self, status: int) -> str:
+        if status != 404 or self.replica in self._known or not self._known:
+            return ""
+        return f"; there are {', '.join(self._known[:8])}{' …' if len(self._known) > 8 else ''}"
+
+    def _add(self, text: str) -> None:
+        *lines, self._open = (self._open + text).split("\n")
+        self._lines += [line.rstrip("\r")[:_LINE_MAX] for line in lines]
+        self._open = self._open[:_LINE_MAX]
+
+
+class HelpPlace(Place):
+    """Keys, commands and signs."""
+
+    crumb = "help"
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:  # noqa: ARG002 always the same
+        """All on one page."""
+        return stories.help_text()
+
+
+__all__ = [
+    "AGAIN_S",
+    "LINES_MAX",
+    "HelpPlace",
+    "IncidentPlace",
+    "LogPlace",
+    "Place",
+    "StoryPlace",
+    "ThingPlace",
+    "ViewPlace",
+]

@@ -1,0 +1,126 @@
+// What would be if: the running fleet beside one with other replicas, traffic or zones.
+
+import { h, panel, put } from "./dom.js";
+import * as f from "./format.js";
+import { get, order } from "./server.js";
+import { plainTable } from "./table.js";
+
+export function plan(root) {
+  const page = new PlanPage(root);
+  page.load();
+  return { title: "What if", close() {} };
+}
+
+const FIELDS = [
+  ["replicas", "Replicas", { min: 1, max: 256, step: 1 }, (m) => m.replicas],
+  ["traffic", "Traffic × ", { min: 0.01, max: 100, step: "any" }, () => 1],
+  ["rate", "Requests/s now", { min: 0.01, max: 10000, step: "any" }, (m) => m.requests_s],
+  ["prompt", "Prompt tokens, mean", { min: 1, max: 32000, step: "any" }, () => 500],
+  ["output", "Answer tokens, mean", { min: 1, max: 32000, step: "any" }, (m) => Math.round(m.output_tokens ?? 200)],
+  ["stream_tokens_s", "Tokens/s of one answer on an idle replica", { min: 0.1, max: 10000, step: "any" }, () => 75],
+  ["first_token_s", "SLO: first token within, s", { min: 0.01, max: 600, step: "any" }, (m) => m.first_token_s ?? 2],
+  ["availability", "One replica is up, share of time", { min: 0.5, max: 0.999999, step: "any" }, () => 0.99],
+  ["zone_availability", "One zone is up, share of time", { min: 0.5, max: 1, step: "any" }, () => 0.9999],
+  ["target", "Wanted availability", { min: 0.5, max: 0.99999999, step: "any" }, () => 0.999],
+];
+
+class PlanPage {
+  constructor(root) {
+    this.inputs = new Map(FIELDS.map(([name, , attributes]) =>
+      [name, h("input", { type: "number", id: `w-${name}`, name, required: true, ...attributes })]));
+    this.model = h("select", { id: "w-model", onchange: () => this.fill() });
+    this.zone = h("select", { id: "w-zone" });
+    this.problem = h("p", { class: "bad", role: "alert" });
+    this.run = h("button", { type: "submit", class: "main" }, "Simulate");
+    this.result = h("div", { "aria-live": "polite" });
+    const field = (id, label, control) => h("div", { class: "field" }, h("label", { for: id }, label), control);
+    const named = (name) => {
+      const [, label] = FIELDS.find(([one]) => one === name);
+      return field(`w-${name}`, label, this.inputs.get(name));
+    };
+    const form = h("form", { class: "whatif", onsubmit: (event) => { event.preventDefault(); this.ask(); } },
+      h("fieldset", {}, h("legend", {}, "What changes"), field("w-model", "Model", this.model),
+        named("replicas"), field("w-zone", "A zone is lost for a third of the time", this.zone), named("traffic")),
+      h("fieldset", {}, h("legend", {}, "What it is like now"), ["rate", "prompt", "output", "stream_tokens_s", "first_token_s"].map(named)),
+      h("fieldset", {}, h("legend", {}, "For the plan"), ["availability", "zone_availability", "target"].map(named)),
+      h("div", { class: "tools" }, this.run, this.problem));
+    root.append(h("h1", {}, "What if"),
+      h("p", { class: "lead" }, "The running fleet and its policies are simulated twice, as they are and as they would be, with the same arrivals. Nothing is changed by it."),
+      form, this.result);
+  }
+
+  async load() {
+    try {
+      this.known = (await get("/whatif")).models;
+    } catch (error) {
+      put(this.problem, error.message);
+      return;
+    }
+    this.model.replaceChildren(...this.known.map((m) => h("option", {}, m.model)));
+    this.fill();
+  }
+
+  fill() {
+    const chosen = this.known.find((m) => m.model === this.model.value);
+    if (!chosen) return;
+    for (const [name, , , first] of FIELDS) {
+      const value = first(chosen);
+      this.inputs.get(name).value = value === null || value === undefined ? "" : String(Number(value.toPrecision(6)));
+    }
+    this.zone.replaceChildren(h("option", { value: "" }, "none"), ...chosen.zones.map((z) => h("option", { value: z }, z)));
+  }
+
+  async ask() {
+    const body = { model: this.model.value, lost_zone: this.zone.value };
+    for (const [name, input] of this.inputs) body[name] = input.value === "" ? null : Number(input.value);
+    this.run.disabled = true;
+    put(this.run, "Simulating …");
+    put(this.problem, "");
+    try {
+      this.show(await order("/whatif", body));
+    } catch (error) {
+      put(this.problem, error.message);
+    }
+    this.run.disabled = false;
+    put(this.run, "Simulate");
+  }
+
+  show(told) {
+    const q = told.question;
+    const change = [`${q.replicas} replicas`, `${f.short(q.rate * q.traffic)} requests/s`, q.lost_zone ? `${q.lost_zone} lost for a third of the time` : ""].filter(Boolean).join(", ");
+    const { now, then } = told;
+    const p = (account, name, which) => f.took(account.total[name][which]);
+    const rows = [
+      ["answered well", (a) => f.nines(a.total.goodput)],
+      [`first token within ${f.took(q.first_token_s)}`, (a) => f.nines(a.total.slo_attainment)],
+      ["refused (429, 503)", (a) => f.count(a.total.refused)], ["failed", (a) => f.count(a.total.failed)],
+      ["requests", (a) => f.count(a.total.offered)],
+      ["first token, median", (a) => p(a, "first_token_s", "p50")], ["first token, 95 %", (a) => p(a, "first_token_s", "p95")],
+      ["first token, 99 %", (a) => p(a, "first_token_s", "p99")], ["whole answer, 95 %", (a) => p(a, "latency_s", "p95")],
+      ["attempts per request", (a) => f.short(a.total.amplification)], ["continued elsewhere", (a) => f.count(a.total.continued)],
+    ].map(([label, get]) => [label, get(now), get(then)]);
+    const parts = [panel("Simulated", {}, h("p", {}, `${f.lasts(told.duration_s)} of traffic, in ${f.took(told.took_s)}.`),
+      h("ul", { class: "notes" }, h("li", {}, `now: ${q.standing.replicas} replicas, ${f.short(q.rate)} requests/s`), h("li", {}, `then: ${change}`)),
+      plainTable("Simulated", ["", "now", "then"], rows))];
+    if (q.lost_zone) parts.push(this.phases(then));
+    parts.push(this.planned(told));
+    this.result.replaceChildren(h("div", { class: "grid" }, parts));
+  }
+
+  phases(then) {
+    const names = { before: "before", during: "zone lost", after: "zone back" };
+    return panel("By phase, then", {}, plainTable("By phase", ["", "answered", "in the SLO", "TTFT, 95 %"],
+      Object.entries(then.phases).map(([name, one]) => [names[name], f.nines(one.goodput), f.nines(one.slo_attainment), f.took(one.first_token_s.p95)])));
+  }
+
+  planned(told) {
+    const rows = told.redundancy.map((one) => [one.label, f.count(one.replicas), f.count(one.need), f.count(one.spares),
+      one.spares < 0 ? "too few" : f.nines(one.availability)]);
+    const plan = told.plan;
+    return panel("Planned", {},
+      h("p", {}, `One replica does ${f.short(told.replica_requests_s)} requests/s with its batch full; 80 % of that is counted on.`),
+      plainTable("Availability", ["", "replicas", "needed", "spares", "availability"], rows),
+      h("p", { class: "big" }, plan ? `For ${f.nines(plan.target)}: ${plan.replicas} replicas, ${plan.spares} of them spare, give ${f.nines(plan.availability)}.` : told.plan_problem),
+      plan ? h("ul", { class: "notes" }, plan.notes.map((note) => h("li", {}, note))) : null);
+  }
+}

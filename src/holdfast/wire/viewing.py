@@ -1,0 +1,172 @@
+"""Sources built from the fleet file, for control and for one look without it.
+
+Each kind brings packages that others do without, so each is imported where it is built; a package
+that is missing is an error of that source alone, and its text says what to install.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.config.fleet_file import FleetFile
+from holdfast.config.sources import AgentsSection, AwsSection, KubernetesSection, LocalSection
+from holdfast.core.facts import Looked
+from holdfast.core.investigation import Investigation
+from holdfast.core.joining import join
+from holdfast.core.known import Known
+from holdfast.core.layers import Part, Reading
+from holdfast.core.sightings import Sightings
+from holdfast.core.snapshot import Snapshot
+from holdfast.ports import Source
+
+if TYPE_CHECKING:
+    from holdfast.control.process import Control
+
+ONCE_S: Final = 60.0  # for one look; a source's own calls give up sooner
+_TEXT_MAX: Final = 300
+
+Make = Callable[[Any], Source]
+
+
+def build_source(section: Any, control: "Control | None" = None) -> Source:
+    """One source; raises where its package is missing or its settings cannot work."""
+    name = section.called
+    if isinstance(section, AwsSection):
+        from holdfast.sources.aws.config import AwsConfig  # noqa: PLC0415 boto3 is an extra
+        from holdfast.sources.aws.source import AwsSource  # noqa: PLC0415
+
+        return AwsSource(name, _config(AwsConfig, section))
+    if isinstance(section, KubernetesSection):
+        from holdfast.sources.kubernetes.config import KubernetesConfig  # noqa: PLC0415 an extra
+        from holdfast.sources.kubernetes.source import KubernetesSource  # noqa: PLC0415
+
+        return KubernetesSource(name, _config(KubernetesConfig, section))
+    if isinstance(section, AgentsSection):
+        return _inbox(section, control)
+    assert isinstance(section, LocalSection), f"{type(section).__name__} is a source"
+    return _local(section, control)
+
+
+def _config(kind: type[Any], section: Any) -> Any:
+    """A source's own config; what the file does not have keeps the source's default."""
+    own = {one.name for one in fields(kind)}
+    return kind(**{name: value for name, value in section.settings().items() if name in own})
+
+
+def _local(section: LocalSection, control: "Control | None") -> Source:
+    from holdfast.sources.local import LocalConfig, LocalSource  # noqa: PLC0415 as above
+
+    config = _config(LocalConfig, section)
+    if control is None:
+        return LocalSource(section.called, config)
+    knowing = control.knowing
+    return LocalSource(
+        section.called, config, replicas=knowing.local_replicas, gpus=knowing.gpu_report
+    )
+
+
+def _inbox(section: AgentsSection, control: "Control | None") -> Source:
+    from holdfast.control.agents import AgentInbox, AgentsConfig  # noqa: PLC0415 as above
+
+    config = _config(AgentsConfig, section)
+    if control is None:
+        return AgentInbox(section.called, config)
+    # Whom an agent may speak of: all that anybody has declared, itself included.
+    return AgentInbox(section.called, config, saw=control.saw, replicas=control.replica_names)
+
+
+# --- the operators' port --------------------------------------------------------------------------
+
+
+def admin_app(control: "Control") -> Any:
+    """The application of a control: its own paths, the dashboard, and the door of agents."""
+    from holdfast.control.admin import build_admin  # noqa: PLC0415 gateways do without
+    from holdfast.control.agents import AgentDoor, AgentInbox, agent_routes  # noqa: PLC0415
+    from holdfast.control.history import history_routes  # noqa: PLC0415
+    from holdfast.control.sessions import Sessions  # noqa: PLC0415
+    from holdfast.planner import redundancy  # noqa: PLC0415
+    from holdfast.ui.web.routes import web_routes  # noqa: PLC0415
+
+    section = control.file.admin
+    control.sourcing.follow(control.file.sources)
+
+    def agents() -> AgentsSection | None:
+        found = (one for one in control.file.sources if isinstance(one, AgentsSection))
+        return next(found, None)
+
+    def inbox() -> AgentInbox | None:
+        """Of the config that runs now; a reload may bring another."""
+        named = agents()
+        source = control.sourcing.source(named.called) if named is not None else None
+        assert source is None or isinstance(source, AgentInbox), "it was made of that section"
+        return source
+
+    def token() -> str | None:
+        named = agents()
+        return named.token if named is not None else None
+
+    sessions = Sessions(section.token)
+    reports = agent_routes(inbox)
+    more = [
+        *reports,
+        *web_routes(sessions, lambda: control.file, control.view.snapshot, redundancy),
+    ]
+    if control.sampler is not None:
+        more += history_routes(control.sampler.history)
+    return AgentDoor(
+        build_admin(control, section, more, sessions=sessions), token=token, routes=reports
+    )
+
+
+# --- one look without a control -------------------------------------------------------------------
+
+
+async def read_once(file: FleetFile, make: Make = build_source) -> Snapshot:
+    """Every source of a file, read once and side by side, joined; what one look can find, found.
+
+    Nothing is known of what gateways do and no canary was asked: that is a running control's.
+    """
+    began = time.monotonic()
+    readings = await asyncio.gather(*(_read(section, make) for section in file.sources))
+    took = time.monotonic() - began
+    names = {one.url: one.replica.id for one in file.replicas()}
+    now, wall = time.monotonic_ns(), time.time()
+    investigation = _look(readings, names, now, wall)
+    found = investigation.incidents.values()
+    made = join(readings, Known(), found, wall, now, names=names, took_s=took)
+    return replace(made, version=1)
+
+
+async def _read(section: Any, make: Make) -> Reading:
+    """Its reading, or one that says why there is none."""
+    source: Source | None = None
+    try:
+        source = make(section)
+        async with asyncio.timeout(ONCE_S):
+            return await source.read()
+    except TimeoutError:
+        told = f"no answer for {ONCE_S:.0f} s"
+    except Exception as error:  # noqa: BLE001 one source that fails must not cost the others
+        told = str(error)[:_TEXT_MAX] or type(error).__name__
+    finally:
+        if source is not None:
+            await source.close()
+    now = time.time()
+    return Reading(section.called, section.type, now, (Part("all", None, told, now),))
+
+
+def _look(
+    readings: Sequence[Reading], names: dict[str, str], now: int, wall: float
+) -> Investigation:
+    investigation, sightings = Investigation(), Sightings()
+    sightings.follow(names)
+    for reading in readings:
+        for fact in sightings.take(reading, now, wall):
+            investigation.take(fact, now)
+    investigation.take(Looked(), now)
+    return investigation
+
+
+__all__ = ["ONCE_S", "build_source", "read_once"]

@@ -1,0 +1,197 @@
+"""What the fake API server holds, with a history that watches are served from and that expires."""
+
+import base64
+import copy
+import json
+import re
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+Selector = str
+
+HISTORY_MAX = 10_000
+PAGES_MAX = 64
+
+# plural: (kind, namespaced, short names, verbs)
+RESOURCES: dict[str, tuple[str, bool, list[str]]] = {
+    "namespaces": ("Namespace", False, ["ns"]),
+    "nodes": ("Node", False, ["no"]),
+    "pods": ("Pod", True, ["po"]),
+    "events": ("Event", True, ["ev"]),
+}
+
+_TERM = re.compile(r"([^,(]+\([^)]*\)|[^,]+)")
+_SET = re.compile(r"\s*(\S+)\s+(in|notin)\s+\(([^)]*)\)\s*")
+
+
+class GoneError(Exception):
+    """What is asked for is older than what is kept."""
+
+
+@dataclass
+class Change:
+    version: int
+    resource: str
+    what: str  # ADDED, MODIFIED, DELETED or BOOKMARK
+    key: tuple[str, str]
+    thing: Json
+
+
+@dataclass
+class Objects:
+    """Everything, under one lock; ``changed`` wakes up watches."""
+
+    version: int = 100
+    oldest: int = 100  # a watch from before this cannot be served
+    things: dict[str, dict[tuple[str, str], Json]] = field(
+        default_factory=lambda: {name: {} for name in RESOURCES}
+    )
+    history: deque[Change] = field(default_factory=lambda: deque(maxlen=HISTORY_MAX))
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    pages: OrderedDict[str, tuple[int, list[Json]]] = field(default_factory=OrderedDict)
+    uids: int = 0
+
+    def put(self, resource: str, thing: Json) -> Json:
+        """Add it, or replace it."""
+        with self.changed:
+            thing = copy.deepcopy(thing)
+            meta = thing["metadata"]
+            if RESOURCES[resource][1]:
+                meta.setdefault("namespace", "default")
+            key = (meta.get("namespace", ""), meta["name"])
+            known = self.things[resource].get(key)
+            if "uid" not in meta:
+                self.uids += 1
+                meta["uid"] = known["metadata"]["uid"] if known else f"uid-{self.uids:04d}"
+            self._change(resource, "MODIFIED" if known else "ADDED", key, thing)
+            self.things[resource][key] = thing
+            return copy.deepcopy(thing)
+
+    def patch(self, resource: str, key: tuple[str, str], change: Json) -> Json:
+        """Merge into it, as a JSON merge patch does."""
+        with self.changed:
+            return self.put(resource, _merged(self.things[resource][key], change))
+
+    def delete(self, resource: str, key: tuple[str, str]) -> None:
+        with self.changed:
+            thing = copy.deepcopy(self.things[resource].pop(key))
+            self._change(resource, "DELETED", key, thing)
+
+    def bookmark(self) -> None:
+        """Let every watch know how far it is."""
+        with self.changed:
+            self.version += 1
+            for resource in RESOURCES:
+                shell = {"metadata": {"resourceVersion": str(self.version)}}
+                self.history.append(Change(self.version, resource, "BOOKMARK", ("", ""), shell))
+            self.changed.notify_all()
+
+    def expire(self) -> None:
+        """Forget all history: whoever comes back with an older version must list again."""
+        with self.changed:
+            self.version += 10
+            self.oldest = self.version
+            self.history.clear()
+            self.pages.clear()
+            self.changed.notify_all()
+
+    def _change(self, resource: str, what: str, key: tuple[str, str], thing: Json) -> None:
+        self.version += 1
+        thing["metadata"]["resourceVersion"] = str(self.version)
+        self.history.append(Change(self.version, resource, what, key, thing))
+        self.changed.notify_all()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def get(self, resource: str, namespace: str, name: str) -> Json | None:
+        with self.changed:
+            return copy.deepcopy(self.things[resource].get((namespace, name)))
+
+    def chosen(self, resource: str, namespace: str, query: dict[str, str]) -> list[Json]:
+        with self.changed:
+            found = sorted(self.things[resource].items())
+            return [
+                copy.deepcopy(thing)
+                for key, thing in found
+                if (not namespace or key[0] == namespace) and fits(thing, query)
+            ]
+
+    def page(
+        self, resource: str, namespace: str, query: dict[str, str]
+    ) -> tuple[int, list[Json], str]:
+        """Version, items, and how to ask for what follows them."""
+        with self.changed:
+            token = query.get("continue", "")
+            if token:
+                if token not in self.pages:
+                    raise GoneError
+                version, rest = self.pages[token]
+            else:
+                version, rest = self.version, self.chosen(resource, namespace, query)
+            limit = int(query.get("limit") or 0) or len(rest)
+            follows = ""
+            if rest[limit:]:
+                said = {"v": version, "n": len(self.pages), "at": rest[limit]["metadata"]["name"]}
+                follows = base64.b64encode(json.dumps(said).encode()).decode()
+                self.pages[follows] = (version, rest[limit:])
+                while len(self.pages) > PAGES_MAX:
+                    self.pages.popitem(last=False)
+            return version, rest[:limit], follows
+
+    def since(self, resource: str, version: int) -> list[Change]:
+        """What happened after a version; under the lock. GoneError where nobody knows any more."""
+        if version < self.oldest:
+            raise GoneError
+        return [one for one in self.history if one.resource == resource and one.version > version]
+
+
+def _merged(old: Any, change: Any) -> Any:
+    if not isinstance(change, dict) or not isinstance(old, dict):
+        return copy.deepcopy(change)
+    made = dict(old)
+    for name, value in change.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = _merged(old.get(name), value)
+    return made
+
+
+def fits(thing: Json, query: dict[str, str]) -> bool:
+    """Whether the label and field selectors of a request choose it."""
+    labels = thing["metadata"].get("labels") or {}
+    return all(
+        _fits_label(labels, term.strip()) for term in _TERM.findall(query.get("labelSelector", ""))
+    ) and all(
+        _fits_field(thing, term) for term in query.get("fieldSelector", "").split(",") if term
+    )
+
+
+def _fits_label(labels: dict[str, str], term: str) -> bool:
+    among = _SET.fullmatch(term)
+    if among:
+        inside = labels.get(among[1]) in {one.strip() for one in among[3].split(",")}
+        return inside if among[2] == "in" else not inside
+    if "!=" in term:
+        name, value = term.split("!=", 1)
+        return labels.get(name.strip()) != value.strip()
+    if "=" in term:
+        name, value = term.replace("==", "=").split("=", 1)
+        return labels.get(name.strip()) == value.strip()
+    return term[1:].strip() not in labels if term.startswith("!") else term in labels
+
+
+def _fits_field(thing: Json, term: str) -> bool:
+    unequal = "!=" in term
+    path, wanted = term.split("!=", 1) if unequal else term.replace("==", "=").split("=", 1)
+    found: Any = thing
+    for step in path.split("."):
+        found = found.get(step) if isinstance(found, dict) else None
+    same = (found or "") == wanted
+    return not same if unequal else same
+
+
+__all__ = ["RESOURCES", "Change", "GoneError", "Objects", "fits"]

@@ -1,0 +1,98 @@
+import pytest
+
+from fakekube.objects import node
+from holdfast.sources.kubernetes.nodes import read_node
+
+LABELS = {
+    "eks.amazonaws.com/nodegroup": "gpu-a10",
+    "node.kubernetes.io/instance-type": "g5.4xlarge",
+    "karpenter.sh/capacity-type": "spot",
+    "topology.kubernetes.io/zone": "eu-west-1a",
+    "nvidia.com/cuda.driver-version.full": "570.86.15",
+    "nvidia.com/cuda.runtime-version.full": "12.8",
+}
+
+
+def test_a_node_is_a_host_with_everything_its_labels_say():
+    found = read_node(node("n1", labels=LABELS, gpus=4, cpu="15890m", memory="62Gi"))
+    host = found.host
+    assert found.grouped
+    assert (host.id, host.group, host.kind) == ("n1", "gpu-a10", "g5.4xlarge")
+    assert (host.market, host.zone, host.state) == ("spot", "eu-west-1a", "")
+    assert (host.cpus, host.memory_bytes, host.gpus) == (15.89, 62 << 30, 4)
+    assert (host.driver, host.cuda) == ("570.86.15", "12.8")
+    assert (host.launched_at, host.joined_at) == (1_000_000.0, 1_000_060.0)
+    assert host.reserved_bytes is None  # a sum over pods
+
+
+def test_versions_in_pieces_are_put_together():
+    pieces = {"major": "535", "minor": "104", "rev": "05"}
+    labels = {f"nvidia.com/cuda.driver.{name}": value for name, value in pieces.items()}
+    labels |= {"nvidia.com/cuda.runtime.major": "12", "nvidia.com/cuda.runtime.minor": "2"}
+    host = read_node(node("n1", labels=labels)).host
+    assert (host.driver, host.cuda) == ("535.104.05", "12.2")
+
+
+@pytest.mark.parametrize(
+    ("labels", "group"),
+    [
+        ({"karpenter.sh/nodepool": "pool"}, "pool"),
+        ({"cloud.google.com/gke-nodepool": "gke"}, "gke"),
+        ({"rack": "r7", "karpenter.sh/nodepool": "pool"}, "r7"),
+        ({}, "n1"),
+    ],
+)
+def test_groups_come_from_whoever_made_the_node(labels, group):
+    found = read_node(node("n1", labels=labels), group_label="rack")
+    assert found.host.group == group
+    assert found.grouped is bool(labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "market"),
+    [
+        ({"eks.amazonaws.com/capacityType": "ON_DEMAND"}, "on-demand"),
+        ({"eks.amazonaws.com/capacityType": "CAPACITY_BLOCK"}, "capacity-block"),
+        ({"karpenter.sh/capacity-type": "reserved"}, "reserved"),
+        ({"cloud.google.com/gke-spot": "true"}, "spot"),
+        ({"kubernetes.azure.com/scalesetpriority": "spot"}, "spot"),
+        ({}, ""),
+    ],
+)
+def test_markets_are_spelt_alike(labels, market):
+    assert read_node(node("n1", labels=labels)).host.market == market
+
+
+def test_slices_of_gpus_count_and_other_things_do_not():
+    made = node("n1")
+    made["status"]["allocatable"] |= {
+        "nvidia.com/mig-1g.5gb": "7",
+        "amd.com/gpu": "1",
+        "example.org/gpu-like": "9",
+        "nvidia.com/gpu": "0",
+    }
+    assert read_node(made).host.gpus == 8
+
+
+def test_what_is_wrong_is_told():
+    sick = node("n1", ready=False)
+    sick["status"]["conditions"][0]["status"] = "True"
+    sick["spec"]["unschedulable"] = True
+    sick["metadata"]["deletionTimestamp"] = "2026-11-15T12:00:00Z"
+    state = read_node(sick).host.state
+    told = "NotReady: container runtime is down, MemoryPressure, cordoned, leaving"
+    assert state == told
+    assert read_node(sick).host.joined_at is None
+
+
+def test_a_node_that_never_reported_is_not_taken_for_a_good_one():
+    bare = {"metadata": {"name": "n1"}}
+    host = read_node(bare).host
+    assert host.state == "NotReady: its kubelet has not reported"
+    assert (host.cpus, host.memory_bytes, host.gpus) == (None, None, None)
+
+
+def test_a_node_that_came_back_does_not_show_a_long_start():
+    made = node("n1")
+    made["status"]["conditions"][1]["lastTransitionTime"] = "1970-02-12T00:00:00Z"
+    assert read_node(made).host.joined_at is None

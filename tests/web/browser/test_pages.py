@@ -1,0 +1,368 @@
+"""The pages as somebody on call uses them."""
+
+from dataclasses import replace
+
+import fleet_server
+import pytest
+
+fleets = fleet_server.fleets
+PAGES = [
+    "/ui/",
+    "/ui/replicas/llm-8b-1",
+    "/ui/models/parler-tts",
+    "/ui/incidents/inc-000007",
+    "/ui/stream",
+    "/ui/plan",
+]
+REPLICAS = "section:has(> h2:text-is('Replicas'))"
+
+
+# Keeps what is written into the page from now on.
+WATCH = """() => {
+  window.seen = [];
+  const told = ({ type, target }) => `${type} ${target.data}`;
+  const keep = (all) => window.seen.push(...all.map(told));
+  new MutationObserver(keep).observe(document.querySelector("main"),
+    { subtree: true, childList: true, characterData: true, attributes: true });
+}"""
+
+
+def changed(view, replica, **values):
+    rows = tuple(replace(row, **values) if row.id == replica else row for row in view.replicas)
+    return replace(view, replicas=rows)
+
+
+def row_of(page, replica):
+    return page.locator(f"{REPLICAS} tbody tr", has=page.locator(f"th >> text='{replica}'"))
+
+
+# --- the overview ---------------------------------------------------------------------------------
+
+
+def test_the_overview_says_first_what_is_wrong(open_page, url):
+    page = open_page(f"{url}/ui/")
+    page.wait_for_selector("text=3 open incidents")
+    assert page.title() == "Overview · Holdfast"
+    assert "bad" in page.locator(".verdict").get_attribute("class")
+    assert page.locator("a:text-is('inc-000007')").count() >= 2  # in its table, and on its rows
+    assert row_of(page, "parler-tts-0").locator("td").nth(0).inner_text() == "dead"
+    text = page.locator("main").inner_text()
+    for expected in ("marigold-cpu", "parler-tts-requests", "fs-4711", "throttled", "MEMORY"):
+        assert expected in text
+    page.wait_for_selector("#live:text-is('live')")
+
+
+def test_what_is_unknown_is_a_dash_and_never_a_zero(open_page, url):
+    page = open_page(f"{url}/ui/")
+    cells = row_of(page, "parler-tts-0").locator("td")
+    cells.first.wait_for()
+    heads = page.locator(f"{REPLICAS} thead th").all_inner_texts()
+    assert cells.nth(heads.index("TTFT") - 1).inner_text() == "–"
+    assert cells.nth(heads.index("in flight") - 1).inner_text() == "0"
+
+
+def test_an_update_writes_the_cells_that_differ_and_no_other(open_page, url, fleet):
+    page = open_page(f"{url}/ui/")
+    row_of(page, "llm-8b-0").wait_for()
+    page.wait_for_selector("#live:text-is('live')")
+    page.evaluate(WATCH)
+    fleet.view = changed(fleet.view, "llm-8b-0", inflight=99)
+    row_of(page, "llm-8b-0").locator("td:text-is('99')").wait_for()
+    assert page.evaluate("window.seen") == ["characterData 99"]
+
+
+def test_a_replica_that_falls_ill_moves_up_and_is_said_aloud(open_page, url, fleet):
+    page = open_page(f"{url}/ui/")
+    row_of(page, "llm-70b-1").wait_for()
+    page.wait_for_selector("#live:text-is('live')")
+    fleet.view = changed(fleet.view, "llm-70b-1", state="suspect", reason="two canaries were slow")
+    row_of(page, "llm-70b-1").locator("td:text-is('suspect')").wait_for()
+    names = page.locator(f"{REPLICAS} tbody th").all_inner_texts()
+    assert names.index("llm-70b-1") < names.index("llm-70b-0")
+    page.wait_for_selector("#news:has-text('llm-70b-1')", state="attached")
+
+
+def test_the_filter_narrows_by_words_and_keys(open_page, url):
+    page = open_page(f"{url}/ui/")
+    row_of(page, "llm-8b-0").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("parler")
+    page.wait_for_selector("text=2 of 8 replicas")
+    assert page.locator(f"{REPLICAS} tbody tr").count() == 2
+    page.keyboard.type(" dead")
+    page.wait_for_selector("text=1 of 8 replicas")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("text='8 replicas'")
+    page.keyboard.press("!")
+    page.wait_for_selector("text=3 of 8 replicas")
+    page.keyboard.press("!")
+    page.fill("#filter", "nobody")
+    page.wait_for_selector("text=No replica matches.")
+
+
+def test_columns_sort_and_unknown_goes_last(open_page, url):
+    page = open_page(f"{url}/ui/")
+    row_of(page, "llm-8b-0").wait_for()
+    head = page.locator(f"{REPLICAS} th:has(button:text-is('TTFT'))")
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert page.locator(f"{REPLICAS} tbody th").last.inner_text() == "parler-tts-0"
+    head.locator("button").click()
+    assert page.locator(f"{REPLICAS} tbody th").first.inner_text() == "parler-tts-1"
+    assert page.locator(f"{REPLICAS} tbody th").last.inner_text() == "parler-tts-0"
+
+
+def test_a_big_fleet_is_paged(open_page, url, fleet):
+    fleet.view = fleets.big()
+    page = open_page(f"{url}/ui/")
+    page.wait_for_selector("text=500 replicas")
+    assert page.locator(f"{REPLICAS} tbody tr").count() == 100
+    page.click("text=Show 100 more of 400")
+    assert page.locator(f"{REPLICAS} tbody tr").count() == 200
+
+
+def test_a_calm_fleet_is_called_so(open_page, url, fleet):
+    fleet.view = fleets.calm()
+    page = open_page(f"{url}/ui/")
+    page.wait_for_selector(".verdict.good:has-text('All well')")
+    page.wait_for_selector("text=No open incident.")
+
+
+def test_a_fleet_without_a_gateway_is_not_well(open_page, url, fleet):
+    calm = fleets.calm()
+    fleet.view = replace(calm, totals=calm.totals | {"gateways_ready": 0})
+    page = open_page(f"{url}/ui/")
+    page.wait_for_selector(".verdict.bad:has-text('no gateway accepts clients')")
+
+
+def test_rows_out_of_sight_are_written_when_they_come_into_it(open_page, url, fleet):
+    fleet.view = fleets.big()
+    page = open_page(f"{url}/ui/", viewport={"width": 1280, "height": 500})
+    page.wait_for_selector("#live:text-is('live')")
+    last = page.locator(f"{REPLICAS} tbody tr").last
+    name = last.locator("th").text_content()
+    fleet.view = changed(fleet.view, name, inflight=777)
+    page.wait_for_timeout(300)
+    assert last.locator("td:text-is('777')").count() == 0
+    page.locator(REPLICAS).evaluate("(one) => one.scrollIntoView()")  # only then is it laid out
+    page.wait_for_timeout(300)
+    last.evaluate("(one) => one.scrollIntoView()")
+    last.locator("td:text-is('777')").wait_for()
+
+
+def test_a_lost_connection_is_said(open_page, fleet):
+    with fleet_server.served(fleet_server.build(fleet)) as url:
+        page = open_page(f"{url}/ui/")
+        page.wait_for_selector("#live:text-is('live')")
+    page.wait_for_selector("#live.bad:has-text('not live')")
+    open_page.problems.clear()  # the browser itself complains of the refused connection
+
+
+# --- one replica, one model, one incident ---------------------------------------------------------
+
+
+def test_a_replica_is_drained_after_a_question(open_page, url, fleet):
+    page = open_page(f"{url}/ui/replicas/llm-8b-1")
+    page.click("button:text-is('Drain')")
+    page.wait_for_selector("dialog >> text=Drain llm-8b-1?")
+    page.keyboard.press("Escape")
+    assert fleet.orders == []
+    page.click("button:text-is('Drain')")
+    page.click("dialog button:text-is('Drain')")
+    page.wait_for_selector("text=Drain: it begins now")
+    assert fleet.orders == [("/replicas/llm-8b-1/drain", None)]
+    fleet.view = changed(fleet.view, "llm-8b-1", state="draining")
+    page.wait_for_selector("button:text-is('Undrain')")
+
+
+def test_an_order_that_is_refused_says_why(open_page, url, fleet):
+    fleet.refuse = "it is the last one of its model"
+    page = open_page(f"{url}/ui/replicas/llm-8b-1")
+    page.click("button:text-is('Restart')")
+    page.click("dialog button:text-is('Restart')")
+    page.wait_for_selector("dialog [role=alert]:text-is('it is the last one of its model')")
+    open_page.problems.clear()  # the browser itself notes the 409
+
+
+def test_the_replica_page_shows_its_life(open_page, url):
+    page = open_page(f"{url}/ui/replicas/llm-8b-1")
+    page.wait_for_selector("h1 .s-suspect")
+    page.wait_for_selector("text=full in about 73 min")
+    page.wait_for_selector(".lives rect.g-loading")
+    page.wait_for_selector("figure:has-text('Memory') canvas")
+    page.wait_for_selector("text=as it climbs")
+    page.wait_for_selector("text=Last: timeout")
+    page.wait_for_selector("pre.log:has-text('served 1 request')")
+    assert page.locator("text=memory climbs by 41 MB").count() >= 1
+
+
+def test_each_chart_has_its_table(open_page, url):
+    page = open_page(f"{url}/ui/models/llm-8b")
+    page.wait_for_selector("figure canvas")
+    buttons = page.locator("figure.chart:has(canvas) figcaption button")
+    for place in range(buttons.count()):
+        button = buttons.nth(place)
+        button.click()
+        assert button.get_attribute("aria-expanded") == "true"
+    tables = page.locator("figure.chart table").count()
+    assert tables == buttons.count() >= 6
+    assert page.locator("figure:has-text('CUSUM') table tbody tr").count() > 50
+
+
+def test_a_model_is_scaled(open_page, url, fleet):
+    page = open_page(f"{url}/ui/models/llm-8b")
+    page.wait_for_selector("text=Replicas wanted")
+    page.fill("#wanted", "5")
+    page.keyboard.press("Enter")
+    page.click("dialog button:text-is('Scale')")
+    page.wait_for_selector("text=Scale: it begins now")
+    assert fleet.orders == [("/models/llm-8b/scale", {"replicas": 5})]
+
+
+def test_an_incident_tells_cause_consequence_action_and_fix(open_page, url):
+    page = open_page(f"{url}/ui/")
+    page.click("section:has(> h2:text-is('Incidents')) a:text-is('inc-000007')")
+    page.wait_for_selector("h1:has-text('undersized of parler-tts-0')")
+    text = page.locator("main").inner_text()
+    for expected in (
+        "set 4 GB",
+        "paged: the reservation is not ours to change",
+        "killed for memory 31 s after it was ready",
+        "grew from 12 to 422",
+        "37 in all",
+        "platform",
+        "97 % sure",
+    ):
+        assert expected in text
+    with page.expect_download() as started:
+        page.click("text=Export for replay")
+    assert started.value.suggested_filename == "inc-000007.jsonl"
+    page.go_back()
+    page.wait_for_selector("text=3 open incidents")
+
+
+def test_the_task_stream_shows_waves_and_the_same_as_a_table(open_page, url):
+    page = open_page(f"{url}/ui/stream")
+    page.wait_for_selector(".lives rect.g-loading")
+    assert page.locator(".lives rect.g-dead").count() == 12
+    page.click("figcaption button")
+    assert page.locator("figure table tbody tr:has-text('exit 137')").count() == 12
+    page.fill("#filter", "parler")
+    page.wait_for_selector("text=2 replicas.")
+    page.click(".lives a >> nth=0")
+    page.wait_for_selector("h1:has-text('parler-tts-0')")
+
+
+def test_a_what_if_is_answered_beside_the_plan(open_page, url):
+    page = open_page(f"{url}/ui/plan")
+    page.wait_for_selector("#w-model option", state="attached")
+    page.select_option("#w-model", "llm-8b")
+    page.fill("#w-rate", "3")
+    page.fill("#w-traffic", "1.5")
+    page.fill("#w-output", "20")
+    page.select_option("#w-zone", "eu-west-2b")
+    page.click("button.main")
+    page.wait_for_selector("h2:text-is('Planned')", timeout=60_000)
+    text = page.locator("main").inner_text()
+    for expected in ("answered well", "zone lost", "spares", "For 99.9 %"):
+        assert expected in text
+
+
+# --- for everybody --------------------------------------------------------------------------------
+
+
+def test_it_works_by_keyboard_alone(open_page, url):
+    page = open_page(f"{url}/ui/")
+    row_of(page, "llm-8b-1").wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    row_of(page, "llm-8b-1").locator("a.row").focus()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('llm-8b-1')")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog >> text=only faults")
+    page.keyboard.press("Escape")
+    assert page.locator("dialog").count() == 0
+
+
+def test_a_row_is_a_link_wherever_it_is_clicked(open_page, url):
+    page = open_page(f"{url}/ui/")
+    row_of(page, "llm-70b-0").locator("td").last.click(force=True)
+    page.wait_for_selector("h1:has-text('llm-70b-0')")
+
+
+def test_it_is_dark_where_the_system_is_and_when_asked(open_page, url):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    page = open_page(f"{url}/ui/", color_scheme="dark")
+    dark = page.evaluate(ground)
+    assert max(int(n) for n in dark[4:-1].split(",")) < 64
+    page.click("#theme")
+    light = page.evaluate(ground)
+    assert min(int(n) for n in light[4:-1].split(",")) > 200
+    page.reload()
+    page.wait_for_selector(".verdict")
+    assert page.evaluate(ground) == light
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_at_four_hundred_per_cent_nothing_scrolls_sideways(open_page, url, path):
+    page = open_page(f"{url}{path}", viewport={"width": 320, "height": 256})
+    page.wait_for_timeout(500)
+    wide, there = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide <= there
+
+
+def test_on_paper_there_are_no_buttons(open_page, url):
+    page = open_page(f"{url}/ui/", color_scheme="dark")
+    page.wait_for_selector("text=3 open incidents")
+    page.emulate_media(media="print")
+    assert not page.locator("#theme").is_visible()
+    assert page.locator("text=3 open incidents").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_nothing_serious(open_page, url, axe, path, scheme):
+    # Tall, so that nothing is left out because it is out of sight.
+    page = open_page(f"{url}{path}", color_scheme=scheme, viewport={"width": 1280, "height": 3_500})
+    page.wait_for_timeout(700)
+    for button in page.locator("figure.chart:has(canvas) figcaption button").all()[:1]:
+        button.click()
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    told = [
+        (one["impact"], one["id"], one["nodes"][0]["html"][:160], one["nodes"][0]["failureSummary"])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert told == []
+
+
+# --- signing in -----------------------------------------------------------------------------------
+
+
+def test_the_token_is_asked_for_once(open_page, fleet):
+    with fleet_server.served(fleet_server.build(fleet, fleet_server.TOKEN)) as url:
+        page = open_page(f"{url}/ui/replicas/llm-8b-1", wait="#token")
+        page.fill("#token", "wrong")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[role=alert]:text-is('this is not the admin token')")
+        page.fill("#token", fleet_server.TOKEN)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("h1:has-text('llm-8b-1')")
+        assert page.evaluate("document.cookie") == ""
+        assert page.evaluate("Object.values(localStorage).join()") == ""
+        page.click("button:text-is('Drain')")
+        page.click("dialog button:text-is('Drain')")
+        page.wait_for_selector("text=Drain: it begins now")
+        page.reload()
+        page.wait_for_selector("h1:has-text('llm-8b-1')")
+        page.click("#signout")
+        page.wait_for_selector("#token")
+        page.reload()
+        page.wait_for_selector("#token")
+    open_page.problems.clear()  # the browser itself notes each 401
