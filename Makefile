@@ -27,7 +27,7 @@ test: check
 	$(BIN)/python -m pytest tests/core -n 2 -m 'not hypothesis and not measured' --cov --cov-report=
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
 	$(BIN)/python -m pytest tests/core -n 2 -m 'hypothesis or measured'
-	$(BIN)/python -m pytest -n 4 -m 'not alone' --ignore=tests/core
+	$(BIN)/python -m pytest -n 3 -m 'not alone' --ignore=tests/core
 	$(BIN)/python -m pytest tests/e2e -m alone
 
 # Stories that take minutes because what they tell does: a leak, from its first megabyte on.
