@@ -54,6 +54,7 @@ def examples(help_text: str) -> list[str]:
 LIVE = (
     *("up", "down", "status", "logs", "scale", "drain", "undrain", "restart"),
     *("serve", "stand-in", "incidents", "explain", "doctor", "chaos", "keys hash"),
+    *("top", "history", "cost", "agent"),
 )
 
 EXAMPLES = sorted(

@@ -76,7 +76,7 @@ def agent(
 
     \b
     Examples:
-      holdfast agent --url https://control.example.org:8001 --replica r1=qwen:port=8000
+      holdfast agent --url https://control:8001 --replica r1=qwen:port=8000
       holdfast agent --url http://127.0.0.1:8001 --once
     """  # noqa: D301
     called = name or default_name()

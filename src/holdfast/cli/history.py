@@ -162,6 +162,7 @@ def history(
     state: Path | None,
     url: str | None,
     token_env: str,
+    ca: Path | None,
     config: Path | None,
     state_dir: Path | None,
 ) -> None:
@@ -173,8 +174,8 @@ def history(
     Examples:
       holdfast history --series model/smollm2/ --since 2h
       holdfast history --since 7d -o fleet.parquet
-      holdfast history --series replica/ --since 2026-05-01T12:00 --until 2026-05-01T14:00 -o a.csv
-      holdfast history --state ~/.local/state/holdfast/default --since 1d -o last.csv
+      holdfast history --series replica/ --since 2026-05-01T12:00 -o a.csv
+      holdfast history --state ./state --since 1d -o last.csv
     """  # noqa: D301
     if not since < until:
         raise click.UsageError("--since must be before --until")
@@ -182,7 +183,7 @@ def history(
     step_s = _step(step, since)
     question = Question(since // step_s * step_s, until, value=value, step_s=step_s)
     counted = _Counted()
-    with _keeper(state, url, token_env, config, state_dir) as keeper:
+    with _keeper(state, url, token_env, ca, config, state_dir) as keeper:
         names = keeper.names(prefix)
         if not names:
             told = f"no series begins with {prefix!r}" if prefix else "nothing was kept yet"
@@ -225,12 +226,13 @@ def _keeper(
     state: Path | None,
     url: str | None,
     token_env: str,
+    ca: Path | None,
     config: Path | None,
     state_dir: Path | None,
 ) -> Iterator[_Keeper]:
     try:
         if state is None:
-            yield _Running(admin_of(url, token_env, config, state_dir))
+            yield _Running(admin_of(url, token_env, config, state_dir, ca))
             return
         with closing(Past(state / FILE_NAME)) as past:
             yield _Stopped(past)

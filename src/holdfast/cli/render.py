@@ -148,7 +148,7 @@ def hpa(metrics: str, *, rules: bool, **said: Any) -> None:
 
     \b
     Examples:
-      holdfast render hpa --model llama --deployment llama-server | kubectl apply -f -
+      holdfast render hpa --model llama --deployment llama-server
       holdfast render hpa --model llama --deployment llama-server --rules
     """  # noqa: D301
     _fits(said)
@@ -175,7 +175,8 @@ def keda(prometheus: str, **said: Any) -> None:
 
     \b
     Example:
-      holdfast render keda --model llama --deployment llama-server --prometheus http://prom:9090
+      holdfast render keda --model llama --deployment llama-server \\
+        --prometheus http://prom:9090
     """  # noqa: D301
     _fits(said)
     _print(scaled_object(prometheus, **said), "keda")

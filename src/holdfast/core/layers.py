@@ -12,7 +12,7 @@ Facts, which detectors read, are single observations; a reading is a state. Both
 table of hosts cannot be drawn from changes, and an incident cannot be timed from states.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True, frozen=True)
@@ -163,7 +163,7 @@ class Reading:
     queues: tuple[Queue, ...] = ()
     disks: tuple[Disk, ...] = ()
     wishes: tuple[Wish, ...] = ()
-    notes: tuple[str, ...] = field(default=())  # what it could not make sense of, for people
+    notes: tuple[str, ...] = ()  # what it could not make sense of, for people
 
 
 __all__ = ["Disk", "Group", "Host", "Part", "Placed", "Queue", "Reading", "Wish"]

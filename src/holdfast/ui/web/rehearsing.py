@@ -18,7 +18,7 @@ import orjson
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import Scenario, prepare
 
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 30.0  # as long as somebody looks at a page that says "wait"
 SEED: Final = 1
 _ANSWER_BYTES_MAX: Final = 4 << 20
 _MODULE: Final = "holdfast.ui.web.rehearsing"
@@ -38,8 +38,8 @@ class RehearsalError(Exception):
 class Rehearsals:
     """Starts them."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float | None = None) -> None:
+        self._limit_s = LIMIT_S if limit_s is None else limit_s
         self._running = False
 
     async def run(self, now: Scenario, then: Scenario) -> dict[str, Any]:
