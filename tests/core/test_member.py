@@ -5,6 +5,7 @@ import pytest
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.member import Member
+from holdfast.core.messages import Tally
 from holdfast.core.types import SECOND, Replica, State
 
 
@@ -12,6 +13,10 @@ from holdfast.core.types import SECOND, Replica, State
 def member() -> Member:
     health = ReplicaHealth(HealthConfig(), "r1", "m", 0, Random(1))
     return Member(Replica("r1", "m"), health, CanaryConfig())
+
+
+def told(inflight: int, tokens: int, *, moved: bool = False, failures: int = 0) -> Tally:
+    return Tally("m", "r1", 0, failures, 0, inflight, tokens, moved=moved)
 
 
 def test_a_new_member_has_nothing_against_it(member):
@@ -32,7 +37,7 @@ def test_requests_in_flight_are_those_of_all_gateways(member):
 
 def test_a_new_process_has_no_past_but_what_its_replica_cost_and_how_often_it_ended(member):
     member.exits = 3
-    member.users("g1", inflight=2, tokens=3, now=SECOND, moved=False)
+    member.users("g1", told(2, 3, moved=False), SECOND)
     member.slow = True
     member.full_readings = 2
     member.excused_at = member.canary_at = SECOND
@@ -65,22 +70,35 @@ PATIENCE = 5 * SECOND
 
 def test_requests_stand_when_none_of_them_got_a_token_for_long(member):
     assert not member.stands(100 * SECOND, PATIENCE)
-    member.users(
-        "g1", inflight=1, tokens=0, now=100 * SECOND, moved=False
-    )  # it begins to wait here
-    member.users("g1", inflight=1, tokens=0, now=104 * SECOND, moved=False)
+    member.users("g1", told(1, 0, moved=False), 100 * SECOND)  # it begins to wait here
+    member.users("g1", told(1, 0, moved=False), 104 * SECOND)
     assert not member.stands(104 * SECOND, PATIENCE)
     assert member.stands(105 * SECOND, PATIENCE)
-    member.users("g2", inflight=1, tokens=1, now=106 * SECOND, moved=False)  # somebody got one
+    member.users("g2", told(1, 1, moved=False), 106 * SECOND)  # somebody got one
     assert not member.stands(110 * SECOND, PATIENCE)
     assert member.stands(111 * SECOND, PATIENCE)
     assert member.told_at == {"g1": 104 * SECOND, "g2": 106 * SECOND}
     # A long answer is counted at its end; that it moves is told before.
-    member.users("g1", inflight=1, tokens=0, now=111 * SECOND, moved=True)
+    member.users("g1", told(1, 0, moved=True), 111 * SECOND)
     assert not member.stands(115 * SECOND, PATIENCE)
     for gateway in ("g1", "g2"):
-        member.users(gateway, inflight=0, tokens=0, now=112 * SECOND, moved=False)
+        member.users(gateway, told(0, 0, moved=False), 112 * SECOND)
     assert not member.stands(200 * SECOND, PATIENCE)
+
+
+def test_a_users_failure_calls_a_canary_and_not_more_often_than_one_is_asked(member):
+    member.health.next_canary_at = 500 * SECOND
+    member.users("g1", told(1, 5), 100 * SECOND)
+    assert not member.health.called
+    member.users("g1", told(1, 5, failures=1), 101 * SECOND)
+    assert member.health.called
+    assert (member.health.next_canary_at, member.wake_at) == (101 * SECOND, 101 * SECOND)
+    member.health.canary_started(101 * SECOND)
+    member.canary_at = 102 * SECOND
+    member.users("g1", told(1, 5, failures=1), 106 * SECOND)
+    assert not member.health.called
+    member.users("g1", told(1, 5, failures=1), 107 * SECOND)
+    assert member.health.called
 
 
 def test_whatever_is_in_doubt_is_owed_a_canary(member):
@@ -97,5 +115,5 @@ def test_whatever_is_in_doubt_is_owed_a_canary(member):
     assert member.owes(0, PATIENCE)
     member.health.canary_started(0)
     assert not member.owes(0, PATIENCE)
-    member.users("g1", inflight=1, tokens=0, now=SECOND, moved=False)
+    member.users("g1", told(1, 0, moved=False), SECOND)
     assert member.owes(6 * SECOND, PATIENCE)

@@ -332,7 +332,7 @@ class Fleet:
         member = self._members.get(tally.replica_id)
         if member is None:
             return
-        member.users(gateway, tally.inflight, tally.tokens, now, moved=tally.moved)
+        member.users(gateway, tally, now)
         member.move_told = False
         if tally.successes:
             member.hear(now)

@@ -7,8 +7,12 @@ from holdfast.core.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import Drain
 from holdfast.core.health import ReplicaHealth
+from holdfast.core.messages import Tally
 from holdfast.core.types import SECOND, Replica, State
 
+_CALLS_APART: Final = (
+    5 * SECOND
+)  # canaries that failures call: as often as one nobody uses is asked
 _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
 
 
@@ -77,16 +81,20 @@ class Member:
         """When it was last heard of at that time; 0 = not lately."""
         return max((at for at in self.heard if at <= now), default=0)
 
-    def users(self, gateway: str, inflight: int, tokens: int, now: int, *, moved: bool) -> None:
+    def users(self, gateway: str, told: Tally, now: int) -> None:
         """What a gateway says of its users there: requests on it now, tokens they got lately.
 
-        ``moved``: some of them got something whose tokens are not counted yet.
+        A failure calls a canary: where few requests come, a breaker would wait for the fifth, and
+        users' tokens earn a canary in minutes only.
         """
-        if tokens or moved or not self.inflight:
+        if told.tokens or told.moved or not self.inflight:
             self.moved_at = now
-        self.inflight_at[gateway] = inflight
+        self.inflight_at[gateway] = told.inflight
         self.told_at[gateway] = now
-        self.budget.served(tokens, now)
+        self.budget.served(told.tokens, now)
+        if told.failures and now - self.canary_at >= _CALLS_APART:
+            self.health.call_canary(now)
+            self.wake_at = now
 
     def stands(self, now: int, patience: int) -> bool:
         """Whether requests are on it and none got a token for so long."""
