@@ -176,7 +176,14 @@ _STREAM_HEAD: Final = (
 _OPENING: Final = _framed(ROLE) + _framed(NUMBER)
 _FRAMED: Final = tuple(_framed(event) for event in TOKENS)
 _CLOSING: Final = _framed(FINISH) + _framed(DONE) + b"0\r\n\r\n"
-_CANARY: Final = (_STREAM_HEAD + _OPENING + _CLOSING).replace(PLACE, b"00000000")
+# Who asks without an order wants to know whether the model answers. A number made of zeros alone is
+# one character over and over, which no canary takes for an answer: the whole sentence is said.
+_NOBODY: Final = b"00000000"
+_CANARY_STREAM: Final = b"".join((_STREAM_HEAD, _framed(ROLE), *_FRAMED, _CLOSING)).replace(
+    PLACE, _NOBODY
+)
+_CANARY_WHOLE: Final = _ANSWER_WHOLE.replace(PLACE, _NOBODY)
+_WANTS_STREAM: Final = b'"stream":true'  # when blanks are left out
 
 
 class _Clock:
@@ -214,14 +221,16 @@ class _Clock:
 
     def _tick(self) -> None:
         now = self.now()
-        for due in range(self._past + 1, now + 1):
-            self._past = due
-            for speaker in self._due.pop(due, ()):
-                self._speakers -= 1
-                speaker.speak()
-        self._ticking = self._speakers > 0
-        if self._ticking:
-            self._loop.call_later(0.001, self._tick)
+        try:
+            for due in range(self._past + 1, now + 1):
+                self._past = due
+                for speaker in self._due.pop(due, ()):
+                    self._speakers -= 1
+                    speaker.speak()
+        finally:  # one speaker that fails must not silence all others for ever
+            self._ticking = self._speakers > 0
+            if self._ticking:
+                self._loop.call_later(0.001, self._tick)
 
 
 class _Replica(asyncio.Protocol):
@@ -271,8 +280,9 @@ class _Replica(asyncio.Protocol):
         self._parts.clear()
         place = body.rfind(MARK)
         order = body[place + 2 : body.find(b"]", place)].split()
-        if place < 0:  # not of the load: somebody wants to know whether the model answers
-            self._transport.write(_CANARY)
+        if place < 0:  # not of the load
+            streams = _WANTS_STREAM in body.replace(b" ", b"")
+            self._transport.write(_CANARY_STREAM if streams else _CANARY_WHOLE)
         elif len(order) != 3:
             self._transport.write(_BAD)
         elif order[1] == b"0":
@@ -290,6 +300,8 @@ class _Replica(asyncio.Protocol):
         if self._file < 0:
             return
         if self._left == 0:
+            if self._transport.is_closing():
+                return  # the gateway has gone, and nobody was told yet: a write would raise
             self._transport.write(_CLOSING.replace(PLACE, self._number))
             return
         self._left -= 1

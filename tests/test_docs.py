@@ -41,6 +41,8 @@ MINIMAL_FLEET = {
 }
 SERVING = sorted((ROOT / "examples" / "serving").glob("*.yaml"))
 
+SERVED_BY = ("endpoints", "launch", "discover")  # what every model of a fleet has one of
+
 # Pages whose snippets are of fleet files; on the front page both kinds may stand.
 FLEET_PAGES = {"docs/serving.md", "docs/operating.md", "docs/reference/fleet.md"}
 
@@ -74,7 +76,12 @@ def anchors(page: Path) -> set[str]:
 
 
 def is_of_a_fleet(name: str, body: str) -> bool:
-    return name in FLEET_PAGES or "endpoints:" in body or "launch:" in body
+    return name in FLEET_PAGES or any(f"{how}:" in body for how in SERVED_BY)
+
+
+def has_replicas(file: FleetFile) -> bool:
+    """Listed ones, or somebody who launches or finds them."""
+    return bool(file.replicas()) or any(model.launch or model.discover for model in file.models)
 
 
 COMMANDS = sorted({(name, line) for name in NAMES for line in command_lines(name)})
@@ -195,7 +202,7 @@ def test_every_fleet_that_a_command_names_is_one_of_the_examples(file):
 @pytest.mark.parametrize("path", SERVING, ids=lambda path: path.name)
 def test_every_example_of_a_fleet_loads_and_says_what_it_is(path):
     file = load(path, FleetFile)
-    assert file.replicas() or any(model.launch for model in file.models)
+    assert has_replicas(file)
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
@@ -249,7 +256,7 @@ def test_every_snippet_of_a_fleet_loads(name, body, tmp_path):
     path = tmp_path / "snippet.yaml"
     path.write_text(body if "models" in part else yaml.safe_dump({**MINIMAL_FLEET, **part}))
     file = load(path, FleetFile)
-    assert file.replicas() or any(model.launch for model in file.models)
+    assert has_replicas(file)
 
 
 @pytest.mark.parametrize("name", NAMES)

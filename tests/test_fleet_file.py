@@ -690,6 +690,20 @@ def test_loopback_is_known_for_what_it_is(text, loopback):
 
 
 @pytest.mark.parametrize(
+    ("text", "reached"),
+    [
+        ("0.0.0.0:8001", "127.0.0.1:8001"),
+        ("[::]:8001", "[::1]:8001"),
+        ("[::1]:8001", "[::1]:8001"),
+        ("10.0.0.7:8001", "10.0.0.7:8001"),
+        ("example.org:8001", "example.org:8001"),
+    ],
+)
+def test_every_address_is_reached_at_one(text, reached):
+    assert parse_listen(text).reached == reached
+
+
+@pytest.mark.parametrize(
     ("one", "other", "clash"),
     [
         ("127.0.0.1:1", "127.0.0.1:1", True),

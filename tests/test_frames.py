@@ -283,6 +283,10 @@ TALLY = st.builds(
     lengths=st.lists(COUNT, max_size=4).map(tuple),
     logprobs=SAMPLES,
     norms=SAMPLES,
+    moved=st.booleans(),
+    waits=SAMPLES,
+    firsts=SAMPLES,
+    paces=SAMPLES,
 )
 REPORT = st.builds(Report, NAME, NAME, NAME, st.text())
 

@@ -8,7 +8,7 @@ tested through each of them, and a second kind of launcher would inherit the fir
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.core.layers import Reading
 
@@ -103,6 +103,14 @@ class Launcher(Protocol):
         ...
 
 
+class UnreadableError(Exception):
+    """A platform was asked for something and did not give it; the text says why, for people."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status  # of the platform's answer, in HTTP's numbers; None: there was none
+
+
 class Source(Protocol):
     """One platform that is looked at. Each runs in a task of its own and waits for nobody."""
 
@@ -123,4 +131,25 @@ class Source(Protocol):
         ...
 
 
-__all__ = ["Adopted", "Ended", "LaunchError", "Launcher", "Order", "Source", "Watcher"]
+@runtime_checkable
+class Tailed(Protocol):
+    """A source that also has the logs of what it lists."""
+
+    name: str
+
+    async def tail(self, placed_id: str, lines: int) -> list[str]:
+        """The last lines, in their order; ``UnreadableError`` where it cannot have them."""
+        ...
+
+
+__all__ = [
+    "Adopted",
+    "Ended",
+    "LaunchError",
+    "Launcher",
+    "Order",
+    "Source",
+    "Tailed",
+    "UnreadableError",
+    "Watcher",
+]

@@ -10,6 +10,7 @@ from holdfast.config.fleet_file import AdminSection
 from holdfast.control import admin as module
 from holdfast.control.admin import UnknownModelError, UnknownReplicaError, build_admin
 from holdfast.control.loop import Happened
+from holdfast.ports import UnreadableError
 
 HERE = "http://127.0.0.1:8001"
 JSON = {"content-type": "application/json"}
@@ -22,6 +23,7 @@ class FakeFacts:
         self.asked = []
         self.answer = (True, "begun")
         self.log = log
+        self.platform = None
 
     def problems(self):
         return []
@@ -50,6 +52,12 @@ class FakeFacts:
             return None
         self._known(replica_id)
         return self.log
+
+    async def log_tail(self, replica_id, lines):
+        self.asked.append(("log_tail", replica_id, lines))
+        if isinstance(self.platform, Exception):
+            raise self.platform
+        return self.platform
 
     async def explain(self, request_id):
         return b'{"story":[]}' if request_id == "req_1" else None
@@ -324,6 +332,21 @@ def test_the_end_of_a_log_is_told(client, facts):
 def test_a_log_that_is_not_there_yet_is_empty(client):
     answer = client.get("/replicas/org/m-1/logs")
     assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_logs_that_a_platform_has_are_passed_on(client, facts):
+    facts.platform = b"a\nb\n"
+    answer = client.get("/replicas/elsewhere/logs?lines=7")
+    assert (answer.status_code, answer.content) == (200, b"a\nb\n")
+    assert facts.asked == [("log_tail", "elsewhere", 7)]
+    assert client.get("/replicas/elsewhere/logs?follow=1").status_code == 409
+    for status, told in ((None, 500), (403, 500), (404, 404), (503, 503)):
+        facts.platform = UnreadableError("not today", status)
+        answer = client.get("/replicas/elsewhere/logs")
+        assert (answer.status_code, answer.json()) == (
+            told,
+            {"error": "the log cannot be read: not today"},
+        )
 
 
 def test_logs_that_nobody_has_are_told(client, facts):

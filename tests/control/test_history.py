@@ -24,7 +24,17 @@ NOW = 1_800_000_000.0
 SNAPSHOT = Snapshot(
     at=NOW,
     replicas=(
-        ReplicaRow("m-0", "m", "ready", used_bytes=4 << 30, share=0.5, canary_s=0.2),
+        ReplicaRow(
+            "m-0",
+            "m",
+            "ready",
+            used_bytes=4 << 30,
+            share=0.5,
+            canary_s=0.2,
+            canary_verdict="wrong",
+            ttft_s=0.4,
+            tpot_s=0.02,
+        ),
         ReplicaRow("task/9", "m", "pending"),
         ReplicaRow("task/8", "m", "running"),
     ),
@@ -111,6 +121,9 @@ EXPECTED = {
     "replica/m-0/used_bytes": float(4 << 30),
     "replica/m-0/share": 0.5,
     "replica/m-0/canary_s": 0.2,
+    "replica/m-0/canary_verdict": 5.0,
+    "replica/m-0/ttft_s": 0.4,
+    "replica/m-0/tpot_s": 0.02,
     "replica/task/9/state": 0.0,
     "model/org/m/waiting": 7.0,
     "model/org/m/ttft_s": 0.3,
@@ -142,6 +155,17 @@ def test_a_change_of_state_is_kept_at_its_moment(history):
     history.flush()
     told = history.query(["replica/m-0/state"], Question(NOW, NOW + 20)).series
     assert told["replica/m-0/state"] == [(NOW, 3.0), (NOW + 3.25, 5.0)]
+
+
+def test_a_change_of_verdict_is_kept_at_its_moment(history):
+    one = sampler(history)
+    one.sample()
+    one.canary_answered("m-0", "timeout", NOW + 3.25)
+    one.canary_answered("m-0", "nonsense", NOW + 4)
+    history.flush()
+    name = "replica/m-0/canary_verdict"
+    told = history.query([name], Question(NOW, NOW + 20)).series
+    assert told[name] == [(NOW, 5.0), (NOW + 3.25, 8.0)]
 
 
 def test_states_have_their_place_in_the_life_of_a_replica():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 import orjson
 
@@ -200,14 +201,25 @@ def test_what_gateways_and_engines_say_is_on_the_rows(world, tmp_path, store):
             f"first_token_p95_seconds{labels}": 0.25,
         }
         gateway.send(StatsFrame({}, gauges, readiness=True))
-        gateway.send(SeenFrame([], [TallyRow("m", "m-1", 9, 0, 0, 3, 90)], 0))
-        control.saw(LoadSeen("m-1", 2, 1, 0.75))
+        gateway.send(
+            SeenFrame([], [TallyRow("m", "m-1", 9, 0, 0, 3, 90, firsts=[0.5], paces=[0.02])], 0)
+        )
+        before = control.knowing.known().models[0].prefix_hits
+        assert before is None  # the stand-in says nothing of its cache
+        for count in (100, 200):
+            control.saw(LoadSeen("m-1", 2, 1, 0.75, prefix_asked=count, prefix_found=count // 4))
+        assert control.view.snapshot().models[0].prefix_hits in (None, 0.25)
+        assert control._lookout.figures.prefix_hits(["m-1"], time.monotonic_ns()) == 0.25
         control.saw(MemorySeen("m-1", 77))
         await world.until(lambda: control.knowing.known().replicas[0].share)
         known = control.knowing.known()
         one, model = known.replicas[0], known.models[0]
         assert None not in (one.running, one.waiting, one.kv_used)  # the engine is asked, too
         assert one.used_bytes == 77
+        assert (round(one.ttft_s, 1), round(one.tpot_s, 2)) == (0.5, 0.02)
+        row = (await ask(control, "/status"))["replicas"][0]
+        assert (row["ttft_s"], row["tpot_s"]) == (one.ttft_s, one.tpot_s)
+        assert control.view.snapshot().replicas[0].tpot_s == one.tpot_s
         assert (one.share, one.inflight, one.tokens_s > 0) == (1.0, 3, True)
         assert (model.queued, model.tokens_s, model.ttft_s, model.desired) == (4, 12.5, 0.25, 1)
         assert known.totals["gateways_ready"] == 1

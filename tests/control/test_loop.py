@@ -160,6 +160,27 @@ def test_a_replica_that_answers_its_canary_is_published_as_ready(world):
     drive(world, scene)
 
 
+def test_the_last_canaries_are_remembered_and_no_more(world, monkeypatch):
+    monkeypatch.setattr(loop_module, "CANARIES_MAX", 3)
+
+    async def scene(stage):
+        fleet = stage.fleet
+        engine = await stage.engine()
+        fleet.adopt([stage.deployed(engine.url)], QUICK)
+        assert fleet.canaries("m-1") == []
+        assert fleet.canaries("nobody") == []
+        await stage.until(lambda: len(fleet.canaries("m-1")) == 3)
+        first = fleet.canaries("m-1")[0]
+        await stage.until(lambda: first not in fleet.canaries("m-1"))
+        found = fleet.canaries("m-1")
+        assert [one.at for one in found] == sorted(one.at for one in found)
+        assert (len(found), found[-1]) == (3, fleet.asked("m-1"))
+        fleet.adopt([], QUICK)
+        assert fleet.canaries("m-1") == []
+
+    drive(world, scene)
+
+
 def test_a_green_health_page_admits_nobody(world):
     async def scene(stage):
         engine = await stage.bare()  # 200 and an empty object, whatever is asked

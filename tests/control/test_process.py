@@ -11,7 +11,7 @@ from holdfast.control import process as process_module
 from holdfast.control.admin import UnknownModelError, UnknownReplicaError, build_admin
 from holdfast.control.process import Control
 from holdfast.control.state import SOCKET_FILE, STATE_FILE, read_state, write_state
-from holdfast.core.messages import LoadReported
+from holdfast.core.messages import LoadReported, Report, Seen
 from holdfast.frames import (
     ConfigFrame,
     EpochFrame,
@@ -19,6 +19,7 @@ from holdfast.frames import (
     ExplainAsk,
     LeaseFrame,
     LoadFrame,
+    ReportRow,
     SeenFrame,
     StatsFrame,
     TallyRow,
@@ -247,6 +248,60 @@ def test_what_gateways_see_counts(stage, world):
         await world.until(lambda: control.status()["replicas"][0]["inflight"] == 5)
         gateway.close()
         await world.until(lambda: control.status()["replicas"][0]["inflight"] == 0)
+
+    play(stage, scene)
+
+
+def test_a_breaker_that_moves_is_an_event(stage, world):
+    def told(control):
+        found = control.events(replica="m-1")
+        return [(one.what, one.reason) for one in found if one.what.startswith("breaker")]
+
+    async def scene(control, engine):
+        gateways = [await stage.gateway(f"gateway-{n}", n) for n in range(2)]
+        await world.until(lambda: control.loop.ready("m"))
+        for gateway in gateways:
+            gateway.send(SeenFrame([ReportRow("m", "m-1", "open", "trial failed")], [], 0))
+        await world.until(lambda: told(control))
+        gateways[0].send(SeenFrame([ReportRow("m", "m-1", "closed", "trial succeeded")], [], 0))
+        gateways[1].close()
+        await world.until(lambda: len(told(control)) == 2)
+        (opened, reason), (closed, _) = told(control)
+        assert (opened, reason, closed) == ("breaker_opened", "trial failed", "breaker_closed")
+        gateways[0].close()
+
+    play(stage, scene, workers=2)
+
+
+def test_the_last_canaries_of_a_replica_can_be_read(stage, world):
+    class Sampler:
+        def __init__(self):
+            self.verdicts = []
+
+        def state_changed(self, replica, state, at):
+            pass
+
+        def canary_answered(self, replica, verdict, at):
+            self.verdicts.append((replica, verdict))
+
+    async def scene(control, engine):
+        control.sampler = sampler = Sampler()
+        await world.until(lambda: control.canaries("m-1"))
+        status, body = await ask(control, "/replicas/m-1/canaries")
+        rows = orjson.loads(body)["canaries"]
+        assert status == 200
+        assert {row["verdict"] for row in rows} == {"pass"}
+        assert set(rows[0]) == {"at", "verdict", "detail", "latency_s"}
+        assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+        assert len(sampler.verdicts) <= 1  # it may have come before anybody kept it
+        assert control.knowing.known().replicas[0].canary_verdict == "pass"
+        engine.set_fault(fault("black_hole"))
+        control.loop.seen(Seen((Report("m", "m-1", "open", "x"),), "g"))  # one is asked for at once
+        await world.until(lambda: control.canaries("m-1")[-1]["verdict"] == "fail")
+        assert sampler.verdicts[-1] == ("m-1", "fail")
+        assert control.view.snapshot().replicas[0].canary_verdict in {"pass", "fail"}
+        status, body = await ask(control, "/replicas/nobody/canaries")
+        assert (status, "no replica has the id" in body.decode()) == (404, True)
 
     play(stage, scene)
 

@@ -177,6 +177,7 @@ def test_samples_between_two_tallies_are_bounded():
     told = subject.take_tally("m")
     assert told.lengths == tuple(range(1, SAMPLES_MAX + 1))
     assert len(told.norms) == len(told.logprobs) == SAMPLES_MAX
+    assert told.firsts == told.paces == ()
     assert told.finishes == {"stop": 100}
 
 

@@ -7,6 +7,7 @@ from holdfast.core.admission.limit import LimitConfig
 from holdfast.core.admission.queue import QueueConfig
 from holdfast.core.admission.quota import QuotaConfig
 from holdfast.core.breaker import BreakerConfig
+from holdfast.core.candidate import SAMPLES_MAX
 from holdfast.core.deadlines import DeadlineConfig
 from holdfast.core.degrade import DegradeConfig
 from holdfast.core.failover import FailoverConfig
@@ -1301,10 +1302,41 @@ def test_control_hears_once_a_second_what_was_seen():
     assert all_of(gateway.after(0.5).tick(), Summary) == []
     summary = only(gateway.after(0.5).tick(), Summary)
     assert summary.tallies == (
-        Tally("m", "r1", 1, 0, 0, 0, 8, lengths=(8,)),
+        Tally("m", "r1", 1, 0, 0, 0, 8, lengths=(8,), firsts=(0.1,)),
         Tally("m", "r2", 0, 0, 0, 1, 0),
     )
     assert only(gateway.after(1.0).tick(), Summary).tallies == (Tally("m", "r2", 0, 0, 0, 1, 0),)
+
+
+def test_control_hears_how_fast_tokens_follow_each_other_where_that_is_known():
+    gateway = Gateway("r1")
+    gateway.tick()
+    gateway.arrive("q1")
+    gateway.after(0.5).first("q1")
+    gateway.after(2.0).end("q1", tokens=5)
+    gateway.arrive("q2")
+    gateway.first("q2")
+    gateway.end("q2", tokens=5)  # all at once: that says nothing
+    gateway.arrive("q3")
+    gateway.first("q3")
+    gateway.after(1.0).end("q3", tokens=1)  # no second token
+    gateway.arrive("q4")
+    gateway.first("q4")
+    gateway.after(1.0).end("q4", kind=Kind.RESET, tokens=9)  # and one that was cut
+    told = gateway.tallies()["r1"]
+    assert (told.paces, told.firsts[0]) == ((0.5,), 0.5)
+
+
+def test_paces_between_two_summaries_are_bounded():
+    gateway = Gateway("r1")
+    gateway.tick()
+    for number in range(SAMPLES_MAX + 3):
+        name = f"q{number}"
+        gateway.arrive(name)
+        gateway.first(name)
+        gateway.after(0.01).end(name, tokens=2)
+    assert len(gateway.tallies()["r1"].paces) == SAMPLES_MAX
+    assert gateway.tallies() == {}
 
 
 def test_control_hears_how_answers_came_out():

@@ -5,6 +5,7 @@ import pytest
 
 from holdfast.core.admission.limit import LimitConfig
 from holdfast.core.breaker import BreakerConfig, BreakerState
+from holdfast.core.candidate import SAMPLES_MAX
 from holdfast.core.failure import Kind, Outcome
 from holdfast.core.lane import Lane, LaneConfig
 from holdfast.core.life import Attempt, Life
@@ -281,16 +282,31 @@ def test_a_trial_that_says_nothing_is_handed_to_the_next_request():
 
 def test_tallies_name_what_was_seen_since_the_last_ones():
     subject = lane("r1", "r2", "idle")
-    served(subject, "r1", 0, 1)
+    served(subject, "r1", 0, 2 * SECOND)
     subject.pool.candidates["r1"].tokens += 12
     started, attempt = opened(subject, "r2")
     subject.close(started, attempt, Outcome.FAILURE, Kind.RESET, 1)
     opened(subject, "r2")
     assert subject.tallies() == [
-        Tally("m", "r1", 1, 0, 0, 0, 112),
+        Tally("m", "r1", 1, 0, 0, 0, 112, firsts=(2.0,)),
         Tally("m", "r2", 0, 1, 0, 1, 0, {Kind.RESET: 1}, 1),
     ]
     assert subject.tallies() == [Tally("m", "r2", 0, 0, 0, 1, 0)]
+
+
+def test_seconds_to_the_first_token_are_those_of_streams_that_began_here():
+    subject = lane()
+    started, attempt = opened(subject)
+    started.shown_tokens = 5  # its prompt is longer by what another has said already
+    subject.first_content(started, attempt, SECOND)
+    whole = Life(Request("q2", "m", arrived=0, whole=True), "m", 600 * SECOND)
+    one = subject.open(whole, subject.pool.candidates["r1"], 0)
+    subject.first_content(whole, one, SECOND)
+    assert subject.tallies()[0].firsts == ()
+    for _ in range(2 * SAMPLES_MAX):
+        served(subject, "r1", 0, SECOND)
+    assert subject.tallies()[0].firsts == (1.0,) * SAMPLES_MAX
+    assert subject.tallies()[0].firsts == ()
 
 
 def test_a_replica_that_only_cancellations_emptied_is_told_of_once_more():

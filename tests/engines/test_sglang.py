@@ -42,6 +42,12 @@ def test_tensor_parallel_ranks_alone_repeat_one_figure() -> None:
     assert DIALECT.read_load(page) == Load(running=16)
 
 
+def test_its_own_share_of_prefix_hits_is_read_and_anything_else_is_unknown() -> None:
+    page = 'sglang:cache_hit_rate{dp_rank="0"} 0.5\nsglang:cache_hit_rate{dp_rank="1"} 1.0\n'
+    assert DIALECT.read_load(page) == Load(prefix_hits=0.75)
+    assert DIALECT.read_load("sglang:cache_hit_rate 43.0\n") == Load()
+
+
 def test_a_refusal_is_busy_as_status_and_as_event() -> None:
     event = b'{"error": {"message": "The request queue is full.", "code": 503}}'
     assert DIALECT.says_busy(503, event)

@@ -25,6 +25,20 @@ def test_the_old_name_of_the_cache_gauge_is_read_too_but_not_beside_the_new() ->
     assert DIALECT.read_load(old + "vllm:kv_cache_usage_perc 0.1\n") == Load(kv_used=0.1)
 
 
+def test_tokens_found_in_the_prefix_cache_are_read_over_all_ranks() -> None:
+    page = (
+        'vllm:prefix_cache_queries_total{engine="0"} 900.0\n'
+        'vllm:prefix_cache_queries_total{engine="1"} 100.0\n'
+        'vllm:prefix_cache_queries_created{engine="0"} 1.7e9\n'
+        'vllm:prefix_cache_hits_total{engine="0"} 250.0\n'
+        'vllm:external_prefix_cache_hits_total{engine="0"} 7.0\n'
+    )
+    assert DIALECT.read_load(page) == Load(prefix_asked=1_000, prefix_found=250)
+    old = "vllm:gpu_prefix_cache_queries_total 9\nvllm:gpu_prefix_cache_hits_total 3\n"
+    assert DIALECT.read_load(old) == Load(prefix_asked=9, prefix_found=3)
+    assert DIALECT.read_load("vllm:prefix_cache_hits_total NaN\n") == Load()
+
+
 def test_a_full_queue_is_busy_and_a_dead_engine_is_not() -> None:
     assert DIALECT.says_busy(503, b'{"error":{"message":"Request queue full.","code":503}}')
     assert not DIALECT.says_busy(503, b"")

@@ -251,7 +251,11 @@ class Connection(BaseHTTPRequestHandler):
         if thing is None:
             self._refuse(404, f'{resource} "{parts[1]}" not found')
         elif parts[2:] == ["log"]:
-            self._log(namespace, parts[1], query)
+            names = [one.get("name") for one in thing["spec"].get("containers") or ()]
+            if len(names) > 1 and query.get("container") not in names:
+                self._refuse(400, f"a container name must be specified, choose one of: {names}")
+            else:
+                self._log(namespace, parts[1], query)
         elif "as=Table" in self.headers.get("Accept", ""):
             self._send(200, table_of(resource, [thing], thing["metadata"]["resourceVersion"]))
         else:

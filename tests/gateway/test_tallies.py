@@ -45,6 +45,24 @@ def test_lengths_and_reasons_of_answers_are_told(live):
     live(body)
 
 
+def test_times_are_told_of_streams_and_of_nothing_else(live):
+    async def body(gateway):
+        async with client(gateway) as api:
+            await api.chat.completions.create(model="m", messages=ASK)
+            assert [tally.firsts for tally in await told(gateway, 1) if tally.firsts] == []
+            stream = await api.chat.completions.create(
+                model="m", messages=ASK, max_tokens=7, stream=True
+            )
+            assert [chunk async for chunk in stream]
+        seen = await told(gateway, 2)
+        (first,) = [value for tally in seen for value in tally.firsts]
+        (pace,) = [value for tally in seen for value in tally.paces]
+        assert pace > 0
+        assert 0 < first < 60
+
+    live(body)
+
+
 def measured_choice(logprob: float, **more: object) -> dict:
     token = {"token": "x", "logprob": logprob, "top_logprobs": []}
     return {"index": 0, "logprobs": {"content": [token]}, "finish_reason": "stop", **more}

@@ -253,6 +253,7 @@ def _replicas() -> tuple[ReplicaRow, ...]:
             kv_used=0.22,
             tokens_s=190.0,
             ttft_s=0.12,
+            tpot_s=0.02,
             canary_s=0.18,
             reserved_bytes=14 * GIB,
             limit_bytes=28 * GIB,

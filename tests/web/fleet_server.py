@@ -173,7 +173,11 @@ def _life(row, now):
             ]
         told.append(_event(row, now - 3, "dead", "exit 137: killed for memory", "runtime"))
     elif row.state not in ("ready", "running"):
-        told.append(_event(row, now - 184, row.state, row.reason, "runtime"))
+        told += [
+            _event(row, now - 190, "breaker_opened", "5 failures in a row"),
+            _event(row, now - 184, row.state, row.reason, "runtime"),
+            _event(row, now - 100, "breaker_closed", "trial succeeded"),
+        ]
     return told
 
 
@@ -201,6 +205,7 @@ class _Pages:
             Route("/incidents/{id}/export", self.export),
             Route("/incidents/{id}/close", self.order, methods=["POST"]),
             Route(f"{replica}/logs", self.logs),
+            Route(f"{replica}/canaries", self.canaries),
             *orders,
             Route("/models/{id:path}/scale", self.order, methods=["POST"]),
         ]
@@ -238,15 +243,24 @@ class _Pages:
         found = self.fleet.events(request.query_params.get("replica"))
         return json_answer({"events": found[-int(request.query_params.get("limit", "1000")) :]})
 
-    async def status(self, _: Request) -> Response:
-        def canary(row):
-            good = row.state == "ready"
-            told = "" if good else "no answer in 10 s"
-            verdict = "pass" if good else "timeout"
-            seen = {"at": time.time() - 4, "verdict": verdict, "detail": told}
-            return seen | {"latency_s": row.canary_s}
+    async def canaries(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        row = next((row for row in self.fleet.view.replicas if row.id == name and row.routed), None)
+        if row is None:
+            return json_answer({"error": f"no replica has the id {name!r}"}, 404)
+        now = time.time()
+        told = [
+            {"at": now - 4 - 10 * n, "verdict": "pass", "detail": "", "latency_s": row.canary_s}
+            for n in range(20)
+        ]
+        if row.state != "ready":
+            late = {"verdict": "timeout", "detail": "no answer in 10 s", "latency_s": None}
+            told[:2] = [one | late for one in told[:2]]
+            told[2] |= {"verdict": "slow", "detail": "later than its peers"}
+        return json_answer({"canaries": told[::-1]})
 
-        rows = [{"id": row.id, "canary": canary(row)} for row in self.fleet.view.replicas]
+    async def status(self, _: Request) -> Response:
+        rows = [{"id": row.id} for row in self.fleet.view.replicas]
         return json_answer({"epoch": 1, "replicas": rows})
 
     async def incidents(self, _: Request) -> Response:

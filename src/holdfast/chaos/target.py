@@ -6,6 +6,7 @@ sent to a process id that another machine told.
 """
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,7 @@ class Target:
     admin: str
     token: str | None = None
     elsewhere: bool = False  # said explicitly: this fleet is not on this machine
+    tls: ssl.SSLContext | None = None  # whom to believe there
 
     @property
     def local(self) -> bool:
@@ -48,6 +50,7 @@ class Target:
                 bearer=self.token,
                 body=data,
                 method=method,
+                tls=self.tls,
             )
         except FetchError as error:
             raise ChaosError(f"{self.admin}: {error}") from error

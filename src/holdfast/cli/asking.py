@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import os
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,17 @@ from urllib.parse import urlsplit
 import click
 
 from holdfast.config import FleetFile, load
-from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch
+from holdfast.control.trust import trusting
 from holdfast.wire.state_dir import default_state_dir, read_running
 
 DEADLINE_S: Final = 5.0
 DEFAULT_ADMIN: Final = "http://127.0.0.1:8001"
 TOKEN_VARIABLE: Final = "HOLDFAST_ADMIN_TOKEN"  # noqa: S105 a name, no token
+UNTRUSTED: Final = (
+    "name its fleet file with -c, or its authority with --ca; where the certificate was renewed, "
+    "start the fleet anew"
+)
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -29,16 +35,18 @@ class Admin:
 
     url: str
     token: str | None = None
+    tls: ssl.SSLContext | None = None  # whom to believe there; None: the system's authorities
 
     def ask(self, path: str, *, body: bytes | None = None, method: str | None = None) -> Answer:
         """One answer, whatever its status; or the command ends with a sentence."""
         url = self.url.rstrip("/")
-        asking = fetch(url, path, DEADLINE_S, bearer=self.token, body=body, method=method)
+        asking = fetch(
+            url, path, DEADLINE_S, bearer=self.token, body=body, method=method, tls=self.tls
+        )
         try:
             return asyncio.run(asking)
         except FetchError as error:
-            fix = "is 'holdfast up' or 'holdfast serve' running?"
-            raise click.ClickException(f"{self.url}: {error}; {fix}") from error
+            raise click.ClickException(f"{self.url}: {error}; {way_out(error, url)}") from error
 
     def told(self, path: str) -> Any:
         """The JSON of a page that must be there."""
@@ -46,6 +54,15 @@ class Admin:
         if answer.status != 200:
             raise click.ClickException(why(answer))
         return json.loads(answer.body)
+
+
+def way_out(error: FetchError, url: str) -> str:
+    """What may help where no answer came."""
+    if isinstance(error, UntrustedError):
+        return UNTRUSTED
+    if error.lost and urlsplit(url).scheme == "http":
+        return f"if admin.tls is set in its fleet file, use https{url[4:]} with -c or --ca"
+    return "is 'holdfast up' or 'holdfast serve' running?"
 
 
 def why(answer: Answer) -> str:
@@ -80,7 +97,13 @@ def which_admin(command: CommandT) -> CommandT:
         show_default=True,
         help="The environment variable that holds the admin token.",
     )
-    return url(token(command))
+    ca = click.option(
+        "--ca",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Trust this PEM file of an authority, where the admin port has TLS. Default: the "
+        "certificate of the fleet that runs here, or of the file of -c; else the system's.",
+    )
+    return url(token(ca(command)))
 
 
 def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
@@ -93,22 +116,35 @@ def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
         *,
         url: str | None,
         token_env: str,
+        ca: Path | None,
         config: Path | None,
         state_dir: Path | None,
         **options: Any,
     ) -> None:
-        command(admin=admin_of(url, token_env, config, state_dir), **options)
+        command(admin=admin_of(url, token_env, config, state_dir, ca), **options)
 
     return asked
 
 
 def admin_of(
-    url: str | None, token_env: str, config: Path | None, state_dir: Path | None = None
+    url: str | None,
+    token_env: str,
+    config: Path | None,
+    state_dir: Path | None = None,
+    ca: Path | None = None,
 ) -> Admin:
     """The admin port that these options mean."""
-    address = url or _found(config, state_dir)
+    running = read_running(state_dir or default_state_dir(config, os.environ))
+    address, certificate = url or DEFAULT_ADMIN, ""
+    if running is not None and (url is None or url.rstrip("/") == running.admin):
+        address, certificate = running.admin, running.certificate
+    elif config is not None and (url is None or (url.startswith("https:") and ca is None)):
+        admin = load(config, FleetFile).admin
+        address = url or f"{'https' if admin.tls else 'http'}://{admin.address.reached}"
+        certificate = str(admin.tls.certificate) if admin.tls else ""
     _check(address)
-    return Admin(address, os.environ.get(token_env))
+    own = Path(certificate) if certificate else None
+    return Admin(address, os.environ.get(token_env), trusting(address, ca, own))
 
 
 def _check(url: str) -> None:
@@ -121,22 +157,14 @@ def _check(url: str) -> None:
         raise click.UsageError(f"--admin {url}: not a URL such as {DEFAULT_ADMIN}")
 
 
-def _found(config: Path | None, state_dir: Path | None) -> str:
-    """Where a fleet says that it is; else where its file puts it."""
-    running = read_running(state_dir or default_state_dir(config, os.environ))
-    if running is not None:
-        return running.admin
-    if config is not None:
-        return f"http://{load(config, FleetFile).admin.listen}"
-    return DEFAULT_ADMIN
-
-
 __all__ = [
     "DEFAULT_ADMIN",
     "TOKEN_VARIABLE",
+    "UNTRUSTED",
     "Admin",
     "admin_of",
     "asks_admin",
+    "way_out",
     "which_admin",
     "which_fleet",
     "why",

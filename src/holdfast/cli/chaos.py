@@ -58,7 +58,7 @@ def _command(fault: str) -> click.Command:
             plan = one_step(fault, replica, **{"for": lasts}, **given)
         except ValueError as error:
             raise click.UsageError(f"{fault}: {error}") from error
-        record = _run(Target(admin.url, admin.token, elsewhere), "", plan)
+        record = _run(Target(admin.url, admin.token, elsewhere, admin.tls), "", plan)
         if any(one.problem for one in record.struck):
             raise click.exceptions.Exit(1)
 
@@ -99,7 +99,7 @@ def run(admin: Admin, plan: Path, output: Path, gateway: str, *, elsewhere: bool
       holdfast chaos run examples/chaos/gameday.yaml -o report
     """  # noqa: D301
     script = load(plan, PlanFile)
-    record = _run(Target(admin.url, admin.token, elsewhere), gateway, script)
+    record = _run(Target(admin.url, admin.token, elsewhere, admin.tls), gateway, script)
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "timeline.svg").write_text(picture(record))

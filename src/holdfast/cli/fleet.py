@@ -2,14 +2,15 @@
 
 import http.client
 import json
+import ssl
 import sys
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import click
 
-from holdfast.cli.asking import Admin, asks_admin, why
-from holdfast.control.fetch import Answer
+from holdfast.cli.asking import UNTRUSTED, Admin, asks_admin, why
+from holdfast.control.fetch import Answer, UntrustedError
 from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status
 
 _KNOWN_SHOWN: Final = 20  # names, in an error that lists them
@@ -66,7 +67,8 @@ def _pid(found: dict[str, Any], replica: str) -> int:
 def logs(admin: Admin, replica: str, lines: int, *, follow: bool) -> None:
     """Print what a replica's engine wrote.
 
-    Only of replicas that Holdfast started itself. Kept across restarts of the replica.
+    Of replicas that Holdfast started itself, kept across their restarts; and of pods that a
+    Kubernetes source of the fleet file lists, as Kubernetes has it, without --follow.
 
     \b
     Examples:
@@ -87,10 +89,10 @@ def _follow(admin: Admin, path: str, replica: str) -> None:
     """Copy a log that has no end. A client without a deadline: a quiet replica is no error."""
     parts = urlsplit(admin.url)
     headers = {"authorization": f"Bearer {admin.token}"} if admin.token else {}
-    kind: type[http.client.HTTPConnection] = http.client.HTTPConnection
+    host = parts.hostname or ""
+    connection = http.client.HTTPConnection(host, parts.port)
     if parts.scheme == "https":
-        kind = http.client.HTTPSConnection
-    connection = kind(parts.hostname or "", parts.port)
+        connection = http.client.HTTPSConnection(host, parts.port, context=admin.tls)
     try:
         connection.request("GET", f"{parts.path.rstrip('/')}{path}", headers=headers)
         response = connection.getresponse()
@@ -99,6 +101,9 @@ def _follow(admin: Admin, path: str, replica: str) -> None:
             raise click.ClickException(_refused(admin, answer, "replicas", replica))
         while piece := response.read1(65_536):
             _write(piece)
+    except ssl.SSLCertVerificationError as error:
+        told = UntrustedError(error)
+        raise click.ClickException(f"{admin.url}: {told}; {UNTRUSTED}") from error
     except (OSError, http.client.HTTPException) as error:
         why_not = getattr(error, "strerror", None) or type(error).__name__
         raise click.ClickException(f"{admin.url}: {str(why_not).lower()}") from error

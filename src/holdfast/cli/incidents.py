@@ -99,7 +99,13 @@ def close(admin: Admin, incident: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @which_admin
 def doctor(
-    config: Path | None, url: str | None, token_env: str, *, running: bool, as_json: bool
+    config: Path | None,
+    url: str | None,
+    token_env: str,
+    ca: Path | None,
+    *,
+    running: bool,
+    as_json: bool,
 ) -> None:
     """Look for the mistakes that lead to silent failures, in a file and in a fleet that runs.
 
@@ -114,7 +120,7 @@ def doctor(
     if config is not None:
         found += check_file(load(config, FleetFile))
     if running or config is None:
-        admin = admin_of(url, token_env, config)
+        admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []
         found += check_running(admin.told("/status"), open_ones)
     if as_json:

@@ -9,7 +9,7 @@ import click
 import orjson
 from rich.console import Console
 
-from holdfast.cli.asking import Admin, admin_of, which_admin, which_fleet, why
+from holdfast.cli.asking import Admin, admin_of, way_out, which_admin, which_fleet, why
 from holdfast.config import FleetFile, load
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.core.snapshot import Snapshot
@@ -38,6 +38,7 @@ _WIDTH: Final = click.IntRange(40, 1_000)
 def top(
     url: str | None,
     token_env: str,
+    ca: Path | None,
     config: Path | None,
     state_dir: Path | None,
     width: int | None,
@@ -58,7 +59,7 @@ def top(
       holdfast top --once --width 160
       holdfast top --once --json -c fleet.yaml
     """  # noqa: D301
-    admin = admin_of(url, token_env, config, state_dir)
+    admin = admin_of(url, token_env, config, state_dir, ca)
     alone = config if (once or as_json) and url is None else None
     body = _view(admin, alone, token_env)
     if as_json:
@@ -71,14 +72,14 @@ def top(
 
 def _view(admin: Admin, config: Path | None, token_env: str) -> bytes:
     """The snapshot as JSON: control's; where none runs, our own."""
-    asking = fetch(admin.url.rstrip("/"), "/view", DEADLINE_S, bearer=admin.token)
+    asking = fetch(admin.url.rstrip("/"), "/view", DEADLINE_S, bearer=admin.token, tls=admin.tls)
     try:
         answer = asyncio.run(asking)
     except FetchError as error:
         if config is not None and error.what == "refused":
             return orjson.dumps(_read_alone(config))
-        fix = "is 'holdfast up' or 'holdfast serve' running?"
-        if config is None:
+        fix = way_out(error, admin.url)
+        if config is None and error.what == "refused":
             fix += " Without it, 'holdfast top --once -c FILE' reads the sources itself"
         raise click.ClickException(f"{admin.url}: {error}; {fix}") from error
     if answer.status == 401:
@@ -122,7 +123,9 @@ def _screen(admin: Admin, first: Snapshot, theme: str) -> None:
     from holdfast.ui.terminal.top.app import TopApp  # noqa: PLC0415 0.3 s that text does without
     from holdfast.ui.terminal.top.colours import is_dark  # noqa: PLC0415
 
-    TopApp(Link(admin.url, admin.token), dark=is_dark(theme, os.environ), first=first).run()
+    TopApp(
+        Link(admin.url, admin.token, admin.tls), dark=is_dark(theme, os.environ), first=first
+    ).run()
 
 
 __all__ = ["top"]

@@ -34,6 +34,15 @@ class Address(NamedTuple):
         address = _ip(self.host)
         return self.host.lower() == "localhost" if address is None else address.is_loopback
 
+    @property
+    def reached(self) -> str:
+        """``host:port`` for somebody on this machine: one cannot connect to *every address*."""
+        address = _ip(self.host)
+        host = self.host
+        if address is not None and address.is_unspecified:
+            host = "127.0.0.1" if address.version == 4 else "::1"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
     def overlaps(self, other: "Address") -> bool:
         """Whether the two cannot both be bound."""
         if self.port != other.port or not self.port:

@@ -29,6 +29,7 @@ from holdfast.control.orders import UnknownModelError, UnknownReplicaError
 from holdfast.control.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
 from holdfast.control.sessions import Sessions
 from holdfast.control.viewing import Viewing, view_routes
+from holdfast.ports import UnreadableError
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
 EVENTS_DEFAULT: Final = 1_000
@@ -43,6 +44,7 @@ BODY_BYTES_MAX: Final = 64 << 10
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LOG_HEADERS: Final = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+_NOT_FOLLOWED: Final = "its platform has this log, and it is not followed here; ask without follow"
 _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
@@ -103,6 +105,12 @@ class Facts(Protocol):
 
     def log_path(self, replica_id: str) -> Path | None:
         """Where a replica's output goes; None when somebody else started it."""
+
+    def canaries(self, replica_id: str) -> list[dict[str, Any]]:
+        """What its last canaries found, the newest last."""
+
+    async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
+        """The end of its output, as the platform has it; None: no platform that is asked does."""
 
     async def explain(self, request_id: str) -> bytes | None:
         """A request's story as JSON."""
@@ -186,6 +194,7 @@ class _Admin:
             Route("/explain/{request_id:path}", self.explain),
             Route("/reload", self.reload, methods=["POST"]),
             Route(f"{replica}/logs", self.logs),
+            Route(f"{replica}/canaries", self.canaries),
             Route(f"{replica}/drain", _replica_order(facts.drain), methods=["POST"]),
             Route(f"{replica}/undrain", _replica_order(facts.undrain), methods=["POST"]),
             Route(f"{replica}/restart", _replica_order(facts.restart), methods=["POST"]),
@@ -252,13 +261,18 @@ class _Admin:
             return json_answer({"error": told}, 404)
         return Response(story, media_type="application/json")
 
+    async def canaries(self, request: Request) -> Response:
+        found = self._facts.canaries(request.path_params["replica_id"])
+        return json_answer({"canaries": found})
+
     async def logs(self, request: Request) -> Response:
         replica_id = request.path_params["replica_id"]
         lines = _number(request, "lines", LINES_DEFAULT, LINES_MAX)
         path = self._facts.log_path(replica_id)
+        follows = bool(_number(request, "follow", 0, 1))
         if path is None:
-            return json_answer({"error": _NO_LOG}, 404)
-        if _number(request, "follow", 0, 1):
+            return await self._elsewhere(replica_id, lines, follows=follows)
+        if follows:
             if self._followers >= FOLLOWERS_MAX:
                 told = f"{self._followers} clients follow logs already; no more can"
                 return json_answer({"error": told}, 503)
@@ -269,6 +283,19 @@ class _Admin:
         except OSError as error:
             told = f"the log cannot be read: {error.strerror or type(error).__name__}"
             return json_answer({"error": told}, 500)
+        return Response(text, media_type="text/plain", headers=_LOG_HEADERS)
+
+    async def _elsewhere(self, replica_id: str, lines: int, *, follows: bool) -> Response:
+        """The log of a replica that somebody else started."""
+        try:
+            text = await self._facts.log_tail(replica_id, 0 if follows else lines)
+        except UnreadableError as error:
+            told = f"the log cannot be read: {error}"
+            return json_answer({"error": told}, error.status if error.status in {404, 503} else 500)
+        if text is None:
+            return json_answer({"error": _NO_LOG}, 404)
+        if follows:
+            return json_answer({"error": _NOT_FOLLOWED}, 409)
         return Response(text, media_type="text/plain", headers=_LOG_HEADERS)
 
     async def _followed(self, replica_id: str, lines: int) -> AsyncGenerator[bytes]:

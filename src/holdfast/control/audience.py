@@ -4,10 +4,17 @@ Apart from the loop, because those who listen to it need not know how it turns.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from holdfast.config.fleet_file import Deployed
 from holdfast.core.messages import CanaryResult, FleetView, Notice
+
+# The place of a verdict is its number in the history: a new one goes to the end.
+VERDICTS: Final = (
+    *("pass", "slow", "busy", "unsettled", "unknown"),  # these say nothing bad of its answers
+    *("wrong", "fail", "refused", "timeout"),
+)
+CANARIES_MAX: Final = 20  # of each replica that are remembered
 
 
 class Audience(Protocol):
@@ -62,6 +69,16 @@ class Asked:
     share: float | None  # of the replica's tokens that canaries were, lately
     tokens: int = 0  # that its canaries cost since it joined
     users_tokens: int = 0  # that its users got meanwhile
+    slow: bool = False  # right, and later than its peers' by the fleet's judgement
+
+    def told(self) -> str:
+        """The verdict as one of ``VERDICTS``."""
+        return told_verdict(self.verdict, slow=self.slow)
+
+
+def told_verdict(verdict: str, *, slow: bool) -> str:
+    """What a canary is called where lateness counts."""
+    return "slow" if slow and verdict == "pass" else verdict
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,4 +89,13 @@ class Earlier:
     deployed: tuple[Deployed, ...]
 
 
-__all__ = ["Asked", "Audience", "Earlier", "Happened", "Platform"]
+__all__ = [
+    "CANARIES_MAX",
+    "VERDICTS",
+    "Asked",
+    "Audience",
+    "Earlier",
+    "Happened",
+    "Platform",
+    "told_verdict",
+]

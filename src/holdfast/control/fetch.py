@@ -30,6 +30,14 @@ class FetchError(Exception):
         self.lost = lost  # the connection ended under the answer
 
 
+class UntrustedError(FetchError):
+    """Somebody answers there, but cannot prove to be the one who was meant."""
+
+    def __init__(self, error: ssl.SSLCertVerificationError) -> None:
+        why = str(getattr(error, "verify_message", "") or "it cannot be verified")
+        super().__init__("broken", f"its certificate is not trusted: {why.lower().rstrip('.')}")
+
+
 @dataclass(slots=True, frozen=True)
 class Answer:
     """What came back."""
@@ -132,8 +140,12 @@ async def fetch(
     bearer: str | None = None,
     body: bytes | None = None,
     method: str | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """GET ``url + path``, or POST a JSON body there, or raise ``FetchError``."""
+    """GET ``url + path``, or POST a JSON body there, or raise ``FetchError``.
+
+    Without ``tls`` an https address is checked against the system's authorities.
+    """
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     how = method or ("GET" if body is None else "POST")
@@ -152,7 +164,7 @@ async def fetch(
                 lambda: _Reading(request),
                 parts.hostname or "",
                 parts.port or _PORTS[parts.scheme],
-                ssl=ssl.create_default_context() if secure else None,
+                ssl=(tls or ssl.create_default_context()) if secure else None,
             )
             try:
                 return await reading.answer
@@ -164,9 +176,26 @@ async def fetch(
         raise FetchError("timeout", f"nothing within {deadline_s:g} s", moved_s) from error
     except ConnectionRefusedError as error:
         raise FetchError("refused", "nobody listens") from error
+    except ssl.SSLCertVerificationError as error:
+        raise UntrustedError(error) from error
+    except ssl.SSLError as error:
+        raise FetchError("broken", f"no TLS there ({tls_reason(error)})") from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise FetchError("broken", reason.lower()) from error
 
 
-__all__ = ["BODY_BYTES_MAX", "Answer", "FetchError", "fetch", "listens"]
+def tls_reason(error: ssl.SSLError) -> str:
+    """What went wrong, in words."""
+    return (error.reason or type(error).__name__).lower().replace("_", " ")
+
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "Answer",
+    "FetchError",
+    "UntrustedError",
+    "fetch",
+    "listens",
+    "tls_reason",
+]

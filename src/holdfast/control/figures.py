@@ -1,31 +1,40 @@
 """The last figures of each replica and model, for whoever looks: not for decisions.
 
     facts ─► load, memory, tokens of each replica        counters of gateways ─► rates of each model
+    tallies of gateways ─► times of each replica
 
 Rates are sums that fade: a replica that served nothing for half a minute shows nothing, without
 anybody having to tell it so. What gateways count is looked at every ten seconds and kept for an
 hour, in one small row for each model, because an error budget is spent over an hour.
+
+Times are kept in sketches, and a median is worked out every few seconds, if somebody looks: a fleet
+of hundreds is looked at every second.
 """
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp
 from typing import Any, Final
 
 from holdfast.core.facts import AttemptsSeen, Fact, Gone, LoadSeen, MemorySeen, ProcessEnded
+from holdfast.core.messages import Seen, Summary
+from holdfast.core.stats import RecentSketch
 from holdfast.core.types import SECOND, seconds
 
 FADE_S: Final = 10.0  # rates look back about that far
 FRESH: Final = 10 * SECOND  # engines are asked once a second: older words of theirs are unknown
 SAMPLE_S: Final = 10.0
+MEDIAN_EVERY: Final = 5 * SECOND  # a median of a minute does not leap meanwhile
+TIMES_PER_FRAME: Final = 64  # of one replica and kind; a gateway tells 16
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 3_600 * SECOND
 ERROR_BUDGET: Final = 0.001  # of requests: three nines, where nobody has promised anything else
 MODELS_MAX: Final = 1_024
 REPLICAS_MAX: Final = 10_000
 _SAMPLES: Final = round(3_600 / SAMPLE_S) + 2
+_TIME_MAX_S: Final = 86_400.0  # a day: more is no time but a mistake
 _SERIES: Final = re.compile(r'([a-z_]+)\{model="([^"]*)",(status|le)="([^"]*)"\}')
 _REQUESTS: Final = "requests_total"
 _FIRST: Final = "gen_ai_server_time_to_first_token_seconds_bucket"
@@ -51,6 +60,31 @@ class _Rate:
         return self.level(now) / FADE_S
 
 
+class _Times:
+    """The median of the last minute."""
+
+    __slots__ = ("_at", "_median", "_sketch")
+
+    def __init__(self) -> None:
+        self._sketch = RecentSketch(seconds(MINUTE), relative_accuracy=0.02)
+        self._median: float | None = None
+        self._at = 0
+
+    def add(self, values: Sequence[float], now: int) -> None:
+        for value in values[:TIMES_PER_FRAME]:
+            if 0 <= value < _TIME_MAX_S:
+                self._sketch.add(value, now)
+        if self._median is None:
+            self._at = 0  # the first ones are no reason to wait
+
+    def median(self, now: int) -> float | None:
+        if not self._at or now - self._at >= MEDIAN_EVERY:
+            found = self._sketch.quantile(0.5, now)
+            self._median = None if found is None else float(f"{found:.3g}")
+            self._at = now
+        return self._median
+
+
 @dataclass(slots=True)
 class _Replica:
     load: LoadSeen | None = None
@@ -60,6 +94,10 @@ class _Replica:
     tokens: _Rate = field(default_factory=_Rate)  # as gateways counted them
     generated: _Rate = field(default_factory=_Rate)  # as the engine did
     counts: bool = False  # the engine counts its tokens
+    prefix_asked: _Rate | None = None  # tokens looked up in its prefix cache; None: not counted
+    prefix_found: _Rate = field(default_factory=_Rate)
+    first: _Times | None = None  # to the first token; most replicas of a platform have no users
+    pace: _Times | None = None  # of each further token
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,11 +135,9 @@ class Figures:
             return
         if not isinstance(fact, LoadSeen | AttemptsSeen | MemorySeen | ProcessEnded):
             return
-        one = self._replicas.get(fact.replica)
+        one = self._one(fact.replica)
         if one is None:
-            if len(self._replicas) >= REPLICAS_MAX:
-                return
-            one = self._replicas[fact.replica] = _Replica()
+            return
         if isinstance(fact, LoadSeen):
             self._load(one, fact, now)
         elif isinstance(fact, AttemptsSeen):
@@ -112,13 +148,43 @@ class Figures:
             if fact.device == "host":
                 one.memory = fact
         else:
-            one.memory = one.load = None
+            one.memory = one.load = one.first = one.pace = None
+
+    def _one(self, replica: str) -> _Replica | None:
+        one = self._replicas.get(replica)
+        if one is None and len(self._replicas) < REPLICAS_MAX:
+            one = self._replicas[replica] = _Replica()
+        return one
+
+    def seen(self, event: Seen, declared: Collection[str], now: int) -> None:
+        """The times that a gateway took, of replicas that there are."""
+        for action in event.actions:
+            if not isinstance(action, Summary):
+                continue
+            for tally in action.tallies:
+                if not (tally.firsts or tally.paces) or tally.replica_id not in declared:
+                    continue
+                one = self._one(tally.replica_id)
+                if one is None:
+                    continue
+                if tally.firsts:
+                    one.first = one.first or _Times()
+                    one.first.add(tally.firsts, now)
+                if tally.paces:
+                    one.pace = one.pace or _Times()
+                    one.pace.add(tally.paces, now)
 
     def _load(self, one: _Replica, fact: LoadSeen, now: int) -> None:
-        before = one.load.generated if one.load is not None else None
-        if fact.generated is not None and before is not None and fact.generated >= before:
+        generated = _grown(fact.generated, one.load.generated if one.load is not None else None)
+        if generated is not None:
             one.counts = True
-            one.generated.add(fact.generated - before, now)
+            one.generated.add(generated, now)
+        asked = _grown(fact.prefix_asked, one.load.prefix_asked if one.load is not None else None)
+        found = _grown(fact.prefix_found, one.load.prefix_found if one.load is not None else None)
+        if asked is not None and found is not None:
+            one.prefix_asked = one.prefix_asked or _Rate()
+            one.prefix_asked.add(asked, now)
+            one.prefix_found.add(min(asked, found), now)
         one.load, one.load_at = fact, now
 
     def of(self, replica: str, now: int) -> dict[str, Any]:
@@ -133,8 +199,27 @@ class Figures:
             "waiting": load.waiting if load is not None else None,
             "kv_used": load.kv_used if load is not None else None,
             "tokens_s": round(rate.per_s(now), 1),
+            "ttft_s": one.first.median(now) if one.first is not None else None,
+            "tpot_s": one.pace.median(now) if one.pace is not None else None,
             "used_bytes": one.memory.used_bytes if one.memory is not None else None,
         }
+
+    def prefix_hits(self, replicas: Iterable[str], now: int) -> float | None:
+        """The share of prompts' tokens that caches of these had, lately; None: nobody says."""
+        asked = found = 0.0
+        told: list[float] = []
+        for name in replicas:
+            one = self._replicas.get(name)
+            if one is None or one.load is None or now - one.load_at > FRESH:
+                continue
+            if one.prefix_asked is not None:
+                asked += one.prefix_asked.level(now)
+                found += one.prefix_found.level(now)
+            elif one.load.prefix_hits is not None:
+                told.append(one.load.prefix_hits)
+        if asked >= 1.0:  # a token: what has faded further than that is not lately
+            return round(found / asked, 3)
+        return round(sum(told) / len(told), 3) if told else None
 
     def attempts(self, replica: str, now: int) -> float:
         """About how many it was given lately; to be compared with its peers'."""
@@ -194,7 +279,16 @@ class Figures:
         return at, models.get(name, _Counted())
 
 
-_NOTHING: Final = dict.fromkeys(("running", "waiting", "kv_used", "tokens_s", "used_bytes"))
+def _grown(count: int | None, before: int | None) -> int | None:
+    """By how much a counter went up; None where it is not told, or began anew."""
+    if count is None or before is None or count < before:
+        return None
+    return count - before
+
+
+_NOTHING: Final = dict.fromkeys(
+    ("running", "waiting", "kv_used", "tokens_s", "ttft_s", "tpot_s", "used_bytes")
+)
 
 
 def _median(before: list[tuple[float, float]], after: list[tuple[float, float]]) -> float | None:

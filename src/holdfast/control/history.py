@@ -4,8 +4,9 @@
     a replica's state, when it changes ─┘
 
 Series are called ``scope/id/metric``: ``model/smollm2/ttft_s``. An id may hold slashes; a scope and
-a metric may not. What a row does not know makes no point. States are sampled like all else, and
-told once more at the moment they change: an outage of a second must not fall between two samples.
+a metric may not. What a row does not know makes no point. States and verdicts of canaries are
+numbers, sampled like all else, and told once more at the moment they change: an outage of a second
+must not fall between two samples.
 
 Rejected: keeping each snapshot whole (a hundred times the bytes, and a chart would have to read all
 of them).
@@ -25,6 +26,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.control.audience import VERDICTS
 from holdfast.control.guard import json_answer
 from holdfast.core.snapshot import Snapshot
 from holdfast.core.types import State
@@ -32,8 +34,8 @@ from holdfast.storage.history import FILE_NAME, History, HistoryError, Question
 from holdfast.storage.recall import POINTS_MAX, VALUES
 
 REPLICA_METRICS: Final = (
-    *("used_bytes", "limit_bytes", "canary_s", "ttft_s", "tokens_s", "kv_used", "inflight"),
-    "share",
+    *("used_bytes", "limit_bytes", "canary_s", "ttft_s", "tpot_s", "tokens_s", "kv_used"),
+    *("inflight", "share"),
 )
 MODEL_METRICS: Final = (
     *("waiting", "inflight", "requests_s", "tokens_s", "kv_used", "prefix_hits", "ttft_s"),
@@ -49,11 +51,17 @@ WAITING_MAX: Final = 32  # questions that wait for that
 _SPAN_MAX_S: Final = 10 * 365 * 86_400.0
 _NUMBERS: Final = {state.value: float(number) for number, state in enumerate(State)}
 _NUMBERS["pending"] = _NUMBERS[State.STARTING.value]  # as platforms say it
+_VERDICTS: Final = {verdict: float(number) for number, verdict in enumerate(VERDICTS)}
 _MATCHES: Final = ("exact", "prefix", "pattern")
 _KNOWN: Final = frozenset({"series", "since", "until", "points", "match", "value", "step"})
 _log = structlog.get_logger("holdfast.control.history")
 
 Figures = Mapping[str, float | None]
+
+
+def verdict_number(verdict: str) -> float | None:
+    """The place of a canary's verdict among ``VERDICTS``; None: it is none."""
+    return _VERDICTS.get(verdict)
 
 
 def state_number(state: str) -> float | None:
@@ -109,6 +117,12 @@ class Sampler:
         if number is not None:
             self.history.put(at, {f"replica/{replica}/state": number})
 
+    def canary_answered(self, replica: str, verdict: str, at: float) -> None:
+        """The verdict of a replica's canaries is another from this moment on."""
+        number = verdict_number(verdict)
+        if number is not None:
+            self.history.put(at, {f"replica/{replica}/canary_verdict": number})
+
     def _values(self, snapshot: Snapshot) -> dict[str, float]:
         values: dict[str, float] = {}
         names: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -128,6 +142,9 @@ class Sampler:
             number = _NUMBERS.get(replica.state)
             if number is not None:
                 values[f"replica/{replica.id}/state"] = number
+            number = _VERDICTS.get(replica.canary_verdict)
+            if number is not None:
+                values[f"replica/{replica.id}/canary_verdict"] = number
         for model in snapshot.models:
             keep("model", model.name, model, MODEL_METRICS)
         for queue in snapshot.queues:
@@ -341,4 +358,5 @@ __all__ = [
     "history_routes",
     "keeping",
     "state_number",
+    "verdict_number",
 ]

@@ -32,8 +32,8 @@ from holdfast.sources.local import LocalReplica
 from holdfast.sources.nvml import GpuReport
 
 FIGURES: Final = (
-    *("host", "kv_used", "running", "waiting", "tokens_s", "ttft_s", "canary_s", "used_bytes"),
-    "started_at",
+    *("host", "kv_used", "running", "waiting", "tokens_s", "ttft_s", "tpot_s", "canary_s"),
+    *("used_bytes", "started_at"),
 )
 _P95: Final = "first_token_p95_seconds"
 _TOKENS: Final = "tokens_per_second"
@@ -190,6 +190,7 @@ class Knowing:
             share=share,
             inflight=row["inflight"],
             canary_s=asked.latency_s if asked is not None else None,
+            canary_verdict=asked.told() if asked is not None else "",
             **figures,
         )
 
@@ -202,8 +203,10 @@ class Knowing:
         now: int,
     ) -> list[KnownModel]:
         inflight: dict[str, int] = {}
+        members: dict[str, list[str]] = {}
         for row in rows:
             inflight[row["model"]] = inflight.get(row["model"], 0) + row["inflight"]
+            members.setdefault(row["model"], []).append(row["id"])
         wishes = self._deployments.snapshot()
         found = []
         for model in self._control.file.models:
@@ -221,7 +224,7 @@ class Knowing:
                     inflight.get(name, 0),
                     counted.requests_s,
                     sum(tokens) if tokens else None,
-                    None,
+                    self._lookout.figures.prefix_hits(members.get(name, ()), now),
                     counted.ttft_s if counted.ttft_s is not None else max(late, default=None),
                     counted.errors_share,
                     counted.burn,

@@ -66,7 +66,8 @@ class Loads:
         name = one.replica.id
         if load != _NOTHING:
             told = (load.running, load.waiting, load.kv_used, load.generated, load.preemptions)
-            self._saw(LoadSeen(name, *told))
+            prefixes = (load.prefix_asked, load.prefix_found, load.prefix_hits)
+            self._saw(LoadSeen(name, *told, *prefixes))
         return LoadReported(one.replica.model, name, None, load.waiting, load.kv_used)
 
 

@@ -248,6 +248,7 @@ class Lookout:
     def seen(self, event: Seen, frame: SeenFrame) -> None:
         """A gateway told what it saw."""
         self._observations.seen(event, frame.died, frame.compared)
+        self.figures.seen(event, self._declared, time.monotonic_ns())
 
     def gateway_gone(self, name: str) -> None:
         """Its connection ended."""

@@ -17,6 +17,7 @@ changes how the fleet is watched, and for a replica whose description changed.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -26,7 +27,14 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.control.audience import Asked, Audience, Earlier, Happened, Platform
+from holdfast.control.audience import (
+    CANARIES_MAX,
+    Asked,
+    Audience,
+    Earlier,
+    Happened,
+    Platform,
+)
 from holdfast.control.canaries import Canaries
 from holdfast.control.fetch import listens
 from holdfast.control.probes import LoopWatch, Prober, Witness
@@ -106,7 +114,7 @@ class FleetLoop:
         self._raw: FleetView | None = None  # as the fleet published it last
         self.view: FleetView | None = None  # as gateways were told
         self._version = earlier.view.version if earlier else 0
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, deque[Asked]] = {}  # the last canaries of each
         self._withheld: dict[str, str] = {}  # why a newcomer was not admitted, as last told
         self._doers: dict[type, Callable[[Any], None]] = {
             RunCanary: self._run_canary,
@@ -264,7 +272,7 @@ class FleetLoop:
             return
         if result.incarnation == member.health.incarnation:
             self._audience.answered(result, slow=member.slow, inflight=member.inflight)
-        before = self._asked.get(result.replica_id)
+        before = self.asked(result.replica_id)
         news = result.verdict == "unsettled" and (before is None or before.verdict != "unsettled")
         if member.health.state is not State.WARMING:
             self._withheld.pop(result.replica_id, None)
@@ -278,7 +286,7 @@ class FleetLoop:
         latency_s = seconds(result.latency) if result.latency else None
         budget = member.budget
         share = budget.share(time.monotonic_ns())
-        self._asked[result.replica_id] = Asked(
+        asked = Asked(
             time.time(),
             result.verdict,
             result.detail,
@@ -286,7 +294,9 @@ class FleetLoop:
             share,
             budget.spent_tokens,
             budget.served_tokens,
+            member.slow and result.verdict == "pass",
         )
+        self._asked.setdefault(result.replica_id, deque(maxlen=CANARIES_MAX)).append(asked)
 
     def _witness(self, replica_id: str, since: int) -> Witness:
         """What users' requests did on a replica meanwhile, as far as gateways said."""
@@ -382,7 +392,12 @@ class FleetLoop:
 
     def asked(self, replica_id: str) -> Asked | None:
         """What its last canary found."""
-        return self._asked.get(replica_id)
+        asked = self._asked.get(replica_id)
+        return asked[-1] if asked else None
+
+    def canaries(self, replica_id: str) -> list[Asked]:
+        """What its last canaries found, the newest last."""
+        return list(self._asked.get(replica_id, ()))
 
     def replicas(self) -> list[dict[str, Any]]:
         """Every replica as gateways are told, and what is in flight on it."""
@@ -402,7 +417,7 @@ class FleetLoop:
                     "endpoint": one.url if one else "",
                     "inflight": member.inflight if member else 0,
                     "share": round(row.share, 4),
-                    "canary": self._asked.get(row.replica.id),
+                    "canary": self.asked(row.replica.id),
                 }
             )
         return rows

@@ -19,6 +19,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from holdfast.control.audience import told_verdict
 from holdfast.core.detect.silence import SERVING
 from holdfast.core.facts import (
     AttemptsSeen,
@@ -219,7 +220,7 @@ class Observations:
 
     def canary(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """A canary came back, and whether the fleet took its right answer for a late one."""
-        verdict = "slow" if slow and result.verdict == "pass" else result.verdict
+        verdict = told_verdict(result.verdict, slow=slow)
         running = result.running if result.running is not None else inflight
         fact = CanaryAnswered(
             result.replica_id,

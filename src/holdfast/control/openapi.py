@@ -237,15 +237,25 @@ def _histories() -> _Data:
             ),
             _in_query("replica", "Those of this replica only.", type="string"),
         ),
+        "/replicas/{replica_id}/canaries": _get(
+            "canaries",
+            "What the last canaries of a replica found.",
+            {
+                "200": _json("The last 20 since control began, the newest last.", "Canaries"),
+                "404": _json("No replica has this id.", "Error"),
+            },
+            _REPLICA,
+        ),
         "/replicas/{replica_id}/logs": _get(
             "logs",
             "The end of a replica's output.",
             {
                 "200": _text("At most 1 MiB. With follow, the answer has no end.", "model loaded"),
                 "400": _json("A parameter is no such number.", "Error"),
-                "404": _json("No such replica, or Holdfast did not start it.", "Error"),
-                "500": _json("The file cannot be read.", "Error"),
-                "503": _json("Too many clients follow logs already.", "Error"),
+                "404": _json("No such replica, or nobody who is asked has its log.", "Error"),
+                "409": _json("A platform has this log; it cannot be followed here.", "Error"),
+                "500": _json("The file, or the platform's log, cannot be read.", "Error"),
+                "503": _json("Too many clients follow or read logs already.", "Error"),
             },
             _REPLICA,
             _in_query(

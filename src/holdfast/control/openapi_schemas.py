@@ -6,6 +6,7 @@ with each thing that is told of.
 
 from typing import Any
 
+from holdfast.control.audience import VERDICTS
 from holdfast.control.reported import FACTS_MAX, KINDS
 
 _Data = dict[str, Any]
@@ -118,6 +119,18 @@ def schemas() -> _Data:
         ),
         **_incident_schemas(),
         "Events": _object(["events"], events=_list({"$ref": "#/components/schemas/Event"})),
+        "Canaries": _object(
+            ["canaries"],
+            canaries=_list(
+                _object(
+                    ["at", "verdict", "detail", "latency_s"],
+                    at={"type": "number", "description": "Seconds since 1970."},
+                    verdict={"type": "string", "enum": list(VERDICTS)},
+                    detail={"type": "string", "description": "Why; never the answer itself."},
+                    latency_s=_perhaps("number", "Null where no answer was measured."),
+                )
+            ),
+        ),
         "Event": _object(
             ["at", "model", "replica", "what", "reason"],
             at={"type": "number", "description": "Seconds since 1970."},

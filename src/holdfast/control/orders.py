@@ -13,6 +13,8 @@ from holdfast.control.deployments import HELD, Deployments
 from holdfast.control.discovery import Discovery
 from holdfast.control.disturbances import Disturbances
 from holdfast.control.loop import FleetLoop
+from holdfast.control.platform_logs import PlatformLogs, placed_at
+from holdfast.control.sourcing import Sourcing
 from holdfast.core.messages import DrainAsked, RestartAsked, UndrainAsked
 
 
@@ -37,6 +39,8 @@ class Orders:
     _deployments: Deployments
     _discovery: Discovery
     _disturbances: Disturbances
+    _platform_logs: PlatformLogs
+    sourcing: Sourcing
 
     @property
     def file(self) -> FleetFile:
@@ -97,6 +101,19 @@ class Orders:
         """Where a launched replica's output is kept."""
         self._known(replica_id)
         return self._deployments.log_path(replica_id)
+
+    async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
+        """The end of a replica's output, from the platform that runs it; None: none has it."""
+        self._known(replica_id)
+        url = self.loop.deployed[replica_id].url
+        found = placed_at(
+            self.sourcing.sources,
+            self._discovery.pods(),
+            self.sourcing.readings(),
+            replica_id,
+            url,
+        )
+        return await self._platform_logs.tail(*found, lines) if found is not None else None
 
 
 __all__ = ["Orders", "UnknownModelError", "UnknownReplicaError"]

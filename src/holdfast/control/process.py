@@ -19,7 +19,9 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
+from holdfast.control.audience import told_verdict
 from holdfast.control.books import Books
+from holdfast.control.breakers import Breakers
 from holdfast.control.canaries import Canaries
 from holdfast.control.demand import Demands
 from holdfast.control.deployments import Deployments
@@ -37,6 +39,7 @@ from holdfast.control.lookout import Lookout
 from holdfast.control.loop import TICK, FleetLoop
 from holdfast.control.metrics import Totals
 from holdfast.control.orders import Orders
+from holdfast.control.platform_logs import PlatformLogs
 from holdfast.control.probes import LoopWatch
 from holdfast.control.questions import Questions
 from holdfast.control.source import ConfigSource
@@ -143,7 +146,9 @@ class Control(Orders, Questions):
             lambda: self.incidents.open_count,
             environment,
         )
+        self._breakers = Breakers(lambda: self.loop.deployed, self.note)
         self._disturbances = Disturbances(self)
+        self._platform_logs = PlatformLogs()
         self.loop.reach = self._disturbances.reach
         self._lookout.distort = self._disturbances.distorted
         self._deployments.launches.deaf = self._disturbances.deaf
@@ -253,6 +258,7 @@ class Control(Orders, Questions):
             await asyncio.sleep(DEPLOY_S)
             now = time.monotonic_ns()
             self._disturbances.look(now)
+            self._breakers.look(now)
             self._deployments.tick(now)
             self._deployments.look_for_silence(self.loop.inflight(), now)
 
@@ -306,6 +312,11 @@ class Control(Orders, Questions):
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """A canary came back."""
+        if self.sampler is not None:
+            verdict = told_verdict(result.verdict, slow=slow)
+            before = self.loop.asked(result.replica_id)
+            if before is None or before.told() != verdict:
+                self.sampler.canary_answered(result.replica_id, verdict, time.time())
         self._lookout.answered(result, slow=slow, inflight=inflight)
         self._books.answered(result)
 
@@ -340,6 +351,7 @@ class Control(Orders, Questions):
         """Passive evidence."""
         seen = frame_to_seen(frame, gateway.name)
         self._lookout.seen(seen, frame)
+        self._breakers.seen(seen, time.monotonic_ns())
         self.loop.seen(seen)
 
     def on_stats(self, gateway: Gateway, frame: StatsFrame) -> None:
@@ -357,6 +369,7 @@ class Control(Orders, Questions):
             self._leasing.went(gateway.id, time.monotonic_ns())
         self.loop.gateway_gone(gateway.name)
         self._lookout.gateway_gone(gateway.name)
+        self._breakers.gateway_gone(gateway.name)
 
     # --- what deployments ask for (Host) ---------------------------------------------------------
 

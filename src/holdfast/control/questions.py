@@ -21,6 +21,7 @@ from holdfast.control.knowing import Knowing
 from holdfast.control.lookout import Lookout
 from holdfast.control.loop import FleetLoop, Happened
 from holdfast.control.metrics import Totals, fleet_gauges, gateway_gauges, render
+from holdfast.control.orders import UnknownReplicaError
 from holdfast.control.source import ConfigSource
 from holdfast.control.sourcing import Sourcing
 from holdfast.control.viewing import Viewing
@@ -74,6 +75,16 @@ class Questions:
         """What happened, the newest last."""
         found = self._store.events(limit, replica)
         return [Happened(e.at, e.model, e.replica, e.what, e.reason, e.kind) for e in found]
+
+    def canaries(self, replica_id: str) -> list[dict[str, Any]]:
+        """What the last canaries of a replica found, the newest last."""
+        if replica_id not in self.loop.deployed:
+            raise UnknownReplicaError(replica_id)
+        found = self.loop.canaries(replica_id)
+        return [
+            {"at": o.at, "verdict": o.told(), "detail": o.detail, "latency_s": o.latency_s}
+            for o in found
+        ]
 
     def status(self) -> dict[str, Any]:
         """The whole of it."""

@@ -30,6 +30,7 @@ class Candidate:
         "fast",
         "finishes",
         "firm",
+        "firsts",
         "gradient",
         "id",
         "inflight",
@@ -41,6 +42,7 @@ class Candidate:
         "logprobs",
         "norms",
         "own_tokens",
+        "paces",
         "replica",
         "reported_tokens",
         "reports",
@@ -92,6 +94,8 @@ class Candidate:
         self.finishes: dict[str, int] = {}
         self.lengths: list[int] = []
         self.waits: list[float] = []
+        self.firsts: list[float] = []  # seconds to the first token, of streams
+        self.paces: list[float] = []  # seconds per further token, of streams that ended well
         self.logprobs: list[float] | None = None  # few clients ask for them
         self.norms: list[float] | None = None
         self.told_inflight = 0  # as the last summary said
@@ -174,12 +178,16 @@ class Candidate:
             tuple(self.logprobs or ()),
             tuple(self.norms or ()),
             waits=tuple(self.waits),
+            firsts=tuple(self.firsts),
+            paces=tuple(self.paces),
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.kinds = self.logprobs = self.norms = None
         self.finishes = {}
         self.lengths.clear()
         self.waits.clear()
+        self.firsts.clear()
+        self.paces.clear()
         self.told_inflight = self.inflight
         return told
 

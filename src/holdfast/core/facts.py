@@ -266,6 +266,9 @@ class LoadSeen:
     kv_used: float | None = None  # share of its cache, 0 to 1
     generated: int | None = None  # tokens since its start
     preemptions: int | None = None  # since its start
+    prefix_asked: int | None = None  # tokens looked up in its prefix cache, since its start
+    prefix_found: int | None = None  # tokens of those that were there
+    prefix_hits: float | None = None  # share that was there, lately, of one that counts no tokens
 
 
 @dataclass(slots=True, frozen=True)

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.core.admission.quota import Quota
+from holdfast.core.candidate import SAMPLES_MAX
 from holdfast.core.failure import MEANINGS, Kind, Outcome
 from holdfast.core.flow_config import FlowConfig
 from holdfast.core.lane import Lane
@@ -154,6 +155,9 @@ class Flow(Moves):
             actions.append(self._report(lane, attempt, change))
         if event.tokens > 1 and not life.request.whole:
             lane.deadlines.observe_gaps(event.worst_gap, event.tokens - 1, candidate.id)
+            first = attempt.first_at
+            if kind is None and 0 < first < now and len(candidate.paces) < SAMPLES_MAX:
+                candidate.paces.append((now - first) / ((event.tokens - 1) * SECOND))
         if kind is None:
             request = life.request
             lane.queue.charge_output(request.tenant, event.tokens, request.priority)

@@ -35,7 +35,9 @@ class KnownReplica:
     kv_used: float | None = None
     tokens_s: float | None = None
     ttft_s: float | None = None
+    tpot_s: float | None = None
     canary_s: float | None = None
+    canary_verdict: str = ""  # empty: it has not been asked
     restarts: int | None = None
 
 

@@ -23,7 +23,7 @@ from holdfast.core.life import Attempt, Life
 from holdfast.core.messages import ReplicaView, Tally
 from holdfast.core.pool import Pool
 from holdfast.core.stats import PeakEwma, RecentSketch
-from holdfast.core.types import MILLISECOND, Replica, Request, nanos, require
+from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
 
 _CLOSED: Final = BreakerState.CLOSED
 _SUCCESS: Final = Outcome.SUCCESS
@@ -164,6 +164,8 @@ class Lane:
             # Waiting for a replica to start says nothing of how much those carry that run.
             since = request.arrived if request.arrived > self._woken_at else self._woken_at
             self._recent.add((now - since) * 1.0, now)
+            if len(candidate.firsts) < SAMPLES_MAX:
+                candidate.firsts.append(elapsed / SECOND)
         if typical:
             wait = elapsed / typical
             candidate.latency.observe(wait, now)

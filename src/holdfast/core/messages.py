@@ -218,6 +218,8 @@ class Tally:
     norms: tuple[float, ...] = ()  # of some embeddings
     moved: bool = False  # an answer under way got another piece; its tokens are told at its end
     waits: tuple[float, ...] = ()  # some first tokens, as multiples of the usual for their length
+    firsts: tuple[float, ...] = ()  # seconds to some first tokens of streams
+    paces: tuple[float, ...] = ()  # seconds per further token, of some streams that ended well
 
 
 @dataclass(slots=True)

@@ -103,7 +103,9 @@ class ReplicaRow:
     kv_used: float | None = None
     tokens_s: float | None = None
     ttft_s: float | None = None  # median of the last minute
+    tpot_s: float | None = None  # the same of each further token
     canary_s: float | None = None  # latency of its last canary
+    canary_verdict: str = ""  # of that: pass, slow, wrong …; empty: it has not been asked
     reserved_bytes: int | None = None
     limit_bytes: int | None = None
     used_bytes: int | None = None

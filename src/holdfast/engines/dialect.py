@@ -33,6 +33,9 @@ class Load:
     kv_used: float | None = None  # share of the KV cache, 0 to 1
     generated: int | None = None  # tokens since its start, counted as they come out
     preemptions: int | None = None  # since its start
+    prefix_asked: int | None = None  # tokens looked up in the prefix cache, since its start
+    prefix_found: int | None = None  # tokens of those that were there
+    prefix_hits: float | None = None  # share that was there, lately, of one that counts no tokens
 
 
 @dataclass(slots=True, frozen=True)

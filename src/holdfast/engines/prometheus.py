@@ -70,6 +70,9 @@ def load_reader(
     kv_used: tuple[str, ...] = (),
     generated: tuple[str, ...] = (),
     preemptions: tuple[str, ...] = (),
+    prefix_asked: tuple[str, ...] = (),
+    prefix_found: tuple[str, ...] = (),
+    prefix_hits: tuple[str, ...] = (),
     read: Samples = samples,
 ) -> Callable[[str], Load]:
     """A reader for an engine whose load stands in gauges of these names, the newest name first.
@@ -79,6 +82,7 @@ def load_reader(
     every token: one that moves when a request ends stands still while a long answer comes out.
     """
     names = running + waiting + kv_used + generated + preemptions
+    names += prefix_asked + prefix_found + prefix_hits
 
     def read_load(text: str) -> Load:
         found = read(text, names)
@@ -88,6 +92,9 @@ def load_reader(
             mean_share(found, kv_used),
             total(found, generated, SUM_MAX),
             total(found, preemptions, SUM_MAX),
+            total(found, prefix_asked, SUM_MAX),
+            total(found, prefix_found, SUM_MAX),
+            mean_share(found, prefix_hits),
         )
 
     return read_load

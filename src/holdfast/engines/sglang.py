@@ -51,6 +51,7 @@ DIALECT: Final = Dialect(
         running=("sglang:num_running_reqs",),
         waiting=("sglang:num_queue_reqs",),
         kv_used=("sglang:token_usage",),
+        prefix_hits=("sglang:cache_hit_rate",),
         read=rank_samples,
     ),
     chat_continuation=Continuation.FINAL_MESSAGE,

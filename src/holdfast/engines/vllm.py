@@ -38,6 +38,8 @@ DIALECT: Final = Dialect(
         kv_used=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         generated=("vllm:generation_tokens_total",),
         preemptions=("vllm:num_preemptions_total",),
+        prefix_asked=("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        prefix_found=("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     ),
     chat_continuation=Continuation.FINAL_MESSAGE,
     running_usage=True,

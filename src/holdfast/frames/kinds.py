@@ -154,6 +154,8 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
     norms: list[float] = []
     moved: bool = False
     waits: list[float] = []
+    firsts: list[float] = []
+    paces: list[float] = []
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):

@@ -116,13 +116,16 @@ def _tally_row(tally: Tally) -> TallyRow:
         list(tally.norms),
         tally.moved,
         list(tally.waits),
+        list(tally.firsts),
+        list(tally.paces),
     )
 
 
 def _tally(row: TallyRow) -> Tally:
     kinds = {_KINDS[kind]: count for kind, count in row.kinds.items() if kind in _KINDS}
     samples = tuple(row.lengths), tuple(row.logprobs), tuple(row.norms)
-    counted = (row.fast, row.finishes, *samples, row.moved, tuple(row.waits))
+    times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
+    counted = (row.fast, row.finishes, *samples, row.moved, *times)
     fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
     return Tally(*fields)
 

@@ -127,7 +127,9 @@ def serve(
         operators = f"{scheme}://{_reached(admin[0])}"
         served = Served(file, _url(file, sockets[0]), operators, state_dir)
         if state_dir is not None:
-            told = Running(os.getpid(), served.admin, served.data, str(path.resolve()))
+            shown = str(file.admin.tls.certificate.resolve()) if file.admin.tls else ""
+            where = (served.admin, served.data, str(path.resolve()), shown)
+            told = Running(os.getpid(), *where)
             write_running(state_dir, told)
         tree = Tree(
             _control_child(ours, path, run_dir, admin[0].fileno(), state_dir),

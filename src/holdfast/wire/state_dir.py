@@ -51,6 +51,7 @@ class Running:
     admin: str  # URL, without a path
     data: str  # URL, without a path
     config: str  # the fleet file
+    certificate: str = ""  # of the admin port, where it has TLS
 
 
 def default_state_dir(config: Path | None, environment: Mapping[str, str]) -> Path:

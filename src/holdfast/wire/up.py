@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.control.fetch import FetchError, fetch
+from holdfast.control.trust import trusting
 from holdfast.ui.terminal.fleet import Row
 from holdfast.ui.terminal.starting import Guide, Screen
 from holdfast.wire import Host, Served, serve
@@ -121,6 +122,8 @@ class _Beside:
         self._log_path = log_path
         self._answers = True  # control does, as far as was told
         self._states: dict[str, str] = {}
+        tls = served.file.admin.tls
+        self._tls = trusting(served.admin, certificate=tls.certificate) if tls else None
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -164,7 +167,9 @@ class _Beside:
     async def _status(self) -> Mapping[str, Any] | None:
         """What the admin port says; None while control does not answer."""
         try:
-            answer = await fetch(self._served.admin, "/status", _ASK_S, bearer=self._wish.token)
+            answer = await fetch(
+                self._served.admin, "/status", _ASK_S, bearer=self._wish.token, tls=self._tls
+            )
         except FetchError:
             return None
         if answer.status == 401:

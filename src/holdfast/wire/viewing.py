@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.sources import AgentsSection, AwsSection, KubernetesSection, LocalSection
 from holdfast.core.facts import Looked
-from holdfast.core.investigation import Investigation
+from holdfast.core.investigation import Investigation, InvestigationConfig
 from holdfast.core.joining import join
 from holdfast.core.known import Known
 from holdfast.core.layers import Part, Reading
@@ -133,7 +133,9 @@ async def read_once(file: FleetFile, make: Make = build_source) -> Snapshot:
     took = time.monotonic() - began
     names = {one.url: one.replica.id for one in file.replicas()}
     now, wall = time.monotonic_ns(), time.time()
-    investigation = _look(readings, names, now, wall)
+    config = file.incidents.investigation()
+    config = replace(config, acting=replace(config.acting, dry_run=True))  # nobody acts on a look
+    investigation = _look(readings, names, now, wall, config)
     found = investigation.incidents.values()
     made = join(readings, Known(), found, wall, now, names=names, took_s=took)
     return replace(made, version=1)
@@ -158,9 +160,13 @@ async def _read(section: Any, make: Make) -> Reading:
 
 
 def _look(
-    readings: Sequence[Reading], names: dict[str, str], now: int, wall: float
+    readings: Sequence[Reading],
+    names: dict[str, str],
+    now: int,
+    wall: float,
+    config: InvestigationConfig,
 ) -> Investigation:
-    investigation, sightings = Investigation(), Sightings()
+    investigation, sightings = Investigation(config), Sightings()
     sightings.follow(names)
     for reading in readings:
         for fact in sightings.take(reading, now, wall):

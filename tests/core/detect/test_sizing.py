@@ -135,6 +135,20 @@ def test_other_ends_say_nothing_of_size() -> None:
     assert not fleet.take(MemorySeen("r1", gigabytes(0.5)), ProcessEnded("r1", 137))
 
 
+def test_one_that_lived_long_is_too_small_where_a_peer_uses_more_than_its_limit() -> None:
+    long_lived = ProcessEnded("r1", 137, oom=True, phase="serving", uptime_s=7_900.0, served=900)
+    fleet = Fleet()
+    fleet.order(limit=1.0)
+    assert not fleet.take(long_lived, Looked())
+    fleet = Fleet()
+    fleet.order(limit=1.0)
+    fleet.order("r2", limit=8.0)
+    assert not fleet.take(MemorySeen("r2", gigabytes(3.5)))
+    said = fleet.take(long_lived, Looked())
+    assert [one.sign for one in said] == [Sign.LIMIT_TOO_LOW]
+    assert said[0].numbers["footprint_bytes"] == 3.5e9
+
+
 def test_killed_again_within_the_hour_is_a_question_of_size_however_long_it_lived() -> None:
     fleet = Fleet()
     fleet.order(limit=1.0)

@@ -286,6 +286,23 @@ def test_a_log_is_read_from_its_end(kube):
     asyncio.run(main())
 
 
+def test_a_log_that_is_too_long_keeps_its_newest_lines(kube):
+    fill(kube)
+    for number in range(100):
+        kube.say("m-1", f"line {number} " + "x" * 50_000)
+
+    async def main():
+        async with source(kube) as found:
+            await found.read()
+            lines = await found.tail("default/m-1", 10_000)
+            assert [line.split(" ")[2] for line in lines] == [f"{n}" for n in range(95, 100)]
+            assert await found.tail("default/m-1", 0) == []
+            kube.say("m-1", "y" * 2_000_000)  # of one line its beginning must do
+            assert len((await found.tail("default/m-1", 3))[-1]) > 1_000_000
+
+    asyncio.run(main())
+
+
 def test_it_can_be_closed_twice_and_before_it_began(kube):
     async def main():
         found = KubernetesSource("kube", KubernetesConfig(api_url=kube.url))

@@ -194,6 +194,34 @@ def test_the_replica_page_shows_its_life(open_page, url):
     page.wait_for_selector("text=Last: timeout")
     page.wait_for_selector("pre.log:has-text('served 1 request')")
     assert page.locator("text=memory climbs by 41 MB").count() >= 1
+    page.wait_for_selector(".lives text.sign:has-text('b')", state="attached")
+    page.wait_for_selector("figure:has-text('per token') canvas")
+
+
+def test_the_last_canaries_stand_beside_their_latency(open_page, url):
+    page = open_page(f"{url}/ui/replicas/llm-8b-1")
+    rows = page.locator("section.panel[aria-labelledby]:has(h2:text-is('Last canaries')) tbody tr")
+    rows.nth(19).wait_for(state="attached")
+    assert rows.count() == 20
+    assert "timeout" in rows.nth(0).inner_text()
+    assert "no answer in 10 s" in rows.nth(0).inner_text()
+    assert rows.nth(0).locator("td.bad.mark").count() == 1
+    assert rows.nth(2).locator("td.warn.mark").inner_text() == "slow"
+    assert rows.nth(3).locator("td.mark").count() == 0
+    page.wait_for_selector("text=Last: timeout, –")
+
+
+def test_a_replica_that_is_only_seen_on_its_platform_has_no_canaries(open_page, url, fleet):
+    row = fleet.view.replicas[0]
+    fleet.view = changed(fleet.view, row.id, routed=False)
+    page = open_page(f"{url}/ui/replicas/{row.id}")
+    page.wait_for_selector("text=Holdfast asks only replicas that it routes to.")
+
+
+def test_canaries_that_cannot_be_read_are_said_so(open_page, url):
+    page = open_page(f"{url}/ui/replicas/nobody")
+    page.wait_for_selector("text=The last canaries are not known: no replica has the id")
+    open_page.problems.clear()  # the browser itself notes the 404
 
 
 def test_each_chart_has_its_table(open_page, url):

@@ -13,7 +13,7 @@ replica, as a rule when it takes its first request, and again after each restart
 Declared weights accuse nobody while it is unknown where they lie: on a GPU they cost the host
 nothing. After a kill they are taken for what they are, the likeliest number there is. A replica
 that lived long before it was killed grew or met a large request; one such end says nothing of its
-size.
+size, unless a peer is seen to use more than its limit.
 
 Rejected: the mean of what is used. Memory is not shared out by averages. Rejected: the limit as the
 footprint of a replica that came near it; engines fill what they are given.
@@ -160,11 +160,13 @@ class SizingDetector:
             and limit is not None
             and book.used >= self._config.near * limit
         )
-        if killed and not fact.asked and self._speaks_of_size(book, fact, now):
-            book.killed_at = now
+        if killed and not fact.asked:
             peers = (self._books.get(name) for name in self._census.peers(fact.replica))
-            book.of_peers = max((one.peak for one in peers if one is not None), default=0)
-            book.at_limit = limit is not None and not self._crowded_out(book, limit)
+            of_peers = max((one.peak for one in peers if one is not None), default=0)
+            outgrown = limit is not None and of_peers > limit  # then its life may be of any length
+            if outgrown or self._speaks_of_size(book, fact, now):
+                book.killed_at, book.of_peers = now, of_peers
+                book.at_limit = limit is not None and not self._crowded_out(book, limit)
         book.used, book.peak_life = None, 0
 
     def _speaks_of_size(self, book: _Book, fact: ProcessEnded, now: int) -> bool:

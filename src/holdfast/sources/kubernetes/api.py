@@ -21,6 +21,7 @@ import orjson
 import yaml
 
 from holdfast.core.types import ConfigError
+from holdfast.ports import UnreadableError
 from holdfast.sources.kubernetes.config import KubernetesConfig
 
 ANSWER_BYTES_MAX: Final = 64 << 20  # a page of 250 pods has 3 MB
@@ -31,12 +32,8 @@ RENEW_S: Final = 30.0  # between two readings of the credentials
 Json = dict[str, Any]
 
 
-class ApiError(Exception):
+class ApiError(UnreadableError):
     """The API server could not be asked, or said no."""
-
-    def __init__(self, text: str, status: int | None = None) -> None:
-        super().__init__(text)
-        self.status = status  # None: there was no answer
 
 
 class QuietError(ApiError):

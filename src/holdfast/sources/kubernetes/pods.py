@@ -26,6 +26,7 @@ _REVISION_LABELS: Final = (
     "pod-template-hash",
     "controller-revision-hash",
 )
+_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _STARTING: Final = ("ContainerCreating", "PodInitializing")
 
 
@@ -42,6 +43,7 @@ class Pod:
     ready: bool = False  # its own probes say so
     unplaced: str = ""  # why no host was found for it
     since: float | None = None  # for so long
+    container: str = ""  # the one whose log is meant, where there are several
 
 
 def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
@@ -93,7 +95,17 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         ),
         unplaced=unplaced[:REASON_MAX],
         since=since,
+        container=_spokesman(meta, spec),
     )
+
+
+def _spokesman(meta: Json, spec: Json) -> str:
+    """An API server refuses to choose: the annotation that kubectl knows does, else the first."""
+    names = [str(one.get("name") or "") for one in spec.get("containers") or ()]
+    if len(names) < 2:
+        return ""
+    wished = (meta.get("annotations") or {}).get(_DEFAULT_CONTAINER)
+    return str(wished) if wished in names else names[0]
 
 
 def _chosen(meta: Json, labels: Mapping[str, str], model: str, fits: Selector | None) -> bool:

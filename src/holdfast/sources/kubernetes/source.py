@@ -28,7 +28,7 @@ from holdfast.sources.kubernetes.usage import Devices, Exporters, Usage
 from holdfast.sources.kubernetes.watching import Watch
 
 FIRST_S: Final = 3.0  # a first reading waits so long for the lists, to begin with something
-TAIL_LINES_MAX: Final = 2_000
+TAIL_LINES_MAX: Final = 10_000
 TAIL_BYTES_MAX: Final = 1 << 20
 NOTES_MAX: Final = 16
 NEWS_S: Final = 600.0
@@ -272,18 +272,26 @@ class KubernetesSource:
 
     # --- logs ------------------------------------------------------------------------------------
 
-    async def tail(self, pod_id: str, lines: int = 200) -> list[str]:
+    async def tail(self, placed_id: str, lines: int = 200) -> list[str]:
         """The last lines of a pod's log, each with its time. ApiError where it cannot be read."""
-        namespace, _, name = pod_id.partition("/")
-        if pod_id not in self._pods.rows:
+        namespace, _, name = placed_id.partition("/")
+        pod = self._pods.rows.get(placed_id)
+        if pod is None:
             raise ApiError("there is no such pod", 404)
-        asked = {
-            "tailLines": str(max(1, min(lines, TAIL_LINES_MAX))),
-            "limitBytes": str(TAIL_BYTES_MAX),
-            "timestamps": "true",
-        }
-        data = await self._api.text(f"api/v1/namespaces/{namespace}/pods/{name}/log", asked)
-        return data.decode(errors="replace").splitlines()[-TAIL_LINES_MAX:]
+        asked = {"limitBytes": str(TAIL_BYTES_MAX), "timestamps": "true"}
+        if pod.container:
+            asked["container"] = pod.container
+        wanted, data = min(lines, TAIL_LINES_MAX), b""
+        while wanted > 0:
+            asked["tailLines"] = str(wanted)
+            data = await self._api.text(f"api/v1/namespaces/{namespace}/pods/{name}/log", asked)
+            if len(data) < TAIL_BYTES_MAX:
+                break
+            # The server counts bytes from the first of these lines, so what is cut off is the
+            # newest: fewer are asked for until they fit.
+            wanted = min(wanted - 1, max(1, data.count(b"\n") // 4))
+        text = data.decode(errors="replace").removesuffix("\n")
+        return text.split("\n") if text else []
 
 
 @dataclass(slots=True)

@@ -128,6 +128,7 @@ REPLICAS: Final = Table(
             tone=_silence_tone,
             order=lambda row: row.silent_s,
         ),
+        Column("phase", lambda row: row.phase, rank=31, left=True),
         Column(
             "restarts", lambda row: count(row.restarts), rank=16, order=lambda row: row.restarts
         ),

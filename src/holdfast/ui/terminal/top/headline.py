@@ -47,6 +47,8 @@ def fleet_line(
     number = len(snapshot.incidents)
     if number:
         spans.append((f" · ! {number} incident{'s' if number > 1 else ''}", Tone.BAD))
+    elif any(row.error for row in snapshot.sources):
+        spans.append((" · no incident known", Tone.WARN))  # of what could be read
     else:
         spans.append((" · ✓ no incident", Tone.GOOD))
     gateways, well = snapshot.totals.get("gateways"), snapshot.totals.get("gateways_ready")

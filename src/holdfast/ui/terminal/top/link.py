@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import httptools
 import msgspec
 
-from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch, tls_reason
 from holdfast.core.snapshot import Snapshot
 
 DEADLINE_S: Final = 5.0
@@ -50,15 +50,20 @@ def decode(body: bytes | bytearray) -> Snapshot:
 class Link:
     """One admin port."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         self.token = token
+        self.tls = tls  # None: an https address is checked against the system's authorities
 
     async def ask(self, path: str, *, order: bool = False) -> Answer:
         """One answer of status 200 or 202, or ``LinkError`` with the reason."""
         method = "POST" if order else "GET"
         try:
-            answer = await fetch(self.url, path, DEADLINE_S, bearer=self.token, method=method)
+            answer = await fetch(
+                self.url, path, DEADLINE_S, bearer=self.token, method=method, tls=self.tls
+            )
         except FetchError as error:
             raise LinkError(str(error)) from error
         if answer.status not in {200, 202}:
@@ -131,7 +136,9 @@ class Link:
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         parts = urlsplit(self.url)
-        secure = ssl.create_default_context() if parts.scheme == "https" else None
+        secure = None
+        if parts.scheme == "https":
+            secure = self.tls or ssl.create_default_context()
         try:
             async with asyncio.timeout(DEADLINE_S):
                 return await asyncio.open_connection(
@@ -141,6 +148,10 @@ class Link:
             raise LinkError("refused: nobody listens") from error
         except TimeoutError as error:
             raise LinkError(f"timeout: nothing within {DEADLINE_S:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise LinkError(str(UntrustedError(error))) from error
+        except ssl.SSLError as error:
+            raise LinkError(f"broken: no TLS there ({tls_reason(error)})") from error
         except OSError as error:
             raise LinkError(_reason(error)) from error
 

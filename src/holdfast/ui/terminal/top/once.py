@@ -1,4 +1,8 @@
-"""The overview as text, for a pipe, a ticket or a terminal that is too small for a screen."""
+"""The overview as text, for a pipe, a ticket or a terminal that is too small for a screen.
+
+Nobody can press a key to see more, so that filesystems come with it. What a source fails with is
+said once, beside its part: the same words on each row that it feeds would bury all others.
+"""
 
 from rich.console import Console
 from rich.text import Text
@@ -8,7 +12,8 @@ from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.headline import Contact, fleet_line, source_line
 from holdfast.ui.terminal.top.marks import about_source, faulty
 from holdfast.ui.terminal.top.pages import overview
-from holdfast.ui.terminal.top.table import Line, Looking, Section, Words, lines_of
+from holdfast.ui.terminal.top.table import Line, Looking, Rows, Section, Words, lines_of
+from holdfast.ui.terminal.top.tables import DISKS
 
 _ANSI = {
     Tone.PLAIN: "",
@@ -35,10 +40,12 @@ def once_lines(snapshot: Snapshot, width: int) -> list[Line]:
         for row in snapshot.sources
         if faulty(row)
     ]
+    said = {f"{row.part}: {row.error}" for row in snapshot.sources if row.error}
     faults = [
         (f"!  {row_name}: {fault}", Tone.BAD)
         for row_name, found in _faults(snapshot)
         for fault in found
+        if fault not in said
     ]
     fixes = [(f"!  {row.id} {row.title}: {row.fix}", Tone.PLAIN) for row in snapshot.incidents]
     notes = [(f"   {note}", Tone.WARN) for note in snapshot.notes]
@@ -51,7 +58,8 @@ def once_lines(snapshot: Snapshot, width: int) -> list[Line]:
         )
         if lines
     ]
-    lines = lines_of([*overview(snapshot), *below], width, Looking(), airy=True)
+    above = [*overview(snapshot), Rows(DISKS, snapshot.disks)]
+    lines = lines_of([*above, *below], width, Looking(), airy=True)
     told = f"{snapshot.calls} calls to platforms, {snapshot.took_s:.2f} s"
     return [*head, *lines, Line(), Line(((told, Tone.MUTED),))]
 

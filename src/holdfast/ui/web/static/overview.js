@@ -134,7 +134,8 @@ class Overview {
   judge(view) {
     const open = view.incidents.length;
     const gone = view.models.filter((m) => m.replicas > 0 && m.ready === 0).length;
-    const unwell = view.replicas.reduce((n, r) => n + notWell(r), 0);
+    const there = view.replicas.filter((r) => !ended(r));
+    const unwell = there.reduce((n, r) => n + notWell(r), 0);
     const failing = view.sources.filter((s) => s.error).length;
     const parts = [];
     if (open) parts.push(`${many(open, "open incident")}`);
@@ -142,24 +143,24 @@ class Overview {
     const gateways = view.totals.gateways, up = view.totals.gateways_ready ?? gateways;
     if (up === 0) parts.push("no gateway accepts clients");
     else if (up < gateways) parts.push(`${gateways - up} of ${many(gateways, "gateway")} not ready`);
-    if (unwell) parts.push(`${unwell} of ${many(view.replicas.length, "replica")} not ready`);
+    if (unwell) parts.push(`${unwell} of ${many(there.length, "replica")} not ready`);
     if (view.unmet.length) parts.push(`${many(view.unmet.length, "demand")} that cannot be met`);
     if (failing) parts.push(`${many(failing, "source part")} failing`);
     const cls = open || gone || up === 0 ? "bad" : parts.length ? "warn" : "good";
-    put(this.verdict, parts.length ? parts.join(" · ") : `All well: ${many(view.replicas.length, "replica")} of ${many(view.models.length, "model")}`);
+    put(this.verdict, parts.length ? parts.join(" · ") : `All well: ${many(there.length, "replica")} of ${many(view.models.length, "model")}`);
     if (this.verdict.className !== `verdict mark ${cls}`) this.verdict.className = `verdict mark ${cls}`;
-    this.count(view, open);
+    this.count(view, open, there);
   }
 
-  count(view, open) {
-    const ready = view.replicas.reduce((n, r) => n + (r.state === "ready" || (!r.routed && r.state === "running")), 0);
+  count(view, open, there) {
+    const ready = there.reduce((n, r) => n + (r.state === "ready" || (!r.routed && r.state === "running")), 0);
     const sum = (list, get) => list.reduce((n, one) => get(one) === null ? n : (n ?? 0) + get(one), null);
     const dead = sum(view.queues, (q) => q.dead_letters);
     let worst = null;
     for (const m of view.models) if (m.burn !== null && (!worst || m.burn > worst.burn)) worst = m;
     const gateways = view.totals.gateways;
     this.tiles.set(0, count(open), open ? "bad mark" : "good mark");
-    this.tiles.set(1, of(ready, view.replicas.length), ready < view.replicas.length ? "warn mark" : "");
+    this.tiles.set(1, of(ready, there.length), ready < there.length ? "warn mark" : "");
     this.tiles.set(2, short(view.totals.requests_s));
     this.tiles.set(3, short(view.totals.tokens_s));
     this.tiles.set(4, count(sum(view.models, (m) => m.waiting)));
@@ -219,6 +220,7 @@ function table(label, columns, key, empty, sortable = false) {
 
 const WELL = new Set(["ready", "running"]);
 export const notWell = (r) => !WELL.has(r.state);
+const ended = (r) => !r.routed && r.state === "stopped"; // a platform shows it a while, and runs another
 const burning = (m) => m.burn >= 6 ? 2 : m.burn > 1 ? 1 : 0; // in steps, so that rows stay put
 const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 

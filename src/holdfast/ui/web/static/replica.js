@@ -25,6 +25,20 @@ const eventColumns = [
   { label: "why", text: (r) => f.text(r.reason), cls: () => "wider" },
 ];
 
+const LENIENT = new Set(["slow", "busy", "unsettled", "unknown"]); // these say nothing bad of its answers
+
+function verdictClass(verdict) {
+  if (verdict === "pass") return "";
+  return LENIENT.has(verdict) ? "warn mark" : "bad mark";
+}
+
+const canaryColumns = [
+  { label: "when", head: true, text: (r) => f.clock(r.at) },
+  { label: "verdict", text: (r) => r.verdict, cls: (r) => verdictClass(r.verdict) },
+  { label: "took", num: true, text: (r) => f.took(r.latency_s) },
+  { label: "why", text: (r) => f.text(r.detail), cls: () => "wider" },
+];
+
 class ReplicaPage {
   constructor(root, id) {
     this.id = id;
@@ -46,12 +60,12 @@ class ReplicaPage {
     this.tokens = new Chart("Tokens/s", { unit: f.short, floor: 0 });
     this.charts = [this.canary, this.speed, this.memory, this.work, this.kv, this.tokens];
     this.verdict = this.canary.lead;
+    this.canaries = new KeyedTable("Last canaries", canaryColumns, (r) => r.at, { empty: "It was not asked yet." });
     this.events = new KeyedTable("Events", eventColumns, (r) => `${r.at}${r.what}${r.reason}`, { empty: "Nothing happened to it." });
     this.log = h("pre", { class: "log", tabindex: "0", "aria-label": "The end of its log" });
     this.follow = h("input", { type: "checkbox", id: "follow", checked: true });
     this.build(root);
-    this.logTimer = setInterval(() => { if (this.follow.checked && !document.hidden) this.readLog(); }, 3000);
-    this.readLog();
+    this.logTimer = setInterval(() => { if (this.viewed && this.follow.checked && !document.hidden) this.readLog(); }, 3000);
   }
 
   build(root) {
@@ -61,7 +75,7 @@ class ReplicaPage {
     rangePicker("Time shown in charts", this.range, (s) => { this.range = s; this.load(); }),
     h("section", { class: "panel", "aria-label": "States" }, this.strip.element),
     h("div", { class: "grid" },
-      this.canary.panel(), this.speed.panel(), this.memory.panel(), this.work.panel(), this.kv.panel(), this.tokens.panel()),
+      this.canary.panel(), panel("Last canaries", { class: "brief" }, this.canaries.element), this.speed.panel(), this.memory.panel(), this.work.panel(), this.kv.panel(), this.tokens.panel()),
     panel("What happened", {}, this.events.element),
     panel("Log", {}, h("div", { class: "tools" }, h("label", { class: "check" }, this.follow, " follow")), this.log));
   }
@@ -80,6 +94,11 @@ class ReplicaPage {
   update(view) {
     const row = view.replicas.find((r) => r.id === this.id);
     this.row = row;
+    if (!this.viewed) {
+      this.viewed = true;
+      this.readCanaries();
+      this.readLog();
+    }
     if (!row) {
       put(this.state, "not in the fleet now");
       return;
@@ -105,7 +124,7 @@ class ReplicaPage {
   writeFacts(row) {
     const facts = [["share of requests", f.share(row.share)], ["in flight", f.count(row.inflight)],
       ["in the engine", row.running === null && row.waiting === null ? f.DASH : `${f.count(row.running)} + ${f.count(row.waiting)} waiting`],
-      ["TTFT", f.took(row.ttft_s)], ["tokens/s", f.short(row.tokens_s)], ["KV", f.share(row.kv_used)],
+      ["TTFT", f.took(row.ttft_s)], ["per token", f.took(row.tpot_s)], ["tokens/s", f.short(row.tokens_s)], ["KV", f.share(row.kv_used)],
       ["memory", f.of(row.used_bytes, row.limit_bytes ?? row.reserved_bytes, f.bytes)],
       ["reserved", f.bytes(row.reserved_bytes)], ["silent", f.lasts(row.silent_s)], ["up", f.lasts(row.uptime_s)],
       ["restarts", f.count(row.restarts)], ["revision", f.text(row.revision)], ["phase", f.text(row.phase)],
@@ -135,7 +154,7 @@ class ReplicaPage {
     } catch (error) {
       this.charts.forEach((chart) => put(chart.none, `no history: ${error.message}`));
     }
-    await this.askStatus();
+    if (this.viewed) await this.readCanaries(); // before that it is not known who is asked at all
   }
 
   draw(series, since, until) {
@@ -161,17 +180,27 @@ class ReplicaPage {
     this.memory.set(used, since, last);
   }
 
-  async askStatus() {
+  async readCanaries() {
+    if (this.row && !this.row.routed) {
+      put(this.verdict, "");
+      put(this.canaries.none, "Holdfast asks only replicas that it routes to.");
+      return;
+    }
     try {
-      const row = (await get("/status")).replicas.find((one) => one.id === this.id);
-      const canary = row?.canary;
+      const { canaries } = await get(api.replica(this.id, "canaries"));
+      this.canaries.update([...canaries].reverse());
+      const canary = canaries.at(-1);
       if (canary) put(this.verdict, `Last: ${canary.verdict}, ${f.took(canary.latency_s)}, ${f.ago(canary.at)}. ${canary.detail || ""}`);
     } catch (error) {
-      put(this.verdict, `The last canary is not known: ${error.message}`);
+      put(this.verdict, `The last canaries are not known: ${error.message}`);
     }
   }
 
   async readLog() {
+    if (this.row && !this.row.routed) { // control has no log of what it only sees
+      put(this.log, `Its platform keeps its log${this.row.log_stream ? `, as ${this.row.log_stream}` : ""}.`);
+      return;
+    }
     try {
       const text = await getText(`${api.replica(this.id, "logs")}?lines=200`);
       if (text === this.log.textContent) return;
