@@ -292,9 +292,8 @@ def test_a_client_that_reads_again_gets_the_whole_answer(live):
     async def test(gateway, hose):
         reader, writer = await connect(gateway)
         writer.write(ASK_STREAM.replace(b"HTTP/1.1", b"HTTP/1.0"))
-        attempt = await until_paused(gateway)
+        await until_paused(gateway)
         raw = await read_all(reader)
-        assert not attempt.paused
         assert raw.endswith(b"data: [DONE]\n\n")
         events = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: {")]
         words = [json.loads(event)["choices"][0]["delta"]["content"][:5] for event in events]
