@@ -3,18 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TYPES := $(VENV)/types.txt
 WEB_STAMP := $(VENV)/.installed-web
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
 
-.PHONY: install run test test-engines test-web stories check compiled bench fuzz docs lock clean
+.PHONY: install run test test-engines test-web stories lint check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Holdfast needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	# Not compiled beforehand: most of what is installed is never imported, and the rest is compiled then.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
@@ -22,9 +24,11 @@ run: install
 	$(BIN)/holdfast up
 
 # Coverage is measured where it is asked for, in the core, and by tests that do a thing once: tracing
-# doubles the time of whatever is repeated.
-test: check
-	$(BIN)/python -m pytest tests/core -n 2 -m 'not hypothesis and not measured' --cov --cov-report=
+# doubles the time of whatever is repeated. Types are checked beside the first tests.
+test: lint
+	$(BIN)/mypy > $(TYPES) & types=$$!; \
+	  $(BIN)/python -m pytest tests/core -n 2 -m 'not hypothesis and not measured' --cov --cov-report=; tests=$$?; \
+	  wait $$types; types=$$?; cat $(TYPES); exit $$((tests + types))
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
 	$(BIN)/python -m pytest tests/core -n 2 -m 'hypothesis or measured'
 	$(BIN)/python -m pytest -n 3 -m 'not alone' --ignore=tests/core
@@ -52,9 +56,11 @@ $(WEB_STAMP): requirements-web.txt $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-web.txt
 	touch $(WEB_STAMP)
 
-check: install
+lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check: lint
 	$(BIN)/mypy
 
 # Optional: the hot part as machine code, in build/compiled; needs a C compiler. See docs/internals/compiled.md.
