@@ -208,16 +208,16 @@ class _Clock:
 
     def call(self, speaker: "_Replica", due: int) -> None:
         """Let it speak once, then."""
+        if not self._ticking:
+            self._ticking = True
+            self._past = self.now()  # before it is placed: a moment that has passed never comes
+            self._loop.call_later(0.001, self._tick)
         due = max(due, self._past + 1)
         if due in self._due:
             self._due[due].append(speaker)
         else:
             self._due[due] = [speaker]
         self._speakers += 1
-        if not self._ticking:
-            self._ticking = True
-            self._past = self.now()
-            self._loop.call_later(0.001, self._tick)
 
     def _tick(self) -> None:
         now = self.now()
