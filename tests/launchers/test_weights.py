@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -121,6 +122,22 @@ def test_a_download_that_stands_still_is_given_up(shelf, tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "_size", lambda _folder: 7)
     with pytest.raises(WeightsError, match="nothing came for 0 s"):
         got(tmp_path / "kept")
+
+
+def test_what_pip_removes_while_it_is_counted_has_no_size(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "file").write_bytes(b"123")
+    (tmp_path / "kept").write_bytes(b"12345")
+    look = os.scandir
+
+    def looked(folder):
+        if Path(folder).name == "gone":  # it was there when its parent was read
+            monkeypatch.undo()
+            shutil.rmtree(folder)
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", looked)
+    assert weights._size(tmp_path) == 5
 
 
 def test_too_little_room_is_told_before_the_download(shelf, tmp_path):

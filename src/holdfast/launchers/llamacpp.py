@@ -20,6 +20,7 @@ that comes while the weights are loaded waits until they are: the engine lets no
 import argparse
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # before the import: see above
     if not Path(options.model).is_file():
         return _failed(f"there is no file {options.model}")
+    if problem := _cannot_listen(options.host, options.port):
+        return _failed(f"couldn't bind {options.host}:{options.port} ({problem})")
     try:
         import xllamacpp  # type: ignore[import-untyped]  # noqa: PLC0415 see above
     except ImportError as error:
@@ -85,6 +88,16 @@ def main(arguments: Sequence[str]) -> int:
     sys.stderr.write(f"asked to end: leaving {server.listening_address}\n")
     sys.stderr.flush()
     os._exit(0)
+
+
+def _cannot_listen(host: str, port: int) -> str:
+    """Tried before the weights are loaded; the engine's own line about it is lost as it ends."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _failed(reason: str) -> int:

@@ -17,7 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -209,13 +209,12 @@ def _watch(
 
 
 def _size(folder: Path) -> int:
-    """Files come and go while pip works; one that is gone has no size."""
+    """Files and folders come and go while pip works; what is gone has no size."""
     total = 0
-    for file in folder.rglob("*"):
-        try:
-            total += file.stat().st_size if file.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for inside, _, names in os.walk(folder):  # which passes over a folder that is gone
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(inside, name).stat().st_size
     return total
 
 
