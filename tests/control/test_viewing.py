@@ -135,6 +135,50 @@ def test_a_listener_gets_the_picture_at_once_and_then_what_changes():
     asyncio.run(main())
 
 
+def test_whoever_asks_for_changes_gets_the_whole_first_and_where_one_was_missed(world):
+    async def main():
+        house = House()
+        view = Viewing(house, period_s=0.01)
+        events = view.follow(only_changes=True)
+        beside = view.follow()
+
+        async def moved(state):
+            house.rows = (KnownReplica("m-1", "m", state, endpoint="http://a:1"),)
+            told = view._told.version
+            await world.until(lambda: view._told.version != told)
+
+        async with asyncio.timeout(20):
+            first = data_of(await anext(events))
+            await anext(beside)
+            await moved("suspect")
+            kind, _, rest = (await anext(events)).partition(b"\nid: ")
+            told = orjson.loads(rest.partition(b"data: ")[2])
+            whole = data_of(await anext(beside))
+            await moved("quarantined")  # which this one does not read in time
+            await moved("dead")
+            last = data_of(await anext(events))
+        assert first["replicas"][0]["state"] == "ready"
+        assert kind == b"event: changes"
+        assert told["since"] == first["version"]
+        assert told["rows"]["replicas"]["0"]["state"] == "suspect"
+        assert whole["replicas"][0]["state"] == "suspect"
+        assert last["replicas"][0]["state"] == "dead"
+        await events.aclose()
+        await beside.aclose()
+        await view.close()
+
+    asyncio.run(main())
+
+
+def test_a_wish_that_the_stream_does_not_know_is_refused():
+    view, _ = seen(House())
+    app = Starlette(routes=view_routes(lambda: view))
+    with TestClient(app) as client:
+        answer = client.get("/view/stream?only=figures")
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "only: is 'figures'; leave it out, or say changes"
+
+
 def test_nobody_is_asked_while_nobody_listens(world):
     async def main():
         house = House()

@@ -28,6 +28,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.control.guard import Guard, json_answer
 from holdfast.control.sessions import Sessions
 from holdfast.core.snapshot import Snapshot
+from holdfast.core.snapshot_changes import changes
 from holdfast.planner import redundancy
 from holdfast.ui.web.routes import web_routes
 
@@ -210,23 +211,24 @@ class _Pages:
             Route("/models/{id:path}/scale", self.order, methods=["POST"]),
         ]
 
-    def _told(self) -> bytes:
-        fleet = self.fleet
-        return orjson.dumps(replace(fleet.view, at=time.time(), version=fleet.version))
+    def _told(self) -> Snapshot:
+        return replace(self.fleet.view, at=time.time(), version=self.fleet.version)
 
     async def livez(self, _: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def view(self, _: Request) -> Response:
-        return Response(self._told(), media_type="application/json")
+        return Response(orjson.dumps(self._told()), media_type="application/json")
 
     async def stream(self, _: Request) -> Response:
         async def pieces():
-            told = -1
+            told = self._told()
+            yield b"event: view\ndata: " + orjson.dumps(told) + b"\n\n"
             while True:
-                if told != self.fleet.version:
-                    told = self.fleet.version
-                    yield b"event: view\ndata: " + self._told() + b"\n\n"
+                if told.version != self.fleet.version:
+                    before, told = told, self._told()
+                    differing = orjson.dumps(changes(before, told))
+                    yield b"event: changes\ndata: " + differing + b"\n\n"
                 await asyncio.sleep(0.02)
 
         return StreamingResponse(pieces(), media_type="text/event-stream")

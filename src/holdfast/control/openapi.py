@@ -151,14 +151,20 @@ def _views() -> _Data:
         ),
         "/view/stream": _get(
             "viewStream",
-            "The same whenever something in it changes, at most once a second.",
+            "The same whenever something in it changes, at most once a second; with only=changes "
+            "what differs from the view before.",
             {
                 "200": {
-                    "description": "Server-sent events named view, whose data is a View.",
+                    "description": "Server-sent events. view: the data is a View. changes: the "
+                    "data has since (the version it builds upon), head (what of the View is no "
+                    "table), rows (by table and place, the fields that differ) and whole (tables "
+                    "whose length differs).",
                     "content": {"text/event-stream": {"schema": {"type": "string"}}},
                 },
+                "400": _json("only is neither left out nor changes.", "Error"),
                 "503": _json("Too many clients follow already.", "Error"),
             },
+            _in_query("only", "Send the whole only once, then what differs.", enum=["changes"]),
         ),
     }
 

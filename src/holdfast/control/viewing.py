@@ -8,8 +8,9 @@ and told only when something went in that was not in before: ages alone are no n
 draws them can count seconds. A reader that does not read gets no queue: it misses pictures, and is
 dropped when one piece will not go out in time.
 
-Rejected: to send what changed between two pictures. Rows come and go with every reading, each
-client would have to keep the whole to make sense of a part, and a picture is small when packed.
+Whoever keeps the picture can ask for what changed alone (``?only=changes``): to read the whole
+of 500 replicas anew took a browser longer than to draw what moved. The first event is the whole,
+and so is one that follows upon a picture that this client missed.
 """
 
 import asyncio
@@ -31,11 +32,14 @@ from holdfast.core.joining import join
 from holdfast.core.known import Known
 from holdfast.core.layers import Reading
 from holdfast.core.snapshot import Snapshot
+from holdfast.core.snapshot_changes import changes
 
 PERIOD_S: Final = 1.0  # between two pictures
 COMMENT_S: Final = 10.0  # between two signs of life to whoever waits for news
 SLOW_S: Final = 20.0  # for one piece to go out
 LISTENERS_MAX: Final = 32
+_OPTIONS: Final = orjson.OPT_NON_STR_KEYS
+_NOTHING: Final = Snapshot(0.0, version=-1)  # told to nobody
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _STREAM: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -65,6 +69,26 @@ class House(Protocol):
         """Ids of replicas by endpoint."""
 
 
+class _Told:
+    """A picture as listeners get it."""
+
+    def __init__(self, snapshot: Snapshot, body: bytes, before: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.version = snapshot.version
+        self.since = before.version
+        self.whole = b"event: view\nid: %d\ndata: %b\n\n" % (self.version, body)
+        self._before: Snapshot | None = before
+        self._changes = b""
+
+    def changes(self) -> bytes:
+        """What differs from the one before; made where somebody asks for it."""
+        if self._before is not None:
+            found = orjson.dumps(changes(self._before, self.snapshot), option=_OPTIONS)
+            self._changes = b"event: changes\nid: %d\ndata: %b\n\n" % (self.version, found)
+            self._before = None
+        return self._changes
+
+
 class Viewing:
     """The latest picture, and whoever waits for the next."""
 
@@ -84,7 +108,7 @@ class Viewing:
         self._went_in: tuple[Any, ...] = ()
         self._snapshot = Snapshot(0.0)
         self._bytes: bytes | None = None
-        self._told: tuple[int, bytes] = (-1, b"")  # version, and the event that tells of it
+        self._told = _Told(_NOTHING, b"{}", _NOTHING)
         self._changed = asyncio.Event()
         self._pulse: asyncio.Task[None] | None = None
         self.listeners = self.refused = self.dropped = self.built = self.errors = 0
@@ -122,12 +146,12 @@ class Viewing:
         """The same as JSON."""
         snapshot = self.snapshot()
         if self._bytes is None:
-            self._bytes = orjson.dumps(snapshot, option=orjson.OPT_NON_STR_KEYS)
+            self._bytes = orjson.dumps(snapshot, option=_OPTIONS)
         return self._bytes
 
     # --- news ------------------------------------------------------------------------------------
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self, *, only_changes: bool = False) -> AsyncIterator[bytes]:
         """Events for one listener, the first at once; whoever is late misses pictures."""
         if self.listeners >= LISTENERS_MAX:
             self.refused += 1
@@ -135,11 +159,13 @@ class Viewing:
         self.listeners += 1
         try:
             self._beat()
-            version = -1
+            version = _NOTHING.version
             while True:
-                if version != self._told[0]:
-                    version, event = self._told
-                    yield event
+                told = self._told
+                if version != told.version:
+                    follows = version == told.since != _NOTHING.version
+                    version = told.version
+                    yield told.changes() if only_changes and follows else told.whole
                     continue
                 try:
                     async with asyncio.timeout(COMMENT_S):
@@ -168,10 +194,8 @@ class Viewing:
             if self.errors == 1:
                 _log.exception("view not joined")
             return
-        version = self._snapshot.version
-        if version != self._told[0]:
-            event = b"event: view\nid: %d\ndata: %b\n\n" % (version, body)
-            self._told = (version, event)
+        if self._snapshot.version != self._told.version:
+            self._told = _Told(self._snapshot, body, self._told.snapshot)
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -209,9 +233,13 @@ def view_routes(view: Callable[[], Viewing]) -> list[Route]:
         body = view().body()
         return Response(body + b"\n", media_type="application/json", headers=_HEADERS)
 
-    async def stream(_: Request) -> Response:
+    async def stream(request: Request) -> Response:
+        only = request.query_params.get("only")
+        if only not in (None, "changes"):
+            told = f"only: is {only!r}; leave it out, or say changes"
+            return json_answer({"error": told}, 400)
         found = view()
-        events = found.follow()
+        events = found.follow(only_changes=only is not None)
         try:
             first = await anext(events)
         except TooManyError as error:

@@ -67,7 +67,7 @@ def test_an_update_writes_the_cells_that_differ_and_no_other(open_page, url, fle
     page.wait_for_selector("#live:text-is('live')")
     page.evaluate(WATCH)
     fleet.view = changed(fleet.view, "llm-8b-0", inflight=99)
-    row_of(page, "llm-8b-0").locator("td:text-is('99')").wait_for()
+    row_of(page, "llm-8b-0").locator(".figure:text-is('99')").wait_for()
     assert page.evaluate("window.seen") == ["characterData 99"]
 
 
@@ -141,13 +141,82 @@ def test_rows_out_of_sight_are_written_when_they_come_into_it(open_page, url, fl
     page.wait_for_selector("#live:text-is('live')")
     last = page.locator(f"{REPLICAS} tbody tr").last
     name = last.locator("th").text_content()
-    fleet.view = changed(fleet.view, name, inflight=777)
+    fleet.view = changed(fleets.big(version=2), name, inflight=777)
     page.wait_for_timeout(300)
-    assert last.locator("td:text-is('777')").count() == 0
+    assert last.locator(".figure:text-is('777')").count() == 0
     page.locator(REPLICAS).evaluate("(one) => one.scrollIntoView()")  # only then is it laid out
     page.wait_for_timeout(300)
     last.evaluate("(one) => one.scrollIntoView()")
-    last.locator("td:text-is('777')").wait_for()
+    last.locator(".figure:text-is('777')").wait_for()
+
+
+SHOWN = """() => [...document.querySelectorAll("[aria-label=Replicas] tbody tr")].slice(0, 12)
+  .map((row) => row.children[5].textContent)"""
+
+
+def test_words_and_colours_come_at_once_and_figures_in_turn(open_page, url, fleet):
+    fleet.view = fleets.big()
+    page = open_page(f"{url}/ui/")
+    page.wait_for_selector("#live:text-is('live')")
+    page.locator(REPLICAS).evaluate("(one) => one.scrollIntoView()")
+    page.wait_for_timeout(300)
+    page.evaluate("document.addEventListener('holdfast:updated', () => { window.told = true; })")
+    ids = page.locator(f"{REPLICAS} tbody th").all_inner_texts()[:12]
+
+    def moved(number):
+        view = replace(fleets.big(version=2), replicas=fleet.view.replicas)
+        for name in ids:
+            view = changed(view, name, inflight=number, waiting=number, tokens_s=number)
+        page.evaluate("window.told = false")
+        fleet.view = changed(view, ids[8], state="draining")
+        page.wait_for_function("() => window.told")
+
+    moved(501)
+    late = page.evaluate(SHOWN)
+    assert 0 < late.count("501") < len(ids)
+    assert row_of(page, ids[8]).locator("td").first.text_content() == "draining"
+    assert late[page.locator(f"{REPLICAS} tbody th").all_inner_texts().index(ids[8])] != ""
+    for number in range(502, 508):  # the others have their turn
+        moved(number)
+    shown = [int(text) for text in page.evaluate(SHOWN)]
+    assert all(number > 501 for number in shown)
+
+
+KEPT = """async (version) => {
+  const { live } = await import(performance.getEntriesByType("resource")
+    .map(({ name }) => name).find((name) => name.includes("live.")));
+  if (live.view.version !== version) return false;
+  const asked = await (await fetch("/view")).json();
+  return JSON.stringify({ ...asked, at: 0 }) === JSON.stringify({ ...live.view, at: 0 });
+}"""
+
+
+def test_what_the_page_keeps_is_what_the_server_has(open_page, url, fleet):
+    page = open_page(f"{url}/ui/")
+    page.wait_for_selector("#live:text-is('live')")
+    for view in (fleets.big(30, 3, 2), fleets.big(30, 3, 3), fleets.calm(), fleets.broken()):
+        fleet.view = view
+        page.wait_for_function(KEPT, arg=fleet.version)
+
+
+def test_a_page_that_nobody_looks_at_does_nothing_and_begins_anew(open_page, url, fleet):
+    page = open_page(f"{url}/ui/")
+    row_of(page, "llm-8b-0").wait_for()
+    page.wait_for_selector("#live:text-is('live')")
+    page.evaluate("""() => {
+      Object.defineProperty(document, "hidden", { value: true, configurable: true });
+      document.addEventListener("holdfast:updated", () => { window.told = true; });
+    }""")
+    fleet.view = changed(fleet.view, "llm-8b-0", inflight=98)
+    fleet.view = changed(fleet.view, "llm-8b-1", inflight=97)
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.told") is None
+    page.evaluate("""() => {
+      Object.defineProperty(document, "hidden", { value: false, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    row_of(page, "llm-8b-0").locator(".figure:text-is('98')").wait_for()
+    row_of(page, "llm-8b-1").locator(".figure:text-is('97')").wait_for()
 
 
 def test_a_lost_connection_is_said(open_page, fleet):

@@ -55,7 +55,11 @@ export function scroller(label, ...children) {
     ...children);
 }
 
-// Set text only where it differs: each write that changes nothing still costs a layout.
+// Set text only where it differs: each write that changes nothing still costs a layout, and a new
+// node costs more than new text in the old one.
 export function put(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const only = element.firstChild;
+  if (only?.nodeType === Node.TEXT_NODE && !only.nextSibling) {
+    if (only.data !== text) only.data = text;
+  } else if (element.textContent !== text) element.textContent = text;
 }

@@ -21,25 +21,41 @@ export const live = {
 let source = null;
 let poll = null;
 
-let unseen = null; // what came while nobody looked at the page
+// The picture as the stream told it, which its changes build upon; what is asked for in between may
+// be a little newer, and is only shown.
+let kept = null;
 
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && unseen !== null) took(unseen);
+  if (!document.hidden && source && !kept) start();
 });
 
-function took(text) {
-  unseen = document.hidden ? text : null;
-  if (document.hidden) {
+function took(text, whole) {
+  if (document.hidden) { // nobody looks, and nothing is done; then it begins anew
+    kept = null;
     live.at = Date.now();
     return;
   }
   const began = performance.now();
-  const view = JSON.parse(text);
-  show(view);
+  const told = JSON.parse(text);
+  if (whole) kept = told;
+  else if (kept?.version === told.since) changed(kept, told);
+  else {
+    start();
+    return;
+  }
+  show(kept);
   const ms = performance.now() - began;
   live.costs.push(ms);
   if (live.costs.length > 200) live.costs.shift();
   document.dispatchEvent(new CustomEvent("holdfast:updated", { detail: { ms } }));
+}
+
+// In place: a copy of each row would cost more than all the rest.
+function changed(view, { head, rows, whole }) {
+  Object.assign(view, head, whole);
+  for (const [table, places] of Object.entries(rows)) {
+    for (const [place, fields] of Object.entries(places)) Object.assign(view[table][place], fields);
+  }
 }
 
 function show(view) {
@@ -49,33 +65,33 @@ function show(view) {
   for (const call of live.subscribers) call(view);
 }
 
-export async function start() {
-  stop();
+async function ask() {
   try {
     show(await get("/view"));
   } catch (error) {
     live.problem = error.message;
-    if (!session.signedIn) return;
   }
-  source = new EventSource("/view/stream");
-  source.addEventListener("view", (event) => took(event.data));
+}
+
+export async function start() {
+  stop();
+  await ask();
+  if (live.problem && !session.signedIn) return;
+  source = new EventSource("/view/stream?only=changes");
+  source.addEventListener("view", (event) => took(event.data, true));
+  source.addEventListener("changes", (event) => took(event.data, false));
   source.addEventListener("open", () => { live.problem = ""; });
   source.addEventListener("error", () => { live.problem = "the connection is lost; trying again"; });
-  poll = setInterval(async () => {
+  poll = setInterval(() => {
     const heard = source.readyState === EventSource.OPEN && Date.now() - live.at < OLD_MS;
-    if (heard || document.hidden) return;
-    try {
-      show(await get("/view"));
-    } catch (error) {
-      live.problem = error.message;
-    }
+    if (!heard && !document.hidden) ask();
   }, POLL_MS);
 }
 
 export function stop() {
   source?.close();
   clearInterval(poll);
-  source = null;
+  source = kept = null;
 }
 
 export function standing() {

@@ -1,11 +1,13 @@
 // Tables whose rows have a key. An update writes the cells that differ and nothing else, of rows in
-// sight; those out of sight follow a few at a time, so that a long table costs no more than a short
-// one and nothing is ever older than some seconds.
+// sight. Words, signs and colours follow at once. Figures that merely moved follow in turn, a row at
+// a time: laying one out costs a browser more than all the script around it, and nobody reads three
+// hundred numbers a second. Rows out of sight are written last, or as they come into it.
 
 import { h, scroller } from "./dom.js";
 import { DASH } from "./format.js";
 
-const IN_TURN = 3; // rows out of sight that one update writes
+const FIGURES = 30; // that one update writes of one table, a row more or less
+const CHARACTERS = 3; // for which each column of figures has room
 const tables = new Set();
 
 addEventListener("beforeprint", () => {
@@ -19,7 +21,8 @@ function remember(table) {
 
 // A column: {label, text(row), cls?(row), href?(row), links?(row) -> [[text, href]], num?, hint?,
 // sort?(row), pure?}. Where it is pure, text and class follow from what it sorts by, and are not
-// made again while that is the same.
+// made again while that is the same. A figure (num) stands in a box of its own that needs no layout
+// of the table; its column is as wide as the longest one was.
 export class KeyedTable {
   constructor(label, columns, key, { empty = "none", sortable = false, caption = "" } = {}) {
     this.columns = columns;
@@ -35,7 +38,9 @@ export class KeyedTable {
     this.element = h("div", {}, this.box, this.none);
     this.shown = null;
     this.records = new WeakMap(); // by element
-    this.late = new Set();
+    this.turns = new Set(); // records, the one that was written longest ago first
+    this.characters = columns.map(() => CHARACTERS); // of the longest figure
+    this.prompt = columns.map((column, place) => place).filter((place) => !columns[place].num || columns[place].cls);
     this.sight = new IntersectionObserver((entries) => this.moved(entries), { rootMargin: "30px 0px" });
     remember(this);
   }
@@ -45,13 +50,12 @@ export class KeyedTable {
       const record = this.records.get(target);
       if (!record) continue;
       record.inSight = isIntersecting;
-      if (isIntersecting && this.late.delete(record)) this.write(record, record.row);
+      if (isIntersecting && record.late) this.write(record);
     }
   }
 
   writeAll() {
-    for (const record of this.late) this.write(record, record.row);
-    this.late.clear();
+    for (const record of this.rows.values()) if (record.late) this.write(record);
   }
 
   head(column, place, sortable) {
@@ -99,11 +103,12 @@ export class KeyedTable {
       if (record === undefined) {
         record = this.make();
         this.rows.set(key, record);
-        this.write(record, row);
-      } else if (record.inSight) this.write(record, row);
-      else {
         record.row = row;
-        this.late.add(record);
+        this.write(record);
+      } else {
+        record.row = row;
+        record.late = true;
+        if (record.inSight) this.writePrompt(record);
       }
       if (record.tr === place) place = place.nextElementSibling;
       else this.body.insertBefore(record.tr, place);
@@ -112,7 +117,7 @@ export class KeyedTable {
       for (const [key, record] of this.rows) {
         if (!seen.has(key)) {
           this.sight.unobserve(record.tr);
-          this.late.delete(record);
+          this.turns.delete(record);
           record.tr.remove();
           this.rows.delete(key);
         }
@@ -127,14 +132,16 @@ export class KeyedTable {
     }
   }
 
+  // Rows in sight first; what they leave goes to the others, for whoever searches the page.
   follow() {
     this.known = true;
-    let left = IN_TURN;
-    for (const record of this.late) {
-      if (left === 0) return;
-      left -= 1;
-      this.late.delete(record);
-      this.write(record, record.row);
+    let figures = FIGURES;
+    const late = [...this.turns].filter((record) => record.late);
+    for (const inSight of [true, false]) {
+      for (const record of late) {
+        if (figures <= 0) return;
+        if (record.inSight === inSight) figures -= this.write(record);
+      }
     }
   }
 
@@ -142,71 +149,106 @@ export class KeyedTable {
     const cells = this.columns.map((column) => {
       const td = h(column.head ? "th" : "td",
         { class: column.num ? "num" : null, scope: column.head ? "row" : null });
-      let into = td;
-      if (column.href) {
-        into = h("a", { class: column.head ? "row" : null });
-        td.append(into);
-      }
+      let box = td, into = td;
+      if (column.num) td.append(box = into = h("div", { class: "figure" }));
+      if (column.href) box.append(into = h("a", { class: column.head ? "row" : null }));
       const node = document.createTextNode("");
       into.append(node);
-      return { td, node, a: column.href ? into : null, text: "", cls: "", href: "", value: undefined };
+      return { td, box, node, a: column.href ? into : null, text: "", cls: "", href: "", value: undefined };
     });
-    const record = { tr: h("tr", {}, cells.map((cell) => cell.td)), cells, cls: "", inSight: false, row: null };
+    const record = { tr: h("tr", {}, cells.map((cell) => cell.td)), cells, cls: "", inSight: false,
+      row: null, late: false };
     this.records.set(record.tr, record);
     this.sight.observe(record.tr);
     return record;
   }
 
-  write(record, row) {
-    const { columns } = this;
-    for (let i = 0; i < columns.length; i += 1) {
-      const column = columns[i], cell = record.cells[i];
-      if (column.links) {
-        this.writeLinks(cell, column.links(row));
-        continue;
-      }
-      if (column.pure) {
-        const value = column.sort(row);
-        if (value === cell.value) continue;
-        cell.value = value;
-      }
-      const text = column.text(row);
-      if (text !== cell.text) {
-        cell.text = text;
-        cell.node.data = text;
-      }
-      if (column.cls) {
-        const cls = column.cls(row);
-        if (cls !== cell.cls) {
-          cell.cls = cls;
-          cell.td.className = cls + (column.num ? " num" : "");
-        }
-      }
-      if (column.href) {
-        const href = column.href(row);
-        if (href !== cell.href) {
-          cell.href = href;
-          if (href) cell.a.setAttribute("href", href);
-          else cell.a.removeAttribute("href");
-        }
+  // All of a row; the number of cells that differed.
+  write(record) {
+    record.late = false;
+    this.turns.delete(record);
+    this.turns.add(record);
+    let differed = 0;
+    for (let place = 0; place < this.columns.length; place += 1) differed += this.writeCell(record, place);
+    this.writeClass(record);
+    return differed;
+  }
+
+  // What must not wait: words, the figure by which rows are sorted, and a row with a figure whose
+  // colour changes.
+  writePrompt(record) {
+    for (const place of this.prompt) {
+      if (this.columns[place].num && this.recoloured(record, place)) {
+        this.write(record);
+        return;
       }
     }
-    const cls = this.rowClass ? this.rowClass(row) : "";
+    for (const place of this.prompt) if (!this.columns[place].num) this.writeCell(record, place);
+    if (this.sorted) this.writeCell(record, this.sorted.place);
+    this.writeClass(record);
+  }
+
+  recoloured({ cells, row }, place) {
+    const column = this.columns[place], cell = cells[place];
+    return !(column.pure && column.sort(row) === cell.value) && column.cls(row) !== cell.cls;
+  }
+
+  writeCell({ cells, row }, place) {
+    const column = this.columns[place], cell = cells[place];
+    if (column.links) return this.writeLinks(cell, column.links(row));
+    if (column.pure) {
+      const value = column.sort(row);
+      if (value === cell.value) return 0;
+      cell.value = value;
+    }
+    const text = column.text(row), cls = column.cls ? column.cls(row) : "";
+    const differs = text !== cell.text || cls !== cell.cls;
+    if (differs && column.num) this.makeRoom(place, text, cls);
+    if (text !== cell.text) {
+      cell.text = text;
+      cell.node.data = text;
+    }
+    if (cls !== cell.cls) {
+      cell.cls = cls;
+      cell.box.className = column.num ? `figure ${cls}` : cls;
+    }
+    if (column.href) {
+      const href = column.href(row);
+      if (href !== cell.href) {
+        cell.href = href;
+        if (href) cell.a.setAttribute("href", href);
+        else cell.a.removeAttribute("href");
+      }
+    }
+    return Number(differs);
+  }
+
+  writeClass(record) {
+    const cls = this.rowClass ? this.rowClass(record.row) : "";
     if (cls !== record.cls) {
       record.cls = cls;
       record.tr.className = cls;
     }
   }
 
+  // The boxes of figures have no width of their own; the head of the column gives it.
+  makeRoom(place, text, cls) {
+    const characters = text.length + (cls.includes("mark") ? 2 : 0);
+    if (characters <= this.characters[place]) return;
+    this.characters[place] = characters;
+    this.heads[place].style.setProperty("--characters", characters);
+  }
+
   writeLinks(cell, links) {
     const text = links.length === 0 ? DASH : links.map(([name]) => name).join(" ");
-    if (text === cell.text) return;
+    if (text === cell.text) return 0;
     cell.text = text;
     if (links.length === 0) cell.td.replaceChildren(DASH);
     else {
       cell.td.replaceChildren(...links.flatMap(([name, href], at) =>
         [at ? " " : "", h("a", { href }, name)]));
     }
+    return 1;
   }
 }
 
