@@ -8,8 +8,9 @@ from starlette.testclient import TestClient
 
 from holdfast.config.fleet_file import AdminSection
 from holdfast.control import admin as module
-from holdfast.control.admin import UnknownModelError, UnknownReplicaError, build_admin
+from holdfast.control.admin import build_admin
 from holdfast.control.loop import Happened
+from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.ports import UnreadableError
 
 HERE = "http://127.0.0.1:8001"

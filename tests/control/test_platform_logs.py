@@ -12,9 +12,9 @@ import pytest
 from holdfast.config.fleet_file import AdminSection
 from holdfast.control import platform_logs
 from holdfast.control.admin import build_admin
-from holdfast.control.orders import UnknownReplicaError
 from holdfast.control.platform_logs import PlatformLogs, placed_at
 from holdfast.control.process import Control
+from holdfast.control.unknown import UnknownReplicaError
 from holdfast.core.layers import Placed, Reading
 from holdfast.launchers.fake import FakeHost, FakeLauncher
 from holdfast.ports import UnreadableError

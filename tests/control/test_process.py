@@ -8,9 +8,10 @@ import pytest
 from holdfast.config import ConfigFileError
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
-from holdfast.control.admin import UnknownModelError, UnknownReplicaError, build_admin
+from holdfast.control.admin import build_admin
 from holdfast.control.process import Control
 from holdfast.control.state import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.core.messages import LoadReported, Report, Seen
 from holdfast.frames import (
     ConfigFrame,

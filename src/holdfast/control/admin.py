@@ -25,9 +25,9 @@ from holdfast.control.guard import OPEN, Guard, json_answer
 from holdfast.control.logs import follow, read_tail
 from holdfast.control.loop import Happened
 from holdfast.control.openapi import openapi_document
-from holdfast.control.orders import UnknownModelError, UnknownReplicaError
 from holdfast.control.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
 from holdfast.control.sessions import Sessions
+from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.control.viewing import Viewing, view_routes
 from holdfast.ports import UnreadableError
 
@@ -446,4 +446,4 @@ async def _unknown(_: Request, error: Exception) -> Response:
     return json_answer({"error": str(error)}, 404)
 
 
-__all__ = ["Facts", "Incidents", "UnknownModelError", "UnknownReplicaError", "build_admin"]
+__all__ = ["Facts", "Incidents", "build_admin"]

@@ -1,51 +1,26 @@
 """What operators order: drain, restart, scale, disturb.
 
 An order is taken on or refused at once, with the reason; how it goes on is the loop's. ``Control``
-inherits these. They are apart from it because they need three parts of it and nothing else, and
-because orders grow in number while the rest of it should not.
+inherits these, and with them its questions. They are apart from it because orders grow in number
+while the rest of it should not.
 """
 
 import time
 from pathlib import Path
 
-from holdfast.config.fleet_file import FleetFile
-from holdfast.control.deployments import HELD, Deployments
+from holdfast.control.deployments import HELD
 from holdfast.control.discovery import Discovery
-from holdfast.control.disturbances import Disturbances
-from holdfast.control.loop import FleetLoop
 from holdfast.control.platform_logs import PlatformLogs, placed_at
-from holdfast.control.sourcing import Sourcing
+from holdfast.control.questions import Questions
+from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.core.messages import DrainAsked, RestartAsked, UndrainAsked
 
 
-class UnknownReplicaError(Exception):
-    """Nobody has this id."""
-
-    def __init__(self, replica_id: str) -> None:
-        super().__init__(f"no replica has the id {replica_id[:200]!r}")
-
-
-class UnknownModelError(Exception):
-    """The fleet file has no such model."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(f"no model is called {model[:200]!r}")
-
-
-class Orders:
+class Orders(Questions):
     """Mixed into ``Control``."""
 
-    loop: FleetLoop
-    _deployments: Deployments
     _discovery: Discovery
-    _disturbances: Disturbances
     _platform_logs: PlatformLogs
-    sourcing: Sourcing
-
-    @property
-    def file(self) -> FleetFile:
-        """The config that runs."""
-        raise NotImplementedError
 
     async def drain(self, replica_id: str) -> tuple[bool, str]:
         """Take it out of service when its requests are done; it stays out."""

@@ -41,7 +41,6 @@ from holdfast.control.metrics import Totals
 from holdfast.control.orders import Orders
 from holdfast.control.platform_logs import PlatformLogs
 from holdfast.control.probes import LoopWatch
-from holdfast.control.questions import Questions
 from holdfast.control.source import ConfigSource
 from holdfast.control.sourcing import Sourcing
 from holdfast.control.state import SOCKET_FILE, STATE_FILE, write_state
@@ -82,7 +81,7 @@ SILENT: Final = 5 * SECOND  # a gateway tells once a second; what it told before
 _log = structlog.get_logger("holdfast.control")
 
 
-class Control(Orders, Questions):
+class Control(Orders):
     """The control process."""
 
     def __init__(
@@ -154,11 +153,6 @@ class Control(Orders, Questions):
         self._deployments.launches.deaf = self._disturbances.deaf
         deployed, saw = lambda: self.loop.deployed, self._lookout.saw
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
-
-    @property
-    def file(self) -> FleetFile:
-        """The config that runs."""
-        return self._source.file
 
     def _version(self, replica_id: str) -> str:
         unit = self._deployments.units.get(replica_id)

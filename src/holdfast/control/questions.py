@@ -1,6 +1,6 @@
 """What operators and scrapers ask: who is ready, how it stands, what was counted.
 
-``Control`` inherits these, as it does its orders. They only read, and they answer from what control
+``Control`` inherits these by way of its orders. They only read, and they answer from what control
 has in memory: a question never waits for a replica, a platform or a GPU, but for the story of one
 request, which a gateway has.
 """
@@ -21,9 +21,9 @@ from holdfast.control.knowing import Knowing
 from holdfast.control.lookout import Lookout
 from holdfast.control.loop import FleetLoop, Happened
 from holdfast.control.metrics import Totals, fleet_gauges, gateway_gauges, render
-from holdfast.control.orders import UnknownReplicaError
 from holdfast.control.source import ConfigSource
 from holdfast.control.sourcing import Sourcing
+from holdfast.control.unknown import UnknownReplicaError
 from holdfast.control.viewing import Viewing
 from holdfast.storage.sqlite import Store
 
@@ -54,7 +54,7 @@ class Questions:
     @property
     def file(self) -> FleetFile:
         """The config that runs."""
-        raise NotImplementedError
+        return self._source.file
 
     def ready(self) -> tuple[bool, str]:
         """Whether clients are served: some gateway accepts."""
