@@ -309,8 +309,9 @@ class QueuesDetector:
         key = (Sign.DEAD_LETTERS, fact.model)
         if not queue.new_dead or not self._pace.due(key, now):
             return
+        letters = "letter" if queue.new_dead == 1 else "letters"
         text = (
-            f"{queue.new_dead} more dead letters of {fact.model}, {fact.dead_letters} in all:"
+            f"{queue.new_dead} more dead {letters} of {fact.model}, {fact.dead_letters} in all:"
             " work was given up"
         )
         numbers = {"grew": float(queue.new_dead), "dead_letters": float(fact.dead_letters)}
