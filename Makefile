@@ -8,6 +8,9 @@ WEB_STAMP := $(VENV)/.installed-web
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
 
+# Tests start hundreds of processes; where this is set each of them compiles all it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install run test test-engines test-web stories lint check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
@@ -31,7 +34,7 @@ test: lint
 	  wait $$types; types=$$?; cat $(TYPES); exit $$((tests + types))
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
 	$(BIN)/python -m pytest tests/core -n 2 -m 'hypothesis or measured'
-	$(BIN)/python -m pytest -n 3 -m 'not alone' --ignore=tests/core
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not alone' --ignore=tests/core
 	$(BIN)/python -m pytest tests/e2e -m alone
 
 # Stories that take minutes because what they tell does: a leak, from its first megabyte on.

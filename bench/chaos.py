@@ -85,15 +85,21 @@ class Chaos:
         return self._undisturbed[prompt]
 
     def settle(self, kind: str = "") -> None:
-        """Wait until somebody could go on; before an OOM kill keepers must know the cgroups."""
-        ready = until(self._enough, f"{READY_MIN} replicas are ready")
+        """Wait until somebody could go on.
+
+        Before an OOM kill each keeper must know the cgroup of its engine, and any of them may get
+        the stream: one that came back meanwhile would be killed by hand.
+        """
+        count = self.fleet.count if kind == "oom" else READY_MIN
+
+        def enough() -> dict[str, int]:
+            ready = self.fleet.ready()
+            return ready if len(ready) >= count else {}
+
+        ready = until(enough, f"{count} replicas are ready")
         self.groups.tidy()
         if kind == "oom":
             self.groups.cover([*ready.values()])
-
-    def _enough(self) -> dict[str, int]:
-        ready = self.fleet.ready()
-        return ready if len(ready) >= READY_MIN else {}
 
     def run(self, kind: str, prompt: str) -> Run:
         """One stream, struck; returns when control has told of it."""

@@ -177,6 +177,16 @@ def test_a_request_that_waits_makes_a_unit_of_a_model_at_zero(store):
     asyncio.run(main())
 
 
+def test_a_wake_that_control_meets_as_it_starts_is_told_too(store):
+    async def main():
+        wishes = Wishes(store, waiting)
+        wishes.desired(scaled_file(), NOW)
+        ((what, reason),) = wishes.notices
+        assert (what, reason.startswith("0 to 1: woken: ")) == ("scaled", True)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("began", [0, 3])
 def test_the_next_control_goes_on_with_as_many_and_not_with_what_the_file_began_with(store, began):
     async def main():

@@ -201,8 +201,8 @@ class Deployments:
         if self._scaled.get(name) != desired.count:
             self._scaled[name] = desired.count
             self._store.put_setting(f"scaled/{name}", {"count": desired.count})
-        if before is not None and before.count != desired.count:
-            told = f"{before.count} to {desired.count}: {desired.reason}"
+        if present != desired.count:
+            told = f"{present} to {desired.count}: {desired.reason}"
             self._host.note(Notice(now, name, "", "scaled", told))
 
     def count(self, model: ModelSection) -> int:
