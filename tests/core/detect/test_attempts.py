@@ -170,6 +170,15 @@ def test_one_pause_that_ended_is_no_sign_however_many_waited_in_it(life):
     assert signs(made(), *facts, *[(at, Looked()) for at in range(6, 12)]) == []
 
 
+def test_a_long_prompt_that_stops_the_streams_and_holds_a_canary_up_is_no_sign():
+    """Seven streams in one pause of five seconds; the canary waited behind them while they ran."""
+    stopped = {Kind.BETWEEN_TOKENS_TIMEOUT: 7}
+    facts = [*well(0, "r2", "r3", "r4"), (0, seen(inflight=11, tokens=48))]
+    facts += [(3, seen(inflight=4, failures=stopped))]
+    facts += [(4.4, CanaryAnswered("r1", "timeout", 8.4, 8, progress=True))]
+    assert signs(made(), *facts, *[(at, Looked()) for at in range(5, 14)]) == []
+
+
 def test_a_few_timeouts_beside_answers_of_a_busy_replica_are_no_sign():
     late = {Kind.FIRST_TOKEN_TIMEOUT: 1}
     facts = [*well(0, "r2", "r3", "r4"), (0, seen(inflight=11, tokens=1_600))]

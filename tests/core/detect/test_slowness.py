@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from holdfast.core.census import Census
 from holdfast.core.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.evidence import Sign
-from holdfast.core.facts import AttemptsSeen, Declared, ProcessEnded
+from holdfast.core.facts import AttemptsSeen, CanaryAnswered, Declared, ProcessEnded
 from holdfast.core.types import SECOND, ConfigError
 
 
@@ -55,6 +55,39 @@ def test_one_that_is_full_and_works_as_much_as_its_peers_is_not_slow():
     detector = made()
     play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
     assert not play(detector, 20, 30, busy=("a",), a=SLOW, b=USUAL, c=USUAL)
+
+
+@pytest.mark.parametrize(
+    ("own", "peers", "at_s", "accused"),
+    [
+        (
+            0.5,
+            0.45,
+            22,
+            False,
+        ),  # it comes through as quickly as anywhere: users wait for each other
+        (4.5, 0.45, 22, True),  # the engine itself is slow
+        (0.5, 0.45, 1, True),  # that was before
+        (0.5, None, 22, True),  # nobody knows what is usual
+    ],
+)
+def test_a_canary_that_comes_through_quickly_speaks_for_the_engine(own, peers, at_s, accused):
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    for name in ("b", "c") if peers is not None else ():
+        detector.take(CanaryAnswered(name, "pass", peers), 18 * SECOND)
+    detector.take(CanaryAnswered("a", "pass", own), at_s * SECOND)
+    detector.take(CanaryAnswered("a", "timeout", None), 23 * SECOND)
+    assert bool(play(detector, 23, 12, a=SLOW, b=USUAL, c=USUAL)) == accused
+
+
+@pytest.mark.parametrize(("since_s", "accused"), [(30, False), (70, True)])
+def test_a_pool_that_is_slow_in_turns_has_too_much_to_do(since_s, accused):
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=SLOW, c=SLOW)
+    play(detector, 20, since_s, a=USUAL, b=USUAL, c=USUAL)
+    told = play(detector, 20 + since_s, 20, a=SLOW, b=USUAL, c=USUAL)
+    assert bool([one for one in told if one.about.replica == "a"]) == accused
 
 
 def test_a_fleet_that_is_slow_as_a_whole_accuses_nobody():

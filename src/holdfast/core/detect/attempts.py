@@ -169,8 +169,8 @@ class AttemptsDetector:
         if isinstance(fact, CanaryAnswered):
             if book is not None and fact.verdict in _RIGHT:
                 book.answered_at = now
-            elif book is not None and fact.verdict in _MISSED:
-                book.missed_at = now
+            elif book is not None and fact.verdict in _MISSED and not fact.progress:
+                book.missed_at = now  # where users' tokens moved meanwhile it waited for its turn
             return NOTHING
         if book is None:
             book = self._books[fact.replica] = _Book()

@@ -2,13 +2,16 @@
 
     first tokens there, each as a multiple of what the pool takes for prompts of that length
         └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s,
-            and it gives fewer than half the tokens of its peers ─► SLOW_ANSWERS
+            it gives fewer than half the tokens of its peers, none was so in the last minute,
+            and no canary just now took less than twice as long as theirs ─► SLOW_ANSWERS
 
 Canaries judge latency only where nothing else runs, because beside a long prompt the same question
 takes longer. A replica that is never idle is therefore judged here, by its users' own waits. They
 come as multiples of what is usual for their length, so that somebody's long prompts accuse nobody;
 and a fleet that is slow as a whole has no peers that are not. One that gives its users as many
-tokens as its peers do is full, not slow.
+tokens as its peers do is full, not slow. And a canary that comes back quickly through all that runs
+there says that the engine is as fast as ever: users wait for each other. A pool with too little for
+its load is slow in turns, one replica after the other.
 
 Rejected: the mean, which one stuck request decides. Rejected: its own past; load comes and goes,
 and peers have the same load now.
@@ -23,10 +26,15 @@ from typing import ClassVar, Final
 from holdfast.core.census import Census
 from holdfast.core.detect.detector import NOTHING, Pace
 from holdfast.core.evidence import Evidence, Sign
-from holdfast.core.facts import AttemptsSeen, ProcessEnded
+from holdfast.core.facts import AttemptsSeen, CanaryAnswered, ProcessEnded
 from holdfast.core.types import nanos, require
 
 _SAMPLES_MAX: Final = 256  # of one replica
+_RIGHT: Final = ("pass", "slow")
+_IN_TURNS_S: Final = (
+    60.0  # a peer that was as slow so lately: they share the load, and it is too much
+)
+_QUICK: Final = 2.0  # times what its peers' canaries take: half way from well to slow, and no more
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,18 +59,21 @@ class SlownessConfig:
 
 
 class _Book:
-    __slots__ = ("since", "tokens", "waits")
+    __slots__ = ("canary_at", "canary_s", "since", "slow_at", "tokens", "waits")
 
     def __init__(self) -> None:
         self.waits: deque[tuple[int, float]] = deque(maxlen=_SAMPLES_MAX)
         self.tokens: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
         self.since: int | None = None  # when it was first seen to be slow
+        self.slow_at: int | None = None  # when it last was, whoever else was
+        self.canary_at = 0
+        self.canary_s: float | None = None  # how long the last right answer took
 
 
 class SlownessDetector:
     """Compares the waits of each replica's users with those of its peers."""
 
-    reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, ProcessEnded)
+    reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded)
 
     def __init__(self, config: SlownessConfig, census: Census) -> None:
         self._config = config
@@ -72,7 +83,9 @@ class SlownessDetector:
         self._books: dict[str, _Book] = {}
         self._pace = Pace()
 
-    def take(self, fact: AttemptsSeen | ProcessEnded, now: int) -> Sequence[Evidence]:
+    def take(
+        self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded, now: int
+    ) -> Sequence[Evidence]:
         """First tokens since the last report; a new process begins anew."""
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
@@ -82,6 +95,10 @@ class SlownessDetector:
         book = self._books.get(fact.replica)
         if book is None:
             book = self._books[fact.replica] = _Book()
+        if isinstance(fact, CanaryAnswered):
+            if fact.verdict in _RIGHT and fact.latency_s is not None:
+                book.canary_at, book.canary_s = now, fact.latency_s
+            return NOTHING
         book.tokens.append((now, fact.tokens))
         if not fact.waits:
             return NOTHING
@@ -106,8 +123,15 @@ class SlownessDetector:
         if len(own) < few or len(peers) < few:
             return NOTHING
         here, there = median(own), median(peers)
+        if here >= self._config.factor:
+            book.slow_at = now
         slow = here >= self._config.factor * max(1.0, there) and there <= self._config.peers_max
-        if not slow or self._is_full(replica, book, now):
+        if (
+            not slow
+            or self._is_full(replica, book, now)
+            or self._is_quick(replica, book, now)
+            or self._in_turns(replica, now)
+        ):
             book.since = None
             self._pace.over(replica)
             return NOTHING
@@ -129,6 +153,20 @@ class SlownessDetector:
         theirs = [self._given(peer, now) for peer in books]
         usual = median(theirs) if theirs else 0
         return usual > 0 and 2 * self._given(book, now) >= usual
+
+    def _in_turns(self, replica: str, now: int) -> bool:
+        """Whether a peer was as slow a moment ago."""
+        books = map(self._books.get, self._census.peers(replica))
+        times = [book.slow_at for book in books if book is not None and book.slow_at is not None]
+        return any(0 <= now - at < nanos(_IN_TURNS_S) for at in times)
+
+    def _is_quick(self, replica: str, book: _Book, now: int) -> bool:
+        """Whether a canary came through just now about as quickly as through its peers."""
+        if book.canary_s is None or not 0 <= now - book.canary_at < self._window:
+            return False
+        peers = map(self._books.get, self._census.peers(replica))
+        theirs = [peer.canary_s for peer in peers if peer is not None and peer.canary_s is not None]
+        return bool(theirs) and book.canary_s < _QUICK * median(theirs)
 
     def _given(self, book: _Book, now: int) -> int:
         tokens = book.tokens

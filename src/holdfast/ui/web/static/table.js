@@ -6,7 +6,8 @@
 import { h, scroller } from "./dom.js";
 import { DASH } from "./format.js";
 
-const FIGURES = 30; // that one update writes of one table, a row more or less
+const FIGURES = 20; // that one update writes of one table, a row more or less
+const UNSEEN = 5; // and that many in rows out of sight, for whoever searches the page
 const CHARACTERS = 3; // for which each column of figures has room
 const tables = new Set();
 
@@ -132,16 +133,18 @@ export class KeyedTable {
     }
   }
 
-  // Rows in sight first; what they leave goes to the others, for whoever searches the page.
+  // Rows in sight first.
   follow() {
     this.known = true;
-    let figures = FIGURES;
     const late = [...this.turns].filter((record) => record.late);
-    for (const inSight of [true, false]) {
-      for (const record of late) {
-        if (figures <= 0) return;
-        if (record.inSight === inSight) figures -= this.write(record);
-      }
+    this.inTurn(late.filter((record) => record.inSight), FIGURES);
+    this.inTurn(late.filter((record) => !record.inSight), UNSEEN);
+  }
+
+  inTurn(records, figures) {
+    for (const record of records) {
+      if (figures <= 0) return;
+      figures -= this.write(record);
     }
   }
 
