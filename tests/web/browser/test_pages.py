@@ -180,6 +180,8 @@ def test_words_and_colours_come_at_once_and_figures_in_turn(open_page, url, flee
         moved(number)
     shown = [int(text) for text in page.evaluate(SHOWN)]
     assert all(number > 501 for number in shown)
+    # and in the end everybody shows the last, though no more updates come
+    page.wait_for_function(f"() => ({SHOWN})().every((text) => text === '507')")
 
 
 KEPT = """async (version) => {

@@ -8,6 +8,7 @@ import { DASH } from "./format.js";
 
 const FIGURES = 20; // that one update writes of one table, a row more or less
 const UNSEEN = 5; // and that many in rows out of sight, for whoever searches the page
+const TURN_MS = 1000; // until the next have their turn, where no update comes sooner
 const CHARACTERS = 3; // for which each column of figures has room
 const tables = new Set();
 
@@ -139,6 +140,10 @@ export class KeyedTable {
     const late = [...this.turns].filter((record) => record.late);
     this.inTurn(late.filter((record) => record.inSight), FIGURES);
     this.inTurn(late.filter((record) => !record.inSight), UNSEEN);
+    clearTimeout(this.timer);
+    if (this.element.isConnected && late.some((record) => record.late && record.inSight)) {
+      this.timer = setTimeout(() => this.follow(), TURN_MS);
+    }
   }
 
   inTurn(records, figures) {
