@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryConfig, Said, Shape
+from holdfast.core.failure import Kind
 from holdfast.core.types import ConfigError
 from holdfast.engines import DIALECTS, dialect
 from holdfast.engines import asking as asking_module
@@ -179,6 +180,7 @@ def test_a_stream_that_was_cut_is_a_failure_wherever_it_was_cut() -> None:
 
 def test_a_cut_between_the_last_word_and_the_end_counts_for_a_chat() -> None:
     assert failed(told(WHOLE), "cut off behind its last word")
+    assert told(WHOLE).flaw is Kind.CUT
 
 
 def test_a_completion_is_whole_with_its_finish_reason() -> None:
@@ -191,6 +193,7 @@ def test_the_end_mark_alone_proves_nothing() -> None:
     assert failed(told(stream(chat("one"), DONE)), "without a finish reason")
     assert failed(told(stream(DONE)), "without a finish reason")
     assert failed(told(b""), "cut off")
+    assert {told(body).flaw for body in (stream(chat("one"), DONE), b"")} == {Kind.CUT}
 
 
 @pytest.mark.parametrize("finish", ["abort", "error"])

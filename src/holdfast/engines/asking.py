@@ -63,7 +63,7 @@ class Trouble:
 
     verdict: str  # fail, busy, loading, missing
     detail: str  # for people; never holds what the engine said
-    flaw: Kind | None = None  # EMPTY, where it came in good order and said nothing
+    flaw: Kind | None = None  # EMPTY, where it came in good order and said nothing; or CUT
 
 
 class _TroubleError(Exception):
@@ -232,12 +232,12 @@ def _stream(dialect: Dialect, shape: Shape, body: bytes) -> Said:
             _chunk(dialect, shape, payload, telling)
     if not telling.finish:
         why = "it ended without a finish reason" if telling.done else "the stream was cut off"
-        raise _TroubleError(why)
+        raise _TroubleError(why, flaw=Kind.CUT)
     if telling.finish in _GIVEN_UP:
         raise _TroubleError("it gave up")
     # A chat may be broken off behind its last word; a completion has nothing more to say there.
     if shape is Shape.CHAT and not (telling.done or telling.usage):
-        raise _TroubleError("the stream was cut off behind its last word")
+        raise _TroubleError("the stream was cut off behind its last word", flaw=Kind.CUT)
     text = "".join(telling.pieces)
     if not text.strip():
         raise _TroubleError("it finished without a word", flaw=Kind.EMPTY)

@@ -79,9 +79,10 @@ def test_what_is_no_answer_at_all_is_told_beside_the_verdict():
     assert signs(made(), empty) == []
     assert signs(made(), empty, empty) == [Sign.CANARY_ERRORS, Sign.EMPTY_ANSWERS]
     assert signs(made(), same) == [Sign.CANARY_WRONG, Sign.DEGENERATE]
-    cut = canary("fail", flaw="reset")
-    assert signs(made(), cut) == []
-    assert signs(made(), cut, cut) == [Sign.CANARY_ERRORS, Sign.CONNECTIONS_LOST]
+    for flaw, sign in (("reset", Sign.CONNECTIONS_LOST), ("cut", Sign.STREAMS_CUT)):
+        broken = canary("fail", flaw=flaw)
+        assert signs(made(), broken) == []
+        assert signs(made(), broken, broken) == [Sign.CANARY_ERRORS, sign]
 
 
 def test_errors_in_a_tenth_of_the_usual_time_are_fast_ones():

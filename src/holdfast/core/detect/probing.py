@@ -42,6 +42,7 @@ _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
 _FLAWS: Final = {
     Kind.EMPTY.value: (Sign.EMPTY_ANSWERS, "a canary got an answer that is none: empty"),
     Kind.DEGENERATE.value: (Sign.DEGENERATE, "a canary got an answer that is none: degenerate"),
+    Kind.CUT.value: (Sign.STREAMS_CUT, "a canary got an answer that ended without a finish reason"),
     Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
 }
 _DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
