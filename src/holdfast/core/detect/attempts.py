@@ -127,13 +127,14 @@ class _Total:
 
 
 class _Book:
-    __slots__ = ("answered_at", "missed_at", "pace", "pushed_back", "reports", "since")
+    __slots__ = ("answered_at", "held_up", "missed_at", "pace", "pushed_back", "reports", "since")
 
     def __init__(self) -> None:
         self.reports: deque[_Report] = deque(maxlen=_REPORTS_MAX)
         self.since: dict[Sign, int] = {}  # when each sign that now shows began to
         self.answered_at: int | None = None  # its last canary that was answered right
         self.missed_at: int | None = None  # its last canary that was not answered at all
+        self.held_up = False  # users' tokens moved while that waited
         self.pushed_back: int | None = None  # since when it says nothing but "busy"
         self.pace = Pace()
 
@@ -169,8 +170,8 @@ class AttemptsDetector:
         if isinstance(fact, CanaryAnswered):
             if book is not None and fact.verdict in _RIGHT:
                 book.answered_at = now
-            elif book is not None and fact.verdict in _MISSED and not fact.progress:
-                book.missed_at = now  # where users' tokens moved meanwhile it waited for its turn
+            elif book is not None and fact.verdict in _MISSED:
+                book.missed_at, book.held_up = now, bool(fact.progress)
             return NOTHING
         if book is None:
             book = self._books[fact.replica] = _Book()
@@ -277,6 +278,8 @@ class AttemptsDetector:
             return busy or (serves and last - first < self._goes_on)
         tokens = any(report.at > last and report.fact.tokens for report in book.reports)
         missed = book.missed_at is not None and book.missed_at > first - self._pause
+        # Streams stop while a long prompt is read, and a canary waits behind it as long.
+        missed = missed and not (sign is Sign.NO_NEXT_TOKEN and book.held_up)
         return serves or tokens or answered > last or not missed or now - last < self._pause
 
     # --- peers ---
