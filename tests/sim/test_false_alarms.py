@@ -63,9 +63,9 @@ def test_an_illness_would_have_shown(bench, life):
 
 
 def test_figures_are_printed_with_their_seeds(bench, capsys):
-    assert bench.main([*SHORT, "--seeds", "1,301", "--json"]) == 0
+    assert bench.main([*SHORT, "--seeds", "1,401", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert [(one["seed"], one["kind"]) for one in told["runs"]] == [(1, "tuning"), (301, "test")]
+    assert [(one["seed"], one["kind"]) for one in told["runs"]] == [(1, "tuning"), (401, "test")]
     assert not set(told["tuning_seeds"]) & set(told["test_seeds"])
     assert told["held"]
 
@@ -84,7 +84,7 @@ def test_a_table_is_printed_and_a_missed_bound_is_a_failure(bench, monkeypatch, 
     assert "neither" in told
     assert "wrong quarantine: 5 s m0-1: why" in told
     assert "hung of m0-1 (0.7), ['canary_silent']: [silent]" in told
-    assert "test seeds (301, 302, 303)" in told
+    assert "test seeds (401, 402, 403)" in told
 
 
 def test_seeds_have_names(bench):

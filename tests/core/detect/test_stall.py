@@ -297,13 +297,17 @@ def test_tokens_that_drip_on_one_replica_are_told():
     found = told(made(), *fleet_of(0.5))
     assert {one.sign for one in found} == {Sign.SLOW_TOKENS}
     assert {one.about.replica for one in found} == {"r1"}
-    assert found[0].at <= (60 + 25) * SECOND
+    assert found[0].at <= (60 + 35) * SECOND
     assert found[0].numbers["before"] == pytest.approx(20, rel=0.1)
     assert "and its peers give 20.0" in found[0].text
 
 
 def test_a_drip_is_seen_although_requests_pile_up():
-    assert signs(made(), *fleet_of(0.1, running=32, seconds=25)) == [Sign.SLOW_TOKENS]
+    assert signs(made(), *fleet_of(0.1, running=32, seconds=35)) == [Sign.SLOW_TOKENS]
+
+
+def test_ten_slow_seconds_are_a_long_prompt_or_a_neighbour():
+    assert signs(made(), *fleet_of(0.5, seconds=14)) == []
 
 
 def test_half_the_pace_is_load():

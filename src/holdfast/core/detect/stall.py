@@ -4,7 +4,7 @@
     waiting > 0, running = 0 for 20 s, peers serve ───► STARVED
     refusals while a fifth of its memory is free ─────► FRAGMENTED
     cache above 97 % for 30 s ─► KV_FULL      many preemptions a minute ─► PREEMPTS
-    tokens at a fifth of its own past and of its peers' pace for 10 s ─► SLOW_TOKENS
+    tokens at a fifth of its own past and of its peers' pace for 20 s ─► SLOW_TOKENS
 
 All times are *seen* times: what an engine did between two looks that lie far apart is unknown, and
 a clock that jumps is no time either, so a gap counts as one look. Unknown numbers neither accuse
@@ -38,7 +38,8 @@ _LOOK_MAX: Final = 6 * SECOND  # between two looks, once in 5 s at the least; mo
 _FRESH: Final = 10 * SECOND  # how long what a peer was seen to do counts as now
 _PATIENCE_MAX: Final = 120 * SECOND  # however long its pauses once were
 _PAST_S: Final = 10.0  # of looks at one load before its pace there counts as known
-_SAMPLES_MAX: Final = 128  # of its pace in a window
+_PACE_OVER: Final = 10 * SECOND  # what its pace is taken over
+_SAMPLES_MAX: Final = 128  # of its pace in that
 _POWERS_MAX: Final = 16  # 65,536 requests at once are as good as more
 
 
@@ -56,7 +57,7 @@ class StallConfig:
     refusals_s: float = 30.0  # within this
     preemptions_per_min: int = 30  # each throws work away; a few are how a full cache breathes
     slow_factor: float = 0.2  # of its own past and of its peers' median: load explains a half
-    slow_s: float = 10.0  # a long prompt among the running takes less
+    slow_s: float = 20.0  # long prompts and a neighbour's work together take ten
 
     def __post_init__(self) -> None:
         for name in ("stalled_s", "starved_s", "kv_full_s", "refusals_s", "slow_s"):
@@ -344,7 +345,7 @@ class StallDetector:
 
     def _check_pace(self, book: _Book, fact: LoadSeen, now: int) -> _Found | None:
         speed = book.speed
-        speed.look(fact.running, fact.generated, now, self._slow)
+        speed.look(fact.running, fact.generated, now, _PACE_OVER)
         lately = speed.lately(now)
         if lately is None or not fact.running:
             book.slow.look(None if fact.running is None else False, now)
