@@ -34,7 +34,7 @@ test: lint
 	  wait $$types; types=$$?; cat $(TYPES); exit $$((tests + types))
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
 	$(BIN)/python -m pytest tests/core -n 2 -m 'hypothesis or measured'
-	$(BIN)/python -m pytest -n 6 --dist worksteal -m 'not alone' --ignore=tests/core
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not alone' --ignore=tests/core
 	$(BIN)/python -m pytest tests/e2e -m alone
 
 # Stories that take minutes because what they tell does: a leak, from its first megabyte on.
