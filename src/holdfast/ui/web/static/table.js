@@ -6,7 +6,7 @@
 import { h, scroller } from "./dom.js";
 import { DASH } from "./format.js";
 
-const FIGURES = 20; // that one update writes of one table, a row more or less
+const FIGURES = 16; // that one update writes of one table, a row more or less
 const UNSEEN = 5; // and that many in rows out of sight, for whoever searches the page
 const TURN_MS = 1000; // until the next have their turn, where no update comes sooner
 const CHARACTERS = 3; // for which each column of figures has room
