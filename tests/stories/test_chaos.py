@@ -50,8 +50,8 @@ def all_ready(fleet):
 
 
 def test_a_hang_behind_a_green_page_harms_nobody_and_is_named(fleet):
-    # Four seconds teach gateways how long a first token takes. Then there is room for three canaries:
-    # each waits five seconds and more, and the first may have met tokens that moved.
+    # Four seconds teach gateways how long a first token takes. Then there is room for three
+    # canaries: each waits five seconds and more, and the first may have met tokens that moved.
     record = play(fleet, {"at": 4.0, "fault": "hang", "replica": "m-2", "for": 20.0})
     assert [one.problem for one in record.struck] == [""]
     assert record.harmed_share <= 0.02, record.harmed
