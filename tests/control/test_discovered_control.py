@@ -1,26 +1,14 @@
 """Control with pods for replicas, from a pod's birth to its end, and over its own restart."""
 
 import asyncio
-import sys
 from contextlib import asynccontextmanager
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
+from fakekube import FakeKube, node, pod
 from holdfast.control.process import Control
 from holdfast.core.types import State
 from holdfast.launchers.fake import FakeHost, FakeLauncher
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
 from holdfast.storage.sqlite import Store
-
-if "fakekube" not in sys.modules:
-    folder = Path(__file__).resolve().parents[1] / "fakekube"
-    spec = spec_from_file_location(
-        "fakekube", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    sys.modules["fakekube"] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["fakekube"])
-
-from fakekube import FakeKube, node, pod
 
 FILE = """\
 models:

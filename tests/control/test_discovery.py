@@ -1,14 +1,12 @@
 """Pods as replicas: by readings alone, with a real fleet loop, and against a fake API server."""
 
 import asyncio
-import sys
 import time
 from contextlib import asynccontextmanager
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 
+from fakekube import FakeKube, node, pod
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.discovery import Discovery, discovered
 from holdfast.control.inherited import unplaced
@@ -19,16 +17,6 @@ from holdfast.core.messages import DrainAsked
 from holdfast.core.types import State
 from holdfast.frames import ConfigFrame
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
-
-if "fakekube" not in sys.modules:
-    folder = Path(__file__).resolve().parents[1] / "fakekube"
-    spec = spec_from_file_location(
-        "fakekube", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    sys.modules["fakekube"] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["fakekube"])
-
-from fakekube import FakeKube, node, pod
 
 QUICK = {
     "health": {"canary_s": 0.2, "canary_suspect_s": 0.1, "canary_warming_s": 0.05},

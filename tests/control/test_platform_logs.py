@@ -1,14 +1,12 @@
 """Logs of pods through the admin port, from an API server that is a fake."""
 
 import asyncio
-import sys
 from contextlib import asynccontextmanager
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import httpx2
 import pytest
 
+from fakekube import FakeKube, pod
 from holdfast.config.fleet_file import AdminSection
 from holdfast.control import platform_logs
 from holdfast.control.admin import build_admin
@@ -20,16 +18,6 @@ from holdfast.launchers.fake import FakeHost, FakeLauncher
 from holdfast.ports import UnreadableError
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
 from holdfast.storage.sqlite import Store
-
-if "fakekube" not in sys.modules:
-    folder = Path(__file__).resolve().parents[1] / "fakekube"
-    spec = spec_from_file_location(
-        "fakekube", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    sys.modules["fakekube"] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["fakekube"])
-
-from fakekube import FakeKube, pod
 
 FILE = """\
 models:

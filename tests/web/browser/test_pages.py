@@ -128,6 +128,15 @@ def test_a_calm_fleet_is_called_so(open_page, url, fleet):
     page.wait_for_selector("text=No open incident.")
 
 
+def test_a_former_life_is_shown_and_not_counted(open_page, url, fleet):
+    first = fleet.view.replicas[0]
+    former = replace(first, id=f"{first.id}@1", state="stopped", routed=False, incidents=())
+    fleet.view = replace(fleet.view, replicas=(*fleet.view.replicas, former))
+    page = open_page(f"{url}/ui/")
+    page.wait_for_selector("text='8 replicas and 1 that ended'")
+    row_of(page, former.id).wait_for()
+
+
 def test_a_fleet_without_a_gateway_is_not_well(open_page, url, fleet):
     calm = fleets.calm()
     fleet.view = replace(calm, totals=calm.totals | {"gateways_ready": 0})

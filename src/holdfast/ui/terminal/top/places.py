@@ -6,6 +6,7 @@ somebody stands there. The screen keeps a stack of them; their names are the bre
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -31,17 +32,19 @@ _LINE_MAX: Final = 4_000  # letters; longer lines are cut: nobody reads them on 
 _TAIL: Final = 500
 
 
-class Place:
+class Place(ABC):
     """Somewhere on the way."""
 
     crumb = ""
     follows = False  # stays at its end while lines are added
 
+    @abstractmethod
     def sections(self, snapshot: Snapshot) -> list[Section]:
         """What stands there."""
-        raise NotImplementedError
 
-    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+    async def ask(  # noqa: B027 most places have nothing to ask
+        self, link: Link, changed: Callable[[], None]
+    ) -> None:
         """Ask for what the snapshot does not hold, until cancelled or complete."""
 
 

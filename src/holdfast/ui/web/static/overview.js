@@ -125,7 +125,9 @@ class Overview {
     }
     const shown = this.tables.replicas.order(worstFirst(found, notWell)).slice(0, this.most);
     this.tables.replicas.update(shown);
-    put(this.matched, found.length === all.length ? `${all.length} replicas` : `${found.length} of ${all.length} replicas`);
+    const gone = all.reduce((n, r) => n + ended(r), 0);
+    put(this.matched, found.length < all.length ? `${found.length} of ${all.length} replicas`
+      : `${all.length - gone} replicas${gone ? ` and ${gone} that ended` : ""}`);
     const whole = shown.length >= found.length;
     if (this.more.hidden !== whole) this.more.hidden = whole;
     put(this.more, `Show ${Math.min(PAGE, found.length - shown.length)} more of ${found.length - shown.length}`);
