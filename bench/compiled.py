@@ -36,7 +36,6 @@ HOW: Final = "run `make compiled`"
 
 CORE_LEFT_OUT: Final = {
     "__init__",  # a docstring, or a table of names
-    "capacity",  # the planner's
     "faults",  # read when a fault begins or ends
     "fleet_config",  # read once
     "flow_config",  # read once
@@ -59,8 +58,25 @@ OPTIMISE: Final = "2"  # 1 loses two per cent; link-time optimisation on top gai
 
 def modules(package: Path) -> list[Path]:
     """What to compile, in one order everywhere."""
-    core = [path for path in (package / "core").rglob("*.py") if path.stem not in CORE_LEFT_OUT]
-    return sorted(core) + [package / "sim" / f"{name}.py" for name in SIM_COMPILED]
+    roots = [package / "core" / "flow.py"]
+    roots += [package / "sim" / f"{name}.py" for name in SIM_COMPILED]
+    found: set[Path] = set()
+    while roots:
+        path = roots.pop()
+        if path not in found:
+            found.add(path)
+            roots += [each for each in _imported(path, package) if package / "core" in each.parents]
+    return sorted(path for path in found if path.stem not in CORE_LEFT_OUT)
+
+
+def _imported(path: Path, package: Path) -> Iterator[Path]:
+    """Modules of the package that a module names in an import."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                place = package.parent.joinpath(*name.split("."))
+                files = (place.with_suffix(".py"), place / "__init__.py")
+                yield from (file for file in files if file.exists())
 
 
 def digest(package: Path) -> str:

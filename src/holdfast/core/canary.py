@@ -113,7 +113,7 @@ class CanaryConfig:
         http, rule, check = self.shape is Shape.HTTP, self.rule, self.check
         require(http or check is None, "canary.check", "is set", "use it with shape: http")
         module, _, function = (check or "a:b").partition(":")
-        named = all(part.isidentifier() for part in (*module.split("."), function))
+        named = all(part.isidentifier() for part in [*module.split("."), function])
         require(named, "canary.check", f"is {check}", "write package.module:function")
         judged = not http or (check is not None) != bool(self.expect)
         fix = "give a check or the texts to expect, not both"

@@ -79,6 +79,7 @@ class HealthConfig:
 
 
 _FACTS: Final = (Verdict.WRONG_REPEATEDLY, Signal.WRONG_REVISION, Signal.FROZEN)
+_REMOVABLE: Final = (*ROUTABLE, State.QUARANTINED)
 _ENDED: Final = (State.STOPPED, State.DEAD)
 _HONEST: Final = (Signal.NO_SUCCESS, Signal.NO_HEADROOM)  # out for the time being, and it said so
 
@@ -260,7 +261,7 @@ class ReplicaHealth:
         if verdict is Signal.BOUND_HELD and not self.held:
             self.held = True
             return True
-        if verdict is Signal.TAKEN_OUT and self.state in (*ROUTABLE, State.QUARANTINED):
+        if verdict is Signal.TAKEN_OUT and self.state in _REMOVABLE:
             before, self.taken_out = self.taken_out, True
             return not before
         if verdict in (Signal.NO_HEADROOM, Signal.HEADROOM_BACK) and self.state in JUDGED:
