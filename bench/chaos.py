@@ -30,7 +30,6 @@ from real_fleet import Answer, Groups, RealFleet, busy_core, stream, tell, until
 GAP_S: Final = 3.0  # a longer silence in the middle of an answer is noticed
 TOKENS: Final = 40
 TOLD_S: Final = 15.0  # for control to tell, on a busy machine
-READY_MIN: Final = 2  # before a run: somebody must be there to go on
 STRIKE_AFTER: Final = (4, 12)  # pieces of text: early, so that much is left to go wrong
 # Twenty deaths in two minutes are a crash loop to the defaults, and those wait for it to end. And
 # whoever was stopped proves itself twice a second instead of every other one.
@@ -85,18 +84,19 @@ class Chaos:
         return self._undisturbed[prompt]
 
     def settle(self, kind: str = "") -> None:
-        """Wait until somebody could go on.
+        """Wait until all are ready: one death at a time.
 
-        Before an OOM kill each keeper must know the cgroup of its engine, and any of them may get
-        the stream: one that came back meanwhile would be killed by hand.
+        With two replicas loading beside the one that goes on, and one core of two busy, a client
+        waits for a processor, whatever the fleet does. Before an OOM kill each keeper must know the
+        cgroup of its engine, too, and any of them may get the stream.
         """
-        count = self.fleet.count if kind == "oom" else READY_MIN
+        count = self.fleet.count
 
-        def enough() -> dict[str, int]:
+        def everybody() -> dict[str, int]:
             ready = self.fleet.ready()
-            return ready if len(ready) >= count else {}
+            return ready if len(ready) == count else {}
 
-        ready = until(enough, f"{count} replicas are ready")
+        ready = until(everybody, f"all {count} replicas are ready")
         self.groups.tidy()
         if kind == "oom":
             self.groups.cover([*ready.values()])

@@ -2,6 +2,7 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from holdfast import __version__
 from holdfast.cli import main, planning, simulation
-from holdfast.config import Section, load
+from holdfast.config.files import load
+from holdfast.config.sections import Section
 from holdfast.core.types import ConfigError
 from holdfast.sim.book_tables import render_tables
 from holdfast.ui.terminal import console
@@ -91,6 +93,20 @@ class TestHelp:
             runpy.run_module("holdfast", run_name="__main__")
         assert ended.value.code == 0
         assert capsys.readouterr().out == f"holdfast {__version__}\n"
+
+    def test_who_only_asks_a_port_does_not_wait_for_the_config_reader(self):
+        asking = ("down", "status", "logs", "scale", "incidents", "explain", "cost", "top")
+        code = (
+            "import sys\n"
+            "from holdfast.cli import main\n"
+            f"loaded = [main.get_command(None, name) for name in {asking}]\n"
+            "assert all(loaded)\n"
+            "print('pydantic' in sys.modules or 'textual' in sys.modules)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "False\n"
 
     def test_importing_the_module_runs_nothing(self, capsys):
         runpy.run_module("holdfast.__main__", run_name="imported")

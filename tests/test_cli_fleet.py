@@ -17,11 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import asking, main
-from holdfast.config import FleetFile, load
+from holdfast.config.files import load
+from holdfast.config.fleet_file import FleetFile
 from holdfast.core.types import ConfigError
 from holdfast.launchers import weights
 from holdfast.wire import provisions, state_dir
-from holdfast.wire.up import NotRunningError, built_in_text, down
+from holdfast.wire.down import NotRunningError, down
+from holdfast.wire.up import built_in_text
 
 # What 'holdfast control-process' and 'holdfast gateway-process' are for a supervisor, in a few
 # lines that start quickly: control answers /status, one step further at each question.

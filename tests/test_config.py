@@ -16,21 +16,17 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core.core_schema import ErrorType
 
 import holdfast
-from holdfast.config import (
+from holdfast.config import document, files
+from holdfast.config.document import (
+    DEPTH_MAX,
+    NODES_MAX,
+    PROBLEMS_MAX,
     ConfigFileError,
-    Duration,
-    Policy,
-    PolicySection,
+    Document,
     Problem,
-    Section,
-    document,
-    files,
-    json_schema,
-    load,
-    policy_section,
 )
-from holdfast.config.document import DEPTH_MAX, NODES_MAX, PROBLEMS_MAX, Document
-from holdfast.config.files import FILE_BYTES_MAX, TRANSLATED_MAX
+from holdfast.config.files import FILE_BYTES_MAX, TRANSLATED_MAX, json_schema, load
+from holdfast.config.sections import Duration, Policy, PolicySection, Section, policy_section
 from holdfast.config.translate import TRANSLATIONS
 from holdfast.core.breaker import BreakerConfig
 from holdfast.core.retry import RetryConfig

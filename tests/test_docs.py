@@ -12,8 +12,9 @@ import yaml
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.config import FleetFile, load
 from holdfast.config.chaos import PlanFile
+from holdfast.config.files import load
+from holdfast.config.fleet_file import FleetFile
 from holdfast.gateway.errors import FINISHES
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import prepare, read_scenario

@@ -1,6 +1,6 @@
 import json
 
-from holdfast.config import FleetFile
+from holdfast.config.fleet_file import FleetFile
 from holdfast.core.failure import Cause
 from holdfast.doctor import Level, check_file, check_running
 

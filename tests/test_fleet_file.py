@@ -8,9 +8,10 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from holdfast.config import ConfigFileError, FleetFile, hash_key, json_schema, load, new_key
-from holdfast.config.fleet_file import ENGINES, Address, parse_listen
-from holdfast.config.tenants import TenantSection
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import json_schema, load
+from holdfast.config.fleet_file import ENGINES, Address, FleetFile, parse_listen
+from holdfast.config.tenants import TenantSection, hash_key, new_key
 from holdfast.core.admission.quota import QuotaConfig
 from holdfast.core.degrade import DegradeConfig
 from holdfast.core.fleet_config import FleetConfig

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast import wire
-from holdfast.cli import serving
-from holdfast.config import ConfigFileError
+from holdfast.cli import main
+from holdfast.config.document import ConfigFileError
 from holdfast.config.fleet_file import Address
 from holdfast.config.gateway import DrainingConfig
 from holdfast.core.types import ConfigError
+from holdfast.wire.serve import serve
 from holdfast.wire.sockets import (
     AddressTakenError,
     close_steered,
@@ -640,14 +640,14 @@ def test_launched_replicas_cannot_be_taken_over(tmp_path):
     path = tmp_path / "fleet.yaml"
     path.write_text("models: [{name: m, engine: vllm, launch: {command: [engine]}}]\n")
     with pytest.raises(ConfigError, match="--takeover: is no use where models are launched"):
-        wire.serve(path, takeover=True, say=print)
+        serve(path, takeover=True, say=print)
 
 
 def test_a_bad_file_is_told_before_anything_starts(tmp_path):
     path = tmp_path / "fleet.yaml"
     path.write_text("models: []\n")
     with pytest.raises(ConfigFileError, match=r"fleet\.yaml:1: models"):
-        wire.serve(path, takeover=False, say=print)
+        serve(path, takeover=False, say=print)
 
 
 def test_a_port_in_use_is_a_readable_error(tmp_path, listeners):
@@ -657,7 +657,7 @@ def test_a_port_in_use_is_a_readable_error(tmp_path, listeners):
         f"gateway: {{listen: '127.0.0.1:{port}'}}\nadmin: {{listen: '127.0.0.1:0'}}\n"
         "models: [{name: m, engine: vllm, endpoints: [http://127.0.0.1:1]}]\n"
     )
-    result = CliRunner().invoke(serving.serve, ["-c", str(path)])
+    result = CliRunner().invoke(main, ["serve", "-c", str(path)])
     assert result.exit_code == 1
     assert "is in use" in result.output
 
@@ -679,6 +679,7 @@ STORY = {
 def admin_that_answers(status, body):
     """An admin port that gives one answer, in a thread of its own."""
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10.0)  # who fails before it asks must not wait for ever
 
         def answer():
             client, _ = server.accept()
@@ -694,7 +695,7 @@ def admin_that_answers(status, body):
 
 
 def explain(url, *options):
-    return CliRunner().invoke(serving.explain, ["req_1", "--admin", url, *options])
+    return CliRunner().invoke(main, ["explain", "req_1", "--admin", url, *options])
 
 
 def test_explain_prints_a_story_as_a_table():
@@ -739,8 +740,8 @@ def test_the_control_process_serves_operators_and_ends_on_sigterm(tmp_path, list
     path.write_text("models: [{name: m, engine: vllm, endpoints: [http://127.0.0.1:1]}]\n")
     admin = listeners()
     code = (
-        "from holdfast import wire; from pathlib import Path\n"
-        f"wire.run_control(Path({str(path)!r}), Path({str(tmp_path)!r}), {admin[0].fileno()})"
+        "from holdfast.wire.serve import run_control; from pathlib import Path\n"
+        f"run_control(Path({str(path)!r}), Path({str(tmp_path)!r}), {admin[0].fileno()})"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code], pass_fds=[admin[0].fileno()], stderr=subprocess.PIPE

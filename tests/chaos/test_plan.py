@@ -1,8 +1,9 @@
 import pytest
 
 from holdfast.chaos.proxy import Toxic
-from holdfast.config import ConfigFileError, load
 from holdfast.config.chaos import FAULT_STORIES, FAULTS, PlanFile, one_step
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import load
 from holdfast.core.faults import FaultKind
 
 BY_OTHER_MEANS = {"crash", "zone_loss", "stop", "load_stall", "memory", "leak"}

@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import ConfigFileError, FleetFile, load
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import load
+from holdfast.config.fleet_file import FleetFile
 
 FLEET = """
 admin:

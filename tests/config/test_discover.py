@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from holdfast.config import ConfigFileError, FleetFile, load
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import load
+from holdfast.config.fleet_file import FleetFile
 from holdfast.config.models import EndpointSection
 
 FOUND = """\

@@ -2,7 +2,7 @@ from textwrap import dedent
 
 import pytest
 
-from holdfast.config import ConfigFileError
+from holdfast.config.document import ConfigFileError
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.files import load
 from holdfast.config.sections import Section

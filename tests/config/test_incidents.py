@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.config import ConfigFileError
+from holdfast.config.document import ConfigFileError
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.incidents import check_hook

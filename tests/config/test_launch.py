@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import ConfigFileError, FleetFile, load
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import load
+from holdfast.config.fleet_file import FleetFile
 from holdfast.config.launch import REPLICAS_MAX, LaunchSection
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "serving" / "launch.yaml"

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from holdfast.config import ConfigFileError, Deployed, FleetFile, load
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import load
+from holdfast.config.fleet_file import Deployed, FleetFile
 from holdfast.config.models import EndpointSection, ModelSection
 from holdfast.core.autoscale import ScalingConfig
 from holdfast.core.canary import CanaryConfig, Rule, Shape

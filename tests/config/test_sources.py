@@ -1,6 +1,7 @@
 import pytest
 
-from holdfast.config import ConfigFileError, load
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.sources import AgentsSection, AwsSection, KubernetesSection, LocalSection
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 import orjson
 import pytest
 
-from holdfast.config import ConfigFileError
+from holdfast.config.document import ConfigFileError
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
 from holdfast.control.admin import build_admin

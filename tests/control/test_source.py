@@ -3,7 +3,7 @@ from hashlib import sha256
 
 import pytest
 
-from holdfast.config import ConfigFileError
+from holdfast.config.document import ConfigFileError
 from holdfast.control.source import ConfigSource
 
 HASH = "sha256:" + sha256(b"token").hexdigest()

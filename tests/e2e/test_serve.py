@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from click.testing import CliRunner
 
-from holdfast.cli.serving import explain
+from holdfast.cli.explain import explain
 from holdfast.standin import expected_text
 
 KEY = "hf-planted-key-7Qx9"

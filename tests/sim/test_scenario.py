@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from holdfast.config import ConfigFileError
+from holdfast.config.document import ConfigFileError
 from holdfast.core.faults import FaultKind
 from holdfast.core.types import ConfigError, Priority, nanos
 from holdfast.sim.run import run_setup

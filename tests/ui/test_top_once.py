@@ -13,7 +13,7 @@ from admin_port import AdminPort
 from click.testing import CliRunner
 
 from holdfast.cli.top import top
-from holdfast.config import FleetFile
+from holdfast.config.fleet_file import FleetFile
 
 FLEET = """
 models:

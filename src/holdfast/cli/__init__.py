@@ -14,13 +14,13 @@ from typing import Any, Final
 import click
 
 from holdfast import __version__
-from holdfast.config import ConfigFileError
+from holdfast.config.document import ConfigFileError
 from holdfast.core.types import ConfigError
 
 # Where each command is, in the order in which the help shows them.
 COMMANDS: Final = {
     "up": "up:up",
-    "down": "up:down",
+    "down": "down:down",
     "status": "fleet:status",
     "top": "top:top",
     "logs": "fleet:logs",
@@ -30,9 +30,9 @@ COMMANDS: Final = {
     "restart": "fleet:restart",
     "serve": "serving:serve",
     "incidents": "incidents:incidents",
-    "explain": "serving:explain",
+    "explain": "explain:explain",
     "cost": "cost:cost",
-    "doctor": "incidents:doctor",
+    "doctor": "doctor:doctor",
     "chaos": "chaos:chaos",
     "history": "history:history",
     "agent": "agent:agent",

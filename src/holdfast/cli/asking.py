@@ -8,15 +8,17 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
-from holdfast.config import FleetFile, load
 from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch
 from holdfast.control.trust import trusting
 from holdfast.wire.state_dir import default_state_dir, read_running
+
+if TYPE_CHECKING:
+    from holdfast.config.fleet_file import FleetFile
 
 DEADLINE_S: Final = 5.0
 DEFAULT_ADMIN: Final = "http://127.0.0.1:8001"
@@ -139,12 +141,20 @@ def admin_of(
     if running is not None and (url is None or url.rstrip("/") == running.admin):
         address, certificate = running.admin, running.certificate
     elif config is not None and (url is None or (url.startswith("https:") and ca is None)):
-        admin = load(config, FleetFile).admin
+        admin = read_fleet_file(config).admin
         address = url or f"{'https' if admin.tls else 'http'}://{admin.address.reached}"
         certificate = str(admin.tls.certificate) if admin.tls else ""
     _check(address)
     own = Path(certificate) if certificate else None
     return Admin(address, os.environ.get(token_env), trusting(address, ca, own))
+
+
+def read_fleet_file(path: Path) -> "FleetFile":
+    """The fleet file; half a second that commands do without that only ask a port."""
+    from holdfast.config.files import load  # noqa: PLC0415
+    from holdfast.config.fleet_file import FleetFile  # noqa: PLC0415
+
+    return load(path, FleetFile)
 
 
 def _check(url: str) -> None:
@@ -164,6 +174,7 @@ __all__ = [
     "Admin",
     "admin_of",
     "asks_admin",
+    "read_fleet_file",
     "way_out",
     "which_admin",
     "which_fleet",

@@ -12,8 +12,8 @@ from holdfast.chaos.gameday import GameDay, Record
 from holdfast.chaos.report import markdown, picture
 from holdfast.chaos.target import ChaosError, Target
 from holdfast.cli.asking import Admin, asks_admin
-from holdfast.config import load
 from holdfast.config.chaos import ANY, FAULT_STORIES, FAULTS, PlanFile, one_step
+from holdfast.config.files import load
 from holdfast.config.sections import Section
 
 _ELSEWHERE = click.option(

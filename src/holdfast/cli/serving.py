@@ -1,19 +1,16 @@
-"""``holdfast serve`` and ``holdfast explain``; and the processes that ``serve`` starts."""
+"""``holdfast serve``, and the processes that it starts."""
 
-import json
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
-from rich.table import Table
 
-from holdfast import wire
-from holdfast.cli.asking import Admin, asks_admin
-from holdfast.ui.terminal.console import duration, stderr, stdout
-from holdfast.ui.terminal.incidents import show_incident
-
-_HEADING: Final = ("asked_for", "served_by", "replica", "status", "code", "reason", "attempts")
+from holdfast.ui.terminal.console import stderr
+from holdfast.wire.provisions import ProvisionError
+from holdfast.wire.serve import Host, run_control, run_gateway
+from holdfast.wire.serve import serve as run
+from holdfast.wire.sockets import AddressTakenError
+from holdfast.wire.state_dir import StateDirError
 
 
 @click.command()
@@ -46,49 +43,15 @@ def serve(config: Path, state_dir: Path | None, *, takeover: bool) -> None:
     from holdfast.ui.terminal.starting import PlainScreen  # noqa: PLC0415 gateways do without
 
     fetching = PlainScreen(stderr()).fetching
-    host = wire.Host(state_dir=state_dir, fetching=fetching)
+    host = Host(state_dir=state_dir, fetching=fetching)
     try:
-        wire.serve(config, takeover=takeover, say=_say, host=host)
-    except (wire.AddressTakenError, wire.StateDirError, wire.ProvisionError) as error:
+        run(config, takeover=takeover, say=_say, host=host)
+    except (AddressTakenError, StateDirError, ProvisionError) as error:
         raise click.ClickException(str(error)) from error
 
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
-
-
-@click.command()
-@click.argument("what", metavar="INCIDENT|REQUEST")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@asks_admin
-def explain(admin: Admin, what: str, *, as_json: bool) -> None:
-    """Tell an incident, or what happened to a recent request, and why.
-
-    An INCIDENT is named by 'holdfast incidents', a REQUEST by the x-request-id of its response.
-
-    \b
-    Examples:
-      holdfast explain inc-000007
-      holdfast explain req_8f3a12c4-17
-    """  # noqa: D301
-    incident = what.startswith("inc-")
-    story = admin.told(f"/{'incidents' if incident else 'explain'}/{quote(what)}")
-    if as_json:
-        click.echo(json.dumps(story))
-    elif incident:
-        show_incident(story)
-    else:
-        _show(story)
-
-
-def _show(story: dict[str, Any]) -> None:
-    console = stdout()
-    told = ", ".join(f"{key} {story[key]}" for key in _HEADING if story.get(key) not in {"", None})
-    console.print(f"{story.get('request_id', '')}: {told}")
-    table = Table("after", "what", "detail", box=None, pad_edge=False)
-    for step in story.get("story", []):
-        table.add_row(duration(step["at_s"]), step["what"], step["detail"])
-    console.print(table)
 
 
 # --- started by serve ----------------------------------------------------------------------------
@@ -106,7 +69,7 @@ def control_process(
     config: Path, run_dir: Path, admin_fd: int, state_dir: Path | None, **_: Any
 ) -> None:
     """The control process of a 'serve'."""
-    wire.run_control(config, run_dir, admin_fd, state_dir)
+    run_control(config, run_dir, admin_fd, state_dir)
 
 
 @click.command(hidden=True)
@@ -116,7 +79,7 @@ def control_process(
 @click.option("--notice-fd", type=int, default=None)
 def gateway_process(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
     """One gateway process of a 'serve'."""
-    wire.run_gateway(index, run_dir, listen_fd, notice_fd)
+    run_gateway(index, run_dir, listen_fd, notice_fd)
 
 
-__all__ = ["control_process", "explain", "gateway_process", "serve"]
+__all__ = ["control_process", "gateway_process", "serve"]

@@ -9,8 +9,15 @@ import click
 import orjson
 from rich.console import Console
 
-from holdfast.cli.asking import Admin, admin_of, way_out, which_admin, which_fleet, why
-from holdfast.config import FleetFile, load
+from holdfast.cli.asking import (
+    Admin,
+    admin_of,
+    read_fleet_file,
+    way_out,
+    which_admin,
+    which_fleet,
+    why,
+)
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.core.snapshot import Snapshot
 from holdfast.ui.terminal.console import stdout
@@ -98,7 +105,7 @@ def _read_alone(config: Path) -> Any:
     """One reading of each source, without a control."""
     from holdfast.wire.viewing import read_once  # noqa: PLC0415 its sources are heavy to import
 
-    return asyncio.run(read_once(load(config, FleetFile)))
+    return asyncio.run(read_once(read_fleet_file(config)))
 
 
 def _decoded(body: bytes) -> Snapshot:

@@ -13,8 +13,8 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from holdfast.config import ConfigFileError, load
-from holdfast.config.document import Document
+from holdfast.config.document import ConfigFileError, Document
+from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.checks import load_check
 from holdfast.control.units import new_unit

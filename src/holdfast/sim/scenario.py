@@ -11,7 +11,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from holdfast.config import Duration, Policy, Section, load
+from holdfast.config.files import load
+from holdfast.config.sections import Duration, Policy, Section
 from holdfast.core import routing
 from holdfast.core.faults import Fault, FaultKind, FaultSchedule, random_schedule
 from holdfast.core.fleet_config import FleetConfig

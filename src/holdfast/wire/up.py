@@ -1,4 +1,4 @@
-"""``holdfast up`` and ``holdfast down``: a fleet with everything around it, and its end.
+"""``holdfast up``: a fleet with everything around it.
 
 It is ``serve`` with a state directory, logs in a file instead of on the screen, and somebody beside
 the supervisor who asks the admin port how the start goes and tells what changes later. That one
@@ -8,10 +8,8 @@ only looks: whatever goes wrong with the display, the fleet runs on.
 import asyncio
 import json
 import os
-import select
 import shutil
-import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -22,12 +20,10 @@ from holdfast.control.fetch import FetchError, fetch
 from holdfast.control.trust import trusting
 from holdfast.ui.terminal.fleet import Row
 from holdfast.ui.terminal.starting import Guide, Screen
-from holdfast.wire import Host, Served, serve
+from holdfast.wire.serve import Host, Served, serve
 from holdfast.wire.state_dir import (
     LOG_FILE,
-    StateDirError,
     default_state_dir,
-    holder,
     make,
 )
 
@@ -38,14 +34,6 @@ _LOOK_S: Final = 0.25  # while it starts
 _WATCH_S: Final = 1.0  # afterwards
 _ASK_S: Final = 2.0
 _NAMES_SHOWN: Final = 6  # of models, in one line
-_WAIT_S: Final = 1.0  # between two remarks on how long an end takes
-
-
-class NotRunningError(StateDirError):
-    """There is nothing to stop."""
-
-    def __init__(self, state_dir: Path) -> None:
-        super().__init__(f"no fleet runs with {state_dir}; 'holdfast up' starts one")
 
 
 @dataclass(slots=True, frozen=True)
@@ -258,55 +246,10 @@ def _missing(file: FleetFile, status: Mapping[str, Any]) -> str:
     return f"too few replicas are ready ({', '.join(short[:_NAMES_SHOWN])})"
 
 
-# --- the end --------------------------------------------------------------------------------------
-
-
-def down(state_dir: Path, waiting: Callable[[int, float], None], *, at_once: bool) -> int:
-    """End the fleet that runs there and wait for it; its pid. ``NotRunningError`` if none does.
-
-    Whom to signal is asked of the lock, and asked again once a descriptor holds the process: a
-    number that was reused meanwhile is never signalled.
-    """
-    pid = holder(state_dir)
-    if not pid:
-        raise NotRunningError(state_dir)
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError as error:
-        raise NotRunningError(state_dir) from error
-    try:
-        if holder(state_dir) != pid:
-            raise NotRunningError(state_dir)
-        _signal(descriptor, pid, (signal.SIGTERM, signal.SIGINT) if at_once else (signal.SIGTERM,))
-        ending = select.poll()
-        ending.register(descriptor, select.POLLIN)
-        waited = 0.0
-        waiting(pid, waited)
-        while not ending.poll(_WAIT_S * 1000):
-            waited += _WAIT_S
-            waiting(pid, waited)
-    finally:
-        os.close(descriptor)
-    return pid
-
-
-def _signal(descriptor: int, pid: int, signals: Sequence[signal.Signals]) -> None:
-    """Two different ones for haste: two equal ones that wait together arrive as one."""
-    try:
-        for number in signals:
-            signal.pidfd_send_signal(descriptor, number)
-    except PermissionError as error:
-        raise StateDirError(f"pid {pid} belongs to somebody else and cannot be stopped") from error
-    except ProcessLookupError:
-        return  # it has ended by itself, which is what was wanted
-
-
 __all__ = [
     "BUILT_IN",
     "STARTED_WITHIN_S",
-    "NotRunningError",
     "Wish",
     "built_in_text",
-    "down",
     "up",
 ]

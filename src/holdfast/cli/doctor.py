@@ -1,0 +1,72 @@
+"""``holdfast doctor``: what will be wrong."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.text import Text
+
+from holdfast.cli.asking import admin_of, read_fleet_file, which_admin
+from holdfast.doctor import Advice, Level, check_file, check_running
+from holdfast.ui.terminal.console import stdout
+
+_STYLES: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
+
+
+@click.command()
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="The fleet file to check.")
+@click.option("--running", is_flag=True, help="Check the fleet that runs, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@which_admin
+def doctor(
+    config: Path | None,
+    url: str | None,
+    token_env: str,
+    ca: Path | None,
+    *,
+    running: bool,
+    as_json: bool,
+) -> None:
+    """Look for the mistakes that lead to silent failures, in a file and in a fleet that runs.
+
+    Exit status 1 where it finds an error, 0 otherwise; warnings and notes are printed.
+
+    \b
+    Examples:
+      holdfast doctor -c fleet.yaml
+      holdfast doctor --running
+    """  # noqa: D301
+    found: list[Advice] = []
+    if config is not None:
+        found += check_file(read_fleet_file(config))
+    if running or config is None:
+        admin = admin_of(url, token_env, config, ca=ca)
+        open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []
+        found += check_running(admin.told("/status"), open_ones)
+    if as_json:
+        click.echo(json.dumps({"advice": [asdict(one) for one in found]}))
+    else:
+        _show(found)
+    if any(one.level is Level.ERROR for one in found):
+        raise click.exceptions.Exit(1)
+
+
+def _show(found: list[Advice]) -> None:
+    console = stdout()
+    if not found:
+        console.print("nothing found")
+        return
+    for one in found:
+        text = Text(f"{one.level.value:<8}", _STYLES[one.level])
+        text.append(one.where, "bold")
+        text.append(f" {one.problem}")
+        console.print(text)
+        console.print(Text(f"        {one.fix}"))
+        causes: Any = ", ".join(cause.value.replace("_", " ") for cause in one.leads_to)
+        if causes:
+            console.print(Text(f"        leads to: {causes}", "dim"))
+
+
+__all__ = ["doctor"]

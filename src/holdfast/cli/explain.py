@@ -1,0 +1,51 @@
+"""``holdfast explain``: one incident, or one request."""
+
+import json
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+from rich.table import Table
+
+from holdfast.cli.asking import Admin, asks_admin
+from holdfast.ui.terminal.console import duration, stdout
+from holdfast.ui.terminal.incidents import show_incident
+
+_HEADING: Final = ("asked_for", "served_by", "replica", "status", "code", "reason", "attempts")
+
+
+@click.command()
+@click.argument("what", metavar="INCIDENT|REQUEST")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@asks_admin
+def explain(admin: Admin, what: str, *, as_json: bool) -> None:
+    """Tell an incident, or what happened to a recent request, and why.
+
+    An INCIDENT is named by 'holdfast incidents', a REQUEST by the x-request-id of its response.
+
+    \b
+    Examples:
+      holdfast explain inc-000007
+      holdfast explain req_8f3a12c4-17
+    """  # noqa: D301
+    incident = what.startswith("inc-")
+    story = admin.told(f"/{'incidents' if incident else 'explain'}/{quote(what)}")
+    if as_json:
+        click.echo(json.dumps(story))
+    elif incident:
+        show_incident(story)
+    else:
+        _show(story)
+
+
+def _show(story: dict[str, Any]) -> None:
+    console = stdout()
+    told = ", ".join(f"{key} {story[key]}" for key in _HEADING if story.get(key) not in {"", None})
+    console.print(f"{story.get('request_id', '')}: {told}")
+    table = Table("after", "what", "detail", box=None, pad_edge=False)
+    for step in story.get("story", []):
+        table.add_row(duration(step["at_s"]), step["what"], step["detail"])
+    console.print(table)
+
+
+__all__ = ["explain"]

@@ -1,0 +1,385 @@
+"""Where the processes of ``holdfast serve`` are built and joined: the only such place.
+
+    supervisor ─┬─ control          reads the file, probes, tells gateways; owns the admin port
+                ├─ gateway 0 … N-1  serve clients; each inherits one listening socket
+                └─ keeps the sockets open, so that what is queued at one outlives its process
+
+Where models are launched, control starts replicas as well, and keeps what it knows of them in a
+state directory that outlives all of this; one ``serve`` at a time has it.
+
+Control and gateways import what the other does not need, so each is imported where it is run.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import orjson
+import structlog
+import uvloop
+
+from holdfast.config.files import load
+from holdfast.config.fleet_file import Address, FleetFile
+from holdfast.control.state import SOCKET_FILE, STATE_FILE
+from holdfast.core.types import require
+from holdfast.wire.provisions import (
+    Fetching,
+    ProvisionError,
+    check_engines,
+    fetch_weights,
+    named_weights,
+)
+from holdfast.wire.sockets import AddressTakenError, open_listeners
+from holdfast.wire.state_dir import (
+    Running,
+    StateDirError,
+    default_state_dir,
+    held,
+    write_running,
+)
+from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
+
+REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+
+_log = structlog.get_logger("holdfast.serve")
+
+
+@dataclass(slots=True, frozen=True)
+class Served:
+    """A fleet that runs."""
+
+    file: FleetFile
+    data: str  # the URL where clients connect, without a path
+    admin: str  # the URL where operators do
+    state_dir: Path | None
+
+
+@dataclass(slots=True, frozen=True)
+class Host:
+    """What a command that runs a fleet brings along; the defaults are those of ``serve``."""
+
+    state_dir: Path | None = None  # None: the usual one where models are launched, else none
+    log: TextIO | None = None  # where every process logs; None: stderr
+    fetching: Fetching = lambda *_: None  # hears how far a download is
+    beside: Callable[[Served], Awaitable[None]] | None = None  # runs until somebody asks to stop
+    tells_end: bool = False  # the steps of the end are said, too
+    hangup_stops: bool = False  # SIGHUP means that the terminal was closed
+
+
+def configure_logging(log: TextIO | None = None) -> None:
+    """One JSON object a line on stderr, or into a file, in every process alike."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_dumps),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(file=log or sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _dumps(event: object, **_: object) -> str:
+    return orjson.dumps(event, default=str).decode()
+
+
+def serve(
+    path: Path,
+    *,
+    takeover: bool,
+    say: Callable[[str], None],
+    command: Sequence[str] = (),
+    host: Host = Host(),  # noqa: B008 frozen
+) -> None:
+    """Run a fleet file until a signal; raises before it starts anything that cannot work."""
+    file = load(path, FleetFile)
+    launched = any(model.launch is not None for model in file.models)
+    check_engines(file)
+    fix = "stop the other one first: only one control can own the replicas"
+    require(not (takeover and launched), "--takeover", "is no use where models are launched", fix)
+    state_dir = host.state_dir
+    if state_dir is None and launched:
+        state_dir = default_state_dir(path, os.environ)
+    ours = [*(command or (sys.executable, "-m", "holdfast"))]
+    with contextlib.ExitStack() as kept:
+        if state_dir is not None:
+            kept.enter_context(held(state_dir))
+        _provide(file, host.fetching, takeover=takeover)
+        sockets = kept.enter_context(_closing(file.gateway.address, file.gateway.workers, takeover))
+        admin = kept.enter_context(_closing(file.admin.address, 1, takeover))
+        configure_logging(host.log)
+        run_dir = Path(tempfile.mkdtemp(prefix="holdfast-"))  # readable by us alone
+        kept.callback(shutil.rmtree, run_dir, ignore_errors=True)
+        scheme = "https" if file.admin.tls else "http"
+        operators = f"{scheme}://{_reached(admin[0])}"
+        served = Served(file, _url(file, sockets[0]), operators, state_dir)
+        if state_dir is not None:
+            shown = str(file.admin.tls.certificate.resolve()) if file.admin.tls else ""
+            where = (served.admin, served.data, str(path.resolve()), shown)
+            told = Running(os.getpid(), *where)
+            write_running(state_dir, told)
+        tree = Tree(
+            _control_child(ours, path, run_dir, admin[0].fileno(), state_dir),
+            [_gateway_child(ours, i, run_dir, sock.fileno()) for i, sock in enumerate(sockets)],
+            sockets,
+            admin,
+        )
+        if host.beside is None:
+            for line in _banner(file, sockets[0], admin[0]):
+                say(line)
+        ready = "ready; the predecessor may be stopped now" if takeover else "ready"
+        asyncio.run(_supervise(tree, served, host, say, ready if host.beside is None else ""))
+
+
+def _provide(file: FleetFile, fetching: Fetching, *, takeover: bool) -> None:
+    """Fetch what is missing, but not for a fleet whose ports are taken."""
+    if named_weights(file):
+        for address in (file.gateway.address, file.admin.address):
+            with _closing(address, 1, takeover):
+                pass
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        try:
+            fetch_weights(file, fetching)  # it tidies up when it is left by an exception
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _closing(address: Address, number: int, takeover: bool) -> Iterator[list[socket.socket]]:
+    sockets = open_listeners(address, number, takeover=takeover)
+    try:
+        yield sockets
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def _supervise(
+    tree: Tree, served: Served, host: Host, say: Callable[[str], None], ready: str
+) -> None:
+    supervisor = Supervisor(
+        tree,
+        served.file.gateway.draining,
+        on_ready=lambda: say(ready) if ready else None,
+        say=say if host.tells_end else lambda _: None,
+        replicas_grace_s=REPLICAS_GRACE_S,
+        log=host.log,
+        hangup_stops=host.hangup_stops,
+    )
+    if host.beside is None:
+        await supervisor.run()
+        return
+    beside = asyncio.ensure_future(_accompany(host.beside(served), supervisor))
+    try:
+        await supervisor.run()
+    finally:
+        beside.cancel()
+        await asyncio.gather(beside, return_exceptions=True)
+
+
+async def _accompany(beside: Awaitable[None], supervisor: Supervisor) -> None:
+    """Until the end begins. Whatever goes wrong here is told, and ends nothing else."""
+    task = asyncio.ensure_future(beside)
+    stopping = asyncio.ensure_future(supervisor.stopping())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        task.cancel()
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            _log.error("what is shown is no longer kept up to date", exc_info=outcome)
+
+
+def _control_child(
+    command: Sequence[str], path: Path, run_dir: Path, admin_fd: int, state_dir: Path | None
+) -> Child:
+    arguments = ["control-process", "--config", str(path.resolve()), "--run-dir", str(run_dir)]
+    if state_dir is not None:
+        arguments += ["--state-dir", str(state_dir.resolve())]
+    return Child("control", [*command, *arguments, "--admin-fd", str(admin_fd)], (admin_fd,))
+
+
+def _gateway_child(command: Sequence[str], index: int, run_dir: Path, listen_fd: int) -> Child:
+    arguments = ["gateway-process", "--index", str(index), "--run-dir", str(run_dir)]
+    fds = ["--listen-fd", str(listen_fd)]
+    return Child(f"gateway-{index}", [*command, *arguments, *fds], (listen_fd,))
+
+
+def _banner(file: FleetFile, data: socket.socket, admin: socket.socket) -> list[str]:
+    scheme = "https" if file.gateway.tls else "http"
+    started = sum(model.launch.replicas for model in file.models if model.launch is not None)
+    endpoints, models, gateways = len(file.replicas()), len(file.models), file.gateway.workers
+    replicas = f"endpoints: {endpoints}" + (f", replicas to start: {started}" if started else "")
+    return [
+        f"clients    {scheme}://{_shown(data)}/v1",
+        f"operators  {'https' if file.admin.tls else 'http'}://{_shown(admin)}/status",
+        f"serving    models: {models}, {replicas}, gateway processes: {gateways}",
+    ]
+
+
+def _shown(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _url(file: FleetFile, sock: socket.socket) -> str:
+    return f"{'https' if file.gateway.tls else 'http'}://{_reached(sock)}"
+
+
+def _reached(sock: socket.socket) -> str:
+    """Where somebody on this machine connects to it."""
+    host, port = sock.getsockname()[:2]
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 compared, not bound
+        return f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}"  # noqa: S104
+    return _shown(sock)
+
+
+# --- inside the processes ------------------------------------------------------------------------
+
+
+def run_control(path: Path, run_dir: Path, admin_fd: int, state_dir: Path | None = None) -> None:
+    """The control process: until SIGTERM; SIGHUP reads the file again."""
+    configure_logging()
+    _die_with_parent()
+    uvloop.run(_control(path, run_dir, socket.socket(fileno=admin_fd), state_dir))
+
+
+async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: Path | None) -> None:
+    import uvicorn  # noqa: PLC0415 gateways do without
+
+    from holdfast.control.history import keeping  # noqa: PLC0415
+    from holdfast.control.process import Control  # noqa: PLC0415
+    from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
+    from holdfast.storage.sqlite import Store  # noqa: PLC0415
+    from holdfast.wire.viewing import admin_app, build_source  # noqa: PLC0415
+
+    class AdminServer(uvicorn.Server):
+        """uvicorn that leaves signals to us and does not wake ten times a second."""
+
+        def capture_signals(self) -> Any:
+            return contextlib.nullcontext()
+
+        async def main_loop(self) -> None:
+            while not await self.on_tick(0):
+                await asyncio.wait({stopping}, timeout=1.0)
+
+    loop = asyncio.get_running_loop()
+    kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
+    store = Store(kept / "control.sqlite")
+    launcher = ProcessLauncher(kept / "replicas")
+    own = f"control-{os.getpid()}"
+    control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
+    stop = asyncio.Event()
+    stopping = asyncio.ensure_future(stop.wait())
+    reloads: set[asyncio.Task[bool]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(control.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    def history_told(what: str, why: str) -> None:
+        store.add_event(time.time(), "", "", what, why)
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    tls = control.file.admin.tls
+    try:
+        async with keeping(kept, control.view.snapshot, control.drift, history_told) as sampler:
+            control.sampler = sampler
+            server = AdminServer(
+                uvicorn.Config(
+                    admin_app(control),
+                    log_config=None,
+                    access_log=False,
+                    lifespan="off",
+                    timeout_graceful_shutdown=1,
+                    ssl_certfile=str(tls.certificate) if tls is not None else None,
+                    ssl_keyfile=str(tls.key) if tls is not None else None,
+                )
+            )
+            serving = loop.create_task(server.serve(sockets=[admin]))
+            try:
+                await control.run(stop)
+            finally:
+                stop.set()
+                server.should_exit = True
+                await serving
+    finally:
+        if not await asyncio.to_thread(store.close):
+            _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
+    """A gateway process: until SIGINT, or SIGTERM and a successor; then until it is drained."""
+    configure_logging()
+    _die_with_parent()
+
+    def tell(what: bytes) -> bool:
+        """Whether a supervisor was there to hear it."""
+        try:
+            return notice_fd is not None and os.write(notice_fd, what) > 0
+        except BrokenPipeError:
+            return False
+
+    uvloop.run(_gateway(index, run_dir, socket.socket(fileno=listen_fd), tell))
+
+
+async def _gateway(
+    index: int, run_dir: Path, listener: socket.socket, tell: Callable[[bytes], bool]
+) -> None:
+    from holdfast.gateway.process import GatewayProcess  # noqa: PLC0415 control does without
+
+    listener.setblocking(False)
+    gateway = GatewayProcess(index, str(run_dir / SOCKET_FILE), run_dir / STATE_FILE)
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def leave() -> None:
+        """Go on until the successor accepts, if there will be one; asked twice, go at once."""
+        nonlocal asked
+        asked += 1
+        if asked > 1 or not tell(LEAVES):
+            gateway.stop()
+
+    loop.add_signal_handler(signal.SIGINT, gateway.stop)
+    loop.add_signal_handler(signal.SIGTERM, leave)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # control reads the file, not we
+    await gateway.run(listener, lambda: tell(ACCEPTS))
+
+
+def _die_with_parent() -> None:
+    """Drain when the supervisor is killed: nobody would start a successor or hold the port."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        signal.raise_signal(signal.SIGTERM)
+
+
+__all__ = [
+    "AddressTakenError",
+    "Host",
+    "ProvisionError",
+    "Served",
+    "StateDirError",
+    "configure_logging",
+    "run_control",
+    "run_gateway",
+    "serve",
+]
