@@ -29,13 +29,14 @@ LONG = 1_500  # tokens, at 2 ms each: longer than everything a gateway does befo
 
 @pytest.fixture(scope="module")
 def stage(ops, tmp_path_factory):
-    """Two stand-ins, two gateway processes, one tenant; a second model that needs a token."""
+    """Two stand-ins, two gateway processes, a tenant; a model that needs a token, a virtual one."""
     made = ops.Stage(tmp_path_factory.mktemp("serve"), headers=AUTH)
     url = f"http://127.0.0.1:{made.engine_ports[0]}"
     made.gateway = ", draining: {grace_s: 2}"
     made.extra = (
         f"  - {{name: n, engine: vllm, api_key_env: PLANTED, served_as: m, endpoints: ['{url}']}}\n"
         f"tenants: [{{name: team, keys: ['sha256:{sha256(KEY.encode()).hexdigest()}']}}]\n"
+        "virtual_models:\n  - {name: v, default: m}\n"
     )
     os.environ["PLANTED"] = ENGINE_TOKEN
     try:
@@ -159,7 +160,7 @@ def test_a_broken_config_changes_nothing_and_a_good_one_is_followed(ops, stage, 
 def test_a_changed_file_is_noticed_without_a_signal(ops, stage, kept):
     async def main():
         epoch = stage.status()["epoch"]
-        stage.write("virtual_models: [{name: v, default: m}]\n")
+        stage.write("  - {name: w, default: m}\n")
 
         def followed():
             told = stage.status()
@@ -169,7 +170,7 @@ def test_a_changed_file_is_noticed_without_a_signal(ops, stage, kept):
         request = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n" + AUTH.encode() + b"\r\n"
         async with kept(stage.port) as client:
             listed = json.loads((await client.send(request)).body)
-        assert [model["id"] for model in listed["data"]] == ["m", "n", "v"]
+        assert [model["id"] for model in listed["data"]] == ["m", "n", "v", "w"]
 
     uvloop.run(main())
 
