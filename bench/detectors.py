@@ -6,16 +6,17 @@
 and a busy replica alone, with a sample every 2 seconds. Beside it the rule of common practice, an
 alarm when the mean of the last 100 values lies two deviations of the values away. *False alarms*:
 healthy streams of 40,000 samples, also on a baseline of only 500, and with heavy tails. *Leak*: two
-hours with a look every 30 s, noise, bursts and traffic that wanders; a leak of 5 MB a minute, and
-everything that only looks like one; a fast leak with a look every 10 s.
+hours with a look every 30 s, noise, bursts and traffic that wanders; a leak of 5 MB a minute,
+growth with traffic, and much that looks more like a leak than that, of which 1 or 2 in a hundred
+are told: a stricter rule loses more leaks than that. A fast leak with a look every 10 s.
 
 Seeds: the detectors were tuned on 1000 to 3024 and 50000 to 60099; what is printed is from 70000
 and above. Exit status 1 where a bound is missed.
 
-No rule has both half a sigma within 60 samples at the median and no false alarm in most streams
-of 40,000 samples at the same threshold: a CUSUM with slack 0.25 has 67 samples and 0.29 alarms at
-20, 59 and 0.7 at 18, and no other rule is better by more than a few samples. The detector's
-threshold follows the volume instead, and both columns are printed for both volumes.
+*Found* is where the CUSUM crosses its first line and canaries are called; *told* is where it is an
+incident, and false alarms are counted. Both lines belong to one sum: a CUSUM with slack 0.25 that
+has half a sigma within 60 samples at the median crosses by chance once in 70,000 samples, and no
+other rule is better by more than a few samples.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from rich.table import Table
 from holdfast.core.census import Census
 from holdfast.core.detect.drift import DriftConfig, OutputDriftDetector
 from holdfast.core.detect.leak import LeakConfig, LeakDetector
+from holdfast.core.evidence import Sign
 from holdfast.core.facts import Declared, MemorySeen, OutputSeen
 from holdfast.core.types import SECOND
 
@@ -89,18 +91,21 @@ def _detector(rng: random.Random, volume: Volume, draw: Draw) -> OutputDriftDete
     return detector
 
 
-def _delay(seed: int, volume: Volume, shift: float) -> int | None:
-    """Samples from the shift to the first evidence."""
+def _delay(seed: int, volume: Volume, shift: float) -> tuple[int | None, int | None]:
+    """Samples from the shift until it is found, and until it is told."""
     rng = random.Random(seed)
     detector = _detector(rng, volume, _normal)
     gap = round(86_400 * SECOND / volume[1])
     start = 86_400 * SECOND
+    found: int | None = None
     for at in range(500 + DELAY_CUT):
         value = _normal(rng, shift if at >= 500 else 0.0)
-        found = detector.take(OutputSeen("r0", "score", (value,)), start + at * gap)
-        if found and at >= 500:
-            return at - 499
-    return None
+        for said in detector.take(OutputSeen("r0", "score", (value,)), start + at * gap):
+            if at >= 500 and found is None:
+                found = at - 499
+            if at >= 500 and said.sign is Sign.OUTPUT_DRIFTED:
+                return found, at - 499
+    return found, None
 
 
 def _two_sigma(seed: int, shift: float, window: int = 100) -> int | None:
@@ -117,15 +122,22 @@ def _two_sigma(seed: int, shift: float, window: int = 100) -> int | None:
     return None
 
 
-def _row(name: str, delays: Sequence[int | None]) -> dict[str, Any]:
-    found = sorted(delay for delay in delays if delay is not None)
-    missed = len(delays) - len(found)
-    middle = median([*found, *[DELAY_CUT * 10] * missed])
+def _middle(delays: Sequence[int | None]) -> float | None:
+    middle = median(DELAY_CUT * 10 if delay is None else delay for delay in delays)
+    return None if middle > DELAY_CUT else middle
+
+
+def _row(
+    name: str, found: Sequence[int | None], told: Sequence[int | None] | None = None
+) -> dict[str, Any]:
+    told = found if told is None else told
     return {
         "rule": name,
-        "runs": len(delays),
-        "found": len(found),
-        "median_samples": None if middle > DELAY_CUT else middle,
+        "runs": len(found),
+        "found": sum(one is not None for one in found),
+        "found_after": _middle(found),  # samples, at the median
+        "told": sum(one is not None for one in told),
+        "told_after": _middle(told),
     }
 
 
@@ -136,8 +148,9 @@ def drift(runs: int) -> list[dict[str, Any]]:
         seeds = range(TEST_SEED, TEST_SEED + runs)
         for volume in (SCARCE, BUSY, SMALL):
             few = seeds if volume is SCARCE or shift == 0.5 else seeds[: max(10, runs // 8)]
-            few = few if volume is not BUSY else few[:25]
-            row = _row(f"Holdfast, {volume[0]}", [_delay(seed, volume, shift) for seed in few])
+            few = few if volume is not BUSY else few[:50]
+            delays = [_delay(seed, volume, shift) for seed in few]
+            row = _row(f"Holdfast, {volume[0]}", *zip(*delays, strict=True))
             rows.append({"shift_sigma": shift, **row})
         row = _row("two sigma of the values", [_two_sigma(seed, shift) for seed in seeds[:50]])
         rows.append({"shift_sigma": shift, **row})
@@ -155,7 +168,7 @@ def false_alarms(streams: int) -> list[dict[str, Any]]:
         ("normal", SCARCE, _normal),
     )
     for name, volume, draw in kinds:
-        alarms = 0
+        alarms = found = 0
         for seed in range(TEST_SEED + 1_000, TEST_SEED + 1_000 + streams):
             rng = random.Random(seed)
             detector = _detector(rng, volume, draw)
@@ -163,7 +176,10 @@ def false_alarms(streams: int) -> list[dict[str, Any]]:
             holds_until = 0
             for at in range(SAMPLES):
                 now = 86_400 * SECOND + at * gap
-                if detector.take(OutputSeen("r0", "score", (draw(rng, 0.0),)), now):
+                for said in detector.take(OutputSeen("r0", "score", (draw(rng, 0.0),)), now):
+                    if said.sign is Sign.OUTPUT_SUSPECTED:
+                        found += 1
+                        continue
                     alarms += now > holds_until
                     holds_until = now + max(60 * SECOND, 2 * gap)
         years = streams * SAMPLES / volume[1] / 365
@@ -172,9 +188,9 @@ def false_alarms(streams: int) -> list[dict[str, Any]]:
                 "stream": name,
                 "volume": volume[0],
                 "streams": streams,
-                "alarms": alarms,
+                "found": found,
+                "told": alarms,
                 "replica_years": years,
-                "bounded": volume is not SCARCE,
             }
         )
     return rows
@@ -263,21 +279,22 @@ def watch(
 
 def leak(runs: int) -> list[dict[str, Any]]:
     """How often each shape of memory is told as a leak."""
-    shapes: tuple[tuple[str, bool, Shape, dict[str, Any]], ...] = (
-        ("leak of 5 MB/min", True, _leak(5 * MB), {}),
-        ("traffic grows sixfold", False, _nothing, {"grows": True}),
-        ("allocator follows peaks of that", False, _allocator, {"grows": True, "per_rate": 0.0}),
-        ("allocator at level traffic", False, _allocator, {"per_rate": 0.0}),
-        ("sawtooth of 15 min", False, _sawtooth(900), {}),
-        ("sawtooth of 40 min", False, _sawtooth(2_400), {}),
-        ("one step", False, _steps(1), {}),
-        ("three steps", False, _steps(3), {}),
-        ("warm-up, plateau after 15 min", False, _plateau(300), {}),
-        ("warm-up, plateau after 45 min", False, _plateau(900), {}),
-        ("a day of traffic", False, _nothing, {"day": True, "hours": 24, "every_s": 60}),
+    never, hardly = (0.0, 0.0), (0.0, 0.02)  # share of lives that may be told, least and most
+    shapes: tuple[tuple[str, tuple[float, float], Shape, dict[str, Any]], ...] = (
+        ("leak of 5 MB/min", (1.0, 1.0), _leak(5 * MB), {}),
+        ("traffic grows sixfold", never, _nothing, {"grows": True}),
+        ("a day of traffic", never, _nothing, {"day": True, "hours": 24, "every_s": 60}),
+        ("allocator follows peaks of growth", hardly, _allocator, {"grows": True, "per_rate": 0.0}),
+        ("allocator at level traffic", hardly, _allocator, {"per_rate": 0.0}),
+        ("sawtooth of 15 min", hardly, _sawtooth(900), {}),
+        ("sawtooth of 40 min", hardly, _sawtooth(2_400), {}),
+        ("one step", hardly, _steps(1), {}),
+        ("three steps", hardly, _steps(3), {}),
+        ("warm-up, plateau after 15 min", hardly, _plateau(300), {}),
+        ("warm-up, plateau after 45 min", hardly, _plateau(900), {}),
     )
     rows = []
-    for name, is_leak, shape, how in shapes:
+    for name, (least, most), shape, how in shapes:
         seeds = range(TEST_SEED, TEST_SEED + runs)
         told = [one for one in (watch(seed, shape, **how) for seed in seeds) if one is not None]
         rows.append(
@@ -286,7 +303,8 @@ def leak(runs: int) -> list[dict[str, Any]]:
                 "runs": runs,
                 "told": len(told),
                 "median_min": median(one[0] for one in told) / 60 if told else None,
-                "bound": runs if is_leak else 0,
+                "least": round(least * runs),
+                "most": round(most * runs),
             }
         )
     return rows
@@ -349,18 +367,19 @@ def problems(told: dict[str, Any]) -> list[str]:
     """Bounds that were missed."""
     found = []
     for row in told["drift"]:
-        late = row["median_samples"] is None or row["median_samples"] > DELAY_MAX
-        if row["shift_sigma"] == 0.5 and SCARCE[0] in row["rule"] and late:
-            found.append(f"half a sigma takes {row['median_samples']} samples at the median")
+        late = row["found_after"] is None or row["found_after"] > DELAY_MAX
+        if row["shift_sigma"] == 0.5 and row["rule"].startswith("Holdfast") and late:
+            found.append(f"{row['rule']}: half a sigma is found after {row['found_after']} samples")
     found += [
-        f"{row['alarms']} false alarms in {row['streams']} streams of {row['stream']}"
+        f"{row['told']} false alarms in {row['streams']} streams of {row['stream']}"
         for row in told["false_alarms"]
-        if row["bounded"] and row["alarms"]
+        if row["told"]
     ]
     found += [
-        f"{row['memory']}: told in {row['told']} of {row['runs']}, should be {row['bound']}"
+        f"{row['memory']}: told in {row['told']} of {row['runs']}, "
+        f"should be {row['least']} to {row['most']}"
         for row in told["leak"]
-        if row["told"] != row["bound"]
+        if not row["least"] <= row["told"] <= row["most"]
     ]
     found += [
         f"fast leak from {row['used_before']:.0%}: {row['in_time']} of {row['runs']} in time"

@@ -1,5 +1,6 @@
 """The whole pipeline: one replica of four fails, and the cause is named from little evidence."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.acting import Act
+from holdfast.core.detect.drift import DriftConfig
 from holdfast.core.diagnosis import Closed, Opened
 from holdfast.core.evidence import INCIDENTS_MAX, Incident, Sign, Stage
 from holdfast.core.facts import (
@@ -22,6 +24,7 @@ from holdfast.core.facts import (
     LoadSeen,
     Looked,
     Mark,
+    OutputSeen,
     ProcessEnded,
     ProcessFrozen,
     QueueSeen,
@@ -404,6 +407,23 @@ def test_a_disagreement_calls_the_canaries_of_both_and_does_nothing_else() -> No
     assert [one for one in fleet.findings if isinstance(one, CallCanaries)] == [
         CallCanaries(("r1", "r2"), "r1 and r2 answered a live request differently")
     ]
+
+
+def test_what_may_be_drift_calls_the_canaries_of_one_and_does_nothing_else() -> None:
+    rng = random.Random(3)
+    drift = DriftConfig(window_s=60.0, told_at=48.0)
+    fleet = Fleet(drift=drift)
+    for n in range(700):
+        fleet.now += 1
+        shift = 1.5 if n > 600 else 0.0
+        fleet.say(OutputSeen("r1", "score", (rng.gauss(shift, 1.0),)))
+        if any(isinstance(one, CallCanaries) for one in fleet.findings):
+            break
+    (called,) = [one for one in fleet.findings if isinstance(one, CallCanaries)]
+    assert called.replicas == ("r1",)
+    assert "score of answers of r1 may have moved" in called.reason
+    fleet.say(Looked())
+    assert fleet.named() == []
 
 
 def test_a_replica_that_differs_from_its_peers_is_named_and_not_acted_on() -> None:

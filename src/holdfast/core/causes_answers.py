@@ -14,7 +14,8 @@ from holdfast.core.rules import CauseRule, During, Scope, proof
 _SAID_WRONG: Final = frozenset(
     {
         *(Sign.CANARY_WRONG, Sign.CANARY_ERRORS, Sign.PEERS_DISAGREE, Sign.OUTPUT_DRIFTED),
-        *(Sign.FINISHES_CHANGED, Sign.EMPTY_ANSWERS, Sign.STREAMS_CUT, Sign.MALFORMED),
+        *(Sign.OUTPUT_SUSPECTED, Sign.FINISHES_CHANGED, Sign.EMPTY_ANSWERS, Sign.STREAMS_CUT),
+        Sign.MALFORMED,
     }
 )
 _ANSWERS: Final = frozenset({Cause.WRONG_OUTPUT, Cause.OUTPUT_DRIFT})
@@ -158,7 +159,7 @@ ANSWERS: Final[dict[Cause, CauseRule]] = {
         fix="Find what changed when it began. If it is the traffic and it is meant, accept the "
         "new baseline; if not, go back to the revision or the environment before.",
         remedy=Remedy.PAGE,
-        consequences=frozenset({Sign.PEERS_DISAGREE, Sign.FINISHES_CHANGED}),
+        consequences=frozenset({Sign.PEERS_DISAGREE, Sign.FINISHES_CHANGED, Sign.OUTPUT_SUSPECTED}),
         standing=True,
     ),
     Cause.ENVIRONMENT_CHANGED: CauseRule(
@@ -189,7 +190,7 @@ ANSWERS: Final[dict[Cause, CauseRule]] = {
         remedy=Remedy.STOP_ROLLOUT,
         scope=Scope.MODEL,
         consequences=frozenset({Sign.PEERS_DISAGREE, Sign.OUTPUT_DRIFTED, Sign.FINISHES_CHANGED})
-        | {Sign.CANARY_DRIFTED, Sign.MUTABLE_IMAGE},
+        | {Sign.CANARY_DRIFTED, Sign.MUTABLE_IMAGE, Sign.OUTPUT_SUSPECTED},
         explains=frozenset({Cause.OUTPUT_DRIFT, Cause.WRONG_OUTPUT, Cause.ENVIRONMENT_CHANGED}),
         standing=True,
     ),

@@ -257,7 +257,7 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         remedy=Remedy.DRAIN_AND_RESTART,
         consequences=frozenset({Sign.CANARY_WRONG, Sign.PEERS_DISAGREE, Sign.OUTPUT_DRIFTED})
         | WAITING
-        | {Sign.FINISHES_CHANGED, Sign.VERSIONS_DIFFER},
+        | {Sign.FINISHES_CHANGED, Sign.VERSIONS_DIFFER, Sign.OUTPUT_SUSPECTED},
         explains=FLOW | {Cause.WRONG_OUTPUT, Cause.OUTPUT_DRIFT, Cause.ENVIRONMENT_CHANGED},
     ),
     Cause.CHECKER_BROKEN: CauseRule(

@@ -74,6 +74,7 @@ class Sign(StrEnum):
     CANARIES_DOUBTED = "canaries_doubted"
     PEERS_DISAGREE = "peers_disagree"  # it differs from its peers on live requests
     # over time
+    OUTPUT_SUSPECTED = "output_suspected"  # it may have drifted; canaries are called, nobody told
     OUTPUT_DRIFTED = "output_drifted"
     MEMORY_LEAKS = "memory_leaks"
     STALLED = "stalled"  # requests run, no token comes out

@@ -65,7 +65,7 @@ class InvestigationConfig:
 
 @dataclass(slots=True, frozen=True)
 class CallCanaries:
-    """Two replicas answered differently: let the known answers say which of them is wrong."""
+    """Somebody may answer wrongly: let the known answers say who."""
 
     replicas: tuple[str, ...]
     reason: str
@@ -132,6 +132,8 @@ class Investigation:
         for detector in self._readers.get(type(fact), ()):
             for evidence in detector.take(fact, now) or NOTHING:
                 self.evidence_seen[evidence.sign] += 1
+                if evidence.sign is Sign.OUTPUT_SUSPECTED:
+                    findings.append(CallCanaries((evidence.about.replica,), evidence.text))
                 findings += self._react(self.diagnosis.take(evidence, now), now)
         if isinstance(fact, Looked):
             findings += self._react(self.diagnosis.look(now), now)

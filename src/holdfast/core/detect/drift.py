@@ -12,11 +12,12 @@ normal distribution whatever the values had, and one huge value weighs no more t
 PSI measures the size of what the CUSUM found, so that a shift which is real and too small to
 matter, as when a router sends one replica slightly other prompts, is not told.
 
-Alarms are bounded in time, not in samples. No rule finds half a sigma within 60 samples at the
-median and raises less than about 0.6 false alarms in 40,000 samples: the information is not there.
-A replica that gives a sample every quarter of an hour can be judged that soon; one that gives
-100,000 a day would cry every day. So the threshold rises with the logarithm of the volume, and
-``false_alarm_days`` holds for both; the busy replica still has its half sigma within minutes.
+A CUSUM that has half a sigma within 60 samples at the median crosses its line by chance once in
+some 55,000, and no rule does better: the information is not there. So a shift is first *found*,
+and then *told*. Found, it is nobody's incident yet: the replica's canaries are called, which cost
+little and may know at once. Some forty samples later the same sum is at the line of an incident,
+which chance reaches once in two million; and where a replica gives 100,000 samples a day that line
+rises with the logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
 
 A shift of most replicas at once is of the model, or of its users: it is told once, about the
 model, and only after it has lasted. The two-sigma line of common practice is in the numbers and
@@ -47,7 +48,7 @@ _BINS: Final = 10  # of PSI
 _RECENT: Final = 0.02  # weight of an answer in what a replica is at present: the last 50 or so
 _DAY: Final = 86_400 * SECOND
 _HOUR: Final = 3_600 * SECOND
-_THRESHOLD_MAX: Final = 48.0  # a thousand samples a second, and more
+_TOLD_AT_MAX: Final = 48.0  # a thousand samples a second, and more
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,23 +58,27 @@ class DriftConfig:
     window_s: float = 86_400.0  # of the baseline: a day has all of its hours
     samples_min: int = 500  # in it: fewer do not say where the middle is
     slack: float = 0.25  # half of the shift to find, in sigma
-    threshold: float = 17.5  # CUSUM, in sigma: half a sigma within 60 samples
-    threshold_samples: int = 10_000  # up to which volume that is enough; above it rises
+    found_at: float = 16.0  # CUSUM, in sigma: half a sigma within 60 samples; canaries are called
+    told_at: float = 25.0  # the same, for an incident: some 40 samples later
+    told_samples: int = 400_000  # up to which volume that is enough; above, it rises
     false_alarm_days: float = 90.0  # over which the volume counts; a false alarm takes 4 times that
     psi_min: float = 0.2  # by convention a change that matters; half a sigma has 0.24
     together_share: float = 0.6  # of the replicas that moved alike: it is the model or its users
     together_s: float = 1_800.0  # how long that must last: a campaign of one customer is shorter
 
     def __post_init__(self) -> None:
-        for name in ("window_s", "together_s", "threshold", "false_alarm_days", "psi_min"):
+        for name in ("window_s", "together_s", "found_at", "false_alarm_days", "psi_min"):
             value = getattr(self, name)
             require(0 < value < 1e9, f"drift.{name}", f"is {value}", "use a positive number")
         few = f"is {self.samples_min}"
         require(self.samples_min >= 100, "drift.samples_min", few, "use 100 or more")
         fix = "use between 0 and 1: half of the shift to find, in sigma"
         require(0 < self.slack < 1, "drift.slack", f"is {self.slack}", fix)
-        volume = self.threshold_samples
-        require(volume >= 1, "drift.threshold_samples", f"is {volume}", "use 1 or more")
+        field, told_at = "drift.told_at", self.told_at
+        fix = f"use found_at, {self.found_at}, or more"
+        require(self.found_at <= told_at <= _TOLD_AT_MAX, field, f"is {told_at}", fix)
+        volume = self.told_samples
+        require(volume >= 1, "drift.told_samples", f"is {volume}", "use 1 or more")
         share = self.together_share
         require(0.5 <= share <= 1, "drift.together_share", f"is {share}", "use 0.5 to 1")
 
@@ -159,7 +164,16 @@ class _Learning:
 class _Ruler:
     """A baseline made ready to measure with: normal scores and deciles by rank, and its limits."""
 
-    __slots__ = ("_deciles", "_grid", "_scores", "baseline", "shares", "slack", "threshold")
+    __slots__ = (
+        "_deciles",
+        "_grid",
+        "_scores",
+        "baseline",
+        "found_at",
+        "shares",
+        "slack",
+        "told_at",
+    )
 
     def __init__(self, baseline: Baseline, config: DriftConfig) -> None:
         self.baseline = baseline
@@ -186,9 +200,9 @@ class _Ruler:
         # The mean of a small baseline is off by its own error: shifts below that are no news.
         error = 1 / sqrt(min(baseline.samples, KEPT_MAX)) - 1 / sqrt(KEPT_MAX)
         self.slack = config.slack + 1.2 * max(0.0, error)
-        volume = baseline.samples_per_day * config.false_alarm_days / config.threshold_samples
-        raised = config.threshold + log(max(1.0, volume)) / (2 * config.slack)
-        self.threshold = max(config.threshold, min(raised, _THRESHOLD_MAX))
+        volume = baseline.samples_per_day * config.false_alarm_days / config.told_samples
+        raised = config.told_at + log(max(1.0, volume)) / (2 * config.slack)
+        self.found_at, self.told_at = config.found_at, min(raised, _TOLD_AT_MAX)
 
     def _rank(self, value: float) -> int:
         return bisect_left(self._grid, value) + bisect_right(self._grid, value)
@@ -246,28 +260,36 @@ class _Side:
 class _Track:
     """One statistic of one replica, against one baseline."""
 
-    __slots__ = ("down", "last", "moved", "recent", "ruler", "up")
+    __slots__ = ("down", "found", "last", "moved", "recent", "ruler", "up")
 
     def __init__(self, ruler: _Ruler) -> None:
         self.ruler = ruler
         self.recent = ruler.baseline.mean  # for charts; it decides nothing
         self.up, self.down = _Side(), _Side()
         self.last = 0
+        self.found = False  # one side is above its first line, or has not come back far enough
         self.moved = ""  # up or down, while it holds
 
     def add(self, value: float, now: int) -> None:
         ruler = self.ruler
         score, decile = ruler.place(value)
-        ceiling = ruler.threshold + 10
+        ceiling = ruler.told_at + 10
         self.up.add(score - ruler.slack, ceiling, decile, value, now)
         self.down.add(-score - ruler.slack, ceiling, decile, value, now)
         self.recent += _RECENT * (value - self.recent)
         self.last = now
 
+    def suspect(self) -> _Side | None:
+        """The side that just crossed the first line; over when half of the sum is gone."""
+        side = self.up if self.up.sum >= self.down.sum else self.down
+        before, limit = self.found, self.ruler.found_at
+        self.found = side.sum > (0.5 * limit if before else limit)
+        return side if self.found and not before else None
+
     def judge(self, psi_min: float) -> _Side | None:
         """The side that has moved. It is over when half of the sum is gone."""
         for name, side in (("up", self.up), ("down", self.down)):
-            limit = self.ruler.threshold * (0.5 if self.moved == name else 1.0)
+            limit = self.ruler.told_at * (0.5 if self.moved == name else 1.0)
             if side.sum > limit and side.psi(self.ruler.shares) > psi_min:
                 self.moved = name
                 return side
@@ -281,7 +303,7 @@ class DriftFigures(NamedTuple):
     statistic: str
     now: float  # mean over its replicas of their latest answers
     before: float  # mean of the baseline
-    cusum: float  # of the replica that moved furthest; 1 is the threshold
+    cusum: float  # of the replica that moved furthest; at 1 it is told
 
 
 class OutputDriftDetector:
@@ -318,11 +340,12 @@ class OutputDriftDetector:
             track = tracks[fact.statistic] = _Track(ruler)
         for value in values:
             track.add(value, now)
+        found = self._find(fact.replica, track, now)
         side = track.judge(self._config.psi_min)
         if side is None:
             self._pace.over((fact.replica, fact.statistic))
-            return NOTHING
-        return self._tell(fact.replica, track, side, now)
+            return found
+        return (*found, *self._tell(fact.replica, track, side, now))
 
     def forget(self, replica: str) -> None:
         """It is gone; the baseline of its model stays."""
@@ -349,7 +372,7 @@ class OutputDriftDetector:
         for (model, statistic), some in tracks.items():
             now = sum(one.recent for one in some) / len(some)
             before = sum(one.ruler.baseline.mean for one in some) / len(some)
-            level = max(max(one.up.sum, one.down.sum) / one.ruler.threshold for one in some)
+            level = max(max(one.up.sum, one.down.sum) / one.ruler.told_at for one in some)
             if model not in found or level > found[model].cusum:
                 found[model] = DriftFigures(statistic, now, before, level)
         return found
@@ -397,6 +420,20 @@ class OutputDriftDetector:
                 del book[key]
         return len(self._learning) + len(self._rulers) < BASELINES_MAX
 
+    def _find(self, replica: str, track: _Track, now: int) -> Sequence[Evidence]:
+        """What may be a shift, once."""
+        side = track.suspect()
+        if side is None:
+            return NOTHING
+        mean, before = side.total / side.count, track.ruler.baseline.mean
+        text = (
+            f"the {track.ruler.baseline.statistic} of answers of {replica} may have moved: mean "
+            f"{before:.4g} before, {mean:.4g} over the last {side.count} samples"
+        )
+        numbers = {"before": before, "now": mean, "samples": float(side.count), "cusum": side.sum}
+        about = self._census.about(replica)
+        return (Evidence(Sign.OUTPUT_SUSPECTED, about, now, "drift", text, numbers),)
+
     def _tell(self, replica: str, track: _Track, side: _Side, now: int) -> Sequence[Evidence]:
         baseline = track.ruler.baseline
         moved, of = self._company(replica, track, now)
@@ -428,7 +465,7 @@ class OutputDriftDetector:
             "before_p95": baseline.p95,
             "shift_sigma": shift if track.moved == "up" else -shift,
             "cusum": side.sum,
-            "cusum_limit": track.ruler.threshold,
+            "cusum_limit": track.ruler.told_at,
             "psi": psi,
             "two_sigma_low": low,
             "two_sigma_high": high,
