@@ -195,6 +195,7 @@ def exact_shortfall(need: int, spares: int, share: Fraction) -> Fraction:
     return Fraction(below, share.denominator**n)
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize(
     ("need", "spares", "a"),
     [(1, 0, 0.5), (500, 300, 0.6), (2000, 30, 0.99), (2000, 9, 0.9999), (4000, 60, 0.99)],

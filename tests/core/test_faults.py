@@ -224,6 +224,7 @@ def test_blindness_of_the_checker_hits_nobody_and_comes_one_at_a_time():
         assert before.until <= after.at
 
 
+@pytest.mark.measured
 def test_every_kind_is_drawn_with_parameters_that_bite():
     drawn = random_schedule(Random(7), fleet(40, zones=8), 100 * HOUR, 3.0, kinds=tuple(FaultKind))
     seen = Counter(fault.kind for fault in drawn.faults)

@@ -90,6 +90,7 @@ def test_the_baseline_does_not_follow_a_latency_that_the_load_may_have_caused():
     assert limit.snapshot()["baseline"] == pytest.approx(1.004 * BASE)
 
 
+@pytest.mark.measured
 def test_in_steady_overload_the_limit_does_not_creep_up():
     limit = GradientLimit(LimitConfig(initial=32))
     drive(limit, 20_000, queueing(50))

@@ -50,6 +50,7 @@ def test_a_tenth_of_wrong_answers_on_one_of_four_is_named_within_a_minute_mostly
     assert sum(at <= 120 for at, _ in named) >= 24
 
 
+@pytest.mark.measured
 def test_it_is_named_although_healthy_answers_differ_too():
     first = [next(live(seed, lie=0.2, noise=0.03, until_s=300.0), None) for seed in range(10)]
     assert [found is not None and found[1].about.replica for found in first] == ["r1"] * 10

@@ -182,6 +182,7 @@ def test_a_drift_of_days_is_measured_by_its_last_hours():
 # --- must not fire --------------------------------------------------------------------------------
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("seed", [11, 12])
 def test_health_is_not_drift_even_on_a_small_baseline(seed):
     rng = random.Random(seed)
@@ -190,6 +191,7 @@ def test_health_is_not_drift_even_on_a_small_baseline(seed):
     assert not feed(detector, "a", values, now, gap=2 * SECOND)
 
 
+@pytest.mark.measured
 def test_a_shift_that_is_real_and_too_small_to_matter_is_not_told():
     rng = random.Random(13)
     detector, now = learned(rng, census("a"), normal(0), samples=5_000)

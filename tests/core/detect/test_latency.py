@@ -91,6 +91,7 @@ def test_what_was_between_two_canaries_far_apart_is_unknown():
     assert not made.take(CanaryAnswered("a", "pass", 0.2, 0), later + STEP)
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("seed", range(5))
 def test_one_canary_in_eight_that_meets_other_work_is_no_drift(seed):
     rng, made = random.Random(seed), detector()

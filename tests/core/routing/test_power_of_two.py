@@ -56,12 +56,14 @@ def mean_sojourn(policy, servers, arrival_rate, jobs, seed):
     return total / (jobs - warm_up)
 
 
+@pytest.mark.measured
 def test_by_inflight_agrees_with_the_fluid_limit_of_two_choices():
     """The sum of .8 ** (2 ** i - 2) is 1.947; one random choice would wait 1 / (1 - .8) = 5."""
     policy = PowerOfTwo(Random(11), PowerOfTwoConfig(by="inflight"))
     assert mean_sojourn(policy, 64, 0.8, 80_000, seed=12) == pytest.approx(1.947, rel=0.04)
 
 
+@pytest.mark.measured
 def test_three_samples_wait_less_than_two():
     two = PowerOfTwo(Random(11), PowerOfTwoConfig(by="inflight"))
     three = PowerOfTwo(Random(11), PowerOfTwoConfig(by="inflight", choices=3))
