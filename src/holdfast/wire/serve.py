@@ -35,15 +35,13 @@ from holdfast.control.state import SOCKET_FILE, STATE_FILE
 from holdfast.core.types import require
 from holdfast.wire.provisions import (
     Fetching,
-    ProvisionError,
     check_engines,
     fetch_weights,
     named_weights,
 )
-from holdfast.wire.sockets import AddressTakenError, open_listeners
+from holdfast.wire.sockets import open_listeners
 from holdfast.wire.state_dir import (
     Running,
-    StateDirError,
     default_state_dir,
     held,
     write_running,
@@ -373,11 +371,8 @@ def _die_with_parent() -> None:
 
 
 __all__ = [
-    "AddressTakenError",
     "Host",
-    "ProvisionError",
     "Served",
-    "StateDirError",
     "configure_logging",
     "run_control",
     "run_gateway",

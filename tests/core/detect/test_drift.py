@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.census import Census
 from holdfast.core.detect import drift as module
 from holdfast.core.detect.detector import REPEAT
-from holdfast.core.detect.drift import Baseline, DriftConfig, OutputDriftDetector
+from holdfast.core.detect.drift import DriftConfig, OutputDriftDetector
 from holdfast.core.evidence import About, Sign
 from holdfast.core.facts import Declared, OutputSeen
 from holdfast.core.types import SECOND, ConfigError
@@ -343,11 +343,6 @@ def test_a_new_revision_starts_its_own_books_and_the_gone_are_forgotten():
 def test_config_that_cannot_work_is_refused(field, value):
     with pytest.raises(ConfigError, match=f"drift.{field}"):
         DriftConfig(**{field: value})
-
-
-def test_the_two_sigma_line_is_that_of_the_values():
-    made = Baseline("m", "1", "score", 1, 500, 10.0, 5.0, 1.5, 7.0, (1.0, 9.0))
-    assert made.two_sigma == (2.0, 8.0)
 
 
 # --- for charts -----------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ PSI measures the size of what the CUSUM found, so that a shift which is real and
 matter, as when a router sends one replica slightly other prompts, is not told.
 
 A CUSUM that has half a sigma within 60 samples at the median crosses its line by chance once in
-some 55,000, and no rule does better: the information is not there. So a shift is first *found*,
-and then *told*. Found, it is nobody's incident yet: the replica's canaries are called, which cost
-little and may know at once. Some forty samples later the same sum is at the line of an incident,
-which chance reaches once in two million; and where a replica gives 100,000 samples a day that line
-rises with the logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
+some 55,000 at best, and no rule does better: the information is not there. So a shift is first
+*found*, and then *told*. Found, it is nobody's incident yet: the replica's canaries are called,
+which cost little and may know at once. Some forty samples later the same sum is at the line of an
+incident, which chance did not reach in a million (``bench/detectors.py``); and where a replica
+gives 100,000 samples a day that line rises with the logarithm of the volume, so that
+``false_alarm_days`` holds for it, too.
 
 A shift of most replicas at once is of the model, or of its users: it is told once, about the
 model, and only after it has lasted. The two-sigma line of common practice is in the numbers and
@@ -25,28 +26,21 @@ decides nothing: a mean that moved by one sigma never crosses it. Rejected: a ba
 follows (it learns the drift), and CUSUM on plain values (one long answer is an alarm).
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import isfinite, log, sqrt
-from statistics import NormalDist
+from math import isfinite, log
 from typing import Any, ClassVar, Final, NamedTuple
 
 from holdfast.core.census import Census
 from holdfast.core.detect.detector import NOTHING, Pace
+from holdfast.core.detect.drift_baseline import BINS, Baseline, Key, Learning, Ruler
 from holdfast.core.evidence import About, Evidence, Sign
 from holdfast.core.facts import OutputSeen
-from holdfast.core.stats import Moments
 from holdfast.core.types import SECOND, nanos, require, seconds
 
 STATISTICS: Final = ("length", "logprob", "score", "norm")
 BASELINES_MAX: Final = 512  # models × revisions × statistics; beyond it none is learned
-KEPT_MAX: Final = 4_096  # values of a baseline while it is learned: a mean within 0.016 sigma
-_GRID: Final = 512  # quantiles that stay of it
-_BINS: Final = 10  # of PSI
 _RECENT: Final = 0.02  # weight of an answer in what a replica is at present: the last 50 or so
-_DAY: Final = 86_400 * SECOND
 _HOUR: Final = 3_600 * SECOND
 _TOLD_AT_MAX: Final = 48.0  # a thousand samples a second, and more
 
@@ -83,136 +77,6 @@ class DriftConfig:
         require(0.5 <= share <= 1, "drift.together_share", f"is {share}", "use 0.5 to 1")
 
 
-@dataclass(slots=True, frozen=True)
-class Baseline:
-    """What healthy answers looked like; frozen. Units are those of the statistic."""
-
-    model: str
-    revision: str
-    statistic: str
-    version: int  # of this baseline: 1 is the first that was learned
-    samples: int
-    samples_per_day: float  # of one replica
-    mean: float
-    sd: float
-    p95: float
-    grid: tuple[float, ...]  # quantiles, evenly spaced
-
-    def __post_init__(self) -> None:
-        ordered = len(self.grid) >= 2 and all(a <= b for a, b in pairwise(self.grid))
-        fix = "restore what baselines() gave"
-        require(ordered, "baseline.grid", "is not two or more values in order", fix)
-        numbers = (self.mean, self.sd, self.p95, self.samples_per_day, *self.grid)
-        finite = all(isfinite(number) for number in numbers)
-        require(finite, "baseline", "holds a number that is not finite", fix)
-        require(self.samples > 0, "baseline.samples", f"is {self.samples}", fix)
-
-    @property
-    def two_sigma(self) -> tuple[float, float]:
-        """The line of common practice: two deviations of the values around their mean."""
-        return self.mean - 2 * self.sd, self.mean + 2 * self.sd
-
-    def plain(self) -> dict[str, Any]:
-        """JSON data."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"grid": list(self.grid)}
-
-
-Key = tuple[str, str, str]  # model, revision, statistic
-
-
-class _Learning:
-    """Values of a baseline in the making: every one counted, evenly spaced ones kept."""
-
-    __slots__ = ("_kept", "_skip", "_stride", "began", "moments", "replicas")
-
-    def __init__(self, now: int) -> None:
-        self.began = now
-        self.moments = Moments()
-        self.replicas: set[str] = set()
-        self._kept: list[float] = []
-        self._stride = self._skip = 1
-
-    def add(self, value: float) -> None:
-        self.moments.add(value)
-        self._skip -= 1
-        if self._skip:
-            return
-        self._kept.append(value)
-        if len(self._kept) > KEPT_MAX:  # every second one goes: no chance, and all hours stay
-            self._kept = self._kept[::2]
-            self._stride *= 2
-        self._skip = self._stride
-
-    def freeze(self, key: Key, version: int, now: int) -> Baseline:
-        kept = sorted(self._kept)
-        count = len(kept)
-        points = min(_GRID, count)
-        grid = (kept[(2 * point + 1) * count // (2 * points)] for point in range(points))
-        days = max(now - self.began, SECOND) / _DAY
-        return Baseline(
-            *key,
-            version=version,
-            samples=self.moments.count,
-            samples_per_day=self.moments.count / days / len(self.replicas),
-            mean=self.moments.mean,
-            sd=self.moments.sd or 0.0,
-            p95=kept[min(count - 1, count * 95 // 100)],
-            grid=tuple(grid),
-        )
-
-
-class _Ruler:
-    """A baseline made ready to measure with: normal scores and deciles by rank, and its limits."""
-
-    __slots__ = (
-        "_deciles",
-        "_grid",
-        "_scores",
-        "baseline",
-        "found_at",
-        "shares",
-        "slack",
-        "told_at",
-    )
-
-    def __init__(self, baseline: Baseline, config: DriftConfig) -> None:
-        self.baseline = baseline
-        self._grid = baseline.grid
-        points = len(self._grid)
-        # Ranks in halves: a value between two points has an odd place, one that equals some the
-        # middle of them, so that ties at a bound do not pull.
-        scores = [
-            NormalDist().inv_cdf(min(max(half / 2, 0.25), points - 0.25) / points)
-            for half in range(2 * points + 1)
-        ]
-        own = Moments()
-        for value in self._grid:
-            own.add(scores[self._rank(value)])
-        sd = max(own.sd or 0.0, 0.5)  # values that hardly differ are not blown up to one sigma
-        self._scores = [(score - own.mean) / sd for score in scores]
-        self._deciles = [
-            min(_BINS - 1, rank * _BINS // (2 * points)) for rank in range(len(scores))
-        ]
-        self.shares = [0.5] * _BINS
-        for value in self._grid:
-            self.shares[self._deciles[self._rank(value)]] += 1
-        self.shares = [share / (points + 0.5 * _BINS) for share in self.shares]
-        # The mean of a small baseline is off by its own error: shifts below that are no news.
-        error = 1 / sqrt(min(baseline.samples, KEPT_MAX)) - 1 / sqrt(KEPT_MAX)
-        self.slack = config.slack + 1.2 * max(0.0, error)
-        volume = baseline.samples_per_day * config.false_alarm_days / config.told_samples
-        raised = config.told_at + log(max(1.0, volume)) / (2 * config.slack)
-        self.found_at, self.told_at = config.found_at, min(raised, _TOLD_AT_MAX)
-
-    def _rank(self, value: float) -> int:
-        return bisect_left(self._grid, value) + bisect_right(self._grid, value)
-
-    def place(self, value: float) -> tuple[float, int]:
-        """Its normal score in the baseline, and its decile."""
-        rank = self._rank(value)
-        return self._scores[rank], self._deciles[rank]
-
-
 class _Side:
     """One direction of the CUSUM, and what was seen since it last was at zero."""
 
@@ -223,8 +87,8 @@ class _Side:
         self._clear()
 
     def _clear(self) -> None:
-        self.bins = [0] * _BINS
-        self.older = [0] * _BINS  # the hour before, so that PSI is of the last hour or two
+        self.bins = [0] * BINS
+        self.older = [0] * BINS  # the hour before, so that PSI is of the last hour or two
         self.count = 0
         self.scores = self.total = 0.0
         self.began = self.turn_at = 0
@@ -240,7 +104,7 @@ class _Side:
         if not self.count:
             self.began, self.turn_at = now, now + _HOUR
         elif now >= self.turn_at:
-            self.older, self.bins = self.bins, [0] * _BINS
+            self.older, self.bins = self.bins, [0] * BINS
             self.turn_at = now + _HOUR
         self.count += 1
         self.scores += step
@@ -249,7 +113,7 @@ class _Side:
 
     def psi(self, expected: Sequence[float]) -> float:
         """Population stability index against the baseline's shares."""
-        count = sum(self.bins) + sum(self.older) + 0.5 * _BINS
+        count = sum(self.bins) + sum(self.older) + 0.5 * BINS
         found = 0.0
         for young, old, share in zip(self.bins, self.older, expected, strict=True):
             here = (young + old + 0.5) / count
@@ -262,7 +126,7 @@ class _Track:
 
     __slots__ = ("down", "found", "last", "moved", "recent", "ruler", "up")
 
-    def __init__(self, ruler: _Ruler) -> None:
+    def __init__(self, ruler: Ruler) -> None:
         self.ruler = ruler
         self.recent = ruler.baseline.mean  # for charts; it decides nothing
         self.up, self.down = _Side(), _Side()
@@ -279,11 +143,11 @@ class _Track:
         self.recent += _RECENT * (value - self.recent)
         self.last = now
 
-    def suspect(self) -> _Side | None:
+    def suspect(self, found_at: float) -> _Side | None:
         """The side that just crossed the first line; over when half of the sum is gone."""
         side = self.up if self.up.sum >= self.down.sum else self.down
-        before, limit = self.found, self.ruler.found_at
-        self.found = side.sum > (0.5 * limit if before else limit)
+        before = self.found
+        self.found = side.sum > (0.5 * found_at if before else found_at)
         return side if self.found and not before else None
 
     def judge(self, psi_min: float) -> _Side | None:
@@ -314,8 +178,8 @@ class OutputDriftDetector:
     def __init__(self, config: DriftConfig, census: Census) -> None:
         self._config = config
         self._census = census
-        self._learning: dict[Key, _Learning] = {}
-        self._rulers: dict[Key, _Ruler] = {}
+        self._learning: dict[Key, Learning] = {}
+        self._rulers: dict[Key, Ruler] = {}
         self._versions: dict[Key, int] = {}  # of baselines that were given up for new ones
         self._tracks: dict[str, dict[str, _Track]] = {}
         self._pace = Pace()
@@ -390,7 +254,7 @@ class OutputDriftDetector:
                 raise ValueError(f"this is no baseline: {error}") from error
             if len(self._rulers) < BASELINES_MAX:
                 key = (baseline.model, baseline.revision, baseline.statistic)
-                self._rulers[key] = _Ruler(baseline, self._config)
+                self._rulers[key] = self._ruler(baseline)
                 self._learning.pop(key, None)
             else:
                 self.refused += 1
@@ -401,7 +265,7 @@ class OutputDriftDetector:
             if len(self._learning) + len(self._rulers) >= BASELINES_MAX and not self._make_room():
                 self.refused += len(values)
                 return
-            learning = self._learning[key] = _Learning(now)
+            learning = self._learning[key] = Learning(now)
         learning.replicas.add(replica)
         for value in values:
             learning.add(value)
@@ -409,7 +273,14 @@ class OutputDriftDetector:
         if enough and now - learning.began >= nanos(self._config.window_s):
             del self._learning[key]
             version = self._versions.pop(key, 0) + 1
-            self._rulers[key] = _Ruler(learning.freeze(key, version, now), self._config)
+            self._rulers[key] = self._ruler(learning.freeze(key, version, now))
+
+    def _ruler(self, baseline: Baseline) -> Ruler:
+        """What is told rises with the volume, so that chance tells as little of it."""
+        config = self._config
+        volume = baseline.samples_per_day * config.false_alarm_days / config.told_samples
+        raised = config.told_at + log(max(1.0, volume)) / (2 * config.slack)
+        return Ruler(baseline, config.slack, min(raised, _TOLD_AT_MAX))
 
     def _make_room(self) -> bool:
         """Drop what belongs to revisions that nobody serves any more."""
@@ -422,7 +293,7 @@ class OutputDriftDetector:
 
     def _find(self, replica: str, track: _Track, now: int) -> Sequence[Evidence]:
         """What may be a shift, once."""
-        side = track.suspect()
+        side = track.suspect(self._config.found_at)
         if side is None:
             return NOTHING
         mean, before = side.total / side.count, track.ruler.baseline.mean
@@ -493,7 +364,6 @@ class OutputDriftDetector:
 __all__ = [
     "BASELINES_MAX",
     "STATISTICS",
-    "Baseline",
     "DriftConfig",
     "DriftFigures",
     "OutputDriftDetector",

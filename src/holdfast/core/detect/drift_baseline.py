@@ -1,0 +1,151 @@
+"""What the answers of a model were like when it was healthy, and a ruler made of that.
+
+A baseline is learned once from a window of answers, frozen and versioned; only its quantiles stay.
+A ruler places later values in it: by rank, as a normal score, and by decile.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite, sqrt
+from statistics import NormalDist
+from typing import Any, Final
+
+from holdfast.core.stats import Moments
+from holdfast.core.types import SECOND, require
+
+KEPT_MAX: Final = 4_096  # values of a baseline while it is learned: a mean within 0.016 sigma
+BINS: Final = 10  # of PSI
+_GRID: Final = 512  # quantiles that stay of it
+_DAY: Final = 86_400 * SECOND
+
+
+@dataclass(slots=True, frozen=True)
+class Baseline:
+    """What healthy answers looked like; frozen. Units are those of the statistic."""
+
+    model: str
+    revision: str
+    statistic: str
+    version: int  # of this baseline: 1 is the first that was learned
+    samples: int
+    samples_per_day: float  # of one replica
+    mean: float
+    sd: float
+    p95: float
+    grid: tuple[float, ...]  # quantiles, evenly spaced
+
+    def __post_init__(self) -> None:
+        ordered = len(self.grid) >= 2 and all(a <= b for a, b in pairwise(self.grid))
+        fix = "restore what baselines() gave"
+        require(ordered, "baseline.grid", "is not two or more values in order", fix)
+        numbers = (self.mean, self.sd, self.p95, self.samples_per_day, *self.grid)
+        finite = all(isfinite(number) for number in numbers)
+        require(finite, "baseline", "holds a number that is not finite", fix)
+        require(self.samples > 0, "baseline.samples", f"is {self.samples}", fix)
+
+    @property
+    def two_sigma(self) -> tuple[float, float]:
+        """The line of common practice: two deviations of the values around their mean."""
+        return self.mean - 2 * self.sd, self.mean + 2 * self.sd
+
+    def plain(self) -> dict[str, Any]:
+        """JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"grid": list(self.grid)}
+
+
+Key = tuple[str, str, str]  # model, revision, statistic
+
+
+class Learning:
+    """Values of a baseline in the making: every one counted, evenly spaced ones kept."""
+
+    __slots__ = ("_kept", "_skip", "_stride", "began", "moments", "replicas")
+
+    def __init__(self, now: int) -> None:
+        self.began = now
+        self.moments = Moments()
+        self.replicas: set[str] = set()
+        self._kept: list[float] = []
+        self._stride = self._skip = 1
+
+    def add(self, value: float) -> None:
+        """One value of a healthy answer."""
+        self.moments.add(value)
+        self._skip -= 1
+        if self._skip:
+            return
+        self._kept.append(value)
+        if len(self._kept) > KEPT_MAX:  # every second one goes: no chance, and all hours stay
+            self._kept = self._kept[::2]
+            self._stride *= 2
+        self._skip = self._stride
+
+    def freeze(self, key: Key, version: int, now: int) -> Baseline:
+        """What was learned, for good."""
+        kept = sorted(self._kept)
+        count = len(kept)
+        points = min(_GRID, count)
+        grid = (kept[(2 * point + 1) * count // (2 * points)] for point in range(points))
+        days = max(now - self.began, SECOND) / _DAY
+        return Baseline(
+            *key,
+            version=version,
+            samples=self.moments.count,
+            samples_per_day=self.moments.count / days / len(self.replicas),
+            mean=self.moments.mean,
+            sd=self.moments.sd or 0.0,
+            p95=kept[min(count - 1, count * 95 // 100)],
+            grid=tuple(grid),
+        )
+
+
+class Ruler:
+    """A baseline made ready to measure with: normal scores and deciles by rank, and its limits."""
+
+    __slots__ = (
+        "_deciles",
+        "_grid",
+        "_scores",
+        "baseline",
+        "shares",
+        "slack",
+        "told_at",
+    )
+
+    def __init__(self, baseline: Baseline, slack: float, told_at: float) -> None:
+        """Half of the shift to find, and where a sum beyond it is told; both in sigma."""
+        self.baseline = baseline
+        self._grid = baseline.grid
+        points = len(self._grid)
+        # Ranks in halves: a value between two points has an odd place, one that equals some the
+        # middle of them, so that ties at a bound do not pull.
+        scores = [
+            NormalDist().inv_cdf(min(max(half / 2, 0.25), points - 0.25) / points)
+            for half in range(2 * points + 1)
+        ]
+        own = Moments()
+        for value in self._grid:
+            own.add(scores[self._rank(value)])
+        sd = max(own.sd or 0.0, 0.5)  # values that hardly differ are not blown up to one sigma
+        self._scores = [(score - own.mean) / sd for score in scores]
+        self._deciles = [min(BINS - 1, rank * BINS // (2 * points)) for rank in range(len(scores))]
+        self.shares = [0.5] * BINS
+        for value in self._grid:
+            self.shares[self._deciles[self._rank(value)]] += 1
+        self.shares = [share / (points + 0.5 * BINS) for share in self.shares]
+        # The mean of a small baseline is off by its own error: shifts below that are no news.
+        error = 1 / sqrt(min(baseline.samples, KEPT_MAX)) - 1 / sqrt(KEPT_MAX)
+        self.slack = slack + 1.2 * max(0.0, error)
+        self.told_at = told_at
+
+    def _rank(self, value: float) -> int:
+        return bisect_left(self._grid, value) + bisect_right(self._grid, value)
+
+    def place(self, value: float) -> tuple[float, int]:
+        """Its normal score in the baseline, and its decile."""
+        rank = self._rank(value)
+        return self._scores[rank], self._deciles[rank]
+
+
+__all__ = ["BINS", "KEPT_MAX", "Baseline", "Key", "Learning", "Ruler"]
