@@ -277,7 +277,8 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
         return []
     complaints = []
     mean = sum(row["share"] for row in own) / len(own)
-    if mean > MEAN_MAX:
+    whole = {row["fault"] for row in own} >= set(SIXTEEN)  # the mean is of all of them or of none
+    if whole and mean > MEAN_MAX:
         complaints.append(f"harmed on average {mean:.2%}, more than {MEAN_MAX:.0%}")
     for row in own:
         if row["share"] > SHARE_MAX:

@@ -82,6 +82,14 @@ def test_a_neighbour_for_a_quarter_of_an_hour_is_no_change():
         assert not play(made, begin + 30, 30)
 
 
+def test_what_a_neighbour_leaves_behind_is_not_told_where_it_no_longer_matters():
+    made = detector()
+    play(made, 0, LEARNED)
+    assert not play(made, LEARNED, 30, factor=1.5)
+    assert not play(made, LEARNED + 30, 3 * HELD, factor=1.17)
+    assert play(made, LEARNED + 30 + 3 * HELD, HELD + 12, factor=1.5)
+
+
 def test_what_was_between_two_canaries_far_apart_is_unknown():
     made = detector()
     play(made, 0, LEARNED)

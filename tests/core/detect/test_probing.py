@@ -237,6 +237,43 @@ def test_a_neighbour_while_everybody_is_slower_is_no_sign():
     assert any(late)  # nobody knows how its peers are now
 
 
+def test_late_answers_beside_users_requests_neither_teach_what_is_usual_nor_end_the_row():
+    """A slow replica that still serves now and then: its canaries meet users and are not judged."""
+    quick, slow = canary("pass", latency_s=0.13, running=0), canary("slow", latency_s=1.3)
+    beside = canary("pass", latency_s=1.3, running=1)
+    facts = [*[quick] * 3, beside, slow, beside, beside, slow, beside, slow]
+    found = told(made(), *facts)
+    assert [one.sign for one in found] == [Sign.CANARY_SLOW]
+    assert found[0].numbers == pytest.approx({"canaries": 3.0, "latency_s": 1.3, "usual_s": 0.13})
+
+
+def test_a_quick_answer_beside_users_requests_ends_the_row():
+    quick, slow = canary("pass", latency_s=0.13, running=0), canary("slow", latency_s=1.3)
+    beside = canary("pass", latency_s=0.2, running=3)
+    assert signs(made(), *[quick] * 3, *[slow, slow, beside] * 5) == []
+
+
+def test_what_its_peers_take_is_usual_for_one_that_was_never_idle():
+    detector = made()
+    beside = canary("pass", latency_s=1.3, running=2)
+    row = [canary("slow", latency_s=1.3), beside]
+    for name in NAMES:
+        detector.take(canary("pass", name, latency_s=1.0, running=2), 0)
+    found = [detector.take(fact, at * SECOND) for at, fact in enumerate(row * 5)]
+    assert not any(found)  # they take as long
+    for name in NAMES[1:]:
+        detector.take(canary("pass", name, latency_s=0.13, running=2), 20 * SECOND)
+    found = [detector.take(fact, (21 + at) * SECOND) for at, fact in enumerate(row * 3)]
+    assert [bool(one) for one in found] == [False, False, False, False, True, False]
+
+
+def test_an_error_faster_than_any_answer_is_known_of_a_replica_that_was_never_idle():
+    error = canary("fail", status=500, latency_s=0.005)
+    answered = canary("pass", latency_s=0.2, running=4)
+    assert signs(made(), answered, error, error) == [Sign.CANARY_ERRORS, Sign.FAST_ERRORS]
+    assert signs(made(), error, error) == [Sign.CANARY_ERRORS]
+
+
 def test_two_slow_ones_are_noise_and_a_slow_fleet_accuses_nobody():
     assert signs(made(), *[canary("slow"), canary("slow"), canary("pass")] * 5) == []
     fleet = [canary("slow", name) for _ in range(9) for name in NAMES]

@@ -51,6 +51,64 @@ def test_a_trickle_is_enough_where_routing_leaves_no_more():
     assert play(detector, 36, 16, a=(9.0,), b=USUAL, c=USUAL)
 
 
+def trickle(detector, begin_s, every_s, count, wait=9.7, last=9.7):
+    """One first token in some seconds at a, and many at its peers."""
+    told = []
+    for number in range(count):
+        late = last if number == count - 1 else wait
+        values = {"b": USUAL, "c": USUAL, "a": (late,)}
+        told += play(detector, begin_s + every_s * number, 1, **values)
+        told += play(detector, begin_s + every_s * number + 1, every_s - 1, b=USUAL, c=USUAL)
+    return told
+
+
+@pytest.mark.parametrize("every_s", [3, 5, 9])
+def test_few_that_all_wait_as_long_are_enough(every_s):
+    """What routing leaves a slow replica: one request in some seconds."""
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    told = trickle(detector, 20, every_s, 7)
+    assert {one.about.replica for one in told} == {"a"}
+    assert told[0].at == (20 + max(4 * every_s, 12)) * SECOND
+    assert told[0].numbers["samples"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("every_s", "count", "wait", "last"),
+    [
+        (5, 4, 9.7, 9.7),  # four are a coincidence
+        (5, 5, 9.7, 1.0),  # one of them did not wait
+        (16, 6, 9.7, 9.7),  # five of them take longer than a minute
+        (5, 9, 2.9, 2.9),  # load makes as much
+    ],
+)
+def test_few_that_do_not_all_agree_or_are_too_far_apart_say_nothing(every_s, count, wait, last):
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    assert not trickle(detector, 20, every_s, count, wait, last)
+
+
+@pytest.mark.parametrize(("wait", "accused"), [(9.0, False), (30.0, True)])
+def test_few_must_wait_longer_than_the_late_ones_at_its_peers(wait, accused):
+    """Long prompts and bursts everywhere: one in six waits five times as long as usual."""
+    detector = made()
+    ugly = (0.8, 1.0, 1.0, 1.1, 1.2, 5.0)
+    play(detector, 0, 20, a=ugly, b=ugly, c=ugly)
+    told = []
+    for at in range(20, 60, 4):
+        told += play(detector, at, 1, b=ugly, c=ugly, a=(wait,))
+        told += play(detector, at + 1, 3, b=ugly, c=ugly)
+    assert bool(told) == accused
+
+
+def test_few_behind_one_prompt_say_nothing():
+    detector = made()
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    assert not play(detector, 36, 8, a=(9.0,), b=USUAL, c=USUAL)
+    assert not play(detector, 44, 8, b=USUAL, c=USUAL)
+    assert not play(detector, 52, 8, a=(1.0,), b=USUAL, c=USUAL)
+
+
 def test_one_that_is_full_and_works_as_much_as_its_peers_is_not_slow():
     detector = made()
     play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
@@ -118,7 +176,17 @@ def test_a_new_process_begins_anew():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("factor", 1.0), ("samples_min", 1), ("window_s", 0.0), ("hold_s", 1e9), ("peers_max", 9.0)],
+    [
+        ("factor", 1.0),
+        ("samples_min", 1),
+        ("window_s", 0.0),
+        ("hold_s", 1e9),
+        ("peers_max", 9.0),
+        ("row_min", 2),
+        ("row_s", 0.0),
+        ("row_hold_s", -1.0),
+        ("row_tail", 0.5),
+    ],
 )
 def test_settings_that_cannot_work_are_refused(field, value):
     with pytest.raises(ConfigError, match="slowness"):

@@ -98,12 +98,13 @@ class _Past:
         self.recent.append(distance)
         passed, self.last = min(max(0, now - self.last), _UNSEEN), now
         part = 1.0 if self.held is None else 0.5
-        slower = part * log(config.factor_min)
-        if self.sum <= part * config.threshold or not self._is(slower):
+        slower = log(config.factor_min)
+        if self.sum <= part * config.threshold or not self._is(part * slower):
             self.held = None
             return False
-        self.held = 0 if self.held is None else self.held + passed
-        return self.held >= nanos(config.hold_s) and distance >= slower
+        matters = self._is(slower)  # what is left of it later neither counts nor ends it
+        self.held = 0 if self.held is None else self.held + (passed if matters else 0)
+        return matters and self.held >= nanos(config.hold_s) and distance >= part * slower
 
     def _is(self, slower: float) -> bool:
         return len(self.recent) >= 5 and median(self.recent) >= slower

@@ -11,7 +11,8 @@ a model that has never answered anybody it says nothing: its replicas are not st
 
 Slow ones add up by how slow they are: three that take four times as long are a sign, five that take
 three times as long, and half the speed only after twenty minutes. Neighbours on its host take half
-of a replica's speed for a while, and no more.
+of a replica's speed for a while, and no more. What is usual is learned where nothing ran beside. A
+late answer beside users' requests says nothing: they may be why, or the row may go on behind them.
 
 Rejected: a share of failed canaries over a window. Failures in a row are rarer by chance and come
 to a verdict sooner; only wrong answers, which may come now and then, are counted over a window too.
@@ -203,15 +204,18 @@ class ProbingDetector:
         model = self._census.about(fact.replica).model
         self._doubts.pop(model, None)  # the expected answer can be given
         if fact.verdict == "pass":
-            book.slows, book.slow_sum = 0, 0.0
-            book.pace.over(Sign.CANARY_SLOW)
-            if fact.latency_s:
+            if fact.latency_s and not fact.running:
                 book.usual.append(fact.latency_s)
+            if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
+                book.slows, book.slow_sum = 0, 0.0
+                book.pace.over(Sign.CANARY_SLOW)
             return None
         book.slows += 1
         book.slow_at = now
         book.slow_from = now if book.slows == 1 else book.slow_from
-        book.slow_sum = max(0.0, book.slow_sum + self._slowness(book, fact, now))
+        slowness = self._slowness(book, fact, now)
+        # Without anything to compare with, the word of whoever judged it counts.
+        book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
         enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
         if book.slows < self._config.slow_row or not enough:
             return None
@@ -254,22 +258,23 @@ class ProbingDetector:
             return (Sign.CANARY_SILENT, f"{told}; it has no page that could tell more", numbers)
         return None
 
-    def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float:
+    def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
         """How many times its usual time was doubled, less what a neighbour may do to anybody.
 
-        Where its peers take longer now as well, theirs is what is usual now.
+        Where its peers take longer now as well, theirs is what is usual now. ``None`` = nothing is
+        known to be usual.
         """
-        if fact.latency_s is None or len(book.usual) < _USUAL_MIN:
-            return _SLOW_MOST  # nothing to compare with but the word of whoever judged it
-        usual = median(book.usual)
+        known = [median(book.usual)] if len(book.usual) >= _USUAL_MIN else []
         theirs = [
             peer.latest_s
             for peer in self._peers(fact.replica)
             if peer.latest_s and now - peer.latest_at <= self._fresh
         ]
         if theirs:
-            usual = max(usual, median(theirs))
-        return min(_SLOW_MOST, log2(fact.latency_s / usual) - _NEIGHBOUR)
+            known.append(median(theirs))
+        if fact.latency_s is None or not known:
+            return None
+        return min(_SLOW_MOST, log2(fact.latency_s / max(known)) - _NEIGHBOUR)
 
     def _peers(self, replica: str) -> list[_Book]:
         model = self._census.about(replica).model
@@ -309,9 +314,10 @@ def _wrong(book: _Book) -> _Found:
 
 def _is_fast(book: _Book, fact: CanaryAnswered) -> bool:
     """Whether a server error came in less than a tenth of the time its answers take."""
-    if not book.usual or not fact.latency_s or (fact.status or 0) < 500:
+    usual = median(book.usual) if book.usual else book.latest_s  # idle, or as it last came
+    if not fact.latency_s or (fact.status or 0) < 500:
         return False
-    return fact.latency_s < median(book.usual) / 10
+    return fact.latency_s < usual / 10
 
 
 __all__ = ["ProbingConfig", "ProbingDetector"]

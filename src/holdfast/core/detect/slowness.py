@@ -2,6 +2,8 @@
 
     first tokens there, each as a multiple of what the pool takes for prompts of that length
         └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s,
+            or each one of the last five and more is, and twice as long as nine of ten at its
+            peers, for 10 s,
             it gives fewer than half the tokens of its peers, none was so in the last minute,
             and no canary just now took less than twice as long as theirs ─► SLOW_ANSWERS
 
@@ -13,6 +15,10 @@ tokens as its peers do is full, not slow. And a canary that comes back quickly t
 there says that the engine is as fast as ever: users wait for each other. A pool with too little for
 its load is slow in turns, one replica after the other.
 
+Routing leaves a slow replica one request in some seconds: too few for a middle, and often enough
+that canaries seldom find it idle. So few must agree, every one of them, and for longer; and where
+some wait long everywhere, they must wait longer than those.
+
 Rejected: the mean, which one stuck request decides. Rejected: its own past; load comes and goes,
 and peers have the same load now.
 """
@@ -20,6 +26,7 @@ and peers have the same load now.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import median
 from typing import ClassVar, Final
 
@@ -44,8 +51,12 @@ class SlownessConfig:
     factor: float = 3.0  # times the pool's usual wait; load alone makes two of it
     peers_max: float = 1.5  # the peers' own middle: above it the fleet is slow, not one of it
     samples_min: int = 8  # first tokens, there and at its peers: fewer have no middle
-    window_s: float = 15.0  # what "now" means: routing leaves a slow replica few requests
+    window_s: float = 15.0  # what "now" means
     hold_s: float = 3.0  # a pause of garbage collection or a long prompt is over by then
+    row_min: int = 5  # or so many in a row, each of them as late: fewer are a coincidence
+    row_tail: float = 2.0  # times the wait that one in ten of its peers' users has now
+    row_s: float = 60.0  # how old the first of them may be
+    row_hold_s: float = 10.0  # from its first to its last: a burst behind one prompt is shorter
 
     def __post_init__(self) -> None:
         factor, peers = self.factor, self.peers_max
@@ -53,7 +64,11 @@ class SlownessConfig:
         require(1 <= peers < factor <= 1_000, "slowness.factor", f"is {factor}", fix)
         few = self.samples_min
         require(3 <= few <= 64, "slowness.samples_min", f"is {few}", "use 3 to 64")
-        for name in ("window_s", "hold_s"):
+        row = self.row_min
+        require(3 <= row <= 64, "slowness.row_min", f"is {row}", "use 3 to 64")
+        tail = self.row_tail
+        require(1 <= tail <= 1_000, "slowness.row_tail", f"is {tail}", "use a factor of 1 or more")
+        for name in ("window_s", "hold_s", "row_s", "row_hold_s"):
             value = getattr(self, name)
             require(0 < value <= 3_600, f"slowness.{name}", f"is {value}", "use up to an hour")
 
@@ -79,7 +94,9 @@ class SlownessDetector:
         self._config = config
         self._census = census
         self._window = nanos(config.window_s)
+        self._kept = nanos(max(config.window_s, config.row_s))
         self._hold = nanos(config.hold_s)
+        self._row_hold = nanos(max(config.row_hold_s, config.hold_s))
         self._books: dict[str, _Book] = {}
         self._pace = Pace()
 
@@ -112,22 +129,29 @@ class SlownessDetector:
 
     def _lately(self, book: _Book, now: int) -> list[float]:
         waits = book.waits
-        while waits and not 0 <= now - waits[0][0] < self._window:
+        while waits and not 0 <= now - waits[0][0] < self._kept:
             waits.popleft()
-        return [wait for _, wait in waits]
+        return [wait for at, wait in waits if now - at < self._window]
 
     def _judge(self, replica: str, book: _Book, now: int) -> Sequence[Evidence]:
+        config = self._config
         own = self._lately(book, now)
         peers = self._of_peers(replica, now)
-        few = self._config.samples_min
-        if len(own) < few or len(peers) < few:
+        if len(peers) < config.samples_min:
             return NOTHING
-        here, there = median(own), median(peers)
-        if here >= self._config.factor:
+        there = median(peers)
+        least = config.factor * max(1.0, there)
+        row = self._row(book, max(least, config.row_tail * _late(peers)), now)
+        if len(row) >= config.row_min and now - row[0][0] >= self._row_hold:
+            own, book.since = [wait for _, wait in row], row[0][0]
+        elif len(own) < config.samples_min:
+            return NOTHING
+        here = median(own)
+        if here >= config.factor:
             book.slow_at = now
-        slow = here >= self._config.factor * max(1.0, there) and there <= self._config.peers_max
         if (
-            not slow
+            here < least
+            or there > config.peers_max
             or self._is_full(replica, book, now)
             or self._is_quick(replica, book, now)
             or self._in_turns(replica, now)
@@ -146,6 +170,12 @@ class SlownessDetector:
         numbers = {"factor": here, "peers": there, "samples": float(len(own))}
         about = self._census.about(replica)
         return (Evidence(Sign.SLOW_ANSWERS, about, now, "gateway", text, numbers),)
+
+    def _row(self, book: _Book, least: float, now: int) -> list[tuple[int, float]]:
+        """The waits at the end of the last minute that are all so long, oldest first."""
+        span = nanos(self._config.row_s)
+        late = takewhile(lambda one: one[1] >= least and now - one[0] < span, reversed(book.waits))
+        return list(late)[::-1]
 
     def _is_full(self, replica: str, book: _Book, now: int) -> bool:
         """Whether it does its part of the work: whoever waits there waits for others."""
@@ -177,6 +207,11 @@ class SlownessDetector:
     def _of_peers(self, replica: str, now: int) -> list[float]:
         books: Iterable[_Book | None] = map(self._books.get, self._census.peers(replica))
         return [wait for book in books if book is not None for wait in self._lately(book, now)]
+
+
+def _late(waits: list[float]) -> float:
+    """What nine of ten wait at most."""
+    return sorted(waits)[len(waits) * 9 // 10]
 
 
 __all__ = ["SlownessConfig", "SlownessDetector"]
