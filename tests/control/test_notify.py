@@ -88,6 +88,12 @@ def test_a_text_names_the_cause_the_evidence_what_follows_and_what_to_do():
     assert orjson.loads(as_slack(message())) == {"text": as_text(message())}
 
 
+def test_no_name_is_a_command_to_slack():
+    told = orjson.loads(as_slack(message(title="slow of <!channel> & co")))["text"]
+    assert "slow of &lt;!channel&gt; &amp; co" in told
+    assert "<!channel>" not in told
+
+
 def test_json_holds_the_incident_without_its_long_parts():
     told = orjson.loads(as_json(message(page=True)))
     assert (told["event"], told["page"], told["incident"]["id"]) == ("opened", True, "inc-000007")

@@ -15,6 +15,7 @@ and reasons, never a word of a prompt or of an answer.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -57,8 +58,11 @@ def as_json(message: Message) -> bytes:
 
 
 def as_slack(message: Message) -> bytes:
-    """A message that Slack's incoming webhooks and their like take."""
-    return orjson.dumps({"text": as_text(message)})
+    """A message that Slack's incoming webhooks and their like take.
+
+    Between < and > Slack reads commands: a replica's name must not call everybody in a channel.
+    """
+    return orjson.dumps({"text": escape(as_text(message), quote=False)})
 
 
 def as_text(message: Message) -> str:
