@@ -1,14 +1,15 @@
 import pytest
 
-from holdfast.control.audience import VERDICTS, Asked, told_verdict
+from holdfast.control.audience import VERDICTS, Asked
 from holdfast.control.history import verdict_number
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_only_a_right_answer_can_be_a_late_one(verdict):
-    assert told_verdict(verdict, slow=False) == verdict
-    assert told_verdict(verdict, slow=True) == ("slow" if verdict == "pass" else verdict)
-    assert Asked(1.0, verdict, "", None, None, slow=True).told() in VERDICTS
+    assert Asked(1.0, verdict, "", None, None, slow=False).told() == verdict
+    late = Asked(1.0, verdict, "", None, None, slow=True).told()
+    assert late == ("slow" if verdict == "pass" else verdict)
+    assert late in VERDICTS
 
 
 def test_numbers_of_verdicts_stay_what_they_are():

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from holdfast.config.fleet_file import Deployed
 from holdfast.core.messages import CanaryResult, FleetView, Notice
+from holdfast.core.tallies import told_verdict
 
 # The place of a verdict is its number in the history: a new one goes to the end.
 VERDICTS: Final = (
@@ -76,11 +77,6 @@ class Asked:
         return told_verdict(self.verdict, slow=self.slow)
 
 
-def told_verdict(verdict: str, *, slow: bool) -> str:
-    """What a canary is called where lateness counts."""
-    return "slow" if slow and verdict == "pass" else verdict
-
-
 @dataclass(slots=True, frozen=True)
 class Earlier:
     """What the control before this one told gateways, and of whom."""
@@ -97,5 +93,4 @@ __all__ = [
     "Earlier",
     "Happened",
     "Platform",
-    "told_verdict",
 ]

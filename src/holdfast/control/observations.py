@@ -1,101 +1,48 @@
 """Turns what control hears into facts, in an order that detectors can read.
 
     launches, canaries, engines ──────────────────────────► facts as they happen
-    tallies of all gateways ─► added up for each replica ─► facts once a second
+    tallies of all gateways ─► added up for each replica ─► facts once a second (``core.tallies``)
 
 Gateways tell once a second, the launcher at once. A process that dies of its first request has
 therefore, for all that is known at that moment, never had one; and that is the difference between
 an engine that cannot load and one that cannot serve. So the end of a process that seems to have
 served nothing waits for the gateways' next word, and whatever is said of that replica waits behind
 it. Nobody acts later for it: the fleet has heard of the end already.
-
-Rejected: facts for each gateway. A replica's failures would be few at each of eight gateways and
-many in sum, and every detector would have to add them up.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.control.audience import told_verdict
 from holdfast.core.detect.silence import SERVING
 from holdfast.core.facts import (
-    AttemptsSeen,
     CanariesDoubted,
-    CanaryAnswered,
     ChainDeclared,
     Compared,
     Declared,
     Fact,
-    FinishesSeen,
     Gone,
     LineSeen,
     Looked,
     Mark,
     MemorySeen,
-    OutputSeen,
     ProcessEnded,
     RequestDied,
     StateChanged,
     VersionsSeen,
 )
-from holdfast.core.failure import Kind
-from holdfast.core.messages import CanaryResult, Notice, Seen, Summary, Tally
-from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+from holdfast.core.messages import CanaryResult, Notice, Seen, Summary
+from holdfast.core.tallies import Tallies, canary_answered
+from holdfast.core.types import MILLISECOND, SECOND, State
 
-VALUES_MAX: Final = 256  # of one statistic of one replica in one round
-REASONS_MAX: Final = 16  # of finishing, told apart; a client cannot invent more
 HELD: Final = 1_500 * MILLISECOND  # gateways tell every second, and a frame takes its time
 HELD_MAX: Final = 256  # facts that wait behind one end
 PER_FRAME_MAX: Final = 256  # deaths and comparisons taken from one frame
 _LINE_PACE: Final = SECOND  # a line that means the same is said no more often
-_REASON_CHARS: Final = 32
 _LASTING: Final = (StateChanged, VersionsSeen)
 
 Sink = Callable[[Fact], None]
-
-
-class _Sum:
-    """What all gateways saw of one replica since the last round."""
-
-    __slots__ = (
-        *("backpressure", "failures", "fast", "finishes", "kinds"),
-        *("successes", "tokens", "values", "waits"),
-    )
-
-    def __init__(self) -> None:
-        self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
-        self.kinds: Counter[Kind] = Counter()
-        self.finishes: Counter[str] = Counter()
-        self.values: dict[str, list[float]] = {}
-        self.waits: list[float] = []
-
-    def add(self, tally: Tally) -> None:
-        self.successes += tally.successes
-        self.failures += tally.failures
-        self.backpressure += tally.backpressure
-        self.tokens += tally.tokens
-        self.fast += tally.fast
-        self.kinds.update(tally.kinds)
-        self.waits.extend(tally.waits[: VALUES_MAX - len(self.waits)])
-        for reason, count in tally.finishes.items():
-            name = reason[:_REASON_CHARS]
-            known = name in self.finishes or len(self.finishes) < REASONS_MAX
-            self.finishes[name if known else "other"] += count
-        for name, values in (
-            ("length", tally.lengths),
-            ("logprob", tally.logprobs),
-            ("norm", tally.norms),
-        ):
-            if values:
-                kept = self.values.setdefault(name, [])
-                kept.extend(values[: VALUES_MAX - len(kept)])
-
-    @property
-    def attempts(self) -> int:
-        return self.successes + self.failures + self.backpressure
 
 
 class _Waiting:
@@ -116,13 +63,11 @@ class Observations:
         self._declared: dict[str, Declared] = {}
         self._chains: dict[str, ChainDeclared] = {}
         self._addresses: dict[str, str] = {}  # host:port of a replica's URL to its id
-        self._sums: dict[str, _Sum] = {}
-        self._inflight: dict[str, dict[str, int]] = {}  # replica, then gateway
+        self._tallies = Tallies()
         self._served: dict[str, int] = {}  # attempts that ended, in this life
         self._waiting: dict[str, _Waiting] = {}
         self._lasting: dict[tuple[str, type], Fact] = {}  # what holds until it is said anew
         self._line_at: dict[tuple[str, Mark], int] = {}
-        self._rounded_at: int | None = None
 
     # --- who there is ----------------------------------------------------------------------------
 
@@ -153,8 +98,8 @@ class Observations:
     def _forget(self, name: str) -> None:
         self._release(name)
         del self._declared[name]
-        for book in (self._sums, self._inflight, self._served):
-            book.pop(name, None)
+        self._tallies.forget(name)
+        self._served.pop(name, None)
         for key in [key for key in self._line_at if key[0] == name]:
             del self._line_at[key]
         for kind in _LASTING:
@@ -195,8 +140,7 @@ class Observations:
     def _ended(self, fact: ProcessEnded, now: int) -> None:
         name = fact.replica
         self._lasting.pop((name, VersionsSeen), None)  # the next one may run on others
-        running = sum(self._inflight.get(name, {}).values())
-        given = self._served.get(name, 0) + self._so_far(name) + running
+        given = self._served.get(name, 0) + self._tallies.inflight(name)
         if name in self._waiting:  # it ended twice before gateways could speak: let the first go
             self._release(name)
         if not given and not fact.asked and fact.phase == SERVING:
@@ -204,10 +148,6 @@ class Observations:
             return
         self._say(name, replace(fact, served=given))
         self._served.pop(name, None)
-
-    def _so_far(self, name: str) -> int:
-        found = self._sums.get(name)
-        return found.attempts if found is not None else 0
 
     def notice(self, notice: Notice) -> None:
         """What the fleet concluded."""
@@ -220,20 +160,8 @@ class Observations:
 
     def canary(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """A canary came back, and whether the fleet took its right answer for a late one."""
-        verdict = told_verdict(result.verdict, slow=slow)
-        running = result.running if result.running is not None else inflight
-        fact = CanaryAnswered(
-            result.replica_id,
-            verdict,
-            seconds(result.latency or result.took) or None,
-            running,
-            result.progress,
-            result.page_ok,
-            result.status,
-            result.moved_s or None,
-            result.flaw.value if result.flaw is not None else "",
-        )
         if result.replica_id in self._declared:
+            fact = canary_answered(result, slow=slow, inflight=inflight)
             self._say(result.replica_id, fact)
 
     def _say(self, name: str, fact: Fact) -> None:
@@ -255,9 +183,11 @@ class Observations:
     ) -> None:
         """A frame of one gateway."""
         for action in event.actions:
-            if isinstance(action, Summary):
-                for tally in action.tallies:
-                    self._add(event.gateway, tally)
+            for tally in action.tallies if isinstance(action, Summary) else ():
+                name = tally.replica_id
+                if name in self._declared:  # else: the gateway does not know yet that it is gone
+                    self._tallies.take(event.gateway, tally)
+                    self._served[name] = self._served.get(name, 0) + tally.ended
         for name, fingerprint in list(died)[:PER_FRAME_MAX]:
             if name in self._declared:
                 self._sink(RequestDied(name, fingerprint[:64]))
@@ -265,74 +195,26 @@ class Observations:
             if name in self._declared and peer in self._declared:
                 self._sink(Compared(name, peer, agreed))
 
-    def _add(self, gateway: str, tally: Tally) -> None:
-        name = tally.replica_id
-        if name not in self._declared:
-            return  # of a gateway that does not know yet that it is gone
-        found = self._sums.get(name)
-        if found is None:
-            found = self._sums[name] = _Sum()
-        found.add(tally)
-        self._inflight.setdefault(name, {})[gateway] = tally.inflight
-
     def gateway_gone(self, gateway: str) -> None:
         """Nothing of its requests is in flight any more."""
-        for by_gateway in self._inflight.values():
-            by_gateway.pop(gateway, None)
+        self._tallies.gateway_gone(gateway)
 
     # --- once a second ---------------------------------------------------------------------------
 
     def round(self, now: int) -> None:
         """Tell what gateways saw since the last round, then what waited for it, then that it is."""
-        span_s = seconds(now - self._rounded_at) if self._rounded_at is not None else 1.0
-        self._rounded_at = now
-        sums, self._sums = self._sums, {}
-        whole: Counter[str] = Counter()
-        for name, found in sums.items():
-            whole[self._declared[name].model] += found.attempts
-        for name in dict.fromkeys([*sums, *self._inflight]):
-            self._tell(name, sums.get(name), span_s, whole)
+        for attempts, answers in self._tallies.look(now):
+            for fact in (attempts, *answers):  # of the life before an end that waits: not held
+                self._sink(fact)
         for name in [name for name, one in self._waiting.items() if now >= one.until]:
             self._release(name)
         self._sink(Looked())
-
-    def _tell(self, name: str, found: _Sum | None, span_s: float, whole: Mapping[str, int]) -> None:
-        """It concerns the life before an end that waits, so it does not wait itself."""
-        by_gateway = self._inflight.get(name, {})
-        inflight = sum(by_gateway.values())
-        if not inflight:
-            self._inflight.pop(name, None)
-        if found is None:
-            if inflight:
-                self._sink(AttemptsSeen(name, span_s, inflight=inflight))
-            return
-        self._served[name] = self._served.get(name, 0) + found.attempts
-        all_of_model = whole[self._declared[name].model]
-        self._sink(
-            AttemptsSeen(
-                name,
-                span_s,
-                found.successes,
-                found.backpressure,
-                inflight,
-                found.tokens,
-                dict(found.kinds),
-                found.fast,
-                found.attempts / all_of_model if all_of_model else None,
-                tuple(found.waits),
-            )
-        )
-        for statistic, values in found.values.items():
-            self._sink(OutputSeen(name, statistic, tuple(values)))
-        if found.finishes:
-            self._sink(FinishesSeen(name, dict(found.finishes)))
 
     def _release(self, name: str) -> None:
         waiting = self._waiting.pop(name, None)
         if waiting is None:
             return
-        running = sum(self._inflight.get(name, {}).values())
-        given = self._served.pop(name, 0) + self._so_far(name) + running
+        given = self._served.pop(name, 0) + self._tallies.inflight(name)
         for fact in waiting.facts:
             done: Any = fact
             if isinstance(fact, ProcessEnded) and fact.served is None:
@@ -340,4 +222,4 @@ class Observations:
             self._sink(done)
 
 
-__all__ = ["HELD", "PER_FRAME_MAX", "REASONS_MAX", "VALUES_MAX", "Observations"]
+__all__ = ["HELD", "PER_FRAME_MAX", "Observations"]

@@ -19,7 +19,6 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.audience import told_verdict
 from holdfast.control.books import Books
 from holdfast.control.breakers import Breakers
 from holdfast.control.canaries import Canaries
@@ -57,6 +56,7 @@ from holdfast.core.messages import (
     LoadReported,
     Notice,
 )
+from holdfast.core.tallies import told_verdict
 from holdfast.core.types import SECOND
 from holdfast.frames import (
     ConfigFrame,

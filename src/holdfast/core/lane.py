@@ -273,8 +273,7 @@ class Lane:
             if tally is not None:
                 told.append(tally)
                 self._tokens += tally.tokens
-                ended = tally.successes + tally.failures + tally.backpressure
-                self._active += ended + tally.inflight
+                self._active += tally.ended + tally.inflight
         return told
 
     def snapshot(self, now: int) -> dict[str, object]:

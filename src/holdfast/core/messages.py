@@ -221,6 +221,11 @@ class Tally:
     firsts: tuple[float, ...] = ()  # seconds to some first tokens of streams
     paces: tuple[float, ...] = ()  # seconds per further token, of some streams that ended well
 
+    @property
+    def ended(self) -> int:
+        """Attempts that are over, but for those that were called back."""
+        return self.successes + self.failures + self.backpressure
+
 
 @dataclass(slots=True)
 class Summary:

@@ -15,8 +15,8 @@ what a request will produce). It would test the simulator.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import exp
 from random import Random
 from typing import Any, Final
@@ -36,9 +36,7 @@ from holdfast.core.detect.silence import (
 )
 from holdfast.core.evidence import Incident
 from holdfast.core.facts import (
-    AttemptsSeen,
     CanariesDoubted,
-    CanaryAnswered,
     Declared,
     Fact,
     FellSilent,
@@ -47,7 +45,6 @@ from holdfast.core.facts import (
     LoadSeen,
     Looked,
     MemorySeen,
-    OutputSeen,
     PhaseSeen,
     ProcessEnded,
     QueueSeen,
@@ -69,9 +66,9 @@ from holdfast.core.messages import (
     Seen,
     Stop,
     Summary,
-    Tally,
     Tick,
 )
+from holdfast.core.tallies import Tallies, canary_answered
 from holdfast.core.types import SECOND, Replica, State, nanos, require, seconds
 from holdfast.sim.streams import stream
 from holdfast.sim.unit import Unit
@@ -181,10 +178,8 @@ class Watcher:
         self._listen = listen
         self._tap = tap
         self._books: dict[str, _Book] = {}
-        self._sums: dict[str, list[Tally]] = {}
-        self._inflight: dict[str, int] = {}
+        self._tallies = Tallies()
         self._second = 0
-        self._rounded_at: int | None = None
         self._finishes = stream(seed, "watching", "finishes")
         self._handlers: dict[type, Callable[[Any, int], None]] = {
             Tick: self._on_tick,
@@ -270,8 +265,7 @@ class Watcher:
 
     def _on_left(self, event: Left, now: int) -> None:
         if self._books.pop(event.replica_id, None) is not None:
-            self._sums.pop(event.replica_id, None)
-            self._inflight.pop(event.replica_id, None)
+            self._tallies.forget(event.replica_id)
             self.say(Gone(event.replica_id), now)
 
     # --- processes -------------------------------------------------------------------------------
@@ -314,7 +308,7 @@ class Watcher:
             replica, code, signal, oom, asked, book.phase, uptime_s, served=book.served
         )
         book.begin(now, self._habits.silence)
-        self._inflight.pop(replica, None)
+        self._tallies.process_ended(replica)
         self.say(told, now)
 
     def _on_notice(self, notice: Notice, now: int) -> None:
@@ -338,85 +332,33 @@ class Watcher:
             book.heart.beat(CANARY, now)
         unit = self._world.units[event.replica_id]
         member = self._world.fleet.members.get(event.replica_id)
-        slow = event.verdict == "pass" and member is not None and member.slow
-        inflight = self._inflight.get(event.replica_id, 0)
-        running = event.running if event.running is not None else inflight
-        told = CanaryAnswered(
-            event.replica_id,
-            "slow" if slow else event.verdict,
-            seconds(event.latency) if event.latency else None,
-            running,
-            event.progress,
-            unit.serving and not _cut_off(unit) if event.page_ok is None else event.page_ok,
-            event.status,
-        )
-        self.say(told, now)
+        if event.page_ok is None:
+            event = replace(event, page_ok=unit.serving and not _cut_off(unit))
+        slow = member is not None and member.slow
+        inflight = self._tallies.inflight(event.replica_id)
+        self.say(canary_answered(event, slow=slow, inflight=inflight), now)
 
     # --- what gateways tell ----------------------------------------------------------------------
 
     def _on_seen(self, event: Seen, _now: int) -> None:
         for action in event.actions:
-            if isinstance(action, Summary):
-                for tally in action.tallies:
-                    if tally.replica_id in self._books:
-                        self._sums.setdefault(tally.replica_id, []).append(tally)
-                        self._inflight[tally.replica_id] = tally.inflight
+            for tally in action.tallies if isinstance(action, Summary) else ():
+                if tally.replica_id in self._books:
+                    self._tallies.take(event.gateway, tally)
 
     def _tell_attempts(self, now: int) -> None:
-        before, self._rounded_at = self._rounded_at, now
-        span_s = seconds(now - before) if before is not None else 1.0
-        sums, self._sums = self._sums, {}
-        whole: Counter[str] = Counter()
-        for tallies in sums.values():
-            for tally in tallies:
-                whole[tally.model] += tally.successes + tally.failures + tally.backpressure
-        for name in dict.fromkeys([*sums, *self._inflight]):
-            self._tell_of(name, sums.get(name, ()), span_s, whole, now)
+        for attempts, answers in self._tallies.look(now):
+            if attempts.tokens:
+                self._books[attempts.replica].heart.beat(TOKENS, now)
+            told = any(isinstance(fact, FinishesSeen) for fact in answers)
+            if attempts.successes and not told:  # the world does not say how its answers end
+                answers.append(FinishesSeen(attempts.replica, self._reasons(attempts.successes)))
+            for fact in (attempts, *answers):
+                self.say(fact, now)
 
-    def _tell_of(
-        self, name: str, tallies: Sequence[Tally], span_s: float, whole: Counter[str], now: int
-    ) -> None:
-        inflight = self._inflight.get(name, 0)
-        if not inflight:
-            self._inflight.pop(name, None)
-        successes = sum(tally.successes for tally in tallies)
-        backpressure = sum(tally.backpressure for tally in tallies)
-        kinds: Counter[Kind] = Counter()
-        for tally in tallies:
-            kinds.update(tally.kinds)
-        tokens = sum(tally.tokens for tally in tallies)
-        if tokens:
-            self._books[name].heart.beat(TOKENS, now)
-        ended = successes + backpressure + sum(tally.failures for tally in tallies)
-        all_of_model = whole[tallies[0].model] if tallies else 0
-        told = AttemptsSeen(
-            name,
-            span_s,
-            successes,
-            backpressure,
-            inflight,
-            tokens,
-            dict(kinds),
-            sum(tally.fast for tally in tallies),
-            ended / all_of_model if all_of_model else None,
-            tuple(wait for tally in tallies for wait in tally.waits),
-        )
-        self.say(told, now)
-        lengths = tuple(float(one) for tally in tallies for one in tally.lengths)
-        if lengths:
-            self.say(OutputSeen(name, "length", lengths), now)
-        if successes:
-            self.say(FinishesSeen(name, self._reasons(successes, tallies)), now)
-
-    def _reasons(self, successes: int, tallies: Iterable[Tally]) -> dict[str, int]:
-        """As gateways told them; drawn where the world says nothing of them."""
-        told: Counter[str] = Counter()
-        for tally in tallies:
-            told.update(tally.finishes)
-        if not told:
-            draw, share = self._finishes.random, self._habits.cut_share
-            told.update("length" if draw() < share else "stop" for _ in range(successes))
-        return dict(told)
+    def _reasons(self, successes: int) -> dict[str, int]:
+        draw, share = self._finishes.random, self._habits.cut_share
+        return dict(Counter("length" if draw() < share else "stop" for _ in range(successes)))
 
     # --- every second ----------------------------------------------------------------------------
 
