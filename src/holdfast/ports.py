@@ -37,6 +37,7 @@ class Ended:
     oom: bool  # the kernel counted an OOM kill in its cgroup just then, and it fits
     reason: str  # for people
     oom_ruled_out: bool = False  # the kernel's count was watched, and it killed nobody just then
+    asked: bool = False  # it was told to end, by whomever, and did not end by itself
 
 
 @dataclass(slots=True, frozen=True)

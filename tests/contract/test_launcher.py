@@ -184,6 +184,7 @@ def test_an_exit_is_told_with_its_code_after_the_last_line(world):
         await it.exit("a", 3)
         ended = await notes.seen("ended", "a")
         assert (ended.code, ended.signal, ended.oom) == (3, None, False)
+        assert not ended.asked
         assert "3" in ended.reason
         assert [news[0] for news in notes.all] == ["started", "line", "ended"]
         assert launcher.pid("a") is None
@@ -210,6 +211,7 @@ def test_stop_ends_it_and_says_how_and_the_watcher_knows_already(world):
         ended = await launcher.stop("a", grace_s=10.0)
         assert isinstance(ended, Ended)
         assert ended.signal == signal.SIGTERM
+        assert ended.asked
         assert "as asked" in ended.reason
         assert not ended.oom
         assert notes.of("ended") == [("ended", "a", ended)]
@@ -303,6 +305,23 @@ def test_the_next_control_adopts_what_runs_with_its_order(world):
         assert [news[0] for news in later.all] == ["line"], "old lines are not told again"
         await it.exit("a", 0)
         assert (await later.seen("ended", "a")).code == 0
+        await heir.close(leave_running=False)
+
+    scene(world, play)
+
+
+def test_the_next_control_knows_who_was_told_to_end(world):
+    async def play(it, launcher, notes):
+        await launcher.start(it.order("a"))
+        await launcher.start(it.order("b"))
+        await it.kill(launcher, "b")
+        await notes.seen("ended", "b")
+        await launcher.close(leave_running=False)
+        later = Notes()
+        heir = it.launcher()
+        assert await heir.adopt(later) == []
+        assert (await later.seen("ended", "a")).asked
+        assert not (await later.seen("ended", "b")).asked
         await heir.close(leave_running=False)
 
     scene(world, play)

@@ -16,6 +16,7 @@ from holdfast.core.failure import Kind
 from holdfast.core.launches import LaunchGate, LaunchGateConfig
 from holdfast.core.messages import Exited, Frozen, Phase
 from holdfast.core.types import State, nanos
+from holdfast.ports import Ended
 from holdfast.standin import fault
 
 LOADED = [State.STARTING, State.LOADING, State.WARMING]
@@ -608,6 +609,15 @@ def test_an_end_that_we_brought_about_is_marked_as_such(world):
         stage.launches.stop(unit)
         await stage.until(lambda: any(isinstance(f, ProcessEnded) for f in stage.host.facts))
         assert stage.host.facts[-1].asked
+
+    play(world, scene)
+
+
+def test_so_is_one_that_an_earlier_control_ended(world):
+    async def scene(stage):
+        unit = stage.unit()
+        stage.launches.ended(unit.id, Ended(0, None, oom=False, reason="as asked", asked=True))
+        assert stage.host.facts == [ProcessEnded("m-1", 0, asked=True)]
 
     play(world, scene)
 

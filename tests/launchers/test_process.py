@@ -200,6 +200,7 @@ def test_without_an_heir_the_lease_ends_them(tmp_path, notes, waits_now):
         async with launched(tmp_path, notes):
             (ended,) = notes.of("ended")
             assert "nobody renewed its lease for 1 s" in ended.reason
+            assert ended.asked
 
     asyncio.run(main())
 

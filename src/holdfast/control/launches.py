@@ -264,7 +264,7 @@ class Launches:
                 ended.code,
                 ended.signal,
                 ended.oom,
-                asked=unit.id in self._expected,
+                asked=ended.asked or unit.id in self._expected,
                 phase=unit.doing,
                 uptime_s=uptime_s,
                 oom_ruled_out=ended.oom_ruled_out,

@@ -65,12 +65,13 @@ class FakeHost:
         number: int | None = None,
         oom: bool = False,
         reason: str = "",
+        asked: bool = False,
     ) -> None:
         """The process ends, with a code or by a signal."""
         process = self.running(replica_id)
         assert process is not None, f"{replica_id} does not run"
         told = f"exited with code {code}" if number is None else f"killed by {signal_name(number)}"
-        process.ended = Ended(code, number, oom, reason or told)
+        process.ended = Ended(code, number, oom, reason or told, asked=asked)
         if self.watcher is not None:
             self.watcher.ended(replica_id, process.ended)
         process.gone.set()
@@ -119,7 +120,7 @@ class FakeLauncher:
         by_force = process.stubborn or grace_s <= 0
         number = signal.SIGKILL if by_force else signal.SIGTERM
         reason = f"stopped as asked; killed by {signal_name(number)}"
-        self.host.end(replica_id, number=number, reason=reason)
+        self.host.end(replica_id, number=number, reason=reason, asked=True)
         return process.ended
 
     def pid(self, replica_id: str) -> int | None:

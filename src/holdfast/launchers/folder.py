@@ -156,9 +156,13 @@ def how_it_ended(folder: Path, known: Mapping[str, Any]) -> Ended:
     """From the record that its keeper left, or else from the lack of one."""
     data = read(folder / keeper.EXIT)
     if data is not None:
-        ruled_out = bool(data.get("oom_ruled_out"))  # an earlier version did not write it
         return Ended(
-            data["code"], data["signal"], bool(data["oom"]), str(data["reason"]), ruled_out
+            data["code"],
+            data["signal"],
+            bool(data["oom"]),
+            str(data["reason"]),
+            oom_ruled_out=bool(data.get("oom_ruled_out")),  # earlier versions did not write it
+            asked=bool(data.get("asked")),  # nor this
         )
     if not known:
         return Ended(None, None, oom=False, reason="it ended with this host, or never began")

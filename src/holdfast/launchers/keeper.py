@@ -344,6 +344,7 @@ class Keeper:
             "oom": in_cgroup and not self._why and (by_force or (code is not None and code > 0)),
             # A code of 137 is a wrapper's word about a process that may have been elsewhere.
             "oom_ruled_out": verdict.nobody and not in_cgroup and number == signal.SIGKILL,
+            "asked": bool(self._why),
             "reason": "; ".join(parts),
             "at": time.time(),
         }
