@@ -18,6 +18,7 @@ from holdfast.core.facts import (
     LineSeen,
     Mark,
     PhaseSeen,
+    ProcessEnded,
     StateChanged,
 )
 from holdfast.core.failure import Cause, Class
@@ -267,6 +268,10 @@ def test_replicas_of_which_nobody_knows_the_model_stay_apart() -> None:
     bench.take(Sign.CANARY_WRONG, About("a"))
     bench.take(Sign.CANARY_WRONG, About("b"))
     assert len(bench.named()) == 2
+    for name in ("c", "d"):  # a platform's that are gone are replaced by others of their model
+        bench.saw(ProcessEnded(name, code=1))
+        bench.take(Sign.EXITED, About(name))
+    assert len(bench.named()) == 4
 
 
 def test_a_cause_of_the_model_gathers_what_was_closed_before_it_was_known() -> None:
@@ -349,6 +354,45 @@ def test_another_failure_after_a_recovery_closes_the_first() -> None:
     news = bench.see(Sign.CANARY_WRONG, at=60)
     assert [type(one) for one in news] == [Closed, Opened]
     assert bench.named() == ["crashed r1", "wrong_output r1"]
+
+
+def test_one_of_many_that_recovered_has_its_next_failure_for_itself() -> None:
+    bench = Bench()
+    for n in (1, 2, 3):
+        bench.see(Sign.EXITED, f"r{n}", n)
+        bench.ready(f"r{n}", 20 + n)
+    bench.see(Sign.CONNECTIONS_LOST, "r1", 40)  # of r1 more is heard: it is not over
+    news = bench.see(Sign.CANARY_WRONG, "r2", 60)
+    crash, wrong = bench.diagnosis.incidents.values()
+    assert (crash.cause, crash.stage) == (Cause.CRASHED, Stage.OPEN)
+    assert crash.about == About(model="m", revision="1")
+    assert (wrong.cause, wrong.about.replica) == (Cause.WRONG_OUTPUT, "r2")
+    assert Opened(wrong) in news
+    assert "r2" in str(crash.timeline[-1]), crash.timeline[-1]
+    case = bench.diagnosis.case(crash.id)
+    assert case is not None
+    assert set(case.root_replicas()) == {"r1", "r3"}
+    bench.see(Sign.CANARY_SLOW, "r4", 61)
+    assert bench.named()[2:] == ["slow r4"]
+
+
+def test_one_of_many_that_did_not_recover_stays_with_them() -> None:
+    bench = Bench()
+    for n in (1, 2, 3):
+        bench.see(Sign.EXITED, f"r{n}", n)
+    bench.see(Sign.CANARY_WRONG, "r2", 60)
+    assert bench.only().cause is Cause.CRASHED
+
+
+def test_the_last_of_many_closes_what_they_had() -> None:
+    bench = Bench()
+    for n in (1, 2, 3):
+        bench.see(Sign.EXITED, f"r{n}", n)
+        bench.ready(f"r{n}", 20 + n)
+    for n in (1, 2, 3):
+        bench.see(Sign.CANARY_WRONG, f"r{n}", 40 + n)
+    crash, *_ = bench.diagnosis.incidents.values()
+    assert (crash.cause, crash.stage) == (Cause.CRASHED, Stage.CLOSED)
 
 
 def test_evidence_that_proves_nothing_follows_from_what_is_known() -> None:

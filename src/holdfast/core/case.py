@@ -22,6 +22,7 @@ from holdfast.core.evidence import (
     Evidence,
     Incident,
     Sign,
+    Stage,
 )
 from holdfast.core.failure import Cause
 from holdfast.core.rules import During, Proof, Proven, Rules, Scope, fill
@@ -122,6 +123,21 @@ class Case:
         mine.timeline[:] = sorted(both, key=lambda entry: entry.at)[-TIMELINE_MAX:]
         mine.opened_at = min(mine.opened_at, other.incident.opened_at)
         mine.action = mine.action or other.incident.action
+
+    def inherit(self, root: "Case") -> None:
+        """Another case's cause is this one's from now on, and so is whom it is about."""
+        self.roots, self.wide, self.acts = dict(root.roots), root.wide, root.acts
+        self.proven |= root.proven
+        mine, theirs = self.incident, root.incident
+        mine.cause, mine.confidence = theirs.cause, theirs.confidence
+        mine.other_causes = theirs.other_causes
+
+    def close(self, why: str, now: int) -> None:
+        """It is over."""
+        incident = self.incident
+        incident.stage = Stage.CLOSED
+        incident.closed_at = incident.changed_at = now
+        self.tell(Entry(now, "closed", str(incident.about), why))
 
     def write(self, rules: Rules, now: int) -> None:
         """Bring the incident's own lists, its scope and its advice up to date."""

@@ -172,7 +172,7 @@ class Diagnosis:
         own, threshold = self._docket.acute_at(subject), self._config.open_at
         proven = prove(self._rules, self._docket.live_at(subject, self._now), threshold)
         if own is not None and self._is_other_news(own, subject, proven):
-            self._close(own, f"{own.incident.about} was ready since, and something else began")
+            self._part(own, subject)
             own = None
         if own is not None:
             known = {piece.key: piece for piece in own.seen_at(subject)}
@@ -218,11 +218,26 @@ class Diagnosis:
 
     def _is_other_news(self, own: Case, subject: Subject, proven: list[Proven]) -> bool:
         """Whether the replica recovered since, and what is proven now has another cause."""
-        ready = self.relations.ready_at.get(subject[1], -1)
-        if subject[0] != _REPLICA or ready <= own.fresh_at or own.wide:
+        if subject[0] != _REPLICA:
+            return False
+        heard = own.fresh_at
+        if own.wide:  # of others more may have been heard since: they have their own story
+            heard = max((seen.evidence.at for seen in own.seen_at(subject)), default=heard)
+        if self.relations.ready_at.get(subject[1], -1) <= heard:
             return False
         known = {own.cause, *own.proven}
         return bool(proven) and not any(self._akin(one.cause, known) for one in proven)
+
+    def _part(self, own: Case, subject: Subject) -> None:
+        """Its subject is through with it; where others have it too, it goes on without this one."""
+        about = own.roots[subject]
+        told = f"{about if own.wide else own.incident.about} was ready since"
+        if not own.wide or len(own.roots) == 1:
+            self._close(own, f"{told}, and something else began")
+            return
+        del own.roots[subject]
+        own.tell(Entry(self._now, "parted", str(about), f"{told}, and has something else now"))
+        own.write(self._rules, self._now)
 
     def _akin(self, cause: Cause, others: Iterable[Cause]) -> bool:
         """Whether one of them can be the same failure, seen better or worse."""
@@ -309,7 +324,7 @@ class Diagnosis:
 
     def _same_kin(self, case: Case, about: About) -> bool:
         shared = case.incident.about
-        return bool(about.replica) and (shared.model, shared.revision) == (
+        return bool(about.replica and about.model) and (shared.model, shared.revision) == (
             about.model,
             about.revision,
         )
@@ -450,7 +465,7 @@ class Diagnosis:
             root.incident.id,
         ):
             keep, gone = other, root
-            self._inherit(keep, root)
+            keep.inherit(root)
         keep.take_over(gone)
         mine, theirs = keep.incident, gone.incident
         if mine.stage is Stage.CLOSED:
@@ -468,20 +483,9 @@ class Diagnosis:
         self._news[theirs.id] = Closed(theirs)
         return keep
 
-    @staticmethod
-    def _inherit(keep: Case, root: Case) -> None:
-        keep.roots, keep.wide, keep.acts = dict(root.roots), root.wide, root.acts
-        keep.proven |= root.proven
-        mine, theirs = keep.incident, root.incident
-        mine.cause, mine.confidence = theirs.cause, theirs.confidence
-        mine.other_causes = theirs.other_causes
-
     def _close(self, case: Case, why: str) -> None:
-        incident = case.incident
-        incident.stage = Stage.CLOSED
-        incident.closed_at = incident.changed_at = self._now
-        case.tell(Entry(self._now, "closed", str(incident.about), why))
-        self._news[incident.id] = Closed(incident)
+        case.close(why, self._now)
+        self._news[case.incident.id] = Closed(case.incident)
 
     def _told(self) -> list[News]:
         news, self._news = list(self._news.values()), {}
