@@ -117,7 +117,7 @@ def test_one_restart_at_a_time_and_not_again_for_ten_minutes() -> None:
     yard = Yard()
     first, second = yard.case(Cause.HUNG, "r1"), yard.case(Cause.STALLED, "r2")
     assert yard.decide(first) == [(Remedy.DRAIN_AND_RESTART, "r1")]
-    assert yard.decide(second, 10) == [(Remedy.PAGE, "r2")]
+    assert yard.decide(second, 10) == []
     assert "another replica of m is being restarted" in second.incident.action
     yard.acting.done(first, "restarted r1", nanos(60))
     assert first.incident.action == "restarted r1"
@@ -127,6 +127,58 @@ def test_one_restart_at_a_time_and_not_again_for_ten_minutes() -> None:
     assert yard.decide(yard.case(Cause.HUNG, "r3"), 110) == [(Remedy.DRAIN_AND_RESTART, "r3")]
     late = yard.case(Cause.FRAGMENTED, "r1")
     assert yard.decide(late, 700) == [(Remedy.DRAIN_AND_RESTART, "r1")]
+
+
+def test_whoever_waits_for_the_restart_of_another_is_restarted_after_it() -> None:
+    yard = Yard()
+    first, second = yard.case(Cause.HUNG, "r1"), yard.case(Cause.FROZEN, "r2")
+    yard.decide(first)
+    assert yard.decide(second, 2) == []
+    assert yard.acting.settled(nanos(6)) == []
+    for at in (7, 12, 17):
+        assert yard.acting.settled(nanos(at)) == [second.incident.id]
+        assert yard.decide(second, at) == []
+    assert [entry.what for entry in second.incident.timeline].count("refused") == 1
+    yard.acting.done(first, "restarted r1", nanos(18))
+    assert yard.acting.settled(nanos(22)) == [second.incident.id]
+    assert yard.decide(second, 22) == [(Remedy.DRAIN_AND_RESTART, "r2")]
+    assert yard.acting.settled(nanos(99)) == []
+
+
+def test_whoever_came_back_while_it_waited_is_left_alone() -> None:
+    yard = Yard()
+    first, second = yard.case(Cause.HUNG, "r1"), yard.case(Cause.FROZEN, "r2")
+    yard.state("r2", State.QUARANTINED)
+    yard.decide(first)
+    assert yard.decide(second, 2) == []
+    yard.relations.take(StateChanged("r2", State.READY, "x"), nanos(4))
+    yard.acting.done(first, "restarted r1", nanos(5))
+    assert yard.acting.settled(nanos(7)) == [second.incident.id]
+    assert yard.decide(second, 7) == []
+    assert yard.acting.settled(nanos(99)) == []
+
+
+def test_an_incident_that_is_over_waits_for_nothing() -> None:
+    yard = Yard()
+    second = yard.case(Cause.FROZEN, "r2")
+    yard.decide(yard.case(Cause.HUNG, "r1"))
+    assert yard.decide(second, 2) == []
+    yard.acting.closed(second.incident)
+    assert yard.acting.settled(nanos(99)) == []
+
+
+def test_when_the_pool_has_room_again_what_was_held_back_is_done() -> None:
+    yard = Yard()
+    yard.state("r3", State.DEAD)
+    yard.decide(yard.case(Cause.WRONG_OUTPUT, "r1"))
+    held = yard.case(Cause.EMPTY_OUTPUT, "r2")
+    assert yard.decide(held) == [(Remedy.PAGE, "r2")]
+    assert yard.acting.settled(nanos(5)) == [held.incident.id]
+    assert yard.decide(held, 5) == []
+    assert [entry.what for entry in held.incident.timeline].count("refused") == 1
+    yard.state("r3", State.READY)
+    assert yard.acting.settled(nanos(10)) == [held.incident.id]
+    assert yard.decide(held, 10) == [(Remedy.TAKE_OUT, "r2")]
 
 
 def test_a_restart_of_which_nothing_is_heard_does_not_block_for_ever() -> None:
@@ -204,7 +256,9 @@ def test_what_became_part_of_another_incident_is_still_under_way() -> None:
     case = yard.case(Cause.HUNG, "r1")
     yard.decide(case)
     yard.acting.closed(case.incident, joined=True)
-    assert yard.decide(yard.case(Cause.HUNG, "r2")) == [(Remedy.PAGE, "r2")]
+    other = yard.case(Cause.HUNG, "r2")
+    assert yard.decide(other) == []
+    assert "is being restarted" in other.incident.action
 
 
 def test_books_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

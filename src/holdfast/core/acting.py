@@ -8,16 +8,18 @@ saying so. Nothing is done past half a pool, counting those that are out already
 out costs nothing more. One restart per model at a time, and none of the same replica again for ten
 minutes: what a restart did not mend, the next one does not either. A restart also ends what could
 still tell causes apart, so on evidence that is not sure yet a replica is only taken out, and
-restarted when the cause has settled. What Holdfast did not start it cannot restart, and somebody is
-called instead. While a deployment moves to a new revision and half
-of what moved is ill, the move is stopped and nothing else is done: the old ones still serve.
+restarted when the cause has settled. What is held back because of other replicas is looked at
+again until it may be done, the replica is ready by itself, or the incident is over; whoever only
+waits for another's restart calls nobody. What Holdfast did not start it cannot restart, and
+somebody is called instead. While a deployment moves to a new revision and half of what moved is
+ill, the move is stopped and nothing else is done: the old ones still serve.
 
 Rejected: to act on confidence alone. A cause can be certain and its remedy harmful all the same.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.case import Case
 from holdfast.core.census import Census
@@ -30,6 +32,7 @@ from holdfast.core.types import State, nanos, require, seconds
 _TAKES_AWAY: Final = (Remedy.TAKE_OUT, Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
 _RESTARTS: Final = (Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
 _PASSIVE: Final = (Remedy.OBSERVE, Remedy.PAGE)
+_LOOK_AGAIN_S: Final = 5.0  # at what was held back because of other replicas
 ROLLOUTS_MAX: Final = 1_024  # models on their way at a time; beyond it nobody stops one
 BOOKS_MAX: Final = 10_000  # replicas of which the last action is remembered; the oldest goes
 
@@ -77,10 +80,21 @@ class _Done:
     under_way: bool = True
 
 
+class _Held(NamedTuple):
+    """Why something is not done to a replica now."""
+
+    why: str
+    passes: bool = False  # it is because of others: look again
+    calls: bool = True  # somebody should know
+
+
 class Acting:
     """Decides remedies and remembers what was done."""
 
-    __slots__ = ("_asked", "_census", "_config", "_done", "_relations", "_rolling", "_unsettled")
+    __slots__ = (
+        *("_asked", "_census", "_config", "_done"),
+        *("_later", "_relations", "_rolling", "_waiting"),
+    )
 
     def __init__(self, config: ActingConfig, census: Census, relations: Relations) -> None:
         self._config = config
@@ -89,7 +103,8 @@ class Acting:
         self._done: dict[str, _Done] = {}  # by replica, the last thing that was asked for
         self._asked: dict[str, set[tuple[Remedy, str]]] = {}  # by incident
         self._rolling: dict[str, str] = {}  # the revision that each model moves to
-        self._unsettled: dict[str, int] = {}  # incidents whose restart waits, and until when
+        self._later: dict[str, int] = {}  # incidents to be looked at again, and when
+        self._waiting: dict[str, set[tuple[str, str]]] = {}  # who waits in each, and why: as told
 
     def saw(self, fact: Fact) -> None:
         """Which deployments are on their way; other facts are ignored."""
@@ -104,6 +119,7 @@ class Acting:
         incident = case.incident
         if incident.stage is Stage.CLOSED:
             return []
+        self._later.pop(incident.id, None)
         remedy = incident.remedy
         if case.acts and self._spreads(case):
             halt = self._ask(case, Remedy.STOP_ROLLOUT, "", incident.about.model, now)
@@ -122,16 +138,15 @@ class Acting:
     def _waits(self, incident: Incident, now: int) -> bool:
         settled = incident.opened_at + nanos(self._config.settle_s)
         if incident.confidence >= self._config.sure or not incident.opened_at <= now < settled:
-            self._unsettled.pop(incident.id, None)
             return False
-        self._unsettled[incident.id] = settled
+        self._later[incident.id] = settled
         return True
 
     def settled(self, now: int) -> list[str]:
         """Incidents about which more can be done now, only because time has passed."""
-        due = [name for name, until in self._unsettled.items() if now >= until]
+        due = [name for name, at in self._later.items() if now >= at]
         for name in due:
-            del self._unsettled[name]
+            del self._later[name]
         return due
 
     def done(self, case: Case, text: str, now: int) -> None:
@@ -147,7 +162,8 @@ class Acting:
     def closed(self, incident: Incident, *, joined: bool = False) -> None:
         """It is over: its replicas may be restarted for another reason, later."""
         self._asked.pop(incident.id, None)
-        self._unsettled.pop(incident.id, None)
+        self._later.pop(incident.id, None)
+        self._waiting.pop(incident.id, None)
         for replica in () if joined else incident.replicas:
             if replica in self._done:
                 self._done[replica].under_way = False
@@ -177,32 +193,43 @@ class Acting:
         model = known.model if known is not None else case.incident.about.model
         if (remedy, replica) in self._asked.get(case.incident.id, ()):
             return None
-        why_not = self._why_not(replica, model, remedy, now)
-        if not why_not:
+        if self._relations.ready_at.get(replica, -1) > case.fresh_at:
+            return None  # it came back by itself: a restart would only end its work
+        held = self._held(replica, model, remedy, now)
+        if held is None:
             return self._ask(case, remedy, replica, model, now)
-        self._say(case, f"{remedy.value.replace('_', ' ')} of {replica} held back: {why_not}", now)
-        return self._ask(case, Remedy.PAGE, replica, model, now, why=why_not)
+        if held.passes:
+            self._later[case.incident.id] = now + nanos(_LOOK_AGAIN_S)
+        waiting = self._waiting.setdefault(case.incident.id, set())
+        if (replica, held.why) not in waiting:
+            waiting.add((replica, held.why))
+            what = remedy.value.replace("_", " ")
+            self._say(case, f"{what} of {replica} held back: {held.why}", now)
+        if not held.calls:
+            return None
+        return self._ask(case, Remedy.PAGE, replica, model, now, why=held.why)
 
-    def _why_not(self, replica: str, model: str, remedy: Remedy, now: int) -> str:
+    def _held(self, replica: str, model: str, remedy: Remedy, now: int) -> _Held | None:
         known = self._census.replicas.get(replica)
         if remedy in _RESTARTS:
             if known is None or not known.managed:
-                return "Holdfast did not start it"
+                return _Held("Holdfast did not start it")
             last = self._done.get(replica)
             if last is not None and last.remedy in _RESTARTS:
                 since = seconds(now - last.at)
                 if since < self._config.again_s:
-                    return f"it was restarted {since:.0f} s ago"
+                    return _Held(f"it was restarted {since:.0f} s ago")
             if self._restarting(model, replica, now):
-                return f"another replica of {model} is being restarted"
+                why = f"another replica of {model} is being restarted"
+                return _Held(why, passes=True, calls=False)
         if self._is_out(replica, now):
-            return ""
+            return None
         pool = set(self._census.of_model(model)) | {replica}
         out = sum(self._is_out(name, now) for name in pool)
         allowed = int(len(pool) * self._config.share_max)
         if out + 1 > allowed:
-            return f"{out} of {len(pool)} replicas of {model} are out already"
-        return ""
+            return _Held(f"{out} of {len(pool)} replicas of {model} are out already", passes=True)
+        return None
 
     def _restarting(self, model: str, replica: str, now: int) -> bool:
         return any(
