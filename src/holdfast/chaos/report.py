@@ -25,6 +25,8 @@ _COLOURS: Final = {
     "draining": "#6c8ebf",
 }
 _OTHER: Final = "#9aa5b1"  # on its way
+_KEY: Final = 26  # the height of the line that says what colours mean
+_STRIP: Final = 4.0  # of a lane: its state is seen where it has no share, too
 Place = Callable[[float], float]  # of a moment, on the picture
 _STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#1d2733}.dim{fill:#66727f}"
@@ -39,7 +41,7 @@ def picture(record: Record) -> str:
     """The timeline as SVG."""
     names = sorted({name for look in record.looks for name in look.replicas})
     lanes = len(names) + 2
-    height = _TOP + lanes * _LANE + 50
+    height = _TOP + lanes * _LANE + 30 + _KEY
     length = max([record.plan.length_s, *(look.at_s for look in record.looks)]) or 1.0
     scale = (WIDTH - _LEFT - _RIGHT) / length
 
@@ -60,6 +62,7 @@ def picture(record: Record) -> str:
     parts += _request_lane(record, _TOP + len(names) * _LANE, x)
     parts += _incident_lane(record, _TOP + (len(names) + 1) * _LANE, x)
     parts += _axis(length, bottom, x)
+    parts += _key(record, bottom + 30 + _KEY // 2)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -80,12 +83,12 @@ def _replica_lane(record: Record, name: str, top: int, x: Place) -> list[str]:
     looks = record.looks
     for this, following in zip(looks, [*looks[1:], looks[-1]], strict=True):
         state, share = this.replicas.get(name, ("gone", 0.0))
-        height = max(2.0, share * (_LANE - 12))
+        height = max(_STRIP, share * (_LANE - 12))
         width = max(0.5, x(following.at_s) - x(this.at_s))
         colour = _COLOURS.get(state, _OTHER)
         parts.append(
             f'<rect x="{x(this.at_s)}" y="{base - height:.1f}" width="{width:.1f}" '
-            f'height="{height:.1f}" fill="{colour}"/>'
+            f'height="{height:.1f}" fill="{colour}" shape-rendering="crispEdges"/>'
         )
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>')
     return parts
@@ -121,6 +124,19 @@ def _axis(length: float, bottom: int, x: Place) -> list[str]:
         f'<text class="dim" x="{x(mark)}" y="{bottom + 18}" text-anchor="middle">{mark} s</text>'
         for mark in marks
     ]
+
+
+def _key(record: Record, y: int) -> list[str]:
+    """What the colours of the lanes mean, of those states that were seen."""
+    seen = {state for look in record.looks for state, _ in look.replicas.values()}
+    told = [(name, colour) for name, colour in _COLOURS.items() if name in seen]
+    told += [("on its way", _OTHER)] if seen - _COLOURS.keys() else []
+    parts, at = [f'<text class="dim" x="{_LEFT}" y="{y + 4}">height: share of traffic</text>'], 320
+    for name, colour in told:
+        parts.append(f'<rect x="{at}" y="{y - 5}" width="10" height="10" fill="{colour}"/>')
+        parts.append(f'<text class="dim" x="{at + 15}" y="{y + 4}">{name}</text>')
+        at += 110
+    return parts
 
 
 def markdown(record: Record, picture_name: str) -> str:
