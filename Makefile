@@ -26,17 +26,15 @@ $(STAMP): requirements.lock pyproject.toml
 run: install
 	$(BIN)/holdfast up
 
-# Coverage is measured where it is asked for, in the core, and by tests that do a thing once: tracing
-# doubles the time of whatever is repeated. Types are checked beside the first tests, and the other tests are
-# rewritten for their assertions: once, not by every worker.
+# Coverage is measured where it is asked for: tests/conftest.py says which tests are traced. Types are checked beside
+# them, and the other tests are rewritten for their assertions: once, not by every worker.
 test: lint
 	$(BIN)/mypy > $(TYPES) & types=$$!; \
 	  $(BIN)/python -m pytest --collect-only -q --ignore=tests/core > /dev/null & \
-	  $(BIN)/python -m pytest tests/core -n 2 -m 'not hypothesis and not measured' --cov --cov-report=; tests=$$?; \
+	  $(BIN)/python -m pytest tests/core -n 2 -m traced --cov --cov-report=; tests=$$?; \
 	  wait $$types; types=$$?; cat $(TYPES); exit $$((tests + types))
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
-	$(BIN)/python -m pytest tests/core -n 2 -m 'hypothesis or measured'
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not alone' --ignore=tests/core
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not alone and not traced'
 	$(BIN)/python -m pytest tests/e2e -m alone
 
 # Stories that take minutes because what they tell does: a leak, from its first megabyte on.

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
 PATIENCE_S = 180.0
