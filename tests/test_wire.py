@@ -761,3 +761,28 @@ def test_the_control_process_serves_operators_and_ends_on_sigterm(tmp_path, list
     lines = [json.loads(line) for line in errors.decode().splitlines()]
     assert any(line["event"] == "warming" for line in lines)
     assert Path(tmp_path / "state.frames").exists()
+
+
+@pytest.mark.parametrize("process", ["control", "gateway"])
+def test_whose_supervisor_was_killed_before_it_began_ends_at_once(tmp_path, listeners, process):
+    path = tmp_path / "fleet.yaml"
+    path.write_text("models: [{name: m, engine: vllm, endpoints: [http://127.0.0.1:1]}]\n")
+    given = listeners()[0].fileno()
+    reading, notices = os.pipe()
+    os.close(reading)
+    place = f"Path({str(tmp_path)!r}), {given}"
+    calls = {
+        "control": f"run_control(Path({str(path)!r}), {place}, None, {notices})",
+        "gateway": f"run_gateway(0, {place}, {notices})",
+    }
+    code = "from holdfast.wire.serve import run_control, run_gateway; from pathlib import Path\n"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", code + calls[process]],
+            pass_fds=[given, notices],
+            timeout=20,
+            check=False,
+        )
+    finally:
+        os.close(notices)
+    assert ended.returncode == -signal.SIGTERM

@@ -226,6 +226,25 @@ def test_control_that_is_killed_loses_no_request_no_replica_and_no_history(bench
     assert fleet.events()[:10] == first
 
 
+def listening(*ports):
+    """The sockets that listen at these ports."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {
+        f"socket:[{row[9]}]"
+        for row in rows
+        if row[3] == "0A" and int(row[1].partition(":")[2], 16) in ports
+    }
+
+
+def test_engines_hold_no_port_of_their_fleet(stage, chaos):
+    """Or nobody else could listen there after a fleet that was killed: its engines live longer."""
+    fleet = chaos.fleet
+    ports = listening(fleet.port, fleet.admin_port)
+    assert len(ports) == 2
+    for pid in all_ready(stage, fleet).values():
+        assert ports.isdisjoint(str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir())
+
+
 # --- the end -------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """``holdfast serve``, and the processes that it starts."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -64,12 +64,12 @@ _RUN_DIR: Final = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--run-dir", type=_RUN_DIR, required=True)
 @click.option("--admin-fd", type=int, required=True)
 @click.option("--state-dir", type=_RUN_DIR, default=None)
-@click.option("--notice-fd", type=int, default=None)  # control has no successor to call
+@click.option("--notice-fd", type=int, default=None)
 def control_process(
-    config: Path, run_dir: Path, admin_fd: int, state_dir: Path | None, **_: Any
+    config: Path, run_dir: Path, admin_fd: int, state_dir: Path | None, notice_fd: int | None
 ) -> None:
     """The control process of a 'serve'."""
-    run_control(config, run_dir, admin_fd, state_dir)
+    run_control(config, run_dir, admin_fd, state_dir, notice_fd)
 
 
 @click.command(hidden=True)

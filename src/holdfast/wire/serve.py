@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
@@ -249,10 +250,17 @@ def _reached(sock: socket.socket) -> str:
 # --- inside the processes ------------------------------------------------------------------------
 
 
-def run_control(path: Path, run_dir: Path, admin_fd: int, state_dir: Path | None = None) -> None:
+def run_control(
+    path: Path,
+    run_dir: Path,
+    admin_fd: int,
+    state_dir: Path | None = None,
+    notice_fd: int | None = None,
+) -> None:
     """The control process: until SIGTERM; SIGHUP reads the file again."""
     configure_logging()
-    _die_with_parent()
+    _keep_from_children(admin_fd, notice_fd)
+    _die_with_parent(notice_fd)
     uvloop.run(_control(path, run_dir, socket.socket(fileno=admin_fd), state_dir))
 
 
@@ -326,7 +334,8 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
 def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
     """A gateway process: until SIGINT, or SIGTERM and a successor; then until it is drained."""
     configure_logging()
-    _die_with_parent()
+    _keep_from_children(listen_fd, notice_fd)
+    _die_with_parent(notice_fd)
 
     def tell(what: bytes) -> bool:
         """Whether a supervisor was there to hear it."""
@@ -361,13 +370,25 @@ async def _gateway(
     await gateway.run(listener, lambda: tell(ACCEPTS))
 
 
-def _die_with_parent() -> None:
-    """Drain when the supervisor is killed: nobody would start a successor or hold the port."""
-    parent = os.getppid()
+def _keep_from_children(*given: int | None) -> None:
+    """What a supervisor gave to us is not for engines: they would hold its ports after us."""
+    for descriptor in given:
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)
+
+
+def _die_with_parent(notice_fd: int | None) -> None:
+    """Drain when the supervisor is killed: nobody would start a successor or hold the port.
+
+    It may have been killed before we came to this line; then nobody reads our notices.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        signal.raise_signal(signal.SIGTERM)
+    if notice_fd is not None:
+        look = select.poll()
+        look.register(notice_fd, 0)  # an end that nobody reads is told without being asked for
+        if look.poll(0):
+            signal.raise_signal(signal.SIGTERM)
 
 
 __all__ = [
