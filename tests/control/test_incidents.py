@@ -247,6 +247,22 @@ def test_an_act_is_done_and_reported(stage, remedy, done):
     play(scene)
 
 
+def test_who_was_taken_out_is_reported_when_it_serves_again(stage):
+    async def scene():
+        incidents = stage.build()
+        stage.find(incidents, Opened(incident()), act(Remedy.TAKE_OUT))
+        ((_, told),) = stage.script.reports
+        stage.find(incidents, fact=StateChanged("m-1", State.STARTING, "relaunch"))
+        assert incidents.listing(1)[0]["action"] == told
+        stage.find(incidents, fact=StateChanged("m-1", State.READY, "passed_enough"))
+        assert incidents.listing(1)[0]["action"] == "m-1 is ready again after 0 s"
+        stage.find(incidents, fact=StateChanged("m-1", State.READY, "passed_enough"))
+        assert len(stage.script.reports) == 2
+        await incidents.stop()
+
+    play(scene)
+
+
 def test_a_restart_is_reported_when_the_replica_is_ready_again(stage):
     async def scene():
         incidents = stage.build()

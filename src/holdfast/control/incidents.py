@@ -96,7 +96,8 @@ class Incidents:
         self._told: dict[str, str] = {}  # the cause that was last told, of those not closed
         self._paged: set[str] = set()  # of those not closed
         self._out: dict[str, set[str]] = {}  # who was taken out, by incident
-        self._restarts: dict[str, tuple[str, int]] = {}  # by replica: for which incident, and when
+        # By replica that does not serve: for which incident, since when, and by which remedy.
+        self._away: dict[str, tuple[str, int, Remedy]] = {}
         self._blocked: dict[str, int] = {}
         self._logged: set[tuple[str, str]] = set()
         self._swept_at = self._baselines_at = time.monotonic_ns()
@@ -189,8 +190,8 @@ class Incidents:
         try:
             if isinstance(fact, Looked):
                 self._look(at)
-            elif isinstance(fact, StateChanged) and fact.replica in self._restarts:
-                self._restarted(fact, at)
+            elif isinstance(fact, StateChanged) and fact.replica in self._away:
+                self._came_back(fact, at)
         except Exception as error:  # noqa: BLE001 as above
             self._failed("look", error)
 
@@ -266,8 +267,8 @@ class Incidents:
         self._told.pop(name, None)
         self._paged.discard(name)
         self._out.pop(name, None)
-        for replica in [one for one, (by, _) in self._restarts.items() if by == name]:
-            del self._restarts[replica]
+        for replica in [one for one, (by, *_) in self._away.items() if by == name]:
+            del self._away[replica]
 
     # --- acts ------------------------------------------------------------------------------------
 
@@ -288,12 +289,13 @@ class Incidents:
         if remedy is Remedy.DRAIN_AND_RESTART:
             done, told = self._hands.restart(act.replica, reason, incident.opened_at)
             if done:
-                self._restarts[act.replica] = (act.incident_id, now)
+                self._away[act.replica] = (act.incident_id, now, remedy)
                 return ""
         elif remedy is Remedy.TAKE_OUT:
             done, told = self._hands.take_out(act.replica, reason)
             if done:
                 self._out.setdefault(act.incident_id, set()).add(act.replica)
+                self._away[act.replica] = (act.incident_id, now, remedy)
         elif remedy is Remedy.STOP_ROLLOUT:
             done, told = self._hands.stop_rollout(act.model, reason)
         elif remedy is Remedy.OBSERVE:
@@ -302,12 +304,13 @@ class Incidents:
             return self._page(act, incident)
         return told if done else f"{told}; {self._page(act, incident)}"
 
-    def _restarted(self, fact: StateChanged, now: int) -> None:
-        """A restart that was asked for is over when the replica has proven itself."""
+    def _came_back(self, fact: StateChanged, now: int) -> None:
+        """What was asked for is over when the replica has proven itself."""
         if fact.state is not State.READY:
             return
-        name, since = self._restarts.pop(fact.replica)
-        told = f"{fact.replica} was restarted and is ready again after {seconds(now - since):.0f} s"
+        name, since, remedy = self._away.pop(fact.replica)
+        how = "was restarted and is" if remedy is Remedy.DRAIN_AND_RESTART else "is"
+        told = f"{fact.replica} {how} ready again after {seconds(now - since):.0f} s"
         if self._investigation.done(name, told, now):
             records.put(self._store, self._investigation.incidents[name])
 
