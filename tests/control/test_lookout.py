@@ -24,6 +24,7 @@ from holdfast.frames import (
     ViewFrame,
     Welcome,
 )
+from holdfast.ports import Ended
 from holdfast.sources.memory import Usage
 from holdfast.standin import fault
 
@@ -162,6 +163,24 @@ def test_kills_for_memory_at_the_first_request_are_one_incident_of_sizing(stage)
             assert 'holdfast_incidents_open{class="runtime",cause="undersized"} 1' in text
             assert "holdfast_facts_total" in text
             assert control.incidents.errors == 0
+
+    asyncio.run(main())
+
+
+def test_a_fleet_that_is_started_again_finds_who_crashed_and_not_who_was_told_to_end(stage):
+    async def main():
+        file = LAUNCHED.format(count=2, more="")
+        async with stage.running(file):
+            await stage.ready("m-1", "m-2")
+        host = stage.launcher.host
+        assert all(one.ended.asked for one in host.processes.values())
+        host.processes["m-2"].ended = Ended(1, None, oom=False, reason="exited with code 1")
+        stage.launcher = stage.world.Paper(host)
+        async with stage.running(file) as control:
+            await stage.ready("m-1", "m-2")
+            (row,) = control.incidents.listing(10)
+            assert (row["cause"], row["replicas"]) == ("crashed", ["m-2"])
+            assert row["about"]["model"] == "m"  # it was known by then whose it is
 
     asyncio.run(main())
 

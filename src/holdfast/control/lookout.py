@@ -86,6 +86,8 @@ class Lookout:
         self._gpus = gpus
         self._declared: dict[str, Declared] = {}
         self._placed: dict[str, Declared] = {}  # by platforms
+        # Seen before a config was followed, by whoever adopts: nobody would know whose it is.
+        self._early: list[Fact] | None = []
         self._backlogs: dict[str, QueueSeen] = {}  # of models of the file, in platforms' queues
         self._sightings = Sightings()
         self.figures = Figures()
@@ -127,6 +129,9 @@ class Lookout:
         self._notifier.follow(file.incidents.notify)
         self.incidents.follow(file.incidents.investigation())
         self._declare()
+        early, self._early = self._early, None
+        for fact in early or ():
+            self.saw(fact)
 
     def _declare(self) -> None:
         file, units = self._file, self._deployments.units
@@ -195,6 +200,9 @@ class Lookout:
 
     def saw(self, fact: Fact) -> None:
         """Something was seen."""
+        if self._early is not None:
+            self._early.append(fact)
+            return
         shown = self.distort(fact)
         if shown is not None:
             self._observations.saw(shown, time.monotonic_ns())
