@@ -14,7 +14,6 @@ or firewalls could not be asked), and facts to ``POST /facts`` (a picture of a h
 import os
 import random
 import secrets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast import __version__
+from holdfast.agent.ending import Ending
 from holdfast.agent.finding import Finder
 from holdfast.agent.logs import Logs, Spoken
 from holdfast.agent.outbox import Outbox
@@ -73,7 +73,7 @@ class Agent:
         self._due = 0.0
         self._sending = False
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: Ending) -> None:
         """Until then; the last report says that this one leaves."""
         period_s = self._config.local.period_s
         while not stop.is_set():

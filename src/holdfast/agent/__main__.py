@@ -7,16 +7,16 @@ libraries that reading fleet files takes: half of the memory for as long as the 
 import os
 import signal
 import sys
-import threading
 
 import msgspec
 
 from holdfast.agent import Agent
+from holdfast.agent.ending import Ending
 from holdfast.agent.settings import AgentConfig, read_token
 from holdfast.core.types import ConfigError
 
 
-def main(arguments: list[str], stop: threading.Event | None = None) -> int:
+def main(arguments: list[str]) -> int:
     """Run until SIGTERM or SIGINT; with ``once`` in front, report once."""
     once = arguments[:1] == ["once"]
     config = msgspec.json.decode(arguments[-1], type=AgentConfig)
@@ -29,7 +29,7 @@ def main(arguments: list[str], stop: threading.Event | None = None) -> int:
         problem = agent.once()
         _say(problem or f"{config.url} has taken the report of {config.name}")
         return 1 if problem else 0
-    ending = stop or threading.Event()
+    ending = Ending()
 
     def end(*_: object) -> None:
         ending.set()
