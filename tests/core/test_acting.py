@@ -158,6 +158,21 @@ def test_whoever_came_back_while_it_waited_is_left_alone() -> None:
     assert yard.acting.settled(nanos(99)) == []
 
 
+def test_whoever_waited_until_nothing_more_was_seen_of_it_is_left_alone_until_it_is() -> None:
+    yard = Yard()
+    first, second = yard.case(Cause.HUNG, "r1"), yard.case(Cause.WRONG_OUTPUT, "r2")
+    for name in ("r3", "r4"):
+        yard.state(name, State.DEAD)
+    yard.decide(first)
+    assert yard.decide(second) == [(Remedy.PAGE, "r2")]
+    for name in ("r3", "r4"):
+        yard.state(name, State.READY)
+    yard.acting.done(first, "restarted r1", nanos(50))
+    assert yard.decide(second, 50) == []
+    second.add(Seen(Evidence(Sign.CANARY_WRONG, yard.census.about("r2"), 0, "c", "t")), nanos(60))
+    assert yard.decide(second, 60) == [(Remedy.TAKE_OUT, "r2")]
+
+
 def test_an_incident_that_is_over_waits_for_nothing() -> None:
     yard = Yard()
     second = yard.case(Cause.FROZEN, "r2")

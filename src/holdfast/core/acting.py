@@ -33,6 +33,7 @@ _TAKES_AWAY: Final = (Remedy.TAKE_OUT, Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE
 _RESTARTS: Final = (Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
 _PASSIVE: Final = (Remedy.OBSERVE, Remedy.PAGE)
 _LOOK_AGAIN_S: Final = 5.0  # at what was held back because of other replicas
+_FRESH_S: Final = 45.0  # signs are repeated every 30 s: older ones no longer say how it is now
 ROLLOUTS_MAX: Final = 1_024  # models on their way at a time; beyond it nobody stops one
 BOOKS_MAX: Final = 10_000  # replicas of which the last action is remembered; the oldest goes
 
@@ -197,6 +198,8 @@ class Acting:
             return None  # it came back by itself: a restart would only end its work
         held = self._held(replica, model, remedy, now)
         if held is None:
+            if case.incident.id in self._waiting and now - case.fresh_at > nanos(_FRESH_S):
+                return None  # nobody says any more that it needs this; whoever does is news
             return self._ask(case, remedy, replica, model, now)
         if held.passes:
             self._later[case.incident.id] = now + nanos(_LOOK_AGAIN_S)
