@@ -124,6 +124,25 @@ def test_requests_hang_while_the_page_stays_green(toxic):
     assert page.startswith(b"HTTP/1.1 200")
 
 
+def test_a_hang_goes_on_when_the_replica_closes_connections_that_bring_it_nothing():
+    async def impatient(_, writer):
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(impatient, "127.0.0.1", 0)
+        proxy = FaultProxy("127.0.0.1", server.sockets[0].getsockname()[1])
+        await proxy.open()
+        try:
+            await proxy.set(Dose(Toxic.HANG))
+            return await exchange(proxy, wait_s=0.5)
+        finally:
+            await proxy.close()
+            server.close()
+
+    assert asyncio.run(main()) == (b"", "silence")
+
+
 def test_a_partition_takes_even_the_page_and_a_refusal_takes_the_port():
     async def scenario(proxy):
         await proxy.set(Dose(Toxic.PARTITION))

@@ -81,6 +81,9 @@ class Toxic(StrEnum):
     OOM = "oom"  # the replica is killed by the next request; whoever set it does the killing
 
 
+_SILENT: Final = (Toxic.HANG, Toxic.PARTITION)
+
+
 @dataclass(slots=True, frozen=True)
 class Dose:
     """A toxic and how much of it."""
@@ -245,7 +248,7 @@ class _Passage:
         toxic, begins = dose.toxic, data.startswith(b"POST ")
         if toxic is Toxic.OOM and begins:
             self._proxy.at_request()
-        if toxic in (Toxic.HANG, Toxic.PARTITION):
+        if toxic in _SILENT:
             return True
         instead = {Toxic.BLACK_HOLE: _ERROR, Toxic.REFUSE_BUSY: _BUSY, Toxic.EMPTY: _EMPTY}
         if toxic is Toxic.FLAKY:
@@ -270,6 +273,10 @@ class _Passage:
                 data = touched
             self._client_out.write(data)
             await self._client_out.drain()
+        dose = self._proxy.dose
+        if dose is not None and self._asks and dose.toxic in _SILENT:
+            # The replica closed a connection that brought it nothing: that is no answer either.
+            await self._until_the_client_leaves()
 
     async def _touch(self, data: bytes, dose: Dose) -> bytes | None:
         """What becomes of one piece of an answer; ``None``: the connection ends here."""
@@ -290,7 +297,7 @@ class _Passage:
             took, self._arrived = max(0.0, now - self._arrived), now
             self._sent = max(now, self._sent + dose.factor * took)
             await asyncio.sleep(self._sent - now)
-        elif toxic in (Toxic.HANG, Toxic.PARTITION):
+        elif toxic in _SILENT:
             await self._until_the_client_leaves()
         return data
 
