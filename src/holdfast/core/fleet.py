@@ -393,8 +393,8 @@ class Fleet:
         health = member.health
         state = health.state
         self._ask(member, now, actions)
-        if member.stands_still and not member.move_told and self._has_routable_peer(member):
-            member.move_told = True  # no deadline must find out what is known
+        if health.frozen and not member.move_told and self._has_routable_peer(member):
+            member.move_told = True  # what runs there stands still: no deadline must find that out
             actions.append(Move(member.replica.model, member.replica.id))
         quarantined = state is State.QUARANTINED
         makes_room = health.full and member.inflight > 0  # a new process would cut what does

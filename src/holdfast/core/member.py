@@ -7,7 +7,6 @@ from holdfast.core.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import Drain
 from holdfast.core.health import ReplicaHealth
-from holdfast.core.lifecycle import Signal
 from holdfast.core.messages import Tally
 from holdfast.core.types import SECOND, Replica, State
 
@@ -110,13 +109,6 @@ class Member:
     def inflight(self) -> int:
         """Requests on it now, over all gateways."""
         return sum(self.inflight_at.values())
-
-    @property
-    def stands_still(self) -> bool:
-        """Whether what runs there cannot get on: its process is stopped, or no token comes out."""
-        health = self.health
-        stalled = health.state is State.QUARANTINED and health.cause is Signal.STALLED
-        return health.frozen or (stalled and self.inflight > 0)
 
 
 __all__ = ["Member"]
