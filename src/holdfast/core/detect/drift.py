@@ -12,13 +12,14 @@ normal distribution whatever the values had, and one huge value weighs no more t
 PSI measures the size of what the CUSUM found, so that a shift which is real and too small to
 matter, as when a router sends one replica slightly other prompts, is not told.
 
-A CUSUM that has half a sigma within 60 samples at the median crosses its line by chance once in
-some 55,000 at best, and no rule does better: the information is not there. So a shift is first
-*found*, and then *told*. Found, it is nobody's incident yet: the replica's canaries are called,
-which cost little and may know at once. Some forty samples later the same sum is at the line of an
-incident, which chance did not reach in a million (``bench/detectors.py``); and where a replica
-gives 100,000 samples a day that line rises with the logarithm of the volume, so that
-``false_alarm_days`` holds for it, too.
+A shift is first *found*, and then *told*. The line where it is found has half a sigma within 60
+samples at the median, and chance crosses it less than once in 40,000; a perfectly known baseline
+would make that once in some 60,000, and no rule has much more of both: the information is not
+there. A replica may well give 40,000 samples a day, so that what is found is nobody's incident yet:
+the replica's canaries are called, which cost little and may know at once. Some thirty samples later
+the same sum is at the line of an incident, which chance did not reach in millions
+(``bench/detectors.py``); and where a replica gives 100,000 samples a day that line rises with the
+logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
 
 A shift of most replicas at once is of the model, or of its users: it is told once, about the
 model, and only after it has lasted. The two-sigma line of common practice is in the numbers and
@@ -52,8 +53,8 @@ class DriftConfig:
     window_s: float = 86_400.0  # of the baseline: a day has all of its hours
     samples_min: int = 500  # in it: fewer do not say where the middle is
     slack: float = 0.25  # half of the shift to find, in sigma
-    found_at: float = 16.0  # CUSUM, in sigma: half a sigma within 60 samples; canaries are called
-    told_at: float = 25.0  # the same, for an incident: some 40 samples later
+    found_at: float = 18.0  # CUSUM, in sigma: half a sigma within 60 samples; canaries are called
+    told_at: float = 25.0  # the same, for an incident: some 30 samples later
     told_samples: int = 400_000  # up to which volume that is enough; above, it rises
     false_alarm_days: float = 90.0  # over which the volume counts; a false alarm takes 4 times that
     psi_min: float = 0.2  # by convention a change that matters; half a sigma has 0.24

@@ -4,6 +4,7 @@ A baseline is learned once from a window of answers, frozen and versioned; only 
 A ruler places later values in it: by rank, as a normal score, and by decile.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,9 +15,10 @@ from typing import Any, Final
 from holdfast.core.stats import Moments
 from holdfast.core.types import SECOND, require
 
-KEPT_MAX: Final = 4_096  # values of a baseline while it is learned: a mean within 0.016 sigma
+KEPT_MAX: Final = 16_384  # values of a baseline while it is learned: 128 KiB
 BINS: Final = 10  # of PSI
 _GRID: Final = 512  # quantiles that stay of it
+_PRECISE: Final = 4_096  # samples whose mean is within 0.016 sigma: no error worth a word
 _DAY: Final = 86_400 * SECOND
 
 
@@ -66,7 +68,7 @@ class Learning:
         self.began = now
         self.moments = Moments()
         self.replicas: set[str] = set()
-        self._kept: list[float] = []
+        self._kept = array("d")
         self._stride = self._skip = 1
 
     def add(self, value: float) -> None:
@@ -135,8 +137,8 @@ class Ruler:
             self.shares[self._deciles[self._rank(value)]] += 1
         self.shares = [share / (points + 0.5 * BINS) for share in self.shares]
         # The mean of a small baseline is off by its own error: shifts below that are no news.
-        error = 1 / sqrt(min(baseline.samples, KEPT_MAX)) - 1 / sqrt(KEPT_MAX)
-        self.slack = slack + 1.2 * max(0.0, error)
+        error = 1 / sqrt(min(baseline.samples, _PRECISE)) - 1 / sqrt(_PRECISE)
+        self.slack = slack + 1.2 * error
         self.told_at = told_at
 
     def _rank(self, value: float) -> int:
