@@ -95,7 +95,7 @@ class Stage:
     def publish(self, view):
         self.views.append(view)
 
-    def move(self, model, replica_id):
+    def move(self, action):
         pass
 
     # what tests ask

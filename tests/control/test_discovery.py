@@ -300,7 +300,7 @@ class Fleet(Stage):
     def publish(self, view):
         pass
 
-    def move(self, model, replica_id):
+    def move(self, action):
         pass
 
     def answered(self, result, *, slow, inflight):

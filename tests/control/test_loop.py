@@ -55,8 +55,8 @@ class Audience:
     def publish(self, view):
         self.views.append(view)
 
-    def move(self, model, replica_id):
-        self.moves.append((model, replica_id))
+    def move(self, action):
+        self.moves.append((action.model, action.replica_id))
 
     def note(self, notice):
         self.notices.append(notice)

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core.deadlines import DeadlineConfig, Deadlines, Verdict
+from holdfast.core.deadlines import DeadlineConfig, Deadlines, Verdict, stuck
+from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, ConfigError, nanos
 
 WARM_UNTIL = 20 * SECOND
@@ -517,6 +518,21 @@ def test_a_bad_config_names_field_and_fix(field, value):
 def test_prompt_bounds_must_ascend_and_be_few(bounds):
     with pytest.raises(ConfigError, match=r"deadlines\.prompt_bounds.*at most 16 ascending"):
         DeadlineConfig(prompt_bounds=bounds)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "prompt_tokens", "begun", "kind"),
+    [
+        (5.2, 10, False, Kind.FIRST_TOKEN_TIMEOUT),
+        (4.9, 10, False, None),
+        (44, 4_000, False, None),  # an engine without a GPU needs that
+        (45, 4_000, False, Kind.FIRST_TOKEN_TIMEOUT),
+        (5, 4_000, True, Kind.BETWEEN_TOKENS_TIMEOUT),
+        (4.9, 4_000, True, None),
+    ],
+)
+def test_a_stream_at_a_stalled_replica_is_stuck_by_its_prompt(waited_s, prompt_tokens, begun, kind):
+    assert stuck(nanos(waited_s), prompt_tokens, begun=begun) is kind
 
 
 # Any history

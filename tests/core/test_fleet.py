@@ -378,6 +378,37 @@ def test_a_canary_that_times_out_while_nothing_moves_means_stalled():
     assert "8 requests running and no token emitted" in notice.reason
 
 
+def test_what_stands_at_a_stalled_replica_is_moved_until_nothing_is_left():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", inflight=8)
+    actions = control.canary("r1", "timeout", running=8, progress=False)
+    assert control.state("r1") is State.QUARANTINED
+    assert all_of(actions, Move) == []
+    assert all_of(control.wait(0.2), Move) == [Move("m", "r1", stalled=True)]
+    assert all_of(control.wait(0.2), Move) == []  # until a gateway says that something is left
+    control.tally("r1", inflight=1)
+    assert all_of(control.wait(0.2), Move) == [Move("m", "r1", stalled=True)]
+    control.tally("r1", inflight=0)
+    assert all_of(control.wait(5.0), Move) == []
+
+
+def test_what_stands_at_the_only_replica_that_there_is_stays():
+    control = Control("r1", "r2")
+    control.tell(Exited("r2", Kind.EXITED))
+    control.tally("r1", inflight=8)
+    control.canary("r1", "timeout", running=8, progress=False)
+    assert all_of(control.wait(5.0), Move) == []
+
+
+def test_what_runs_at_a_replica_that_is_out_for_another_reason_stays():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", inflight=8)
+    for _ in range(3):
+        control.canary("r1", "wrong")
+    assert control.state("r1") is State.QUARANTINED
+    assert all_of(control.wait(5.0), Move) == []
+
+
 def test_a_canary_that_was_over_before_anybody_could_tell_of_progress_means_nothing():
     control = Control("r1", "r2", "r3")
     control.tally("r1", inflight=8, tokens=5)

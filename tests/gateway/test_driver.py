@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.tenants import hash_key
 from holdfast.core.messages import FleetView, ReplicaView
-from holdfast.core.types import State
+from holdfast.core.types import SECOND, State
 from holdfast.gateway.settings import settings_of, targets_of
 from holdfast.standin import Options, expected_text
 
@@ -288,6 +288,31 @@ def test_what_runs_on_a_leaving_replica_moves_to_another(live):
             assert moved
 
     live(body, options=Options(ttft_ms=2.0, tpot_ms=10.0, tokens=12))
+
+
+@pytest.mark.parametrize(
+    ("stream", "waited_s", "attempts"),
+    [(True, 6, "2"), (True, 4, "1"), (False, 60, "1")],
+    ids=["stuck", "not yet", "in one piece"],
+)
+def test_from_a_stalled_replica_only_streams_that_are_stuck_are_moved(
+    live, stream, waited_s, attempts
+):
+    async def body(gateway):
+        async with client(gateway) as api:
+            asked = api.chat.completions.with_raw_response.create(
+                model="m", messages=ASK, stream=stream
+            )
+            asking = asyncio.create_task(asked)
+            inquiries = gateway.driver._inquiries
+            await gateway.until(lambda: any(one.attempts for one in inquiries.values()))
+            (inquiry,) = inquiries.values()
+            (attempt,) = inquiry.attempts.values()
+            attempt.last -= waited_s * SECOND
+            gateway.driver.move(attempt.target.replica_id, stalled=True)
+            assert (await asking).headers["x-holdfast-attempts"] == attempts
+
+    live(body, options=Options(ttft_ms=300.0, tpot_ms=1.0, tokens=4))
 
 
 def test_at_the_end_of_a_drain_what_still_runs_gets_an_error_event(live):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.core.messages import CanaryResult, FleetView, Notice
+from holdfast.core.messages import CanaryResult, FleetView, Move, Notice
 from holdfast.core.tallies import told_verdict
 
 # The place of a verdict is its number in the history: a new one goes to the end.
@@ -24,7 +24,7 @@ class Audience(Protocol):
     def publish(self, view: FleetView) -> None:
         """A view, new or said again."""
 
-    def move(self, model: str, replica_id: str) -> None:
+    def move(self, action: Move) -> None:
         """Cut what runs on a replica."""
 
     def note(self, notice: Notice) -> None:

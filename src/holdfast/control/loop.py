@@ -343,7 +343,7 @@ class FleetLoop:
         self._audience.note(Notice(0, model, action.replica_id, what, told))
 
     def _move(self, action: Move) -> None:
-        self._audience.move(action.model, action.replica_id)
+        self._audience.move(action)
 
     # --- the view --------------------------------------------------------------------------------
 

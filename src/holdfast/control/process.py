@@ -54,6 +54,7 @@ from holdfast.core.messages import (
     FleetView,
     Headroom,
     LoadReported,
+    Move,
     Notice,
 )
 from holdfast.core.tallies import told_verdict
@@ -289,9 +290,9 @@ class Control(Orders):
             self._save()
         self._hub.broadcast(self._view)
 
-    def move(self, model: str, replica_id: str) -> None:
+    def move(self, action: Move) -> None:
         """Cut what runs on a replica."""
-        self._hub.broadcast(MoveFrame(model, replica_id))
+        self._hub.broadcast(MoveFrame(action.model, action.replica_id, action.stalled))
 
     def note(self, notice: Notice) -> None:
         """A fact for people: into the log, and into the history."""

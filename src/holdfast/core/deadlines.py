@@ -24,8 +24,9 @@ from functools import partial
 from math import inf
 from typing import Final
 
+from holdfast.core.failure import Kind
 from holdfast.core.learned import HANDS, LearnedDeadline, Rise
-from holdfast.core.types import nanos, require
+from holdfast.core.types import SECOND, nanos, require
 
 _REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
 _NEVER: Final = 1 << 62
@@ -34,6 +35,9 @@ _NEVER: Final = 1 << 62
 _PACE_UP, _PACE_DOWN = 0.05, 0.2
 _PACE_MAX: Final = 3.0
 _PACE_NORMAL: Final = 2.0
+# At a replica that is known to stand still: a prompt on an engine without a GPU, at 100 tokens/s.
+_STOOD: Final = 5 * SECOND
+_STOOD_PER_TOKEN: Final = SECOND // 100
 _WELL: Final = "well"
 _SLOW: Final = "slow"
 _FIRED: Final = "fired"
@@ -375,4 +379,16 @@ class Deadlines:
         return Verdict(False, False, f"{what}: the fleet is slow, deadlines x {self._rise.value}")
 
 
-__all__ = ["DeadlineConfig", "Deadlines", "Verdict"]
+def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
+    """How a stream without a token for so long has failed, where its replica is found stalled.
+
+    Its own deadline may be a minute, until one is learned. What a long prompt keeps busy may be
+    found stalled, too, and that prompt must stay: it would do the same to the next replica.
+    """
+    if begun:
+        return Kind.BETWEEN_TOKENS_TIMEOUT if waited >= _STOOD else None
+    enough = waited >= _STOOD + prompt_tokens * _STOOD_PER_TOKEN
+    return Kind.FIRST_TOKEN_TIMEOUT if enough else None
+
+
+__all__ = ["DeadlineConfig", "Deadlines", "Verdict", "stuck"]

@@ -393,9 +393,9 @@ class Fleet:
         health = member.health
         state = health.state
         self._ask(member, now, actions)
-        if health.frozen and not member.move_told and self._has_routable_peer(member):
-            member.move_told = True  # what runs there stands still: no deadline must find that out
-            actions.append(Move(member.replica.model, member.replica.id))
+        if member.stands_still and not member.move_told and self._has_routable_peer(member):
+            member.move_told = True  # no deadline must find out what is known
+            actions.append(Move(member.replica.model, member.replica.id, not health.frozen))
         quarantined = state is State.QUARANTINED
         makes_room = health.full and member.inflight > 0  # a new process would cut what does
         if makes_room or (quarantined and member.inflight > 0 and spares_work(health.symptom)):
@@ -436,7 +436,7 @@ class Fleet:
     def _next_look(self, member: Member, now: int) -> int:
         """When time alone next asks for something; news of the member calls earlier."""
         health = member.health
-        if member.drain is not None or health.state is State.DEAD or health.frozen:
+        if member.drain is not None or health.state is State.DEAD or member.stands_still:
             return now
         look = now + self._heartbeat
         if health.state in JUDGED and not member.canary_out:

@@ -7,6 +7,7 @@ from holdfast.core.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import Drain
 from holdfast.core.health import ReplicaHealth
+from holdfast.core.lifecycle import Signal
 from holdfast.core.messages import Tally
 from holdfast.core.types import SECOND, Replica, State
 
@@ -104,6 +105,13 @@ class Member:
         """Whether a canary is due to it whatever that costs: something about it is in doubt."""
         doubted = self.slow or not self.canary_passed or self.health.called
         return doubted or self.health.state is not State.READY or self.stands(now, patience)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether what runs there does not get on: its process is stopped, or no token comes."""
+        health = self.health
+        stalled = health.state is State.QUARANTINED and health.cause is Signal.STALLED
+        return health.frozen or (stalled and self.inflight > 0)
 
     @property
     def inflight(self) -> int:

@@ -420,10 +420,14 @@ class Stop:
 
 @dataclass(slots=True)
 class Move:
-    """Cut what still runs there; report each attempt as Ended with kind DRAINED."""
+    """Cut what still runs there; report each attempt as Ended with kind DRAINED.
+
+    Where it is stalled, only streams that are stuck (``deadlines.stuck``), as it says.
+    """
 
     model: str
     replica_id: str
+    stalled: bool = False
 
 
 @dataclass(slots=True)

@@ -77,6 +77,7 @@ class MoveFrame(msgspec.Struct, frozen=True, array_like=True, tag="move"):
 
     model: str
     replica_id: str
+    stalled: bool = False  # only what is stuck there
 
 
 class DetoursFrame(msgspec.Struct, frozen=True, array_like=True, tag="detours"):

@@ -11,6 +11,7 @@ reports three things at most: first content, silence, and its end with what was 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
+from holdfast.core.deadlines import stuck
 from holdfast.core.detect.degenerate import DegenerateConfig, DegenerateDetector
 from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent
@@ -186,6 +187,12 @@ class Attempt(ABC):
     def prompt_tokens(self) -> int:
         """Tokens of its prompt, by the engine's count or by an estimate."""
         return self.inquiry.request.prompt_tokens
+
+    def stuck(self, now: int) -> Kind | None:
+        """How it has failed by now, where its replica is found stalled; None: not yet."""
+        if not self.inquiry.ask.stream:  # of an answer in one piece nobody can tell
+            return None
+        return stuck(now - self.last, self.prompt_tokens(), begun=self.begun)
 
     def chunks(self) -> int:
         """How many pieces its content came in; 0: not known."""

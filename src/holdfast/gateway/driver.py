@@ -341,12 +341,19 @@ class Driver:
             trying += [(model, replica_id) for replica_id in running]
         return wanted, trying
 
-    def move(self, replica_id: str) -> None:
-        """Cut what still runs at a replica that is leaving; it goes on elsewhere."""
+    def move(self, replica_id: str, *, stalled: bool = False) -> None:
+        """Cut what still runs at a replica that is leaving, or is stuck at one that is stalled.
+
+        It goes on elsewhere.
+        """
+        now = self.now_ns()
         for inquiry in list(self._inquiries.values()):
             for attempt in list(inquiry.attempts.values()):
-                if attempt.target.replica_id == replica_id and not attempt.over:
-                    attempt.fail(Kind.DRAINED, attempt.tokens())
+                if attempt.target.replica_id != replica_id or attempt.over:
+                    continue
+                kind = attempt.stuck(now) if stalled else Kind.DRAINED
+                if kind is not None:
+                    attempt.fail(kind, attempt.tokens())
 
     def reconfigure(self, settings: Settings, targets: dict[str, Target]) -> None:
         """Follow a new config; what runs goes on under the old one."""

@@ -55,6 +55,7 @@ class Run:
         "owner",
         "place",
         "prompt",
+        "sent_at",
         "silence_max",
         "unit",
     )
@@ -71,6 +72,7 @@ class Run:
         self.admitted = 0  # step index of its first step
         self.first_at = 0
         self.silence_max = 0
+        self.sent_at = 0
         self.ends_as: Kind | None = None  # a failure planned for it by a fault
         self.mute = False  # that failure comes before any content
 

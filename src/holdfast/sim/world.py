@@ -9,6 +9,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from holdfast.core.deadlines import stuck
 from holdfast.core.failure import Kind
 from holdfast.core.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.fleet import Fleet
@@ -217,6 +218,7 @@ class World:
         output = record.output - resumed
         run = Run(record, unit, action.attempt, request.prompt_tokens + resumed, max(1, output))
         run.silence_max = action.silence_max
+        run.sent_at = now
         record.runs[action.attempt] = run
         record.attempts += 1
         if resumed:
@@ -419,8 +421,12 @@ class World:
             record = run.owner
             if record is not None and record.runs.get(run.attempt) is run:
                 tokens = 0 if run.mute else engine.produced(run, now)
-                engine.cancel(run, now)
-                self._close(record, run, Kind.DRAINED, tokens, now)
+                silent = now - max(run.sent_at, engine.last_token_at(now) if tokens else 0)
+                stalled = stuck(silent, run.prompt, begun=tokens > 0)
+                kind = stalled if action.stalled else Kind.DRAINED
+                if kind is not None:
+                    engine.cancel(run, now)
+                    self._close(record, run, kind, tokens, now)
 
     def _crash(self, unit: Unit, kind: Kind, now: int) -> None:
         if not unit.up:
