@@ -8,8 +8,10 @@ time, user and system, of the gateway's whole process tree (and of its busiest p
 parentheses) divided by the answers that were 2xx and verified byte for byte: what a gateway gets
 wrong costs it the time and counts for nothing. Rounds go round the gateways, each round beginning
 with another one, and medians count; ratios are taken within a round, because a machine's speed
-drifts from minute to minute. Throughput was rejected as the measure: on a shared machine it tells
-who else was running.
+drifts from minute to minute. Each round starts them anew: where the kernel happens to place an
+interpreter and its libraries is worth up to a fifth, for as long as the process lives (under
+``setarch -R``, which places them always alike, every start measures the same). Throughput was
+rejected as the measure: on a shared machine it tells who else was running.
 
 Latency is what a gateway adds at half of its own saturation, over the same rate sent to the
 replicas directly. The last part holds 2,000 streams open (``gateway_streams.py``). Both are
@@ -243,14 +245,15 @@ def run(
 ) -> None:
     """All parts, for the gateways that are there."""
     together = [name for name in names if name not in ONCE]
-    with bench.gateways(together) as running:
-        for number in range(rounds):
+    for number in range(rounds):
+        with bench.gateways(together) as running:
             turn = number % max(len(running), 1)
             for job in JOBS:
                 for gateway in (*running[turn:], *running[:turn]):
                     bench.cost(gateway, job)
-        for gateway in running:
-            bench.latency(gateway)
+            if number == rounds - 1:
+                for gateway in running:
+                    bench.latency(gateway)
     with bench.gateways([name for name in names if name in ONCE]) as running:
         for gateway in running:
             for job in JOBS:
@@ -265,7 +268,7 @@ def run(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=None, help="3, with --quick 1")
+    parser.add_argument("--rounds", type=int, default=None, help="5, with --quick 1")
     parser.add_argument("--seconds", type=float, default=None, help="of each measurement")
     parser.add_argument("--peers", default=None, help=f"of {','.join(peers.PEERS)}")
     parser.add_argument("--streams", type=int, default=2_000, help="at once; 0 leaves it out")
@@ -313,7 +316,7 @@ def main() -> int:
         ]
         bench.findings.absent += complaints
         try:
-            rounds = arguments.rounds or (1 if quick else 3)
+            rounds = arguments.rounds or (1 if quick else 5)
             stream_peers = (HOLDFAST,) if quick else STREAM_PEERS
             run(bench, there, rounds, arguments.streams, stream_peers)
         finally:
