@@ -81,6 +81,17 @@ class _Done:
     under_way: bool = True
 
 
+class _Book:
+    """What was decided about one incident so far."""
+
+    __slots__ = ("asked", "look_at", "waiting")
+
+    def __init__(self) -> None:
+        self.asked: set[tuple[Remedy, str]] = set()  # of whom what was asked
+        self.look_at: int | None = None  # when more may be done, only because time has passed
+        self.waiting: set[tuple[str, str]] = set()  # who waits, and why: as told
+
+
 class _Held(NamedTuple):
     """Why something is not done to a replica now."""
 
@@ -92,20 +103,15 @@ class _Held(NamedTuple):
 class Acting:
     """Decides remedies and remembers what was done."""
 
-    __slots__ = (
-        *("_asked", "_census", "_config", "_done"),
-        *("_later", "_relations", "_rolling", "_waiting"),
-    )
+    __slots__ = ("_books", "_census", "_config", "_done", "_relations", "_rolling")
 
     def __init__(self, config: ActingConfig, census: Census, relations: Relations) -> None:
         self._config = config
         self._census = census
         self._relations = relations
         self._done: dict[str, _Done] = {}  # by replica, the last thing that was asked for
-        self._asked: dict[str, set[tuple[Remedy, str]]] = {}  # by incident
+        self._books: dict[str, _Book] = {}  # by incident
         self._rolling: dict[str, str] = {}  # the revision that each model moves to
-        self._later: dict[str, int] = {}  # incidents to be looked at again, and when
-        self._waiting: dict[str, set[tuple[str, str]]] = {}  # who waits in each, and why: as told
 
     def saw(self, fact: Fact) -> None:
         """Which deployments are on their way; other facts are ignored."""
@@ -120,7 +126,8 @@ class Acting:
         incident = case.incident
         if incident.stage is Stage.CLOSED:
             return []
-        self._later.pop(incident.id, None)
+        book = self._books.setdefault(incident.id, _Book())
+        book.look_at = None
         remedy = incident.remedy
         if case.acts and self._spreads(case):
             halt = self._ask(case, Remedy.STOP_ROLLOUT, "", incident.about.model, now)
@@ -128,26 +135,30 @@ class Acting:
         if remedy not in _PASSIVE and not case.acts:
             self._say(case, "observed: its evidence may not be acted on alone", now)
             return []
-        if remedy in _RESTARTS and self._waits(incident, now):
-            remedy = Remedy.TAKE_OUT
+        if remedy in _RESTARTS:
+            book.look_at = self._settles_at(incident, now)
+            if book.look_at is not None:
+                remedy = Remedy.TAKE_OUT
         if remedy in _TAKES_AWAY:
             acts = [self._about_replica(case, name, remedy, now) for name in case.root_replicas()]
         else:
             acts = [self._ask(case, remedy, "", incident.about.model, now)]
         return [act for act in acts if act is not None]
 
-    def _waits(self, incident: Incident, now: int) -> bool:
+    def _settles_at(self, incident: Incident, now: int) -> int | None:
+        """When its cause will have settled; None: it has."""
         settled = incident.opened_at + nanos(self._config.settle_s)
         if incident.confidence >= self._config.sure or not incident.opened_at <= now < settled:
-            return False
-        self._later[incident.id] = settled
-        return True
+            return None
+        return settled
 
     def settled(self, now: int) -> list[str]:
         """Incidents about which more can be done now, only because time has passed."""
-        due = [name for name, at in self._later.items() if now >= at]
-        for name in due:
-            del self._later[name]
+        due = []
+        for name, book in self._books.items():
+            if book.look_at is not None and now >= book.look_at:
+                book.look_at = None
+                due.append(name)
         return due
 
     def done(self, case: Case, text: str, now: int) -> None:
@@ -162,9 +173,7 @@ class Acting:
 
     def closed(self, incident: Incident, *, joined: bool = False) -> None:
         """It is over: its replicas may be restarted for another reason, later."""
-        self._asked.pop(incident.id, None)
-        self._later.pop(incident.id, None)
-        self._waiting.pop(incident.id, None)
+        self._books.pop(incident.id, None)
         for replica in () if joined else incident.replicas:
             if replica in self._done:
                 self._done[replica].under_way = False
@@ -192,20 +201,20 @@ class Acting:
     def _about_replica(self, case: Case, replica: str, remedy: Remedy, now: int) -> Act | None:
         known = self._census.replicas.get(replica)
         model = known.model if known is not None else case.incident.about.model
-        if (remedy, replica) in self._asked.get(case.incident.id, ()):
+        book = self._books[case.incident.id]
+        if (remedy, replica) in book.asked:
             return None
         if self._relations.ready_at.get(replica, -1) > case.fresh_at:
             return None  # it came back by itself: a restart would only end its work
         held = self._held(replica, model, remedy, now)
         if held is None:
-            if case.incident.id in self._waiting and now - case.fresh_at > nanos(_FRESH_S):
+            if book.waiting and now - case.fresh_at > nanos(_FRESH_S):
                 return None  # nobody says any more that it needs this; whoever does is news
             return self._ask(case, remedy, replica, model, now)
         if held.passes:
-            self._later[case.incident.id] = now + nanos(_LOOK_AGAIN_S)
-        waiting = self._waiting.setdefault(case.incident.id, set())
-        if (replica, held.why) not in waiting:
-            waiting.add((replica, held.why))
+            book.look_at = now + nanos(_LOOK_AGAIN_S)
+        if (replica, held.why) not in book.waiting:
+            book.waiting.add((replica, held.why))
             what = remedy.value.replace("_", " ")
             self._say(case, f"{what} of {replica} held back: {held.why}", now)
         if not held.calls:
@@ -261,7 +270,7 @@ class Acting:
         self, case: Case, remedy: Remedy, replica: str, model: str, now: int, *, why: str = ""
     ) -> Act | None:
         incident = case.incident
-        asked = self._asked.setdefault(incident.id, set())
+        asked = self._books[incident.id].asked
         if (remedy, replica) in asked:
             return None
         asked.add((remedy, replica))
