@@ -108,6 +108,7 @@ def test_an_answer_breaks_off_with_a_reset_or_in_good_order(toxic, end):
     assert ended == end
     assert b"[DONE]" not in data
     assert data or toxic is Toxic.RESET  # a reset may take along what was not read yet
+    assert data.endswith(b"\r\n0\r\n\r\n") or toxic is Toxic.RESET  # no client misses a chunk
 
 
 @pytest.mark.parametrize("toxic", [Toxic.HANG, Toxic.STALL])

@@ -34,6 +34,7 @@ _OTHER: Final = bytes.maketrans(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
     b"bcdefghijklmnopqrstuvwxyzaBCDEFGHIJKLMNOPQRSTUVWXYZA1234567890",
 )
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 _JSON: Final = b"content-type: application/json\r\n"
 
@@ -192,6 +193,8 @@ class _Passage:
         self._client_in, self._client_out = reader, writer
         self._asks = False  # the exchange under way is an inference
         self._pieces = 0  # of its answer, so far
+        self._chunked = False  # that comes in chunks, which have an end of their own
+        self._between = False  # the last piece of it ended with one of them
         self._arrived = 0.0  # when the last piece of it came
         self._sent = 0.0  # and when that went on
 
@@ -302,9 +305,16 @@ class _Passage:
         return data
 
     async def _break_off(self, data: bytes, dose: Dose) -> bytes | None:
-        if self._pieces <= dose.pieces:
+        if self._pieces == 1:
+            self._chunked = b"transfer-encoding: chunked" in data.lower()
+        ends_in_order = dose.toxic is Toxic.CUT and self._chunked
+        if self._pieces <= dose.pieces or (ends_in_order and not self._between):
+            self._between = data.endswith(b"\r\n")
             return data
-        if dose.toxic is Toxic.STALL:
+        if ends_in_order:
+            self._client_out.write(_LAST_CHUNK)
+            await self._client_out.drain()
+        elif dose.toxic is Toxic.STALL:
             await self._until_the_client_leaves()
         elif dose.toxic is Toxic.RESET:
             self._reset()
