@@ -92,7 +92,8 @@ EVERY = [
         [
             TraceRow(
                 *("req_1", "", "a", "chat", "auto", "m", True, 200, "ok", 1, 5, 6, 9),
-                [SpanRow("r1", "m", 0, 5, 6, 9, "", 70, 9, "h", 80, False, "vllm")],
+                [SpanRow("r1", "m", 0, 5, 6, 9, "", 70, 9, "h", 80, False, "vllm", "12" * 8)],
+                "ab" * 16,
             )
         ]
     ),
@@ -164,7 +165,9 @@ def test_a_tag_of_a_newer_peer_is_skipped_and_counted() -> None:
 
 
 def test_a_field_of_a_newer_peer_is_passed_over() -> None:
-    assert FrameReader().feed(framed(["move", "m", "r1", "later"])) == [MoveFrame("m", "r1")]
+    assert FrameReader().feed(framed(["move", "m", "r1", True, "later"])) == [
+        MoveFrame("m", "r1", stalled=True)
+    ]
 
 
 def test_a_field_that_an_older_peer_lacks_has_its_default() -> None:

@@ -5,6 +5,7 @@ import http.server
 import importlib.util
 import threading
 
+import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -18,6 +19,7 @@ from holdfast.exporters.traces import TraceExporter, spans_of
 from holdfast.frames import SpanRow, TraceRow
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+TRACE_ID = "ab" * 16
 MS = 1_000_000
 BEGAN = 1_800_000_000_000 * MS
 SERVER, CLIENT = 2, 3  # kinds, as the protocol numbers them
@@ -27,12 +29,14 @@ ERROR = 2
 def span(number=0, kind="", continues=False, first=20 * MS):
     began = BEGAN + number * 100 * MS
     row = (f"m-{number + 1}", "llama", number, began, began + first if first else 0)
-    return SpanRow(*row, began + 90 * MS, kind, 70, 9, "10.0.0.7", 8000, continues, "vllm")
+    rest = (kind, 70, 9, "10.0.0.7", 8000, continues, "vllm", f"{number + 17:016x}")
+    return SpanRow(*row, began + 90 * MS, *rest)
 
 
 def trace(spans, parent="", status=200, code="ok", continued=0):
     row = ("req_1", parent, "search", "completions", "auto", "llama", True, status, code)
-    return TraceRow(*row, continued, BEGAN, BEGAN + 20 * MS, BEGAN + 200 * MS, spans)
+    times = (BEGAN, BEGAN + 20 * MS, BEGAN + 200 * MS)
+    return TraceRow(*row, continued, *times, spans, parent[3:35] or TRACE_ID)
 
 
 class Collector:
@@ -118,6 +122,7 @@ def test_a_request_is_a_server_span_with_a_client_span_for_each_attempt(collecto
     assert first.trace_id == second.trace_id == server.trace_id
     assert first.parent_span_id == second.parent_span_id == server.span_id
     assert len({server.span_id, first.span_id, second.span_id}) == 3
+    assert (first.span_id.hex(), second.span_id.hex()) == ("0" * 14 + "11", "0" * 14 + "12")
     assert server.start_time_unix_nano == BEGAN
     assert server.end_time_unix_nano == BEGAN + 200 * MS
     assert (first.status.code, server.status.code) == (ERROR, 0)
@@ -139,10 +144,11 @@ def test_a_request_is_a_server_span_with_a_client_span_for_each_attempt(collecto
 
 
 def test_without_a_parent_a_trace_begins_here(collector):
-    sent(collector, trace([span()]), trace([span()]))
+    other = msgspec.structs.replace(trace([span()]), trace_id="cd" * 16)
+    sent(collector, trace([span()]), other)
     servers = [one for one in collector.spans() if one.kind == SERVER]
     assert [one.parent_span_id for one in servers] == [b"", b""]
-    assert servers[0].trace_id != servers[1].trace_id
+    assert [one.trace_id.hex() for one in servers] == [TRACE_ID, "cd" * 16]
 
 
 def test_an_error_is_one_and_a_faster_rival_is_none(collector):
@@ -165,6 +171,16 @@ def test_a_collector_that_refuses_is_counted(collector):
     collector.status = 400
     delivery = sent(collector, trace([span()]))
     assert (delivery.sent, delivery.failed) == (0, 1)
+
+
+@pytest.mark.parametrize(("parent", "trace_id"), [(PARENT, PARENT[3:35]), ("", None)])
+def test_a_gateway_of_an_earlier_release_tells_no_ids(collector, parent, trace_id):
+    row = trace([msgspec.structs.replace(span(), span_id="")], parent)
+    sent(collector, msgspec.structs.replace(row, trace_id=""))
+    server, attempt = collector.spans()
+    assert attempt.trace_id == server.trace_id
+    assert trace_id in (None, server.trace_id.hex())
+    assert attempt.parent_span_id == server.span_id != attempt.span_id
 
 
 def test_many_requests_go_in_bundles(collector):

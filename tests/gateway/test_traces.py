@@ -1,13 +1,19 @@
 """Which requests are traced, and what is told of them."""
 
+import asyncio
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import orjson
 import pytest
 from openai import AsyncOpenAI
 
-from holdfast.core.messages import Finish
+from holdfast.config.fleet_file import FleetFile
+from holdfast.core.messages import Finish, FleetView, ReplicaView
+from holdfast.core.types import State
 from holdfast.gateway import traces as tracing
+from holdfast.gateway.settings import settings_of, targets_of
 from holdfast.gateway.traces import Traces, traces_of
 
 ASK = [{"role": "user", "content": "Who is there? A secret."}]
@@ -16,7 +22,7 @@ PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 def inquiry(parent=b"", name=b"req_1"):
     return SimpleNamespace(
-        spans=None,
+        trace=None,
         request_id=name,
         request=SimpleNamespace(arrived=1),
         exchange=SimpleNamespace(headers={b"traceparent": parent}),
@@ -49,10 +55,12 @@ def test_the_share_decides_and_a_callers_mark_only_where_the_file_says_so():
     never, always = Traces(0.0, follow=False), Traces(1.0, follow=True)
     marked, unmarked, plain = inquiry(PARENT), inquiry(PARENT[:-1] + b"0"), inquiry()
     never.begin(marked)
-    assert marked.spans is None
+    assert marked.trace is None
     for one in (marked, unmarked, plain):
         always.begin(one)
-    assert (marked.spans, unmarked.spans, plain.spans) == ([], None, [])
+    assert unmarked.trace is None
+    assert marked.trace.trace_id == PARENT[3:35].decode()
+    assert len(plain.trace.trace_id) == 32
 
 
 @pytest.mark.parametrize(
@@ -119,3 +127,60 @@ def test_requests_of_a_live_gateway_are_told_without_their_text(live):
         assert "secret" not in repr(told)
 
     live(body, replicas=2)
+
+
+SAYS = orjson.dumps(
+    {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "Me."},
+            }
+        ],
+    }
+)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_the_engine_is_told_the_span_of_its_attempt_where_a_request_is_traced(live, share):
+    heads = []
+
+    async def engine(reader, writer):
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        length = int(re.search(rb"content-length: (\d+)", heads[-1])[1])
+        await reader.readexactly(length)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(SAYS), SAYS))
+        await writer.drain()
+        writer.close()
+
+    async def body(gateway):
+        server = await asyncio.start_server(engine, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        models = [{"name": "m", "engine": "vllm", "endpoints": [url]}]
+        file = FleetFile.from_json(orjson.dumps({"models": models}))
+        loop, driver = asyncio.get_running_loop(), gateway.driver
+        gateway.targets = targets_of(file, gateway.targets, loop, driver.now_ns)
+        driver.reconfigure(replace(settings_of(file), trace_share=share), gateway.targets)
+        views = tuple(ReplicaView(d.replica, State.READY, 1.0) for d in file.replicas())
+        driver.view(FleetView(2, views))
+        async with AsyncOpenAI(base_url=gateway.url, api_key="x", max_retries=0) as api:
+            await api.chat.completions.create(
+                model="m", messages=ASK, extra_headers={"traceparent": PARENT.decode()}
+            )
+        server.close()
+        told = re.findall(rb"traceparent: (.*)\r\n", heads[0])
+        if not share:
+            assert told == []  # a caller alone has nothing traced, in engines neither
+            return
+        (row,) = driver.traces.take()
+        assert row.trace_id == PARENT[3:35].decode()
+        assert told == [f"00-{row.trace_id}-{row.spans[0].span_id}-01".encode()]
+        assert row.spans[0].span_id != PARENT[36:52].decode()
+
+    live(body, replicas=1)

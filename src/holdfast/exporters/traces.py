@@ -4,8 +4,9 @@
       CLIENT span "chat llama"    one for each attempt on a replica
 
 Spans are built from what gateways noted, when everything is over: the gateway is not slowed down by
-a tracer, and a span is never half. Their ids are made here; a caller's ``traceparent`` gives the
-trace and the parent. No prompt and no answer is in them: gateways do not even send any to control.
+a tracer, and a span is never half. Of each attempt the gateway has told the engine trace and span,
+so that an engine's own spans hang below it; a caller's ``traceparent`` gives the parent. No prompt
+and no answer is in them: gateways do not even send any to control.
 
 The SDK's exporter is used for the protocol alone. Rejected: its tracer and batch processor, whose
 clock and context are those of code that runs now, and which costs 30 µs a span where it runs.
@@ -93,10 +94,9 @@ def _request(trace: TraceRow, resource: Any, scope: Any) -> list[Any]:
     from opentelemetry.trace import SpanContext, SpanKind, TraceFlags  # noqa: PLC0415
 
     sampled = TraceFlags(TraceFlags.SAMPLED)
-    trace_id, parent = randbits(128) or 1, None
-    if trace.parent:
-        _, theirs, span_id, _ = trace.parent.split("-")
-        trace_id = int(theirs, 16)
+    _, theirs, span_id, _ = (trace.parent or "---").split("-")
+    trace_id, parent = _id(trace.trace_id or theirs, 128), None
+    if span_id:
         parent = SpanContext(trace_id, int(span_id, 16), is_remote=True, trace_flags=sampled)
     own = SpanContext(trace_id, randbits(64) or 1, is_remote=False, trace_flags=sampled)
     operation = genai.operation(trace.operation)
@@ -117,7 +117,9 @@ def _request(trace: TraceRow, resource: Any, scope: Any) -> list[Any]:
     made += [
         ReadableSpan(
             name=f"{operation} {span.model}",
-            context=SpanContext(trace_id, randbits(64) or 1, is_remote=False, trace_flags=sampled),
+            context=SpanContext(
+                trace_id, _id(span.span_id, 64), is_remote=False, trace_flags=sampled
+            ),
             parent=own,
             resource=resource,
             attributes=_client_attributes(trace, span, operation),
@@ -130,6 +132,11 @@ def _request(trace: TraceRow, resource: Any, scope: Any) -> list[Any]:
         for span in trace.spans
     ]
     return made
+
+
+def _id(told: str, bits: int) -> int:
+    """As the gateway told it to the engine; a gateway of an earlier release told nobody."""
+    return int(told, 16) if told else randbits(bits) or 1
 
 
 def _status(error: str) -> Any:

@@ -208,6 +208,7 @@ class SpanRow(msgspec.Struct, frozen=True, array_like=True):
     port: int
     continues: bool
     engine: str = ""
+    span_id: str = ""  # as its engine was told; 16 hexadecimal digits
 
 
 class TraceRow(msgspec.Struct, frozen=True, array_like=True):
@@ -227,6 +228,7 @@ class TraceRow(msgspec.Struct, frozen=True, array_like=True):
     first: int
     ended: int
     spans: list[SpanRow]
+    trace_id: str = ""  # as engines were told; 32 hexadecimal digits
 
 
 class TracesFrame(msgspec.Struct, frozen=True, array_like=True, tag="traces"):

@@ -401,7 +401,7 @@ class Driver:
         """An attempt is over."""
         now, inquiry, target = self.now_ns(), attempt.inquiry, attempt.target
         read, took = attempt.prompt_tokens(), now - attempt.started
-        if inquiry.spans is not None:
+        if inquiry.trace is not None:
             note_attempt(inquiry, attempt, kind, now, read, said)
         if kind is None and not attempt.continues:
             self._answered(attempt, took, read, said)
@@ -431,7 +431,7 @@ class Driver:
         """An answer came in one piece."""
         now = self.now_ns()
         self._answered(attempt, now - attempt.started, read, said)
-        if attempt.inquiry.spans is not None:
+        if attempt.inquiry.trace is not None:
             note_attempt(attempt.inquiry, attempt, None, now, read, said)
 
     def _answered(self, attempt: Attempt, took: int, read: int, said: int) -> None:
@@ -458,7 +458,7 @@ class Driver:
         now = self.now_ns()
         self.counters.finished(finish, now - inquiry.request.arrived)
         self.stories.add(inquiry, finish, now)
-        if self.traces is not None and inquiry.spans is not None:
+        if self.traces is not None and inquiry.trace is not None:
             self.traces.finish(inquiry, finish, now)
 
     def saw_escalation(self, inquiry: Inquiry, check: str) -> None:

@@ -13,7 +13,6 @@ from holdfast.core.failure import Kind
 from holdfast.core.flow import Flow
 from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
 from holdfast.core.types import Request
-from holdfast.frames import SpanRow
 from holdfast.gateway import errors
 from holdfast.gateway.answers import Answer
 from holdfast.gateway.attempts import Attempt, BytesAttempt, WholeAttempt
@@ -33,6 +32,7 @@ from holdfast.gateway.sse import MalformedStreamError, framed
 from holdfast.gateway.streaming import ResponseAttempt, StreamAttempt
 from holdfast.gateway.targets import Target
 from holdfast.gateway.tenants import Tenant
+from holdfast.gateway.traces import Trace
 from holdfast.gateway.virtual import Path, failed_check
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Inquiry:
         "route",
         "serial",
         "slow",
-        "spans",
         "spent",
         "tenant",
+        "trace",
         "via",
     )
     ask: Ask
@@ -104,7 +104,7 @@ class Inquiry:
         self.via = DIRECT  # or the virtual name that was asked for
         self.spent = ("", 0, 0)  # model and tokens of its last answer, of a virtual name's
         self.first_at = 0  # when the client was shown the beginning of its answer
-        self.spans: list[SpanRow] | None = None  # its attempts, where it is traced
+        self.trace: Trace | None = None  # its attempts, where it is traced
         self.escalated = False  # a second model was asked
         self.doubted = False  # an attempt was given up for its opening; the next is believed
         self._path: Path | None = None
@@ -217,13 +217,11 @@ class Inquiry:
             body = self._body(target)
         self.attempts[action.attempt] = attempt
         attempt.started = attempt.last = self.driver.now_ns()
-        attempt.call = target.upstream.call(
-            attempt,
-            b"POST",
-            self.route.upstream_path(ask, target.served_as),
-            _type_line(ask.content_type) + target.headers + ask.headers,
-            body,
-        )
+        path = self.route.upstream_path(ask, target.served_as)
+        headers = _type_line(ask.content_type) + target.headers + ask.headers
+        if self.trace is not None:
+            headers += self.trace.line(action.attempt)
+        attempt.call = target.upstream.call(attempt, b"POST", path, headers, body)
         if self.slow:
             attempt.pause()
 

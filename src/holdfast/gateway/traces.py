@@ -5,12 +5,13 @@ of them and sends them on: a gateway that talked to a collector itself would sha
 the encoding, and wait for nobody knows whom. The ring is bounded; what finds no room is counted.
 
 A caller's ``traceparent`` makes its span the parent of ours. It decides on its own whether to trace
-only where the file says so: otherwise any client could have every request traced.
+only where the file says so: otherwise any client could have every request traced. Engines are told
+of traced requests alone, with the span of the attempt, so that what they trace hangs below it.
 """
 
 import re
 import time
-from random import random
+from random import getrandbits, random
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core.failure import Kind
@@ -24,7 +25,27 @@ if TYPE_CHECKING:
 
 TRACES_MAX: Final = 512  # between two looks of the process, which come ten times a second
 
-_PARENT: Final = re.compile(rb"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-0([01])")
+_PARENT: Final = re.compile(rb"00-((?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-0([01])")
+
+
+class Trace:
+    """One traced request: its id, those of its attempts, and what came of those that are over."""
+
+    __slots__ = ("_ids", "spans", "trace_id")
+
+    def __init__(self, trace_id: str = "") -> None:
+        self.trace_id = trace_id or f"{getrandbits(128) or 1:032x}"
+        self.spans: list[SpanRow] = []
+        self._ids: dict[int, str] = {}
+
+    def line(self, attempt: int) -> bytes:
+        """The header that tells an engine of it."""
+        span_id = self._ids[attempt] = f"{getrandbits(64) or 1:016x}"
+        return f"traceparent: 00-{self.trace_id}-{span_id}-01\r\n".encode()
+
+    def span_id(self, attempt: int) -> str:
+        """Of an attempt whose header was made."""
+        return self._ids[attempt]
 
 
 class Traces:
@@ -44,32 +65,29 @@ class Traces:
 
     def begin(self, inquiry: "Inquiry") -> None:
         """A request goes to the flow; perhaps note what becomes of it."""
-        if inquiry.spans is not None:
+        if inquiry.trace is not None:
             return  # it goes there a second time
-        if self._follow:
-            parent = _PARENT.fullmatch(inquiry.exchange.headers.get(b"traceparent", b""))
-            if parent is not None:
-                if parent[1] == b"1":
-                    inquiry.spans = []
-                return
-        if random() < self._share:
-            inquiry.spans = []
+        parent = _parent(inquiry) if self._follow else None
+        traced = parent[2] == b"1" if parent is not None else random() < self._share
+        if traced:
+            parent = _parent(inquiry)
+            inquiry.trace = Trace(parent[1].decode() if parent is not None else "")
 
     def finish(self, inquiry: "Inquiry", finish: Finish, now: int) -> None:
         """One is over."""
-        spans = inquiry.spans
-        if spans is None or len(self._done) >= TRACES_MAX:
+        trace = inquiry.trace
+        if trace is None or len(self._done) >= TRACES_MAX:
             self.dropped += 1
             return
         ahead = time.time_ns() - now  # of this process's clock
         began = inquiry.request.arrived + ahead
-        if spans:
-            began = min(began, spans[0].began)
-        parent = inquiry.exchange.headers.get(b"traceparent", b"")
+        if trace.spans:
+            began = min(began, trace.spans[0].began)
+        parent = _parent(inquiry)
         self._done.append(
             TraceRow(
                 inquiry.request_id.decode(),
-                parent.decode() if _PARENT.fullmatch(parent) else "",
+                parent[0].decode() if parent is not None else "",
                 inquiry.tenant.name,
                 inquiry.route.api.value,
                 inquiry.ask.model,
@@ -81,7 +99,8 @@ class Traces:
                 began,
                 inquiry.first_at + ahead if inquiry.first_at else 0,
                 now + ahead,
-                spans,
+                trace.spans,
+                trace.trace_id,
             )
         )
 
@@ -94,6 +113,11 @@ class Traces:
         """Those since the last call."""
         taken, self._done = self._done, []
         return taken
+
+
+def _parent(inquiry: "Inquiry") -> re.Match[bytes] | None:
+    """What the caller says of its own span, where that makes sense."""
+    return _PARENT.fullmatch(inquiry.exchange.headers.get(b"traceparent", b""))
 
 
 def traces_of(settings: Settings, before: Traces | None = None) -> Traces | None:
@@ -116,11 +140,12 @@ def note_attempt(
     output_tokens: int,
 ) -> None:
     """One attempt of a traced request is over."""
-    if inquiry.spans is None:
+    trace = inquiry.trace
+    if trace is None:
         return
     ahead = time.time_ns() - now
     target = attempt.target
-    inquiry.spans.append(
+    trace.spans.append(
         SpanRow(
             target.replica_id,
             target.model,
@@ -135,8 +160,9 @@ def note_attempt(
             target.endpoint.port,
             attempt.continues,
             target.dialect.name,
+            trace.span_id(attempt.number),
         )
     )
 
 
-__all__ = ["TRACES_MAX", "Traces", "note_attempt", "traces_of"]
+__all__ = ["TRACES_MAX", "Trace", "Traces", "note_attempt", "traces_of"]
