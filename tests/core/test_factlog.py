@@ -76,6 +76,7 @@ def incident(about: About, **given_: object) -> Incident:
 # --- plain data -----------------------------------------------------------------------------------
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("kind", KINDS_OF_FACT, ids=lambda kind: kind.__name__)
 def test_every_kind_of_fact_survives_json(kind: type) -> None:
     @settings(max_examples=25, deadline=None)

@@ -50,6 +50,7 @@ def test_a_limit_that_is_not_in_use_is_not_lowered_either():
     assert limit.limit == 32
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("capacity", [4, 8, 20, 100, 400])
 @pytest.mark.parametrize("model", [queueing, sharp])
 def test_latency_that_grows_with_the_load_settles_the_limit_near_capacity(capacity, model):
@@ -60,6 +61,7 @@ def test_latency_that_grows_with_the_load_settles_the_limit_near_capacity(capaci
     assert max(seen) <= capacity * 2.5
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("capacity", [8, 20, 100])
 def test_a_baseline_learned_in_a_queue_is_found_out(capacity):
     limit = GradientLimit(LimitConfig(initial=capacity * 4))
@@ -74,6 +76,7 @@ def test_a_wrong_baseline_is_followed_down_in_one_go():
     assert min(seen) <= 16
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize("capacity", [20, 100, 400])
 def test_the_experiments_cost_little_throughput(capacity):
     limit = GradientLimit(LimitConfig(initial=32))
