@@ -7,6 +7,7 @@ function. The view is given once; whoever needs control tests the processes (tes
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from time import monotonic_ns
 
@@ -21,6 +22,8 @@ from holdfast.gateway.driver import Driver
 from holdfast.gateway.server import Server
 from holdfast.gateway.settings import settings_of, targets_of
 from holdfast.standin import Options, StandIn, fault
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 QUICK = Options(ttft_ms=2.0, tpot_ms=1.0, tokens=12)
 
@@ -82,6 +85,24 @@ class Live:
     def ail(self, index: int, kind: str, **details: object) -> None:
         """Break one engine."""
         self.engines[index].engine.set_fault(fault(kind, **details))
+
+    def reload(self, file: FleetFile, version: int, **changed: object) -> None:
+        """What a gateway process does with a new config and a new view."""
+        loop = asyncio.get_running_loop()
+        self.targets = targets_of(file, self.targets, loop, self.driver.now_ns)
+        self.driver.reconfigure(replace(settings_of(file), **changed), self.targets)
+        views = tuple(ReplicaView(d.replica, State.READY, 1.0) for d in file.replicas())
+        self.driver.view(FleetView(version, views))
+
+    async def put_behind(
+        self, handler: Handler, name: str, engine: str, **changed: object
+    ) -> asyncio.Server:
+        """Let this answer for the only replica of a model."""
+        server = await asyncio.start_server(handler, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        models = [{"name": name, "engine": engine, "endpoints": [url]}]
+        self.reload(FleetFile.from_json(orjson.dumps({"models": models})), 2, **changed)
+        return server
 
     def engine_of(self, replica_id: str) -> StandIn:
         """The engine behind a replica id such as m-2."""

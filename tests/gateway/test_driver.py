@@ -12,7 +12,6 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.config.tenants import hash_key
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import SECOND, State
-from holdfast.gateway.settings import settings_of, targets_of
 from holdfast.standin import Options, expected_text
 
 ASK = [{"role": "user", "content": "Who is there?"}]
@@ -135,19 +134,10 @@ def test_a_tenant_is_served_in_its_regions_only(live):
                 }
             )
         )
-        reload(gateway, file, 2)
+        gateway.reload(file, 2)
         await body(gateway)
 
     live(with_regions)
-
-
-def reload(gateway, file: FleetFile, version: int) -> None:
-    """What a gateway process does with a new config and a new view."""
-    loop = asyncio.get_running_loop()
-    gateway.targets = targets_of(file, gateway.targets, loop, gateway.driver.now_ns)
-    gateway.driver.reconfigure(settings_of(file), gateway.targets)
-    views = tuple(ReplicaView(d.replica, State.READY, 1.0) for d in file.replicas())
-    gateway.driver.view(FleetView(version, views))
 
 
 # --- virtual models ------------------------------------------------------------------------------
@@ -166,7 +156,7 @@ def test_rules_choose_the_path_and_the_answer_says_which(live):
             {"when": {"header": {"x-tier": "gold"}}, "use": "big"},
         ]
         auto = {"name": "auto", "rules": rules, "default": "small"}
-        reload(gateway, fleet(gateway, virtual_models=[auto]), 2)
+        gateway.reload(fleet(gateway, virtual_models=[auto]), 2)
         async with client(gateway) as api:
             call = api.chat.completions.with_raw_response.create
             plain = await call(model="auto", messages=ASK)
@@ -186,7 +176,7 @@ def test_a_cheap_answer_that_fails_a_check_is_asked_of_the_strong_model(live, st
     async def body(gateway):
         rules = [{"use": "small", "check": ["length"], "escalate": "big"}]
         virtual = [{"name": "auto", "rules": rules}]
-        reload(gateway, fleet(gateway, virtual_models=virtual), 2)
+        gateway.reload(fleet(gateway, virtual_models=virtual), 2)
         async with client(gateway) as api:
             for limit, model in ((5, "big"), (50, "small")):
                 text = expected_text(model, ASK, min(limit, 12))
@@ -220,7 +210,7 @@ def test_a_ladder_degrades_only_those_who_asked_for_it(live):
         for endpoint in models[0]["endpoints"]:
             endpoint["slots"] = 1
         document = {"models": models, "virtual_models": virtual}
-        reload(gateway, FleetFile.from_json(orjson.dumps(document)), 2)
+        gateway.reload(FleetFile.from_json(orjson.dumps(document)), 2)
         async with client(gateway) as api:
             call = api.chat.completions.with_raw_response.create
             running = [asyncio.ensure_future(call(model="best", messages=ASK)) for _ in range(60)]
@@ -265,7 +255,7 @@ def test_a_new_config_lets_what_runs_go_on_under_the_old_one(live):
             models = [{"name": "m", "engine": "vllm", "endpoints": urls}]
             changed = {"models": models, "retry": {"attempts": 1}}
             before = gateway.driver.flow
-            reload(gateway, FleetFile.from_json(orjson.dumps(changed)), 2)
+            gateway.reload(FleetFile.from_json(orjson.dumps(changed)), 2)
             assert gateway.driver.flow is not before
             assert (await running).choices[0].finish_reason == "stop"
             assert (await api.chat.completions.create(model="m", messages=ASK)).choices
@@ -382,10 +372,7 @@ def test_tensors_behind_the_json_of_an_infer_request_and_answer_pass_through(liv
         writer.close()
 
     async def body(gateway):
-        server = await asyncio.start_server(engine, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        models = [{"name": "t", "engine": "triton", "endpoints": [url]}]
-        reload(gateway, FleetFile.from_json(orjson.dumps({"models": models})), 2)
+        server = await gateway.put_behind(engine, "t", "triton")
         answer = await raw(
             gateway,
             b"POST /v2/models/t/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"

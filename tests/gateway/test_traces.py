@@ -1,6 +1,5 @@
 """Which requests are traced, and what is told of them."""
 
-import asyncio
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,11 +8,8 @@ import orjson
 import pytest
 from openai import AsyncOpenAI
 
-from holdfast.config.fleet_file import FleetFile
-from holdfast.core.messages import Finish, FleetView, ReplicaView
-from holdfast.core.types import State
+from holdfast.core.messages import Finish
 from holdfast.gateway import traces as tracing
-from holdfast.gateway.settings import settings_of, targets_of
 from holdfast.gateway.traces import Traces, traces_of
 
 ASK = [{"role": "user", "content": "Who is there? A secret."}]
@@ -160,15 +156,7 @@ def test_the_engine_is_told_the_span_of_its_attempt_where_a_request_is_traced(li
         writer.close()
 
     async def body(gateway):
-        server = await asyncio.start_server(engine, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        models = [{"name": "m", "engine": "vllm", "endpoints": [url]}]
-        file = FleetFile.from_json(orjson.dumps({"models": models}))
-        loop, driver = asyncio.get_running_loop(), gateway.driver
-        gateway.targets = targets_of(file, gateway.targets, loop, driver.now_ns)
-        driver.reconfigure(replace(settings_of(file), trace_share=share), gateway.targets)
-        views = tuple(ReplicaView(d.replica, State.READY, 1.0) for d in file.replicas())
-        driver.view(FleetView(2, views))
+        server = await gateway.put_behind(engine, "m", "vllm", trace_share=share)
         async with AsyncOpenAI(base_url=gateway.url, api_key="x", max_retries=0) as api:
             await api.chat.completions.create(
                 model="m", messages=ASK, extra_headers={"traceparent": PARENT.decode()}
@@ -178,7 +166,7 @@ def test_the_engine_is_told_the_span_of_its_attempt_where_a_request_is_traced(li
         if not share:
             assert told == []  # a caller alone has nothing traced, in engines neither
             return
-        (row,) = driver.traces.take()
+        (row,) = gateway.driver.traces.take()
         assert row.trace_id == PARENT[3:35].decode()
         assert told == [f"00-{row.trace_id}-{row.spans[0].span_id}-01".encode()]
         assert row.spans[0].span_id != PARENT[36:52].decode()
