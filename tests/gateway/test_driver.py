@@ -281,12 +281,12 @@ def test_what_runs_on_a_leaving_replica_moves_to_another(live):
 
 
 @pytest.mark.parametrize(
-    ("stream", "waited_s", "attempts"),
-    [(True, 6, "2"), (True, 4, "1"), (False, 60, "1")],
-    ids=["stuck", "not yet", "in one piece"],
+    ("stream", "paused", "waited_s", "attempts"),
+    [(True, False, 6, "2"), (True, False, 4, "1"), (True, True, 60, "1"), (False, False, 60, "1")],
+    ids=["stuck", "not yet", "its client does not read", "in one piece"],
 )
 def test_from_a_stalled_replica_only_streams_that_are_stuck_are_moved(
-    live, stream, waited_s, attempts
+    live, stream, paused, waited_s, attempts
 ):
     async def body(gateway):
         async with client(gateway) as api:
@@ -299,7 +299,10 @@ def test_from_a_stalled_replica_only_streams_that_are_stuck_are_moved(
             (inquiry,) = inquiries.values()
             (attempt,) = inquiry.attempts.values()
             attempt.last -= waited_s * SECOND
+            if paused:
+                attempt.pause()
             gateway.driver.move(attempt.target.replica_id, stalled=True)
+            attempt.resume(gateway.driver.now_ns())
             assert (await asking).headers["x-holdfast-attempts"] == attempts
 
     live(body, options=Options(ttft_ms=300.0, tpot_ms=1.0, tokens=4))

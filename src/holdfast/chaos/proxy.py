@@ -234,7 +234,7 @@ class _Passage:
     async def _up(self, outgoing: asyncio.StreamWriter) -> None:
         while data := await self._client_in.read(PIECE_BYTES):
             if data.startswith(b"POST "):
-                self._asks, self._pieces = True, 0
+                self._asks, self._pieces, self._between = True, 0, False
                 self._arrived = self._sent = asyncio.get_running_loop().time()
                 self._proxy.passed += 1
                 self._proxy.touched += self._proxy.dose is not None

@@ -190,7 +190,7 @@ class Attempt(ABC):
 
     def stuck(self, now: int) -> Kind | None:
         """How it has failed by now, where its replica is found stalled; None: not yet."""
-        if not self.inquiry.ask.stream:  # of an answer in one piece nobody can tell
+        if self.paused or not self.inquiry.ask.stream:  # its client's fault; in one piece: unknown
             return None
         return stuck(now - self.last, self.prompt_tokens(), begun=self.begun)
 

@@ -17,7 +17,7 @@ samples at the median, and chance crosses it less than once in 40,000; a perfect
 would make that once in some 60,000, and no rule has much more of both: the information is not
 there. A replica may well give 40,000 samples a day, so that what is found is nobody's incident yet:
 the replica's canaries are called, which cost little and may know at once. Some thirty samples later
-the same sum is at the line of an incident, which chance did not reach in millions
+the same sum is at the line of an incident, which chance reached 3 times in 20 million
 (``bench/detectors.py``); and where a replica gives 100,000 samples a day that line rises with the
 logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
 
