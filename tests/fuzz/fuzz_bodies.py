@@ -15,9 +15,10 @@ from fuzz_draw import Draw
 from holdfast.config.gateway import BodyConfig
 from holdfast.engines.dialect import Continuation
 from holdfast.gateway import routes
-from holdfast.gateway.bodies import Ask, parse, upstream_body
+from holdfast.gateway.bodies import Ask, parse
 from holdfast.gateway.chunks import StreamApi
 from holdfast.gateway.continuation import CannotContinueError, continued_body
+from holdfast.gateway.engine_body import upstream_body
 from holdfast.gateway.errors import ApiError
 
 LIMITS: Final = BodyConfig(

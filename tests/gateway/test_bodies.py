@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from holdfast.config.gateway import BodyConfig
 from holdfast.gateway import multipart, routes
-from holdfast.gateway.bodies import Ask, parse, upstream_body
+from holdfast.gateway.bodies import Ask, parse
+from holdfast.gateway.engine_body import upstream_body
 from holdfast.gateway.errors import ApiError
 from holdfast.gateway.multipart import Field
 
@@ -74,7 +75,6 @@ def test_a_chat_is_read():
     )
     assert (asked.max_tokens, asked.n, asked.stop, asked.session) == (64, 2, ("a", "b"), "u")
     assert (asked.tools, asked.json_expected, asked.hedgeable) == (True, False, True)
-    assert asked.message_count == 1
     assert asked.content_type == b"application/json"
 
 
@@ -127,6 +127,29 @@ def test_a_picture_does_not_count_as_text(part):
     assert sent(asked)["messages"] == messages
 
 
+def test_a_picture_among_long_texts_is_found_however_it_is_written():
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
+    messages = [{"role": "user", "content": "[1] " * 2_000}, {"role": "user", "content": [part]}]
+    for text in (json.dumps(messages, separators=(",", ":")), json.dumps(messages)):
+        body = b'{"model":"m","messages":%b}' % text.encode()
+        asked = ask(CHAT, body)
+        assert 2_000 < asked.prompt_tokens < 4_000
+
+
+def test_more_messages_than_allowed_are_refused_however_deep_the_text_may_be():
+    limits = BodyConfig(messages_max=80)
+    message = {"role": "user", "content": "{ [ {"}
+    assert ask(CHAT, HI | {"messages": [message] * 80}, limits=limits).prompt_bytes > 2_000
+    error = refusal(CHAT, HI | {"messages": [message] * 81}, limits=limits)
+    assert (error.status, error.param) == (400, "messages")
+
+
+@pytest.mark.parametrize("text", [b"[]", b"[ ]", b"[\n\t ]", b"null", b" null"])
+def test_no_message_is_no_conversation(text):
+    error = refusal(CHAT, b'{"model":"m","messages":%b}' % text)
+    assert (error.status, error.code) == (400, "missing_required_parameter")
+
+
 def test_json_is_expected_where_it_was_asked_for():
     for kind, expected in (("json_object", True), ("json_schema", True), ("text", False)):
         assert ask(CHAT, HI | {"response_format": {"type": kind}}).json_expected is expected
@@ -136,7 +159,7 @@ def test_json_is_expected_where_it_was_asked_for():
 
 def test_other_apis_are_read():
     asked = ask(EMBEDDINGS, {"model": "m", "input": ["a", "b"], "encoding_format": "base64"})
-    assert (asked.message_count, asked.stream, asked.hedgeable) == (2, False, True)
+    assert (asked.stream, asked.hedgeable, asked.statistic) == (False, True, "norm")
     assert ask(EMBEDDINGS, {"model": "m", "messages": [{"role": "user"}]}).prompt_tokens >= 1
     asked = ask(RERANK, {"model": "m", "query": "q", "documents": ["a" * 40, {"text": "b"}]})
     assert asked.prompt_tokens > 10
@@ -145,7 +168,7 @@ def test_other_apis_are_read():
     assert ask(SPEECH, {"model": "m", "input": "hello", "voice": "x"}).opaque
     assert ask(IMAGES, {"model": "m", "prompt": "a cat", "n": 3}).n == 3
     asked = ask(RESPONSES, {"model": "m", "input": [{"role": "user"}], "max_output_tokens": 5})
-    assert (asked.max_tokens, asked.message_count) == (5, 1)
+    assert asked.max_tokens == 5
 
 
 def test_what_has_an_effect_is_not_asked_twice():

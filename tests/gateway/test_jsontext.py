@@ -252,6 +252,12 @@ def nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
+def behind_commas(levels: int) -> bytes:
+    """Objects that each stand behind a comma in a list of the one around it."""
+    begin, end = b'{"a":[1,' * (levels // 2), b"]}" * (levels // 2)
+    return begin + (b"{}" if levels % 2 else b"1") + end
+
+
 @pytest.mark.parametrize(
     "deep",
     [
@@ -259,6 +265,8 @@ def nested(levels: int) -> bytes:
         lambda levels: b'{"messages":[%b]}' % nested(levels - 2),
         lambda levels: b'{"messages":[1,%b,%b]}' % (b"{}," * 99 + b"{}", nested(levels - 2)),
         lambda levels: b'{"unknown":%b}' % nested(levels - 1),
+        lambda levels: b'{"rest":%b}' % behind_commas(levels - 1),
+        lambda levels: b'{"messages":[1,%b]}' % behind_commas(levels - 2),
         lambda levels: b'{"rest":["%b",%b]}' % (b"[{" * 100, nested(levels - 2)),
         lambda levels: b'{"messages":[{"c":"%b"},%b]}' % (b"[{" * 100, nested(levels - 2)),
         lambda levels: (
@@ -277,6 +285,38 @@ def test_a_long_conversation_is_not_deep():
     message = b'{"role":"user","content":[{"type":"text","text":"a [1] {2}"}]}'
     text = b'{"messages":[%b]}' % b",".join([message] * 500)
     assert opened(text)[1] is text
+
+
+trees = st.recursive(
+    st.sampled_from([1, None, "", ",{", "[", '":[', "}{", '\\",{']),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=25,
+)
+
+
+@given(st.lists(trees, max_size=4), trees, st.integers(2, 9), st.booleans())
+def test_what_is_too_deep_is_refused_and_nothing_else(messages, rest, depth_max, spaced):
+    separators = (", ", ": ") if spaced else (",", ":")
+    text = json.dumps({"messages": messages, "rest": rest}, separators=separators).encode()
+    if depth(text) > depth_max:
+        refusal(text, depth_max)
+    else:
+        opened(text, depth_max)
+
+
+def test_lists_that_are_values_and_objects_are_counted():
+    def counts(text, depth_max=64):
+        return opened(text, depth_max)[3]
+
+    assert counts(b'{"messages":[{"content":"[1] and [2]: {"}]}') == (1, 3)
+    assert counts(b'{"messages":[{"content":[{"text":"a"}]}]}') == (2, 3)
+    assert counts(b'{"messages":[{"content": [{"text":"a"}]}]}') == (2, 3)
+    assert counts(b'{"messages":["\\":[", [1], [2]]}') == (1, 1)
+    assert counts(b'{"rest":[]}') == (1, 1)
+    many = b",".join([b'{"content":[]}'] * 100)
+    assert counts(b'{"messages":[%b]}' % many) == (65, 101)
+    prose = b'{"messages":[{"content":"%b"}]}' % (b"[1] " * 100)
+    assert counts(prose) == (65, 2)  # not known, and more than one
 
 
 # --- members set ----------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from holdfast.gateway.chunks import GIVEN_UP, Count
+from holdfast.gateway import shapes
+from holdfast.gateway.chunks import GIVEN_UP
 
 _BELIEVED: Final = frozenset({"content_filter", "length"})  # ends that explain an empty text
 _NUMBERS: Final = b"0123456789+-.eE,[] \t\r\n"
@@ -80,50 +81,8 @@ def nothing_said(finish_reason: str | None, completion_tokens: int | None) -> bo
 # --- chat and completions -------------------------------------------------------------------------
 
 
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-    input_tokens: Count | None = None  # as /v1/responses says it
-    output_tokens: Count | None = None
-
-
-class _Message(msgspec.Struct, gc=False):
-    content: str | list[Raw] | None = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-    refusal: Any = None
-    audio: Any = None
-    images: Any = None
-
-
-class _Choice(msgspec.Struct, gc=False):
-    message: _Message
-    index: Count | None = 0
-    finish_reason: str | None = None
-
-
-class _TextChoice(msgspec.Struct, gc=False):
-    text: str | None
-    index: Count | None = 0
-    finish_reason: str | None = None
-
-
-class _Chat(msgspec.Struct, gc=False):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-    error: Any = None
-
-
-class _Completions(msgspec.Struct, gc=False):
-    choices: list[_TextChoice]
-    usage: _Usage | None = None
-    error: Any = None
-
-
 def _read_chat(body: bytes) -> Answer:
-    chat = _decode_chat(body)
+    chat = shapes.decode_chat(body)
     answer, said = _begin(chat.usage, chat.error), False
     for choice in chat.choices:
         message = choice.message
@@ -149,7 +108,7 @@ def _read_chat(body: bytes) -> Answer:
 
 
 def _read_completions(body: bytes) -> Answer:
-    completions = _decode_completions(body)
+    completions = shapes.decode_completions(body)
     answer, said = _begin(completions.usage, completions.error), False
     for choice in completions.choices:
         if choice.text:
@@ -164,7 +123,7 @@ def _read_completions(body: bytes) -> Answer:
     return answer
 
 
-def _begin(usage: _Usage | None, error: Any) -> Answer:
+def _begin(usage: shapes.UsageTold | None, error: Any) -> Answer:
     answer = Answer()
     if usage is not None:
         answer.prompt_tokens = usage.prompt_tokens
@@ -182,34 +141,12 @@ def _code(error: Any) -> int | None:
 # --- responses ------------------------------------------------------------------------------------
 
 
-class _Part(msgspec.Struct, gc=False):
-    text: str | None = None
-    refusal: str | None = None
-
-
-class _Item(msgspec.Struct, gc=False):
-    type: str = "message"
-    content: list[_Part] | None = None
-
-
-class _Reason(msgspec.Struct, gc=False):
-    reason: str | None = None
-
-
-class _Response(msgspec.Struct, gc=False):
-    output: list[_Item]
-    status: str | None = None
-    incomplete_details: _Reason | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
 _REASONS: Final = {"max_output_tokens": "length"}  # one vocabulary for all who ask
 _UNDER_WAY: Final = frozenset({"queued", "in_progress"})
 
 
 def _read_responses(body: bytes) -> Answer:
-    response = _decode_response(body)
+    response = shapes.decode_response(body)
     answer = _begin(None, response.error)
     usage = response.usage
     if usage is not None:
@@ -238,54 +175,8 @@ def _read_responses(body: bytes) -> Answer:
 # --- lists of results -----------------------------------------------------------------------------
 
 
-class _Vector(msgspec.Struct, gc=False):
-    embedding: Raw
-
-
-class _Embeddings(msgspec.Struct, gc=False):
-    data: list[_Vector]
-    usage: _Usage | None = None
-    error: Any = None
-
-
-class _Rank(msgspec.Struct, gc=False):
-    relevance_score: float | None = None
-    score: float | None = None
-
-
-class _Ranks(msgspec.Struct, gc=False):
-    results: list[_Rank] | None = None
-    data: list[_Rank] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
-_NULL: Final = Raw(b"null")  # a union with Raw would decode what it is meant to skip
-
-
-class _Image(msgspec.Struct, gc=False):
-    url: Raw = _NULL
-    b64_json: Raw = _NULL
-
-
-class _Images(msgspec.Struct, gc=False):
-    data: list[_Image]
-    usage: _Usage | None = None
-    error: Any = None
-
-
-class _Output(msgspec.Struct, gc=False):
-    datatype: str | None = None
-    data: Raw = Raw(b"[]")
-
-
-class _Infer(msgspec.Struct, gc=False):
-    outputs: list[_Output]
-    error: Any = None
-
-
 def _read_embeddings(body: bytes) -> Answer:
-    embeddings = _decode_embeddings(body)
+    embeddings = shapes.decode_embeddings(body)
     answer = _begin(embeddings.usage, embeddings.error)
     vectors = embeddings.data
     answer.empty = not vectors or not all(_numeric(bytes(one.embedding)) for one in vectors)
@@ -313,9 +204,9 @@ def _numeric_base64(text: bytes) -> bool:
 
 def _read_rerank(body: bytes) -> Answer:
     if body.lstrip()[:1] == b"[":  # some engines send the bare list
-        ranks = _Ranks(results=_decode_ranks(body))
+        ranks = shapes.Ranks(results=shapes.decode_ranks(body))
     else:
-        ranks = _decode_rerank(body)
+        ranks = shapes.decode_rerank(body)
     results = ranks.data if ranks.results is None else ranks.results
     if results is None and ranks.error is None:
         raise MalformedAnswerError("a rerank answer has no results")
@@ -326,7 +217,7 @@ def _read_rerank(body: bytes) -> Answer:
 
 
 def _read_images(body: bytes) -> Answer:
-    images = _decode_images(body)
+    images = shapes.decode_images(body)
     answer = _begin(images.usage, images.error)
     blank = (b"null", b'""')
     answer.empty = not images.data or any(
@@ -337,7 +228,7 @@ def _read_images(body: bytes) -> Answer:
 
 def _read_infer(body: bytes) -> Answer:
     """No outputs are empty; an output without elements is not: a picture may show no object."""
-    infer = _decode_infer(body)
+    infer = shapes.decode_infer(body)
     answer = _begin(None, infer.error)
     answer.empty = not infer.outputs or any(
         one.datatype != "BYTES" and 0x6E in bytes(one.data) for one in infer.outputs
@@ -350,7 +241,7 @@ def _read_json(body: bytes) -> Answer:
     begin = body[:_LOOK_BYTES].translate(None, b" \t\r\n")
     answer = Answer(empty=begin in {b"{}", b"[]", b'""', b"null"})
     if begin[:1] == b"{":
-        error = _decode_error(body).error
+        error = shapes.decode_error(body).error
         answer.error, answer.error_code = error is not None, _code(error)
     return answer
 
@@ -358,22 +249,7 @@ def _read_json(body: bytes) -> Answer:
 # --- which reader ---------------------------------------------------------------------------------
 
 
-class _Error(msgspec.Struct, gc=False):
-    error: Any = None
-    object: Any = None
-    code: Any = None
-
-
-_decode_chat: Final = msgspec.json.Decoder(_Chat).decode
-_decode_completions: Final = msgspec.json.Decoder(_Completions).decode
-_decode_response: Final = msgspec.json.Decoder(_Response).decode
-_decode_embeddings: Final = msgspec.json.Decoder(_Embeddings).decode
-_decode_rerank: Final = msgspec.json.Decoder(_Ranks).decode
-_decode_ranks: Final = msgspec.json.Decoder(list[_Rank]).decode
-_decode_images: Final = msgspec.json.Decoder(_Images).decode
-_decode_infer: Final = msgspec.json.Decoder(_Infer).decode
 _decode_raw: Final = msgspec.json.Decoder(Raw).decode
-_decode_error: Final = msgspec.json.Decoder(_Error).decode
 
 _READERS: Final[dict[str, Callable[[bytes], Answer]]] = {
     AnswerKind.CHAT.value: _read_chat,
@@ -404,7 +280,7 @@ def read_answer(body: bytes, kind: AnswerKind) -> Answer:
 def _error_of(body: bytes) -> Any:
     """An error object in place of an answer: as OpenAI nests it, or as vLLM has it outermost."""
     try:
-        frame = _decode_error(body)
+        frame = shapes.decode_error(body)
     except (ValueError, RecursionError):
         return None  # not even that; the caller says so
     if frame.error is None and frame.object == "error":

@@ -1,4 +1,4 @@
-"""What a request asks for: read once, bounded, and turned into the body for an engine.
+"""What a request asks for: read once, and bounded.
 
 Prompts stay bytes. A typed decoder takes the few members that routing, quota and continuation need
 and leaves the rest as raw text inside the body that came in; ``jsontext`` proves that the engine
@@ -23,7 +23,7 @@ from holdfast.config.gateway import BodyConfig
 from holdfast.gateway import members as known
 from holdfast.gateway import multipart
 from holdfast.gateway.errors import INVALID, ApiError, invalid
-from holdfast.gateway.jsontext import Extras, open_object, with_members
+from holdfast.gateway.jsontext import Counts, Extras, open_object
 from holdfast.gateway.members import FIXES, Chat, Completions, Embeddings, Items
 from holdfast.gateway.multipart import Field
 from holdfast.gateway.prompts import BLOCK_BYTES, Blocks, estimate_tokens
@@ -33,18 +33,14 @@ _JSON: Final = b"application/json"
 _OCTETS: Final = b"application/octet-stream"
 _HEAD_LENGTH: Final = b"inference-header-content-length"
 _NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
-_USAGE: Final = b',"stream_options":{"include_usage":true}}'
-_RUNNING_USAGE: Final = b',"stream_options":{"include_usage":true,"continuous_usage_stats":true}}'
-_COUNTED_STREAMS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})  # those with stream_options
 _SESSION_CHARACTERS: Final = 256  # of a client's own name for its session; more adds nothing
 _SEED_BYTES: Final = 4_096  # of the tools, which stand before the messages in the prompt
 _MESSAGES: Final = b'"messages":['
+_SHORT_LIST: Final = 8  # bytes: it may be empty, with blanks between its brackets
 _JSON_FORMATS: Final = frozenset({"json_object", "json_schema"})
 _QUOTE: Final = ord('"')
 _BRACKET: Final = ord("[")
 _NUMBER: Final = frozenset(b"-0123456789")
-
-_encode: Final = msgspec.json.Encoder().encode
 
 _NOT_STREAMED: Final = "only streams of chat and completions are continued"
 
@@ -76,7 +72,6 @@ class Ask(msgspec.Struct, gc=False):
     reason: str = _NOT_STREAMED  # why it is not continuable
     hedgeable: bool = True  # False where a second execution would have an effect
     opaque: bool = False  # the answer is not JSON: only the client can judge it
-    message_count: int = 0
     greedy: bool = False  # temperature 0: asked again, it says nearly the same
     statistic: str = ""  # what can be measured in the answer: logprob or norm
     members: Any = None  # the struct behind the body, where that has no other members
@@ -106,7 +101,7 @@ def parse(
     if content_type != _JSON:
         _check_content_type(content_type)
     decode, read = _READERS[api]
-    members, text, extras, brackets = open_object(decode, body, FIXES, limits.json_depth_max)
+    members, text, extras, counts = open_object(decode, body, FIXES, limits.json_depth_max)
     ask = Ask(route, api, _checked_model(members.model), text, _JSON)
     if not extras:
         ask.members = members
@@ -121,24 +116,25 @@ def parse(
         ask.greedy = _read("temperature", known.decode_number, members.temperature) == 0
     if members.top_p is not UNSET:
         _read("top_p", known.decode_number, members.top_p)
-    read(ask, members, limits, extras, brackets, prefix_blocks)
+    read(ask, members, limits, extras, counts, prefix_blocks)
     ask.prompt_tokens = ask.prompt_bytes >> 2 or 1  # as estimate_tokens, without the call
     return ask
 
 
 def _read_chat(
-    ask: Ask, m: Chat, limits: BodyConfig, extras: Extras, brackets: int, prefix_blocks: int
+    ask: Ask, m: Chat, limits: BodyConfig, extras: Extras, counts: Counts, prefix_blocks: int
 ) -> None:
     messages = m.messages
-    if messages is UNSET or not messages:
+    if messages is UNSET:
         raise _missing("messages")
-    ask.message_count = count = len(messages)
-    if count > limits.messages_max:
-        raise _too_many("messages", limits.messages_max)
-    lengths = list(map(len, messages))
-    whole = size = sum(lengths)
-    if size > known.MEDIA_FROM and brackets > 1 and max(lengths) > known.MEDIA_FROM:
-        size = sum(map(known.text_bytes, messages))
+    whole = size = len(messages)
+    if memoryview(messages)[0] != _BRACKET or size < _SHORT_LIST:
+        _check_messages(messages)
+    lists, objects = counts
+    if objects > limits.messages_max:  # else there cannot be too many messages among them
+        _counted("messages", known.decode_raws(messages), limits.messages_max)
+    if lists > 1 and size > known.MEDIA_FROM:
+        size = known.message_bytes(messages)
     seed = b""
     if m.tools is not UNSET or m.functions is not UNSET:
         for name, tools in (("tools", m.tools), ("functions", m.functions)):
@@ -154,11 +150,11 @@ def _read_chat(
     if said is not UNSET and said is not None:
         ask.max_tokens = _bounded("max_completion_tokens", said, 0, limits.max_tokens_max)
     if prefix_blocks and size >= BLOCK_BYTES:
-        ask.prefix = _prefix(ask.body, whole + count - 1, prefix_blocks, seed)
+        ask.prefix = _prefix(ask.body, whole - 2, prefix_blocks, seed)
 
 
 def _read_completions(
-    ask: Ask, m: Completions, limits: BodyConfig, extras: Extras, _: int, prefix_blocks: int
+    ask: Ask, m: Completions, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
 ) -> None:
     one_text = False
     if m.prompt is not UNSET:
@@ -218,7 +214,7 @@ def _read_generation(ask: Ask, m: Chat | Completions, limits: BodyConfig, extras
 
 
 def _read_embeddings(
-    ask: Ask, m: Embeddings, limits: BodyConfig, extras: Extras, _: int, prefix_blocks: int
+    ask: Ask, m: Embeddings, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
 ) -> None:
     ask.statistic = "norm"
     if m.input is not UNSET:
@@ -241,7 +237,7 @@ def _read_rerank(ask: Ask, m: known.Rerank, limits: BodyConfig, *_: object) -> N
 
 
 def _read_responses(
-    ask: Ask, m: known.Responses, limits: BodyConfig, extras: Extras, _: int, prefix_blocks: int
+    ask: Ask, m: known.Responses, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
 ) -> None:
     if m.input is not UNSET:
         _read_texts(ask, "input", m.input, limits, limits.messages_max)
@@ -405,16 +401,23 @@ def _read_texts(
     items = _read(name, known.decode_raws, raw) if first == _BRACKET else None
     if not items:
         raise invalid(f"{name} must be {FIXES[name]}, and not empty.", name)
-    ask.message_count = len(items)
     first = memoryview(items[0])[0]
     if first in _NUMBER:
-        ask.message_count = 1
         ask.prompt_bytes = 4 * len(items)  # exactly known, and divided by 4 again
     elif len(items) > (limits.inputs_max if count_max is None else count_max):
         raise _too_many(name, limits.inputs_max if count_max is None else count_max)
     elif first == _BRACKET:
         ask.prompt_bytes = 4 * sum([item.count(b",") + 1 for item in map(bytes, items)])
     return False
+
+
+def _check_messages(messages: Raw) -> None:
+    """Refuse what is no list, and a list without a message."""
+    text = bytes(messages)
+    if text[0] != _BRACKET and text != b"null":
+        raise invalid(f"messages must be {FIXES['messages']}.", "messages")
+    if text == b"null" or not known.decode_raws(messages):
+        raise _missing("messages")
 
 
 def _prefix(body: bytes, size: int, blocks_max: int, tools: bytes) -> Blocks:
@@ -445,52 +448,4 @@ def _check_content_type(content_type: bytes) -> None:
         raise ApiError(415, INVALID, "unsupported_media_type", message)
 
 
-# --- the body for an engine -----------------------------------------------------------------------
-
-
-def upstream_body(ask: Ask, model: str, *, ask_usage: bool, running_usage: bool) -> bytes:
-    """The body for an engine that calls the model so. Hot.
-
-    ``ask_usage``: let a stream end with its usage, whether or not the client wanted it;
-    ``running_usage``: with every chunk, too.
-    """
-    if ask.fields is not None:
-        return _renamed_form(ask, ask.fields, model)
-    if ask.api is Api.INFER:
-        return ask.body  # the model is in the path
-    wanted = ask.wants_running_usage if running_usage else ask.wants_usage
-    counted = ask_usage and ask.stream and not wanted and ask.api in _COUNTED_STREAMS
-    if model == ask.model:
-        if not counted:
-            return ask.body
-        if not ask.has_stream_options:
-            return ask.body[:-1] + (_RUNNING_USAGE if running_usage else _USAGE)
-    changes: dict[str, Any] = {"model": model}
-    if counted:
-        changes["stream_options"] = _counting(ask, running_usage=running_usage)
-    if ask.members is None:
-        return with_members(ask.body, changes)
-    return _encode(msgspec.structs.replace(ask.members, **changes))
-
-
-def _counting(ask: Ask, *, running_usage: bool) -> Raw:
-    """The client's stream options, and usage."""
-    sent: dict[str, Raw] = {}
-    if ask.has_stream_options:
-        raw = ask.members.stream_options if ask.members is not None else None
-        if raw is None:
-            raw = (known.decode_object(ask.body) or {})["stream_options"]
-        sent = known.decode_object(raw) or {}
-    sent["include_usage"] = Raw(b"true")
-    if running_usage:
-        sent["continuous_usage_stats"] = Raw(b"true")
-    return Raw(_encode(sent))
-
-
-def _renamed_form(ask: Ask, fields: list[Field], model: str) -> bytes:
-    name = model.encode()
-    renamed = [Field("model", name) if field.name == "model" else field for field in fields]
-    return multipart.encode(renamed, ask.boundary)
-
-
-__all__ = ["Ask", "parse", "upstream_body", "with_members"]
+__all__ = ["Ask", "parse"]

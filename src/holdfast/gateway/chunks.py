@@ -13,19 +13,24 @@ every chunk, which continuation wants, nothing is ever the same.
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from holdfast.gateway.shapes import (
+    ChatChunkChoice,
+    UsageTold,
+    decode_chat_chunk,
+    decode_error,
+    decode_text_chunk,
+)
 from holdfast.gateway.sse import MalformedStreamError
 
 DONE: Final = b"[DONE]"  # the payload that ends a stream; it is no chunk
 
 # Reasons by which an engine says that it gave up. It has not finished, whatever the field's name.
 GIVEN_UP: Final = frozenset({"abort", "error"})
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]  # beyond it no client reads it exactly
 
 
 class StreamApi(StrEnum):
@@ -61,54 +66,6 @@ class Chunk(msgspec.Struct, gc=False):
         return self.choices > 0 and not (self.meaningful or self.finished or self.error)
 
 
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-
-
-class _Delta(msgspec.Struct, gc=False):
-    content: str | list[Raw] | None = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-    refusal: Any = None
-    audio: Any = None
-    images: Any = None
-
-
-class _ChatChoice(msgspec.Struct, gc=False):
-    index: Count | None = 0
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-
-
-class _TextChoice(msgspec.Struct, gc=False):
-    text: str | None = None
-    index: Count | None = 0
-    finish_reason: str | None = None
-
-
-class _ChatChunk(msgspec.Struct, gc=False):
-    choices: list[_ChatChoice] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
-class _TextChunk(msgspec.Struct, gc=False):
-    choices: list[_TextChoice] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
-class _ErrorFrame(msgspec.Struct, gc=False):
-    object: Any = None
-    code: Any = None
-
-
-_decode_chat: Final = msgspec.json.Decoder(_ChatChunk).decode
-_decode_text: Final = msgspec.json.Decoder(_TextChunk).decode
-_decode_error: Final = msgspec.json.Decoder(_ErrorFrame).decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -124,7 +81,7 @@ def read_chunk(payload: bytes, api: StreamApi) -> Chunk:
 def read_chat_chunk(payload: bytes) -> Chunk:
     """``read_chunk`` for a caller that chose once per stream."""
     try:
-        chat = _decode_chat(payload)
+        chat = decode_chat_chunk(payload)
         if not payload.isascii():
             payload.decode()  # members that were skipped reach the client too
     except (ValueError, RecursionError):  # msgspec's errors, and bytes that are not UTF-8
@@ -154,7 +111,7 @@ def read_chat_chunk(payload: bytes) -> Chunk:
     return _chat_chunk(choices, usage)
 
 
-def _chat_chunk(choices: list[_ChatChoice], usage: _Usage | None) -> Chunk:
+def _chat_chunk(choices: list[ChatChunkChoice], usage: UsageTold | None) -> Chunk:
     text, finish_reason = "", None
     meaningful = beyond_text = error = False
     finished = 0
@@ -193,7 +150,7 @@ def _chat_chunk(choices: list[_ChatChoice], usage: _Usage | None) -> Chunk:
 def read_text_chunk(payload: bytes) -> Chunk:
     """``read_chunk`` of completions for a caller that chose once per stream."""
     try:
-        plain = _decode_text(payload)
+        plain = decode_text_chunk(payload)
         if not payload.isascii():
             payload.decode()  # as above
     except (ValueError, RecursionError):  # as above
@@ -223,20 +180,20 @@ def read_text_chunk(payload: bytes) -> Chunk:
     )
 
 
-def _told(usage: _Usage) -> Usage | None:
+def _told(usage: UsageTold) -> Usage | None:
     if usage.prompt_tokens is None or usage.completion_tokens is None:
         return None
     return Usage(usage.prompt_tokens, usage.completion_tokens)
 
 
-def _without_choices(payload: bytes, usage: _Usage | None, error: Any) -> Chunk:
+def _without_choices(payload: bytes, usage: UsageTold | None, error: Any) -> Chunk:
     """An error frame, in either of the shapes that engines use, or usage alone."""
     told = None if usage is None else _told(usage)
     if error is not None:
         code = error.get("code") if isinstance(error, dict) else None
         return _error_chunk(code, told)
     try:
-        frame = _decode_error(payload)
+        frame = decode_error(payload)
     except (ValueError, RecursionError):  # its members are decoded here for the first time
         raise MalformedStreamError("a payload has no choices and cannot be read") from None
     if frame.object == "error":
@@ -285,7 +242,6 @@ __all__ = [
     "DONE",
     "GIVEN_UP",
     "Chunk",
-    "Count",
     "StreamApi",
     "Usage",
     "read_chat_chunk",

@@ -16,7 +16,7 @@ from holdfast.core.types import Request
 from holdfast.gateway import errors
 from holdfast.gateway.answers import Answer
 from holdfast.gateway.attempts import Attempt, BytesAttempt, WholeAttempt
-from holdfast.gateway.bodies import Ask, parse, upstream_body
+from holdfast.gateway.bodies import Ask, parse
 from holdfast.gateway.chunks import StreamApi
 from holdfast.gateway.continuation import (
     CannotContinueError,
@@ -26,6 +26,7 @@ from holdfast.gateway.continuation import (
     text_of,
 )
 from holdfast.gateway.contracts import Exchange
+from holdfast.gateway.engine_body import upstream_body
 from holdfast.gateway.errors import ApiError
 from holdfast.gateway.routes import Api, Route
 from holdfast.gateway.sse import MalformedStreamError, framed

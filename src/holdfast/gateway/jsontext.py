@@ -30,6 +30,11 @@ from holdfast.gateway.errors import ApiError, invalid
 
 Members = TypeVar("Members", bound=msgspec.Struct)
 Extras = dict[str, Raw]
+Counts = tuple[int, int]
+"""Lists that are the value of a member, and objects: no more than so many of each.
+
+Beyond the depth that is allowed the lists are not counted further.
+"""
 
 _ELEMENTS_MAX: Final = 1_000_000  # commas or brackets; each may become an object in memory
 _ELEMENTS_FROM: Final = 2 * _ELEMENTS_MAX  # bytes; a shorter text cannot have so many
@@ -41,10 +46,12 @@ _encode_into: Final = msgspec.json.Encoder().encode_into
 _written: Final = bytearray()  # only its length is read; one buffer saves two thirds of the proof
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
 _compact: Final = msgspec.json.format
 _field_in: Final = re.compile(r"at `\$\.([A-Za-z0-9_]+)").search
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _OPENING: Final = frozenset(b"[{")
+_BRACKET: Final = ord("[")
 
 # What chooses where a request goes, with whose rights, and what runs in the engine beside it. In
 # gateways that passed such members on, clients sent themselves the operator's keys
@@ -83,11 +90,11 @@ _UNWANTED_PREFIXES: Final = ("aws_", "azure_", "litellm_", "vertex_")
 
 def open_object(
     decode: Callable[[bytes], Members], text: bytes, fixes: Mapping[str, str], depth_max: int
-) -> tuple[Members, bytes, Extras, int]:
-    """The members of a request, its text made safe, members unknown to the struct, count of ``[``.
+) -> tuple[Members, bytes, Extras, Counts]:
+    """The members of a request, its text made safe, members unknown to the struct, and counts.
 
     ``decode`` makes a struct of raw members that may all be absent; ``fixes`` says for each member
-    what it must be. The count of brackets stops above ``depth_max``. Raises only ``ApiError``. Hot.
+    what it must be. Raises only ``ApiError``. Hot.
     """
     if len(text) > _ELEMENTS_FROM:
         _check_size(text)
@@ -103,13 +110,21 @@ def open_object(
         raise unreadable(error, fixes) from None
     if not text.isascii():  # raw members were not looked into
         _check_utf8(text)
-    size = len(text)
-    brackets = size - len(text.replace(b"[", b"", depth_max + 1))
-    openings = brackets + size - len(text.replace(b"{", b"", depth_max + 1))
+    brackets = lists = 0
+    place = text.find(b"[")  # mostly few, and each costs little; of "{" there is one per message
+    while place >= 0 and brackets <= depth_max:
+        brackets += 1
+        before = text[place - 4 : place].rstrip()
+        if before[-2:] == b'":' and before[-3:] != b'\\":':  # else it stands in a string or a list
+            lists += 1
+        place = text.find(b"[", place + 1)
+    if place >= 0:
+        lists = brackets  # not looked at further: it may be all of them
+    objects = len(text) - len(text.replace(b"{", b"", depth_max + 1))
     # With few enough openings in all, in strings or not, it cannot be too deep.
-    if openings > depth_max:
-        _check_depth(text, depth_max, members)
-    return members, text, extras, brackets
+    if brackets + objects > depth_max:
+        objects = _check_depth(text, depth_max, members)
+    return members, text, extras, (lists, objects)
 
 
 def _open_closer(
@@ -199,18 +214,33 @@ def _check_size(text: bytes) -> None:
             raise invalid(f"The body has more than {_ELEMENTS_MAX} elements; send less at once.")
 
 
-def _check_depth(text: bytes, depth_max: int, members: msgspec.Struct) -> None:
-    """Refuse a text that is nested too deeply.
+def _check_depth(text: bytes, depth_max: int, members: msgspec.Struct) -> int:
+    """Refuse a text that is nested too deeply; how many objects it has, at most.
 
-    Long conversations have many openings and little depth. Elements of one list are not inside each
-    other, so a few of them at a time are looked at, and then what is left of the text.
+    Long conversations have many openings and little depth. An object behind a comma stands in a
+    list, so whatever is nested, such objects are no more than the lists around them. Where that
+    does not settle it: elements of one list are not inside each other, so a few of them at a time
+    are looked at, and then what is left of the text.
     """
-    left = _openings(text)
+    arrays = len(text) - len(text.replace(b"[", b""))
+    objects = len(text) - len(text.replace(b"{", b""))
+    if objects - text.count(b",{") + 2 * arrays <= depth_max:
+        return objects
+    left = arrays + objects
     for value in msgspec.structs.astuple(members):
-        if type(value) is list and value:
-            left -= _shallow(value, depth_max - 2)
+        items = value if type(value) is list else _items(value)
+        if items:
+            left -= _shallow(items, depth_max - 2)
     if left > depth_max and depth(text) > depth_max:
         raise _too_deep()
+    return objects
+
+
+def _items(value: object) -> list[Raw]:
+    """The elements of a raw list; none of anything else."""
+    if not isinstance(value, Raw) or memoryview(value)[0] != _BRACKET:
+        return []
+    return _decode_items(value)
 
 
 def _shallow(items: Sequence[Raw], depth_max: int) -> int:
@@ -247,6 +277,7 @@ def depth(text: bytes) -> int:
 
 
 __all__ = [
+    "Counts",
     "Extras",
     "depth",
     "open_object",

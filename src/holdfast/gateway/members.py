@@ -54,7 +54,7 @@ class Generation(Common, gc=False):
 class Chat(Generation, gc=False):
     """POST /v1/chat/completions."""
 
-    messages: Items = UNSET
+    messages: Part = UNSET  # a list, whose elements are looked at only where it must be
     max_completion_tokens: Whole = UNSET
     top_logprobs: Whole = UNSET
     tools: Items = UNSET
@@ -213,6 +213,11 @@ _decode_pieces: Final = msgspec.json.Decoder(list[_Piece]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
+def message_bytes(messages: Raw) -> int:
+    """The size of the text of messages, of which some may have pictures or sounds in them."""
+    return sum(map(text_bytes, decode_raws(messages)))
+
+
 def text_bytes(message: Raw) -> int:
     """The size of a message's text; pictures and sounds in it count as their tokens, roughly."""
     size = len(message)
@@ -321,5 +326,6 @@ __all__ = [
     "decode_stop",
     "decode_text_options",
     "forbids_continuation",
+    "message_bytes",
     "text_bytes",
 ]
