@@ -6,7 +6,7 @@ knows nothing of the server, none is a 500, there are never more than there were
 after a refusal nothing is parsed any more.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -199,6 +199,9 @@ class Wire:
         assert not self.over, "written after the end"
         self.sent += data
 
+    def writelines(self, parts: list[bytes]) -> None:
+        self.write(b"".join(parts))
+
     def close(self) -> None:
         self.over = True
 
@@ -206,6 +209,9 @@ class Wire:
 
     def abort(self) -> None:
         self.over = self.aborted = True
+
+    def is_closing(self) -> bool:
+        return False  # so that what is written after the end shows
 
     def can_write_eof(self) -> bool:
         return True
@@ -224,10 +230,19 @@ class Wire:
 
 
 class Loop:
-    """Where a server reports what it could not handle."""
+    """Where a server reports what it could not handle; its turns end when the case wants."""
 
     def __init__(self) -> None:
         self.troubles: list[dict[str, Any]] = []
+        self._soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._soon.append(callback)
+
+    def end_turn(self) -> None:
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            callback()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.troubles.append(context)
@@ -441,6 +456,7 @@ class Case:
             if self.paused:
                 self.paused, self.wire.unsent = False, 0
                 self.connection.resume_writing()
+            self.loop.end_turn()
             if self.app.pending is None:
                 return
             self.app.answer()
@@ -453,6 +469,7 @@ class Case:
         pending = self.app.pending
         assert pending is None or pending.listener is None
         self.app.answer()  # late: it must go nowhere
+        self.loop.end_turn()
         server = self.server
         assert not server.connections
         tables = (server.idle, server.heads, server.bodies, server.lingering, server.closing)
@@ -468,6 +485,8 @@ def case(draw: Draw) -> None:
     disturbed = draw.chance(3)
     for piece in draw.cut(b"".join(request.wire for request in drawn)):
         one.feed(piece)
+        if draw.chance(2):
+            one.loop.end_turn()
         if disturbed and draw.chance(3):
             one.disturb(draw)
     one.settle()

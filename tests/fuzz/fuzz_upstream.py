@@ -11,6 +11,7 @@ from typing import Any, Final
 from fuzz_draw import Draw
 
 from holdfast.core.failure import Kind
+from holdfast.gateway.turn import Turn
 from holdfast.gateway.upstream_connection import Connection
 
 HEAD_BYTES: Final = 4_096
@@ -206,7 +207,7 @@ def _bent(draw: Draw, wire: bytes) -> bytes:
 def hear(pieces: list[bytes], end: str, cancels_at: str = "", *, bodyless: bool = False) -> Heard:
     """One call from its request to the loss of the connection."""
     owner, heard, transport = Owner(), Heard(cancels_at), Transport()
-    connection = Connection(owner, HEAD_BYTES)
+    connection = Connection(owner, HEAD_BYTES, Turn(None))
     heard.running = connection.begin(heard, b"x", b"", bodyless=bodyless)
     connection.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:

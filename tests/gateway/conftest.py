@@ -21,6 +21,7 @@ from holdfast.core.types import State
 from holdfast.gateway.driver import Driver
 from holdfast.gateway.server import Server
 from holdfast.gateway.settings import settings_of, targets_of
+from holdfast.gateway.turn import Turn
 from holdfast.standin import Options, StandIn, fault
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -44,7 +45,8 @@ class Live:
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        self.targets = targets_of(self.file, {}, loop, monotonic_ns)
+        self.turn = Turn(loop)
+        self.targets = targets_of(self.file, {}, loop, monotonic_ns, turn=self.turn)
         self.driver = Driver(
             settings_of(self.file),
             self.targets,
@@ -54,7 +56,7 @@ class Live:
             streams=Random,
             news=self.news.append,
         )
-        self.server = Server(self.driver, self.file.gateway.http, loop=loop)
+        self.server = Server(self.driver, self.file.gateway.http, loop=loop, turn=self.turn)
         self.driver.view(FleetView(1, self.views))
         self.listening = await loop.create_server(self.server.protocol, "127.0.0.1", 0)
         self.port = self.listening.sockets[0].getsockname()[1]
@@ -89,7 +91,7 @@ class Live:
     def reload(self, file: FleetFile, version: int, **changed: object) -> None:
         """What a gateway process does with a new config and a new view."""
         loop = asyncio.get_running_loop()
-        self.targets = targets_of(file, self.targets, loop, self.driver.now_ns)
+        self.targets = targets_of(file, self.targets, loop, self.driver.now_ns, turn=self.turn)
         self.driver.reconfigure(replace(settings_of(file), **changed), self.targets)
         views = tuple(ReplicaView(d.replica, State.READY, 1.0) for d in file.replicas())
         self.driver.view(FleetView(version, views))

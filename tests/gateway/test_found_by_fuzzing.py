@@ -220,6 +220,9 @@ class Wire:
     def write(self, data):
         self.sent += data
 
+    def is_closing(self):
+        return False
+
     def set_write_buffer_limits(self, high):
         assert high
 

@@ -573,7 +573,7 @@ def test_no_request_is_begun_while_answers_are_unread():
 
 def test_a_last_answer_that_trickles_out_is_not_cut():
     async def test(harness):
-        harness.app.head_hook = lambda exchange: exchange.respond(200, b"", b"x" * (8 << 20))
+        harness.app.head_hook = lambda exchange: exchange.respond(200, b"", b"x" * (24 << 20))
         reader, writer = await harness.connect(limit=1024)
         writer.write(CLOSING % b"/a")
         await until(lambda: bool(harness.server.closing))

@@ -299,12 +299,32 @@ async def test_a_connection_that_takes_too_long():
         up = Upstream(Endpoint(url), UpstreamConfig(), loop, now_ns=clock)
         heard = post(up)
         await until(lambda: engine.received)
-        up.sweep(clock.now + SECOND)
+        for tenths in range(11):
+            up.sweep(clock.now + tenths * SECOND // 10)
         assert heard.ends == []
         up.sweep(clock.now + SECOND + 1)
         assert heard.ends == [Kind.CONNECT_TIMEOUT]
         assert up.busy == 0
         await engine.connections[0].lost.wait()
+
+
+@live
+async def test_a_gateway_that_was_late_itself_blames_nobody():
+    clock = Clock()
+    loop = asyncio.get_running_loop()
+    async with replica(None) as engine:
+        url = f"https://127.0.0.1:{engine.port}"  # as above: it never becomes usable
+        up = Upstream(Endpoint(url), UpstreamConfig(), loop, now_ns=clock)
+        clock.now += 30 * SECOND  # it stood still before the call ...
+        heard = post(up)
+        await until(lambda: engine.received)
+        for _ in range(5):  # ... and after it: so far it has looked five times
+            clock.now += 30 * SECOND
+            up.sweep(clock.now)
+        assert heard.ends == []
+        clock.now += SECOND
+        up.sweep(clock.now)
+        assert heard.ends == [Kind.CONNECT_TIMEOUT]
 
 
 @live
@@ -332,6 +352,7 @@ class Loop:
 
     def __init__(self, addresses):
         self.real = asyncio.get_running_loop()
+        self.call_soon = self.real.call_soon
         self.create_task = self.real.create_task
         self.create_connection = self.real.create_connection
         self.addresses = addresses

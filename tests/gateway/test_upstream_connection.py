@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.failure import Kind
+from holdfast.gateway.turn import Turn
 from holdfast.gateway.upstream_connection import Connection
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -94,7 +95,7 @@ class OnlyParsed(Connection):
 
 def hear(reads, *, bodyless=False, eof=False, cancel_at="", kind=Connection):
     owner, heard, transport = Owner(), Heard(), Transport()
-    connection = kind(owner, HEAD_BYTES_MAX)
+    connection = kind(owner, HEAD_BYTES_MAX, Turn(None))
     heard.cancel_at = cancel_at
     heard.running = connection.begin(heard, b"GET / HTTP/1.1\r\n\r\n", b"", bodyless=bodyless)
     connection.connection_made(transport)
@@ -151,7 +152,7 @@ def test_the_chunks_of_one_read_reach_the_caller_as_one_piece():
     pieces = []
     owner, heard = Owner(), Heard()
     heard.on_data = pieces.append
-    connection = Connection(owner, HEAD_BYTES_MAX)
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
     connection.begin(heard, b"", b"", bodyless=False)
     connection.connection_made(Transport())
     connection.data_received(HEAD + chunk(b"a\n\n") * 2)
@@ -398,7 +399,7 @@ def test_a_caller_may_cancel_in_a_whole_chunk():
 
 def test_one_parser_serves_many_responses():
     owner, transport = Owner(), Transport()
-    connection = Connection(owner, HEAD_BYTES_MAX)
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
     calls = []
     for number in range(20):
         heard = Heard()
@@ -410,3 +411,40 @@ def test_one_parser_serves_many_responses():
             connection.data_received(read)
     assert [heard.data for heard in calls] == [EVENT * 2] * 20
     assert owner.kept == [True] * 20
+
+
+def test_a_connection_that_answers_what_was_not_sent_yet_is_not_kept():
+    class Never:
+        def call_soon(self, callback):
+            pass
+
+    owner, heard, transport = Owner(), Heard(), Transport()
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
+    connection.begin(heard, b"first", b"", bodyless=False)
+    connection.connection_made(transport)
+    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    assert owner.kept == [True]
+    connection._turn = Turn(Never())
+    connection.begin(Heard(), b"second", b"", bodyless=False)
+    connection.data_received(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+    assert owner.kept == [True, False]  # or its next caller would get the answer to "second"
+    assert transport.closed
+    assert transport.sent == b"first"
+
+
+def test_a_call_that_is_cancelled_in_its_turn_is_never_sent():
+    callbacks = []
+
+    class Later:
+        def call_soon(self, callback):
+            callbacks.append(callback)
+
+    owner, transport = Owner(), Transport()
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(Later()))
+    running = connection.begin(Heard(), b"request", b"body", bodyless=False)
+    connection.connection_made(transport)
+    running.cancel()
+    for callback in callbacks:
+        callback()
+    assert transport.sent == b""
+    assert transport.closed

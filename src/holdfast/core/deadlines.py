@@ -47,7 +47,7 @@ _FIRED: Final = "fired"
 class DeadlineConfig:
     """The waits of one pool, in seconds."""
 
-    connect_s: float = 1.0  # a live host answers within milliseconds; allows one lost packet
+    connect_s: float = 1.0  # a live host answers within milliseconds
     first_token_s: float = 60.0  # until learned: above a cold long prompt on a busy engine
     first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
     first_token_floor_s: float = 1.0  # a pause of a process or a network is not a failure

@@ -10,8 +10,9 @@ from typing import Final, Protocol
 
 from holdfast.gateway import http
 from holdfast.gateway.contracts import Listener
+from holdfast.gateway.turn import Turn
 
-JOINED_BYTES_MAX: Final = 65_536  # above, copying a body costs more than a second write
+JOINED_BYTES_MAX: Final = 65_536  # above, copying a body costs more than a second piece
 
 NEW: Final = 0  # the app has not seen it
 ANNOUNCED: Final = 1  # it saw the head
@@ -32,6 +33,7 @@ class Connection(Protocol):
     """What an exchange needs of its connection."""
 
     transport: asyncio.Transport
+    turn: Turn
 
     @property
     def server(self) -> Draining:
@@ -108,23 +110,22 @@ class ClientExchange:
         if self.closes or not self.complete or connection.server.draining:
             lines = self._last()
         line = http.STATUS_LINES.get(status) or http.status_line(status)
-        write = connection.transport.write
+        put, transport = connection.turn.put, connection.transport
         if status in {204, 304}:
-            write(b"%b%b%b\r\n" % (line, headers, lines))
-        elif self.method == b"HEAD":
-            write(b"%b%b%bcontent-length: %d\r\n\r\n" % (line, headers, lines, len(body)))
-        elif len(body) > JOINED_BYTES_MAX:
-            write(b"%b%b%bcontent-length: %d\r\n\r\n" % (line, headers, lines, len(body)))
-            write(body)
+            put(transport, b"%b%b%b\r\n" % (line, headers, lines))
+        elif self.method == b"HEAD" or len(body) > JOINED_BYTES_MAX:
+            parts = (line, headers, lines, len(body))
+            head = b"%b%b%bcontent-length: %d\r\n\r\n" % parts
+            put(transport, head, b"" if self.method == b"HEAD" else body)
         else:
-            parts = (line, headers, lines, len(body), body)
-            write(b"%b%b%bcontent-length: %d\r\n\r\n%b" % parts)
+            whole = (line, headers, lines, len(body), body)
+            put(transport, b"%b%b%bcontent-length: %d\r\n\r\n%b" % whole)
         connection.finish(self)
 
     def start(self, status: int, headers: bytes) -> None:
         """Begin a response of unknown length. Its head shares a system call with the first piece.
 
-        The event loop gathers the writes of one turn, so the head need not be held back here.
+        The writes of one turn are gathered, so the head need not be held back here.
         """
         connection = self.connection
         if connection is None:
@@ -141,7 +142,8 @@ class ClientExchange:
             lines = self._last()
         framing = b"transfer-encoding: chunked\r\n" if self.framing == _CHUNKED else b""
         line = http.STATUS_LINES.get(status) or http.status_line(status)
-        connection.transport.write(b"%b%b%b%b\r\n" % (line, headers, lines, framing))
+        head = b"%b%b%b%b\r\n" % (line, headers, lines, framing)
+        connection.turn.put(connection.transport, head)
 
     def write(self, payload: bytes) -> None:
         """Send one piece. An empty one is none: it would end the answer."""
@@ -150,9 +152,10 @@ class ClientExchange:
             return
         assert self.started, "nothing was begun"
         if self.framing == _CHUNKED:
-            connection.transport.write(b"%x\r\n%b\r\n" % (len(payload), payload))
+            chunk = b"%x\r\n%b\r\n" % (len(payload), payload)
+            connection.turn.put(connection.transport, chunk)
         elif self.framing == _PLAIN:
-            connection.transport.write(payload)
+            connection.turn.put(connection.transport, payload)
 
     def end(self) -> None:
         """Complete it."""
@@ -161,7 +164,7 @@ class ClientExchange:
             return
         assert self.started, "nothing was begun"
         if self.framing == _CHUNKED:
-            connection.transport.write(b"0\r\n\r\n")
+            connection.turn.put(connection.transport, b"0\r\n\r\n")
         connection.finish(self)
 
     def abort(self) -> None:

@@ -31,6 +31,7 @@ from holdfast.gateway.contracts import App
 from holdfast.gateway.exchange import ANNOUNCED, ASKED, NEW, ClientExchange
 from holdfast.gateway.http import Refusal
 from holdfast.gateway.intake import Intake
+from holdfast.gateway.turn import Turn
 
 HELD_BYTES_MAX: Final = 65_536  # unparsed bytes; one read may exceed it, then reading stops
 LINGER_S: Final = 5.0  # nginx waits as long between two reads of a client that was turned away
@@ -56,12 +57,14 @@ class ClientConnection(asyncio.Protocol):
         "served",
         "server",
         "transport",
+        "turn",
     )
 
     transport: asyncio.Transport
 
     def __init__(self, server: "Server") -> None:
         self.server = server
+        self.turn = server.turn
         self.served = 0
         self._intake = Intake(self, server.config, server.cors)
         self._current: ClientExchange | None = None  # the only one that the app may know
@@ -211,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
             return True
         if exchange.expects:
             exchange.expects = False
-            self.transport.write(http.CONTINUE)
+            self.turn.put(self.transport, http.CONTINUE)
         if self._where is not self.server.bodies:
             self._wait(self.server.bodies)
         return False
@@ -281,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
             self.drop()
             return
         lines = exchange.lines.replace(http.KEEP_ALIVE, b"") if exchange is not None else b""
-        self.transport.write(b"%b%b\r\n%b" % (refusal.head, lines, refusal.body))
+        self.turn.put(self.transport, b"%b%b\r\n%b" % (refusal.head, lines, refusal.body))
         self.leave(linger=linger)
 
     def leave(self, *, linger: bool = False) -> None:
@@ -289,6 +292,7 @@ class ClientConnection(asyncio.Protocol):
         self._deaf = self._left = True
         self._forget()
         self.server.slow.pop(self, None)
+        self.turn.send(self.transport)
         self._unsent = self.transport.get_write_buffer_size()
         if linger and self.transport.can_write_eof():
             self._wait(self.server.lingering)
@@ -306,6 +310,7 @@ class ClientConnection(asyncio.Protocol):
         self._forget()
         self._wait(None)
         self.server.slow.pop(self, None)
+        self.turn.send(self.transport)
         self.transport.abort()
 
     def check_progress(self, table: Waiting, now_ns: int) -> None:
@@ -329,12 +334,14 @@ class Server:
         config: HttpConfig,
         *,
         loop: asyncio.AbstractEventLoop,
+        turn: Turn | None = None,
         cors_origins: tuple[str, ...] = (),
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.app = app
         self.config = config
         self.loop = loop
+        self.turn = turn or Turn(loop)
         self.cors = http.Cors(cors_origins)
         self.now_ns = now_ns
         self.draining = False

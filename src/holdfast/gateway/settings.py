@@ -16,6 +16,7 @@ from holdfast.gateway.prompts import BLOCK_ENDS
 from holdfast.gateway.routes import Api
 from holdfast.gateway.targets import Target
 from holdfast.gateway.tenants import Tenants
+from holdfast.gateway.turn import Turn
 from holdfast.gateway.upstream import Upstream
 from holdfast.gateway.upstream_address import Endpoint
 from holdfast.gateway.virtual import Virtual
@@ -92,10 +93,12 @@ def targets_of(
     loop: asyncio.AbstractEventLoop,
     now_ns: Callable[[], int],
     detours: Mapping[str, str] = NO_DETOURS,
+    turn: Turn | None = None,
 ) -> dict[str, Target]:
     """The replicas of a file; those that did not change keep their connections.
 
-    ``detours``: replicas that are to be reached at another URL for the time being.
+    ``detours``: replicas that are to be reached at another URL for the time being. ``turn``: the
+    writes that all of them share.
     """
     targets: dict[str, Target] = {}
     for deployed in file.replicas():
@@ -109,7 +112,7 @@ def targets_of(
         if before is not None and same:
             upstream = before.upstream
         else:
-            upstream = Upstream(endpoint, how, loop, now_ns=now_ns)
+            upstream = Upstream(endpoint, how, loop, turn=turn, now_ns=now_ns)
         targets[replica.id] = Target(
             replica.id,
             replica.model,

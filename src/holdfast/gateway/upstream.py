@@ -18,11 +18,15 @@ from typing import Final
 
 from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
-from holdfast.core.types import nanos
+from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.contracts import Call, Caller
+from holdfast.gateway.turn import Turn
 from holdfast.gateway.upstream_address import Addresses, Endpoint
 from holdfast.gateway.upstream_connection import Connection
 
+# A gateway that is late itself has not looked whether a connection is there: between two looks no
+# more than this counts as waiting for it.
+_LOOK_MAX: Final = SECOND // 4
 _JOINED_MAX: Final = 4_096  # a longer body is not copied behind its head: one call sends both
 _WITHOUT_BODY: Final = {b"GET", b"HEAD", b"DELETE", b"OPTIONS"}  # no length need be stated
 # Not "nobody listens", which is the strongest failure there is: the network's or our own want.
@@ -45,7 +49,10 @@ class Upstream:
         "_now_ns",
         "_opening",
         "_static",
+        "_swept_at",
         "_tls",
+        "_turn",
+        "_waited",
         "config",
     )
 
@@ -55,12 +62,14 @@ class Upstream:
         config: UpstreamConfig,
         loop: asyncio.AbstractEventLoop,
         *,
+        turn: Turn | None = None,
         ssl_context: ssl.SSLContext | None = None,
         now_ns: Callable[[], int],
     ) -> None:
         self._endpoint = endpoint
         self.config = config
         self._loop = loop
+        self._turn = turn or Turn(loop)
         self._now_ns = now_ns
         self._tls: ssl.SSLContext | None = None
         if endpoint.tls:
@@ -71,7 +80,10 @@ class Upstream:
         self._static = b" HTTP/1.1\r\nhost: " + endpoint.authority + b"\r\nuser-agent: holdfast\r\n"
         self._idle: list[Connection] = []  # the longest idle first
         self._busy: set[Connection] = set()
-        self._opening: dict[Connection, None] = {}  # those of the busy, the longest opening first
+        # Those of the busy, the longest opening first, and how far ``_waited`` was when they began.
+        self._opening: dict[Connection, int] = {}
+        self._waited = 0  # time as it counts for them
+        self._swept_at = now_ns()
         self._closed = False
 
     @property
@@ -106,10 +118,12 @@ class Upstream:
 
     def sweep(self, now_ns: int) -> None:
         """Give up connections that take too long to open, close those idle for too long."""
-        opened_before = now_ns - self._connect_ns
+        self._waited += min(now_ns - self._swept_at, _LOOK_MAX)
+        self._swept_at = now_ns
+        begun_before = self._waited - self._connect_ns
         late = []
-        for connection in self._opening:
-            if connection.since >= opened_before:
+        for connection, begun in self._opening.items():
+            if begun >= begun_before:
                 break
             late.append(connection)
         for connection in late:  # callers may open others when they hear of it
@@ -162,10 +176,9 @@ class Upstream:
     # --- opening ----------------------------------------------------------------------------------
 
     def _open(self) -> Connection:
-        connection = Connection(self, self.config.header_bytes_max)
-        connection.since = self._now_ns()
+        connection = Connection(self, self.config.header_bytes_max, self._turn)
         connection.opening = self._loop.create_task(self._connect(connection))
-        self._opening[connection] = None
+        self._opening[connection] = self._waited + min(self._now_ns() - self._swept_at, _LOOK_MAX)
         return connection
 
     async def _connect(self, connection: Connection) -> None:

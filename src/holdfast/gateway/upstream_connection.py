@@ -33,6 +33,7 @@ from httptools import (
 
 from holdfast.core.failure import Kind
 from holdfast.gateway.contracts import Caller
+from holdfast.gateway.turn import Turn
 
 _READ_MAX: Final = 4_096  # longer reads go through llhttp: there the copying is what costs
 
@@ -119,14 +120,16 @@ class Connection(asyncio.Protocol):
         "_reused",
         "_running",
         "_transport",
+        "_turn",
         "_until_close",
         "on_body",
         "opening",
         "since",
     )
 
-    def __init__(self, owner: Owner, head_bytes_max: int) -> None:
+    def __init__(self, owner: Owner, head_bytes_max: int, turn: Turn) -> None:
         self._owner = owner
+        self._turn = turn
         self._head_bytes_max = head_bytes_max
         self._transport: asyncio.Transport | None = None
         self._at_boundary = False
@@ -139,7 +142,7 @@ class Connection(asyncio.Protocol):
         self._reused = False
         self._paused = False
         self.opening: asyncio.Task[None] | None = None
-        self.since = 0  # ns: when it began to open, or became idle
+        self.since = 0  # ns: when it became idle
 
     # --- the call ---------------------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class Connection(asyncio.Protocol):
             self._request = (head, body)
         else:
             self._reused = True
-            _send(transport, head, body)
+            self._turn.put(transport, head, body)
         return running
 
     def fail(self, kind: Kind, detail: str) -> None:
@@ -177,6 +180,7 @@ class Connection(asyncio.Protocol):
             self.opening.cancel()
             self.opening = None
         if self._transport is not None:
+            self._turn.forget(self._transport)
             self._transport.abort()
         self._let_go(keep=False)
 
@@ -216,8 +220,10 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         assert caller is not None
         assert transport is not None, "a complete response came over something"
-        # A request that is still being sent would be followed by the next one in its middle.
+        # A request that is still being sent would be followed by the next one in its middle, and
+        # one that was answered before it was sent, by the answer to the next one's.
         keep = keep and not transport.is_closing() and not transport.get_write_buffer_size()
+        keep = keep and not self._turn.holds(transport)
         if not keep:
             transport.abort()
         elif self._paused:
@@ -239,7 +245,7 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._pause_still)
         head, body = self._request
         self._request = None
-        _send(opened, head, body)
+        self._turn.put(opened, head, body)
 
     def data_received(self, data: bytes) -> None:
         """Deliver a whole chunk directly, hand anything else to the parser."""
@@ -382,13 +388,6 @@ class Connection(asyncio.Protocol):
         elif self._parser is not None:
             self._complete = True  # and the call is over after this read
             self._keep = self._parser.should_keep_alive()
-
-
-def _send(transport: asyncio.Transport, head: bytes, body: bytes) -> None:
-    if body:
-        transport.writelines((head, body))
-    else:
-        transport.write(head)
 
 
 def _reason(error: Exception) -> str:
