@@ -128,8 +128,10 @@ async def run(fleet: Fleet, given: argparse.Namespace) -> dict[str, Any]:
         "benchmark": "no_harm",
         "rows": rows,
         "requests": len(load.shots),
-        "attempts_seen": sum(stats["requests"] for stats in seen),
-        "given_up": sum(stats["cancelled"] for stats in seen),
+        # Control's canaries come on connections of their own, and are no attempts.
+        "attempts_seen": sum(stats["requests"] - stats["lone"] for stats in seen),
+        "canaries_seen": sum(stats["lone"] for stats in seen),
+        "given_up": sum(stats["cancelled"] - stats["lone_cancelled"] for stats in seen),
         "kinds": await asyncio.to_thread(_kinds, fleet),
     }
 
@@ -173,6 +175,8 @@ def faults_found(told: dict[str, Any]) -> list[str]:
             found.append(f"{row['phase']}: {row['harmed']} requests failed: {row['kinds']}")
     ended = {kind: count for kind, count in told["kinds"].items() if kind in _DEADLINES}
     found += [f"{count:.0f} attempts ended by {kind}" for kind, count in ended.items()]
+    if told["attempts_seen"] != told["requests"]:
+        found.append(f"the stand-ins saw {told['attempts_seen']} attempts")
     if told["given_up"]:
         found.append(f"the stand-ins saw {told['given_up']} attempts given up")
     return found
@@ -199,7 +203,8 @@ def show(told: dict[str, Any]) -> None:
             ", ".join(row["states"]),
         )
     Console(width=None if sys.stdout.isatty() else 150).print(table)
-    print(f"{told['requests']} requests, {told['attempts_seen']} attempts seen by the stand-ins")
+    seen = f"{told['attempts_seen']} attempts and {told['canaries_seen']} canaries"
+    print(f"{told['requests']} requests, {seen} seen by the stand-ins")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

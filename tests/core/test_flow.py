@@ -787,6 +787,35 @@ def test_a_wait_in_vain_is_504():
     assert (finish.status, finish.code) == (504, "upstream_timeout")
 
 
+def practised() -> Gateway:
+    """Four replicas whose first tokens come after 0.3 s, as the flow has learned."""
+    views = [view(name, slots=64) for name in ("r1", "r2", "r3", "r4")]
+    gateway = Gateway(*views, lane=lane(deadlines=DeadlineConfig()))
+    for number in range(400):
+        gateway.serve(f"w{number}", 0.3)
+    gateway.wait(11.0)
+    assert gateway.flow.lanes["m"].deadlines.first_token(0, None, gateway.now) < 1.5 * SECOND
+    return gateway
+
+
+@pytest.mark.parametrize(("took_s", "borne"), [(1.0, True), (0.3, False)])
+def test_who_was_sent_before_the_whole_pool_became_slower_is_waited_for(took_s, borne):
+    gateway = practised()
+    gateway.arrive("early")
+    for number in range(40):
+        gateway.arrive(f"q{number}")
+    gateway.wait(took_s)
+    for number in range(40):
+        gateway.first(f"q{number}")
+    aborted = all_of(gateway.wait(2.0 - took_s), Abort)
+    assert [abort.kind for abort in aborted] == ([] if borne else [Kind.FIRST_TOKEN_TIMEOUT])
+    for number in range(40 if borne else 0):  # the others are well again, and it still hangs
+        gateway.arrive(f"later{number}")
+        aborted += all_of(gateway.wait(0.3), Abort)
+        gateway.first(f"later{number}")
+    assert (aborted[0].request_id, aborted[0].attempt) == ("early", 0)
+
+
 def test_content_stops_the_clock_of_the_first_token():
     gateway = Gateway("r1", "r2", lane=lane(deadlines=QUICK))
     gateway.arrive()

@@ -346,8 +346,25 @@ def test_a_client_that_leaves_ends_its_stream_and_frees_the_slot(kit):
             return standin.stats()
 
     stats = asyncio.run(main())
-    assert stats["cancelled"] == 1
+    assert (stats["cancelled"], stats["lone"], stats["lone_cancelled"]) == (1, 0, 0)
     assert stats["generated_tokens"] < 100_000
+
+
+def test_requests_on_a_connection_of_their_own_are_told_apart(kit):
+    async def main():
+        async with kit.live(slots=1, tpot_ms=5, tokens=100_000) as standin:
+            reader, writer = await asyncio.open_connection("127.0.0.1", standin.port)
+            body = {"model": "m", "messages": [USER], "stream": True}
+            wire = kit.request_bytes("/v1/chat/completions", body)
+            writer.write(wire.replace(b"\r\n", b"\r\nconnection: close\r\n", 1))
+            await reader.readuntil(b"content")
+            writer.transport.abort()
+            await kit.until(lambda: standin.stats()["running"] == 0)
+            return standin.stats()
+
+    stats = asyncio.run(main())
+    assert (stats["requests"], stats["lone"]) == (1, 1)
+    assert (stats["cancelled"], stats["lone_cancelled"]) == (1, 1)
 
 
 def test_a_client_that_leaves_the_queue_is_forgotten(kit):

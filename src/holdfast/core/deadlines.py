@@ -155,6 +155,7 @@ class Deadlines:
         "_window",
         "connect",
         "request",
+        "scale",
     )
 
     def __init__(self, config: DeadlineConfig) -> None:
@@ -194,6 +195,7 @@ class Deadlines:
         self._replicas: dict[str, _Recent] = {}
         self._dealt = self._firings = 0
         self._pace = 1.0  # recent first tokens of the whole pool, in medians of their class
+        self.scale = 1.0  # by which waits are longer than they were learned
 
     def first_token(self, prompt_tokens: int, waiting: int | None, now: int) -> int:
         """How long an attempt may take to its first token; to be asked once per attempt.
@@ -210,8 +212,8 @@ class Deadlines:
             learned.waiting += waiting
             if waiting > learned.waiting_typical:
                 deadline = learned.scaled(waiting, self._config.waiting_scale_max)
-        if self._pace > _PACE_NORMAL:
-            return min(int(deadline * self._pace), self.request)
+        if self.scale > 1.0:
+            return min(int(deadline * self.scale), self.request)
         return deadline
 
     def between_tokens(self, now: int) -> int:
@@ -250,7 +252,8 @@ class Deadlines:
         if median and learned.settled:
             ratio = elapsed / median
             more = (ratio if ratio < _PACE_MAX else _PACE_MAX) - self._pace
-            self._pace += more * (_PACE_UP if more > 0.0 else _PACE_DOWN)
+            self._pace = pace = self._pace + more * (_PACE_UP if more > 0.0 else _PACE_DOWN)
+            self.scale = pace if pace > _PACE_NORMAL else 1.0
         learned.fresh += 1
         hand = learned.hands[replica.hand]
         hand.young_total += elapsed

@@ -274,13 +274,13 @@ class Flow(Moves):
                 continue
             if now >= attempt.doubt_at:
                 lane.overdue(life, attempt, now)
-            if now >= attempt.first_due:
+            if now >= attempt.first_due and not lane.bears_with(life, attempt, now):
                 if self._time_out(life, lane, attempt, Kind.FIRST_TOKEN_TIMEOUT, 0, actions, now):
                     return  # what comes next has set its own time
                 request = life.request
-                waiting = attempt.candidate.waiting
-                more = lane.waits(request).first_token(request.size, waiting, now)
-                attempt.first_due = now + max(more, SECOND)
+                waits, waiting = lane.waits(request), attempt.candidate.waiting
+                more = waits.first_token(request.size, waiting, now)
+                attempt.first_due, attempt.scale = now + max(more, SECOND), waits.scale
         self._file_next(life)
 
     def _hedge(self, life: Life, lane: Lane, actions: list[FlowAction], now: int) -> None:

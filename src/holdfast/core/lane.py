@@ -140,6 +140,7 @@ class Lane:
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
         attempt.doubt_at = now + deadlines.first_token_norm(request.size)
+        attempt.scale = deadlines.scale
         candidate.inflight += 1
         candidate.own_tokens += tokens
         self.pool.inflight += 1
@@ -147,6 +148,15 @@ class Lane:
         life.live.append(attempt)
         life.tried += (candidate.id,)
         return attempt
+
+    def bears_with(self, life: Life, attempt: Attempt, now: int) -> bool:
+        """Wait on where the whole pool has become slower since the attempt was made."""
+        waits = self.waits(life.request)
+        if waits.scale > attempt.scale:
+            allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
+            attempt.first_due = attempt.started + min(int(allowed), waits.request)
+            attempt.scale = waits.scale
+        return now < attempt.first_due
 
     def first_content(self, life: Life, attempt: Attempt, now: int) -> BreakerChange | None:
         """Learn from a first token: latency, limit, deadlines; a trial has passed."""

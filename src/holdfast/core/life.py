@@ -78,6 +78,7 @@ class Attempt:
         "first_due",
         "number",
         "report",
+        "scale",
         "started",
         "tokens",
         "trial",
@@ -92,6 +93,7 @@ class Attempt:
         self.first_due = first_due  # when the wait for its first token is over
         self.doubt_at = first_due  # when it is taken for slow, though it is still waited for
         self.trial = trial  # it holds the breaker's one half-open slot
+        self.scale = 1.0  # of that wait: how slow the pool was when it was set
         self.first_at = 0  # 0 = no content yet
         self.tokens = 0  # what its replica was credited with as load
         self.report = candidate.reports  # a later report of the replica includes them

@@ -2,11 +2,11 @@
 
 A turn reads from every socket that has something, and each read mostly ends in a write somewhere
 else. To write at once means: parse, decide, a system call, a wake-up of whoever reads there; parse,
-decide, a system call, a wake-up. Together is cheaper twice. The kernel and the interpreter no
+decide, a system call, a wake-up. Together is cheaper twice: the kernel and the interpreter no
 longer throw each other out of the caches and branch tables of a core at every request, and whoever
-reads is woken once for many of them. On two cores with 32 clients that is a third of all the time a
-request costs (``bench/gateway.py``). Nothing waits that could have gone earlier for anybody but the
-first of a turn, and a turn is over when nothing more is there to read.
+reads is woken once for many of them. It saves a third of what a request costs
+(``docs/internals/compiled.md``). What was read first in a turn waits until the others were read,
+too; nobody waits for a clock, and a lone request for nobody.
 
     put       send it at the end of this turn, in order
     send      send now what is kept for this one: it is about to be closed, or its end written
@@ -15,7 +15,8 @@ first of a turn, and a turn is over when nothing more is there to read.
 It is bounded twice, in bytes and in connections: whatever a turn brings beyond is sent at once, so
 that a client that does not read is noticed, and nobody waits for very many others.
 
-Rejected: a timer, as in Nagle's algorithm. It would make a lone request wait for nobody.
+Rejected: to leave it to the event loop. uvloop writes at once while nothing is waiting to be sent.
+Rejected: a timer, as in Nagle's algorithm: a lone request would wait for what does not come.
 """
 
 from asyncio import AbstractEventLoop, Transport

@@ -203,6 +203,11 @@ class Connection(asyncio.Protocol):
 
     # --- what the engine calls
 
+    @property
+    def lone(self) -> bool:
+        """Whether the request under way is the only one that this connection is for."""
+        return self._asked is not None and not self._asked.keep_alive
+
     def respond(
         self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:

@@ -135,7 +135,7 @@ class Engine:
         if make is None:
             raise Refused(404, "there is no such path", "NotFoundError")
         account = self.account
-        account.requests += 1
+        account.arrived(lone=not asked.keep_alive)
         breaking = self._breaking
         if self.fault is not None:
             if self._struck(conn, asked, self.fault):
@@ -296,10 +296,7 @@ class Engine:
     def leave(self, job: Job, reason: str) -> None:
         """A job is over: its slot goes to the next."""
         account = self.account
-        if reason == "finished":
-            account.finished += 1
-        else:
-            setattr(account, reason, getattr(account, reason) + 1)
+        account.left(reason, lone=job.conn.lone)
         account.generated_tokens += job.said
         self._running.discard(job)
         if self._parked:

@@ -17,6 +17,23 @@ class Account:
     refused: int = 0  # answered with a 4xx
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    lone: int = 0  # of the requests, those with a connection of their own, as canaries come
+    lone_cancelled: int = 0  # of the cancelled
+
+    def arrived(self, *, lone: bool) -> None:
+        """One more request."""
+        self.requests += 1
+        if lone:
+            self.lone += 1
+
+    def left(self, how: str, *, lone: bool) -> None:
+        """A request is over: finished, failed or cancelled."""
+        if how == "finished":
+            self.finished += 1
+            return
+        setattr(self, how, getattr(self, how) + 1)
+        if lone and how == "cancelled":
+            self.lone_cancelled += 1
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core.routing.policy import Choice, RoutingPolicy
@@ -110,7 +111,7 @@ class PrefixAffinity:
             self._halve(size)
         counts = self._counts
         common = self._common
-        for block in prefix if len(prefix) <= self._depth_max else prefix[: self._depth_max]:
+        for block in islice(prefix, self._depth_max):
             counts[block] = count = counts.get(block, 0) + 1
             if block not in common:
                 if count < _COMMON_MIN or count * size < self._split_share * self._total:
