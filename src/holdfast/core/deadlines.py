@@ -3,8 +3,9 @@
 Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
 So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
 (``learned.py``), with a generous factor, scaled by how much longer than usual the engine's waiting
-queue is, and by how much slower than its own median the pool as a whole has become. A deadline
-that fires is evidence against the replica only while its peers deliver.
+queue is, and by how much slower than its own median the pool as a whole has become, also since the
+attempt was made. A deadline that fires is evidence against the replica only while its peers
+deliver.
 When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
 and nobody is sick, so deadlines double and retries, which would make it slower, stop. The doubling
 also keeps learning alive, because an attempt that was given up leaves no sample; if even the
