@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.gateway.errors import ApiError, invalid
+from holdfast.gateway.members import decode_raws
 
 Members = TypeVar("Members", bound=msgspec.Struct)
 Extras = dict[str, Raw]
@@ -46,7 +47,6 @@ _encode_into: Final = msgspec.json.Encoder().encode_into
 _written: Final = bytearray()  # only its length is read; one buffer saves two thirds of the proof
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_items: Final = msgspec.json.Decoder(list[Raw]).decode
 _compact: Final = msgspec.json.format
 _field_in: Final = re.compile(r"at `\$\.([A-Za-z0-9_]+)").search
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
@@ -222,8 +222,7 @@ def _check_depth(text: bytes, depth_max: int, members: msgspec.Struct) -> int:
     does not settle it: elements of one list are not inside each other, so a few of them at a time
     are looked at, and then what is left of the text.
     """
-    arrays = len(text) - len(text.replace(b"[", b""))
-    objects = len(text) - len(text.replace(b"{", b""))
+    arrays, objects = _openings(text)
     if objects - text.count(b",{") + 2 * arrays <= depth_max:
         return objects
     left = arrays + objects
@@ -240,13 +239,13 @@ def _items(value: object) -> list[Raw]:
     """The elements of a raw list; none of anything else."""
     if not isinstance(value, Raw) or memoryview(value)[0] != _BRACKET:
         return []
-    return _decode_items(value)
+    return decode_raws(value)
 
 
 def _shallow(items: Sequence[Raw], depth_max: int) -> int:
     """Count the openings in elements of a list, none of which may be deeper than this."""
     joined = b",".join(items)
-    openings = _openings(joined)
+    openings = sum(_openings(joined))
     if openings <= depth_max:
         return openings
     if len(items) == 1:
@@ -257,8 +256,10 @@ def _shallow(items: Sequence[Raw], depth_max: int) -> int:
     return _shallow(items[:middle], depth_max) + _shallow(items[middle:], depth_max)
 
 
-def _openings(text: bytes) -> int:
-    return 2 * len(text) - len(text.replace(b"[", b"")) - len(text.replace(b"{", b""))
+def _openings(text: bytes) -> tuple[int, int]:
+    """How many lists and how many objects may begin in it, at most."""
+    size = len(text)
+    return size - len(text.replace(b"[", b"")), size - len(text.replace(b"{", b""))
 
 
 def depth(text: bytes) -> int:

@@ -16,9 +16,9 @@ from math import hypot, isfinite
 from typing import Final
 
 import msgspec
-from msgspec import Raw
 
 from holdfast.gateway.chunks import Chunk
+from holdfast.gateway.shapes import decode_embeddings
 
 _NORM_BYTES_MAX: Final = 1 << 20  # of an answer; a batch of thousands is not worth a millisecond
 _QUOTE: Final = b'"'
@@ -42,16 +42,7 @@ class _Told(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
 
 
-class _Vector(msgspec.Struct, gc=False):
-    embedding: Raw
-
-
-class _Embeddings(msgspec.Struct, gc=False):
-    data: list[_Vector]
-
-
 _decode_told: Final = msgspec.json.Decoder(_Told).decode
-_decode_embeddings: Final = msgspec.json.Decoder(_Embeddings).decode
 _decode_numbers: Final = msgspec.json.Decoder(list[float]).decode
 
 
@@ -111,7 +102,7 @@ def measured_norm(body: bytes) -> tuple[str, float] | None:
     if len(body) > _NORM_BYTES_MAX:
         return None
     try:
-        raw = bytes(_decode_embeddings(body).data[0].embedding)
+        raw = bytes(decode_embeddings(body).data[0].embedding)
         if raw[:1] == _QUOTE:
             numbers = array("f", b64decode(raw[1:-1], validate=True)).tolist()
         else:

@@ -23,7 +23,7 @@ from asyncio import AbstractEventLoop, Transport
 from typing import Final
 
 BYTES_MAX: Final = 1 << 20  # kept in all
-CONNECTIONS_MAX: Final = 64  # with something kept; more gain nothing measurable
+CONNECTIONS_MAX: Final = 64  # with something kept: the first waits for so many at most
 
 
 class Turn:
