@@ -3,7 +3,8 @@
 There is no socket: the server's own connection is fed by hand, its transport keeps what it writes,
 and time is a number. What must hold is in ``_check``: every answer can be read by somebody who
 knows nothing of the server, none is a 500, there are never more than there were requests, and
-after a refusal nothing is parsed any more.
+after a refusal nothing is parsed any more. And a server that knows no head again, given the same
+bytes in the same pieces, must see the same requests and say the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from typing import Any, Final
 from fuzz_draw import Draw
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.gateway.intake import PIPELINED_MAX
+from holdfast.gateway.heads import HeadMemory
+from holdfast.gateway.intake import PIPELINED_MAX, Known
 from holdfast.gateway.server import HELD_BYTES_MAX, Server
 
 SECOND: Final = 1_000_000_000
@@ -173,9 +175,45 @@ def _bent(draw: Draw, request: Drawn) -> Drawn:
     return Drawn(wire, valid=False)
 
 
+def _again(draw: Draw, request: Drawn) -> Drawn:
+    """The same head, with another body and its length, where it states one."""
+    before, name, rest = request.wire.partition(b"Content-Length: ")
+    if not name:
+        return request
+    lines, end, _ = rest.partition(b"\r\n\r\n")
+    _, line_end, after = lines.partition(b"\r\n")
+    noise = draw.noise()
+    body = noise.randbytes(noise.choice((0, 1, 9, 10, 300, BODY_BYTES)))
+    head = before + name + b"%d" % len(body) + line_end + after + end
+    return Drawn(head + body, request.valid, body, request.closes)
+
+
+# Lengths that are nearly the one that a known head may state.
+_LENGTHS: Final = (b"+%d", b" %d", b"%d ", b"0%d", b"%d_0", b"0x%d", b"%d,%d", b"-%d", b"", b"\t%d")
+
+
+def _kept_alive(draw: Draw) -> list[Drawn]:
+    """One head over and over, and at times one that is nearly the same."""
+    lines = [b"Host: a", b"Content-Length: 2", *draw.pick(((), (b"Accept: */*", b"X-Empty:")))]
+    draw.noise().shuffle(lines)
+    head = b"POST /a HTTP/1.1\r\n%b\r\n\r\n" % b"\r\n".join(lines)
+    drawn = [Drawn(head + b"ab", body=b"ab")]
+    for _ in range(1 + draw.upto(4)):
+        drawn.append(_again(draw, drawn[0]))
+    if draw.upto(2) == 0:
+        at = draw.upto(len(drawn) - 1)
+        stated = b"%d" % len(drawn[at].body)
+        wrong = draw.pick(_LENGTHS).replace(b"%d", stated)
+        wire = drawn[at].wire.replace(b"Length: " + stated, b"Length: " + wrong, 1)
+        drawn[at] = Drawn(wire, valid=False)
+    return drawn
+
+
 def _requests(draw: Draw) -> list[Drawn]:
     if draw.chance(60):
         return [Drawn(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n") for _ in range(PIPELINED_MAX + 9)]
+    if draw.chance(4):
+        return _kept_alive(draw)
     drawn = [_valid(draw) for _ in range(1 + draw.upto(3))]
     if draw.upto(3):  # one in four stays as the grammar has it
         at = draw.upto(len(drawn) - 1)
@@ -389,15 +427,14 @@ def _unchunked(wire: bytes) -> tuple[bytes, bytes, bool]:
 class Case:
     """One connection from its beginning to its end."""
 
-    def __init__(self, draw: Draw, manner: str) -> None:
+    def __init__(self, manner: str, requests_max: int, origins: tuple[str, ...]) -> None:
         self.now = SECOND
         config = HttpConfig(
             header_bytes_max=HEADER_BYTES,
             headers_max=HEADERS,
             body_bytes_max=BODY_BYTES,
-            requests_per_connection_max=draw.pick((1_000_000, 2)),
+            requests_per_connection_max=requests_max,
         )
-        origins = draw.pick(((), ("https://a.example",), ("*",)))
         self.app, self.wire, self.loop = App(manner), Wire(), Loop()
         self.server = Server(
             self.app,
@@ -477,13 +514,34 @@ class Case:
         assert not server.slow
 
 
+def _pieces(draw: Draw, drawn: list[Drawn]) -> list[bytes]:
+    """As a network cuts them, or as clients send them: one by one, or head and body apart."""
+    match draw.upto(3):
+        case 0 | 1:
+            return draw.cut(b"".join(request.wire for request in drawn))
+        case 2:
+            return [request.wire for request in drawn]
+        case _:
+            heads = [request.wire.partition(b"\r\n\r\n") for request in drawn]
+            return [part for head, end, body in heads for part in (head + end, body) if part]
+
+
+class Forgetful(HeadMemory[Known]):
+    """Knows no head again."""
+
+    def recall(self, data: bytes | bytearray) -> int:
+        return 0
+
+
 def case(draw: Draw) -> None:
     """Draw requests, feed them in pieces, look at what came back."""
     manner = draw.pick(("at once", "pieces", "later", "at the head", "narrow", "abort"))
     drawn = _requests(draw)
-    one = Case(draw, manner)
+    given = (manner, draw.pick((1_000_000, 2)), draw.pick(((), ("https://a.example",), ("*",))))
+    one = Case(*given)
     disturbed = draw.chance(3)
-    for piece in draw.cut(b"".join(request.wire for request in drawn)):
+    pieces = _pieces(draw, drawn)
+    for piece in pieces:
         one.feed(piece)
         if draw.chance(2):
             one.loop.end_turn()
@@ -491,10 +549,25 @@ def case(draw: Draw) -> None:
             one.disturb(draw)
     one.settle()
     _check(one, drawn)
-    if not disturbed and manner in {"at once", "pieces", "later"}:
-        _check_echoes(one, drawn)
+    if not disturbed:
+        if manner in {"at once", "pieces", "later"}:
+            _check_echoes(one, drawn)
+        two = Case(*given)
+        two.connection._intake._known = Forgetful()
+        for piece in pieces:
+            two.feed(piece)
+        two.settle()
+        assert _seen(one) == _seen(two), "a head that was known again was read otherwise"
     _check_deaf(one)
     one.close(draw)
+
+
+def _seen(one: Case) -> tuple[object, ...]:
+    requests = [
+        (seen.method, seen.path, seen.query, seen.headers, seen.stated, seen.body)
+        for seen in one.app.requests
+    ]
+    return requests, bytes(one.wire.sent), one.wire.over, dict(one.server.counters)
 
 
 def _check(one: Case, drawn: list[Drawn]) -> None:

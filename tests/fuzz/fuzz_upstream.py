@@ -2,7 +2,8 @@
 
 The caller must hear of exactly one end, of nothing behind it, and of no body before a head. How
 the network cut the bytes must not change what is heard, except where a bound was in the way: the
-connection has a short way for whole chunks, and both ways must judge alike.
+connection has a short way for whole chunks, and both ways must judge alike. Nor must it change
+anything that the replica's answers began with this head before.
 """
 
 from dataclasses import dataclass, field
@@ -11,18 +12,22 @@ from typing import Any, Final
 from fuzz_draw import Draw
 
 from holdfast.core.failure import Kind
+from holdfast.gateway.heads import HeadMemory
 from holdfast.gateway.turn import Turn
-from holdfast.gateway.upstream_connection import Connection
+from holdfast.gateway.upstream_connection import Connection, Head
 
 HEAD_BYTES: Final = 4_096
 EVENT: Final = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+LEARNED: Final = b"HTTP/1.1 200 OK\r\nServer: a\r\ncontent-length: 2\r\nDate: now\r\n\r\n{}"
+_LENGTHS: Final = (b"2", b"49", b"96", b"002", b"+2", b" 2", b"2 ", b"2_0", b"0x2", b"", b"9" * 13)
 _FAILURES: Final = frozenset({Kind.MALFORMED, Kind.RESET, Kind.STALE_SOCKET})
 
 
 class Owner:
-    def __init__(self) -> None:
+    def __init__(self, heads: HeadMemory[Head] | None = None) -> None:
         self.kept: list[bool] = []
         self.lost_ones = 0
+        self.heads = heads or HeadMemory()
 
     def opened(self, connection: Any) -> None:
         pass
@@ -64,7 +69,7 @@ class Heard:
     """A caller that holds the connection to its promises."""
 
     cancels_at: str = ""
-    running: Any = None
+    running: Any = field(default=None, compare=False)
     heads: list[Any] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
     ends: list[Any] = field(default_factory=list)
@@ -204,9 +209,16 @@ def _bent(draw: Draw, wire: bytes) -> bytes:
 # --- a case ---------------------------------------------------------------------------------------
 
 
-def hear(pieces: list[bytes], end: str, cancels_at: str = "", *, bodyless: bool = False) -> Heard:
+def hear(
+    pieces: list[bytes],
+    end: str,
+    cancels_at: str = "",
+    *,
+    bodyless: bool = False,
+    heads: HeadMemory[Head] | None = None,
+) -> Heard:
     """One call from its request to the loss of the connection."""
-    owner, heard, transport = Owner(), Heard(cancels_at), Transport()
+    owner, heard, transport = Owner(heads), Heard(cancels_at), Transport()
     connection = Connection(owner, HEAD_BYTES, Turn(None))
     heard.running = connection.begin(heard, b"x", b"", bodyless=bodyless)
     connection.connection_made(transport)  # type: ignore[arg-type]
@@ -232,11 +244,18 @@ def case(draw: Draw) -> None:
     cancels_at = draw.pick(("", "", "", "", "", "head", "data"))
     bodyless = draw.chance(12)
     pieces = draw.cut(wire)
+    heads: HeadMemory[Head] = HeadMemory()
+    if draw.chance(3):  # an answer that came before, and a head that is this one or nearly so
+        hear([LEARNED], "lost", heads=heads)
+        pieces = [LEARNED.replace(b"2\r", draw.pick(_LENGTHS) + b"\r") + EVENT * draw.upto(2)]
+        bent = True
     try:
         heard = hear(pieces, end, cancels_at, bodyless=bodyless)
+        again = hear(pieces, end, cancels_at, bodyless=bodyless, heads=heads)
+        assert again == heard, "a head that was known again was read otherwise"
         if cancels_at or bodyless:
             return
-        whole = hear([wire] if wire else [], end)
+        whole = hear([wire] if (wire := b"".join(pieces)) else [], end)
         if not bent:
             assert bytes(heard.data) == body
             expected = Kind.RESET if until_close and end != "eof" else "end"

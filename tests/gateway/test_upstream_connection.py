@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.failure import Kind
+from holdfast.gateway.heads import HeadMemory
 from holdfast.gateway.turn import Turn
 from holdfast.gateway.upstream_connection import Connection
 
@@ -19,6 +20,7 @@ class Owner:
     def __init__(self):
         self.kept = []
         self.lost_ones = 0
+        self.heads = HeadMemory()
 
     def opened(self, connection):
         pass
@@ -411,6 +413,117 @@ def test_one_parser_serves_many_responses():
             connection.data_received(read)
     assert [heard.data for heard in calls] == [EVENT * 2] * 20
     assert owner.kept == [True] * 20
+
+
+PLAIN = b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+
+
+class Taught:
+    """Connections to a replica that has answered once."""
+
+    def __init__(self, status=200, first=b"{}"):
+        self.owner = Owner()
+        self.ask([PLAIN % (status, len(first), first)])
+
+    def ask(self, reads, *, parser=None, bodyless=False, cancel_at=""):
+        heard, transport = Heard(), Transport()
+        connection = Connection(self.owner, HEAD_BYTES_MAX, Turn(None))
+        heard.cancel_at = cancel_at
+        heard.running = connection.begin(heard, b"x", b"", bodyless=bodyless)
+        connection.connection_made(transport)
+        if parser is not None:
+            connection._parser = parser
+        for read in reads:
+            connection.data_received(read)
+        return heard, transport
+
+
+class Untouched:
+    """A parser that must not be needed."""
+
+    def feed_data(self, data):
+        raise AssertionError(f"{len(data)} bytes were parsed")
+
+
+@pytest.mark.parametrize("status", [200, 503])
+@pytest.mark.parametrize("body", [b"", b"{}", b"x" * 90_000])
+def test_a_whole_answer_whose_head_came_before_is_not_parsed(status, body):
+    replica = Taught(status)
+    heard, transport = replica.ask([PLAIN % (status, len(body), body)], parser=Untouched())
+    told = {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
+    assert heard.heads == [(status, told)]
+    assert heard.data == body
+    assert heard.ends == ["end"]
+    assert replica.owner.kept == [True, True]
+    assert not transport.closed
+
+
+@pytest.mark.parametrize("place", range(1, len(PLAIN % (200, 5, b"whole"))))
+def test_an_answer_with_a_known_head_may_come_in_pieces(place):
+    replica = Taught()
+    whole = PLAIN % (200, 5, b"whole")
+    heard, _ = replica.ask([whole[:place], whole[place:]])
+    assert heard.data == b"whole"
+    assert heard.ends == ["end"]
+    assert replica.owner.kept == [True, True]
+
+
+def test_what_follows_an_answer_with_a_known_head_breaks_the_connection():
+    replica = Taught()
+    whole = PLAIN % (200, 5, b"whole")
+    heard, transport = replica.ask([whole + whole])
+    assert heard.data == b"whole"
+    assert heard.ends == ["end"]
+    assert transport.closed
+    assert replica.owner.kept == [True, False]
+
+
+def test_the_answer_to_head_has_no_body_whatever_its_head_states():
+    replica = Taught()
+    for length, sent in ((0, b""), (5, b""), (5, b"whole")):
+        heard, _ = replica.ask([PLAIN % (200, length, sent)], bodyless=True)
+        assert heard.data == b""
+        assert heard.ends == ["end"]
+
+
+@pytest.mark.parametrize("cancel_at", ["head", "data"])
+def test_an_answer_with_a_known_head_may_be_cancelled_at_any_step(cancel_at):
+    replica = Taught()
+    heard, transport = replica.ask([PLAIN % (200, 5, b"whole")], cancel_at=cancel_at)
+    assert len(heard.heads) == 1
+    assert heard.data == (b"" if cancel_at == "head" else b"whole")
+    assert heard.ends == []
+    assert transport.closed
+    assert replica.owner.kept == [True, False]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN % (200, 2, b"{}"),
+        b"\r\n" + PLAIN % (200, 2, b"{}"),
+        HEAD + b"2\r\n{}\r\n0\r\n\r\n",
+    ],
+)
+def test_only_heads_that_say_all_by_themselves_are_known_again(answer):
+    owner, heard = Owner(), Heard()
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
+    connection.begin(heard, b"x", b"", bodyless=False)
+    connection.connection_made(Transport())
+    connection.data_received(answer)
+    assert heard.data == b"{}"
+    assert owner.heads.said is None
+
+
+def test_a_head_within_a_head_is_not_known_again():
+    replica = Taught()
+    heard, _ = replica.ask([b"HTTP/1.1 200 OK\r\nx: ", PLAIN % (200, 2, b"{}")])
+    assert heard.data == b"{}"
+    assert heard.heads[0][1][b"x"].startswith(b"HTTP/1.1 200 OK")
+    heard, _ = replica.ask([PLAIN % (200, 2, b"{}")])
+    assert b"x" not in heard.heads[0][1]
 
 
 def test_a_connection_that_answers_what_was_not_sent_yet_is_not_kept():

@@ -11,6 +11,12 @@ What is bounded, and by what:
 * chunk extensions and trailers: by the bytes that arrive without bringing any body;
 * pipelined requests: by their number.
 
+A head that came before on the connection does not go through the parser (``heads``), and its body
+does not either: it is counted here. The parser stays where it stood, between two requests.
+
+    where the parser stands   at the beginning of a request, if the read before was taken up to its
+                              last byte by one that is complete: its head, its body, nothing else
+
 ``Upgrade: h2c`` is ignored, as RFC 9110 allows, because Java's standard client sends it with its
 first requests. The parser skips the body of such a request; a fresh one, that saw the same framing
 and no wish to upgrade, goes on in its place.
@@ -29,9 +35,16 @@ from httptools import (
 from holdfast.config.gateway import HttpConfig
 from holdfast.gateway import http
 from holdfast.gateway.exchange import ClientExchange, Connection
+from holdfast.gateway.heads import HeadMemory, end_of_head
 from holdfast.gateway.http import Cors, Refusal
 
 PIPELINED_MAX: Final = 64  # requests that wait; clients that pipeline at all send fewer
+
+_UNSEEN: Final = -1
+_HEAD_SPARE: Final = 32  # bytes below the limit, so that a longer length does not make it too large
+
+Known = tuple[bytes, bytes, bytes, dict[bytes, bytes], bytes]
+"""What a head said: method, path, query, headers, and further lines of the answer."""
 
 # As numbers: looking for a byte in bytes is ten times faster than looking for bytes.
 _SLASH: Final = ord("/")
@@ -47,14 +60,19 @@ class Intake:
     """The reading half of one connection."""
 
     __slots__ = (
+        "_at_start",
         "_body",
         "_clean",
         "_config",
         "_connection",
         "_cors",
         "_data",
+        "_due",
+        "_first",
+        "_first_end",
         "_headers",
         "_host",
+        "_known",
         "_parser",
         "_repeats",
         "_replay",
@@ -84,13 +102,70 @@ class Intake:
         self._data: bytes | bytearray = b""  # what is being parsed
         self._clean = False  # the last read completed a request
         self._host = b"\n"  # the last one found valid; no value can be this
+        self._at_start = True  # the parser stands where a request begins
+        self._first: ClientExchange | None = None  # whose head begins what is being parsed
+        self._first_end = 0  # where that head ends
+        self._known = HeadMemory[Known]()
+        self._due = 0  # bytes to come of the body behind a known head
 
     def feed(self, data: bytes | bytearray) -> None:
-        """Parse what came. Not to be called again after a failure."""
+        """Take what came. Not to be called again after a failure."""
+        if self._due:
+            self._take_body(data)
+            return
+        if self._at_start:
+            begin = self._known.recall(data)
+            if begin:
+                self._take_known(data[begin:])
+                return
+        self._parse(data)
+
+    def _take_known(self, rest: bytes | bytearray) -> None:
+        """A head that was judged before, and what came behind it."""
+        config, known = self._config, self._known
+        assert known.said is not None
+        method, path, query, headers, lines = known.said
+        stated = known.stated
+        if stated > config.body_bytes_max or len(self.arrived) > PIPELINED_MAX:
+            large = stated > config.body_bytes_max
+            self.failure = http.BODY_TOO_LARGE if large else http.PIPELINED
+            return
+        headers = {**headers, b"content-length": known.length}
+        exchange = ClientExchange(self._connection, method, path, headers, config.body_bytes_max)
+        exchange.query = query
+        exchange.lines = lines
+        exchange.stated = stated
+        self.arrived.append(exchange)
+        if len(rest) == stated:
+            exchange.body = bytes(rest)  # copies only what was held
+            exchange.size = stated
+            exchange.complete = True
+            return
+        self.incoming = exchange
+        self._due = stated
+        self._at_start = False
+        if rest:
+            self._take_body(rest)
+
+    def _take_body(self, data: bytes | bytearray) -> None:
+        """The body behind a known head; the parser has not seen that it began."""
+        due = self._due
+        piece = data if len(data) <= due else data[:due]
+        self._due = due - len(piece)
+        self.on_body(bytes(piece))  # as long as stated: it cannot be refused
+        if not self._due:
+            self.on_message_complete()
+            self._at_start = True
+            if len(data) > due:
+                self._parse(data[due:])
+
+    def _parse(self, data: bytes | bytearray) -> None:
         incoming, parser = self.incoming, self._parser
         assert parser is not None
         size = incoming.size if incoming is not None else -1
-        self._clean = False
+        self._first = None
+        self._first_end = _UNSEEN if self._at_start else 0
+        self._at_start = self._clean = False
         self._data = data
         try:
             parser.feed_data(data)
@@ -105,6 +180,8 @@ class Intake:
         self._data = b""
         if not self._clean or self.incoming is not None or self._url:
             self._account(len(data), incoming, size)
+        else:
+            self._at_start = self._took_all(len(data), incoming, size)
 
     def close(self) -> None:
         """Let go of the parser: it holds methods of ours, a cycle."""
@@ -185,6 +262,8 @@ class Intake:
         else:
             self.incoming = exchange
         self.arrived.append(exchange)
+        if self._first_end == _UNSEEN:
+            self._first_end = self._note(exchange, url)
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
@@ -222,6 +301,28 @@ class Intake:
         if refusal is not None:
             self.failure = refusal
             raise _RefusedError
+
+    def _note(self, exchange: ClientExchange, url: bytes) -> int:
+        """Where the first head ends in what is being parsed; it may be known again."""
+        data, headers = self._data, exchange.headers
+        if not data.startswith(b"%b %b HTTP/1.1\r\n" % (exchange.method, url)):
+            return 0  # such as empty lines before it
+        self._first = exchange
+        end = end_of_head(data)
+        plain = not (exchange.closes or exchange.expects or b"transfer-encoding" in headers)
+        plain = plain and exchange.direct is None and self._replay is None
+        if plain and end + _HEAD_SPARE <= self._config.header_bytes_max:
+            said = (exchange.method, exchange.path, exchange.query, headers, exchange.lines)
+            self._known.learn(data[:end], said)
+        return end
+
+    def _took_all(self, read: int, before: ClientExchange | None, size: int) -> bool:
+        """Whether one request took the whole read, or what was missing of its body."""
+        only = before if self._first is None else self._first
+        self._first = None
+        if only is None or only.closes:
+            return False
+        return read == self._first_end + only.size - max(size, 0)
 
     def _read_version(self, exchange: ClientExchange, version: str) -> None:
         self._refuse(http.check_version(version, self._data))

@@ -20,9 +20,10 @@ from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.contracts import Call, Caller
+from holdfast.gateway.heads import HeadMemory
 from holdfast.gateway.turn import Turn
 from holdfast.gateway.upstream_address import Addresses, Endpoint
-from holdfast.gateway.upstream_connection import Connection
+from holdfast.gateway.upstream_connection import Connection, Head
 
 # A gateway that is late itself has not looked whether a connection is there: between two looks no
 # more than this counts as waiting for it.
@@ -54,6 +55,7 @@ class Upstream:
         "_turn",
         "_waited",
         "config",
+        "heads",
     )
 
     def __init__(
@@ -68,6 +70,7 @@ class Upstream:
     ) -> None:
         self._endpoint = endpoint
         self.config = config
+        self.heads = HeadMemory[Head]()
         self._loop = loop
         self._turn = turn or Turn(loop)
         self._now_ns = now_ns

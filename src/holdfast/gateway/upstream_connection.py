@@ -13,6 +13,10 @@ llhttp stays where it stood: 1 µs less, of 7. Anything else goes to llhttp.
                           complete, its piece would end as the read does; had the next chunk's
                           first line begun, the CR LF would follow a digit, not an LF
 
+An answer whose head came before, from any connection to this replica, does not need llhttp either
+(``heads``), if one read is the whole of it. When a call begins, llhttp stands at the beginning of a
+response: the last one was complete, and whatever comes between two calls ends the connection.
+
 Rejected, by measurement: llhttp's callbacks for the begin and end of chunks, to know the same;
 they cost 1 µs for each chunk of a read that holds several. Rejected: cutting several chunks here;
 llhttp is faster at that. Rejected: one parser per response; llhttp goes on after a complete one.
@@ -33,7 +37,10 @@ from httptools import (
 
 from holdfast.core.failure import Kind
 from holdfast.gateway.contracts import Caller
+from holdfast.gateway.heads import HeadMemory, end_of_head
 from holdfast.gateway.turn import Turn
+
+Head = tuple[int, dict[bytes, bytes]]  # status and headers
 
 _READ_MAX: Final = 4_096  # longer reads go through llhttp: there the copying is what costs
 
@@ -59,6 +66,8 @@ _FIRST_LINES: Final = _first_lines()
 
 class Owner(Protocol):
     """Whose connection it is."""
+
+    heads: HeadMemory[Head]  # of the replica's answers
 
     def opened(self, connection: "Connection") -> None:
         """It is connected."""
@@ -151,7 +160,7 @@ class Connection(asyncio.Protocol):
         self._caller = caller
         self._bodyless = bodyless
         self._headers: dict[bytes, bytes] | None = {}  # None: the head is over, trailers follow
-        self._head: tuple[int, dict[bytes, bytes]] | None = None  # parsed, not yet delivered
+        self._head: Head | None = None  # parsed, not yet delivered
         self._chunked = False
         self._at_boundary = False  # between two chunks: llhttp keeps nothing
         self._complete = False
@@ -260,6 +269,14 @@ class Connection(asyncio.Protocol):
                     caller.on_data(data[begin:-2])
                     return
             self._at_boundary = False
+        elif self._headers is not None and not self._quiet_bytes:  # nothing came yet
+            heads = self._owner.heads
+            begin = heads.recall(data)
+            if begin and len(data) - begin == heads.stated and not self._bodyless:
+                self._deliver_known(caller, data[begin:])
+            else:
+                self._parse(caller, data, first=True)
+            return
         self._parse(caller, data)
 
     def eof_received(self) -> None:
@@ -293,7 +310,20 @@ class Connection(asyncio.Protocol):
 
     # --- the parser -------------------------------------------------------------------------------
 
-    def _parse(self, caller: Caller, data: bytes) -> None:
+    def _deliver_known(self, caller: Caller, body: bytes) -> None:
+        """A whole response, whose head was judged before. The caller may cancel at any step."""
+        known = self._owner.heads
+        assert known.said is not None
+        status, headers = known.said
+        self._headers = None
+        caller.on_head(status, {**headers, b"content-length": known.length})
+        if body and self._caller is not None:
+            caller.on_data(body)
+        if self._caller is not None:
+            self._finish(keep=True)
+
+    def _parse(self, caller: Caller, data: bytes, *, first: bool = False) -> None:
+        """``first``: nothing of the response came before these data."""
         parser = self._parser
         assert parser is not None, "no data comes after connection_lost"
         trouble = ""
@@ -301,8 +331,13 @@ class Connection(asyncio.Protocol):
             parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
             trouble = _reason(error)
-        if self._head is not None:
-            trouble = self._deliver_head(caller, len(data)) or trouble
+        head = self._head
+        if head is not None:
+            trouble = self._deliver_head(caller, head, len(data)) or trouble
+            whole = self._complete and self._keep and not trouble
+            if first and whole and data.startswith(b"HTTP/1.1 "):
+                # An interim head, if that is what begins here, states no length: not learned.
+                self._owner.heads.learn(data[: end_of_head(data)], head)
         if self._pieces:
             self._deliver_body(caller, data)
         else:
@@ -315,10 +350,10 @@ class Connection(asyncio.Protocol):
             else:
                 self.fail(Kind.MALFORMED, trouble)
 
-    def _deliver_head(self, caller: Caller, read_bytes: int) -> str:
+    def _deliver_head(self, caller: Caller, head: Head, read_bytes: int) -> str:
         """Tell the caller of it, or say why not."""
-        assert self._head is not None
-        (status, headers), self._head = self._head, None
+        self._head = None
+        status, headers = head
         if self._quiet_bytes + read_bytes > self._head_bytes_max:
             # Perhaps a short head and a long body, or many interim heads that were forgotten.
             length = sum(len(name) + len(value) + 4 for name, value in headers.items())
@@ -402,4 +437,4 @@ def _reason(error: Exception) -> str:
     return f"not HTTP: {error}"
 
 
-__all__ = ["Connection", "Owner", "Running"]
+__all__ = ["Connection", "Head", "Owner", "Running"]
