@@ -14,6 +14,7 @@ from holdfast.gateway.continuation import Seam
 from holdfast.gateway.responses import read_response_event
 from holdfast.gateway.server import Server
 from holdfast.gateway.sse import EventSplitter, MalformedStreamError, framed
+from turns import AtOnce
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
 MS = 1_000_000
@@ -232,7 +233,7 @@ def test_the_question_whether_there_is_a_server_is_answered_with_origins_too():
         def on_head(self, exchange):
             raise AssertionError("not for the app")
 
-    server = Server(App(), HttpConfig(), loop=None, cors_origins=("*",))
+    server = Server(App(), HttpConfig(), loop=AtOnce(), cors_origins=("*",))
     connection, wire = server.protocol(), Wire()
     connection.connection_made(wire)
     connection.data_received(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -4,22 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.gateway.turn import BYTES_MAX, CONNECTIONS_MAX, Turn
-
-
-class Loop:
-    """Its turns end when the test says so."""
-
-    def __init__(self):
-        self.soon = []
-
-    def call_soon(self, callback):
-        self.soon.append(callback)
-
-    def end_turn(self):
-        soon, self.soon = self.soon, []
-        for callback in soon:
-            callback()
+from holdfast.gateway.turn import BYTES_MAX, CONNECTIONS_MAX, READ_BYTES_MAX, READS_MAX, Turn
+from turns import Later
 
 
 class Wire:
@@ -49,7 +35,7 @@ class Wire:
 
 
 def made():
-    loop = Loop()
+    loop = Later()
     return Turn(loop), loop
 
 
@@ -157,11 +143,102 @@ def test_nobody_waits_for_very_many_others():
     assert len(loop.soon) == 1
 
 
-def test_without_a_loop_all_is_sent_at_once():
-    turn, wire = Turn(None), Wire()
-    turn.put(wire, b"x")
-    assert wire.sent == b"x"
+# --- what was read --------------------------------------------------------------------------------
 
+
+class Reader:
+    def __init__(self, log, name=""):
+        self.log, self.name = log, name
+        self.then = None
+        self.broken = False
+
+    def take(self, data):
+        self.log.append((self.name, data))
+        if self.then is not None:
+            self.then()
+
+    def break_off(self):
+        self.broken = True
+
+
+def test_what_was_read_is_handled_in_order_and_its_answers_are_sent_with_it():
+    turn, loop = made()
+    log, wire = [], Wire()
+    one, two = Reader(log, "one"), Reader(log, "two")
+    two.then = lambda: turn.put(wire, b"answer")
+    turn.received(one, b"a")
+    turn.received(two, b"b")
+    turn.received(one, b"c")
+    assert (log, len(loop.soon)) == ([], 1)
+    loop.end_turn()
+    assert log == [("one", b"a"), ("two", b"b"), ("one", b"c")]
+    assert wire.sent == b"answer"
+    assert not loop.soon
+
+
+def test_who_handles_may_catch_up_with_the_rest():
+    turn, loop = made()
+    log = []
+    one, two = Reader(log, "one"), Reader(log, "two")
+    one.then = turn.catch_up
+    for data in (b"a", b"b"):
+        turn.received(one, data)
+        turn.received(two, data)
+    loop.end_turn()
+    assert log == [("one", b"a"), ("two", b"a"), ("one", b"b"), ("two", b"b")]
+
+
+def test_a_read_that_fails_ends_its_connection_and_the_others_are_handled():
+    turn, loop = made()
+    log = []
+    bad, good = Reader(log, "bad"), Reader(log, "good")
+    bad.then = lambda: 1 / 0
+    turn.received(bad, b"x")
+    turn.received(good, b"y")
+    loop.end_turn()
+    assert log == [("bad", b"x"), ("good", b"y")]
+    assert (bad.broken, good.broken) == (True, False)
+    assert [type(each["exception"]) for each in loop.troubles] == [ZeroDivisionError]
+    turn.received(good, b"z")  # and turns go on
+    loop.end_turn()
+    assert log[-1] == ("good", b"z")
+
+
+@pytest.mark.parametrize(
+    ("reads", "size"),
+    [(READS_MAX, 1), (BYTES_MAX // READ_BYTES_MAX + 1, READ_BYTES_MAX), (1, READ_BYTES_MAX + 1)],
+)
+def test_more_than_the_bounds_is_handled_at_once(reads, size):
+    turn, loop = made()
+    log = []
+    for count in range(reads):
+        assert not log, count
+        turn.received(Reader(log), b"x" * size)
+    assert len(log) == reads
+    assert len(loop.soon) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["read", "read", "catch up", "end"]), st.integers(0, 3))))
+def test_each_read_is_handled_once_and_in_order_whatever_comes_between(actions):
+    turn, loop = made()
+    log, expected = [], []
+    readers = [Reader(log, number) for number in range(4)]
+    readers[3].then = turn.catch_up
+    for count, (action, number) in enumerate(actions):
+        if action == "read":
+            turn.received(readers[number], b"%d" % count)
+            expected.append((number, b"%d" % count))
+        elif action == "catch up":
+            turn.catch_up()
+        else:
+            loop.end_turn()
+        if action != "read":
+            assert log == expected
+    loop.end_turn()
+    assert log == expected
+
+
+# --- all of it ------------------------------------------------------------------------------------
 
 ACTIONS = st.tuples(
     st.sampled_from(["put", "put", "put", "send", "forget", "end", "close"]),
@@ -205,6 +282,9 @@ def test_on_a_real_loop_all_arrives(size):
             self.transport = transport
 
         def data_received(self, data):
+            turn.received(self, data)
+
+        def take(self, data):
             turn.put(self.transport, data[:1], data[1:])
 
     async def one(port):

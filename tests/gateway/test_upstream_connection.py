@@ -10,6 +10,7 @@ from holdfast.core.failure import Kind
 from holdfast.gateway.heads import HeadMemory
 from holdfast.gateway.turn import Turn
 from holdfast.gateway.upstream_connection import Connection
+from turns import AtOnce, Later
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 HEAD_BYTES_MAX = 4_096
@@ -39,6 +40,9 @@ class Transport:
 
     def write(self, data):
         self.sent += data
+
+    def writelines(self, parts):
+        self.write(b"".join(parts))
 
     def abort(self):
         self.closed = True
@@ -87,17 +91,17 @@ class Heard:
 class OnlyParsed(Connection):
     """The same without the short way."""
 
-    def data_received(self, data):
-        caller = self._caller
-        if caller is None:
-            super().data_received(data)
+    def take(self, data):
+        if self._caller is None:
+            super().take(data)
         else:
-            self._parse(caller, data)
+            self._untaken -= 1
+            self._parse(self._caller, data)
 
 
 def hear(reads, *, bodyless=False, eof=False, cancel_at="", kind=Connection):
     owner, heard, transport = Owner(), Heard(), Transport()
-    connection = kind(owner, HEAD_BYTES_MAX, Turn(None))
+    connection = kind(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
     heard.cancel_at = cancel_at
     heard.running = connection.begin(heard, b"GET / HTTP/1.1\r\n\r\n", b"", bodyless=bodyless)
     connection.connection_made(transport)
@@ -154,7 +158,7 @@ def test_the_chunks_of_one_read_reach_the_caller_as_one_piece():
     pieces = []
     owner, heard = Owner(), Heard()
     heard.on_data = pieces.append
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
     connection.begin(heard, b"", b"", bodyless=False)
     connection.connection_made(Transport())
     connection.data_received(HEAD + chunk(b"a\n\n") * 2)
@@ -401,7 +405,7 @@ def test_a_caller_may_cancel_in_a_whole_chunk():
 
 def test_one_parser_serves_many_responses():
     owner, transport = Owner(), Transport()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
     calls = []
     for number in range(20):
         heard = Heard()
@@ -427,7 +431,7 @@ class Taught:
 
     def ask(self, reads, *, parser=None, bodyless=False, cancel_at=""):
         heard, transport = Heard(), Transport()
-        connection = Connection(self.owner, HEAD_BYTES_MAX, Turn(None))
+        connection = Connection(self.owner, HEAD_BYTES_MAX, Turn(AtOnce()))
         heard.cancel_at = cancel_at
         heard.running = connection.begin(heard, b"x", b"", bodyless=bodyless)
         connection.connection_made(transport)
@@ -509,7 +513,7 @@ def test_an_answer_with_a_known_head_may_be_cancelled_at_any_step(cancel_at):
 )
 def test_only_heads_that_say_all_by_themselves_are_known_again(answer):
     owner, heard = Owner(), Heard()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
     connection.begin(heard, b"x", b"", bodyless=False)
     connection.connection_made(Transport())
     connection.data_received(answer)
@@ -528,11 +532,13 @@ def test_a_head_within_a_head_is_not_known_again():
 
 def test_a_connection_that_answers_what_was_not_sent_yet_is_not_kept():
     class Never:
+        """Its turns do not end."""
+
         def call_soon(self, callback):
             pass
 
     owner, heard, transport = Owner(), Heard(), Transport()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(None))
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
     connection.begin(heard, b"first", b"", bodyless=False)
     connection.connection_made(transport)
     connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
@@ -540,24 +546,78 @@ def test_a_connection_that_answers_what_was_not_sent_yet_is_not_kept():
     connection._turn = Turn(Never())
     connection.begin(Heard(), b"second", b"", bodyless=False)
     connection.data_received(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+    connection._turn.catch_up()
     assert owner.kept == [True, False]  # or its next caller would get the answer to "second"
     assert transport.closed
     assert transport.sent == b"first"
 
 
-def test_a_call_that_is_cancelled_in_its_turn_is_never_sent():
-    callbacks = []
-
-    class Later:
-        def call_soon(self, callback):
-            callbacks.append(callback)
-
-    owner, transport = Owner(), Transport()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(Later()))
-    running = connection.begin(Heard(), b"request", b"body", bodyless=False)
+def begun(loop):
+    """A call whose reads wait for the end of a turn."""
+    owner, heard, transport = Owner(), Heard(), Transport()
+    connection = Connection(owner, HEAD_BYTES_MAX, Turn(loop))
+    heard.running = connection.begin(heard, b"request", b"body", bodyless=False)
     connection.connection_made(transport)
-    running.cancel()
-    for callback in callbacks:
-        callback()
+    return owner, heard, transport, connection
+
+
+def test_a_call_that_is_cancelled_in_its_turn_is_never_sent():
+    loop = Later()
+    _, heard, transport, _ = begun(loop)
+    heard.running.cancel()
+    loop.end_turn()
     assert transport.sent == b""
     assert transport.closed
+
+
+@pytest.mark.parametrize("end", ["eof", "lost", "reset"])
+def test_what_was_read_counts_before_the_end_that_came_with_it(end):
+    loop = Later()
+    owner, heard, _, connection = begun(loop)
+    loop.end_turn()
+    connection.data_received(PLAIN % (200, 2, b"{}"))
+    assert not heard.heads
+    if end == "eof":
+        connection.eof_received()
+    else:
+        connection.connection_lost(ConnectionResetError(104, "") if end == "reset" else None)
+    assert heard.data == b"{}"
+    assert heard.ends == ["end"]
+    loop.end_turn()
+    assert heard.ends == ["end"]
+    assert owner.kept == [True]
+
+
+def test_what_comes_behind_a_response_is_not_taken_for_the_next_one():
+    loop = Later()
+    owner, heard, transport, connection = begun(loop)
+    loop.end_turn()
+    connection.data_received(PLAIN % (200, 2, b"{}"))
+    connection.data_received(PLAIN % (200, 6, b'"mine"'))
+    loop.end_turn()
+    assert heard.data == b"{}"
+    assert owner.kept == [False]
+    assert transport.closed
+
+
+def test_what_was_read_for_a_call_that_is_cancelled_meanwhile_is_dropped():
+    loop = Later()
+    _, heard, transport, connection = begun(loop)
+    loop.end_turn()
+    connection.data_received(PLAIN % (200, 2, b"{}"))
+    heard.running.cancel()
+    loop.end_turn()
+    connection.connection_lost(None)
+    assert transport.closed
+    assert (heard.heads, heard.ends) == ([], [])
+
+
+def test_a_caller_that_breaks_ends_its_connection_alone():
+    loop = Later()
+    _, heard, transport, connection = begun(loop)
+    loop.end_turn()
+    heard.on_head = lambda status, headers: 1 / 0
+    connection.data_received(PLAIN % (200, 2, b"{}"))
+    loop.end_turn()
+    assert transport.closed
+    assert isinstance(loop.troubles[0]["exception"], ZeroDivisionError)

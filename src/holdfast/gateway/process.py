@@ -200,6 +200,7 @@ class GatewayProcess:
         driver, server = self._driver, self._server
         if driver is None or server is None:
             return
+        server.turn.catch_up()  # what has come is not late
         driver.tick()
         now = monotonic_ns()
         if now >= self._sweep_at:

@@ -91,6 +91,10 @@ class ClientConnection(asyncio.Protocol):
             self._wait(server.idle)
 
     def data_received(self, data: bytes) -> None:
+        """It is taken when all that can be read was read."""
+        self.turn.received(self, data)
+
+    def take(self, data: bytes) -> None:
         """Parse what came, and act on it."""
         if self._deaf:
             return
@@ -105,6 +109,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """The client left."""
+        self.turn.catch_up()
         if self._current is not None:
             self.drop(gone=True)
         else:
@@ -112,12 +117,17 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (not our wording)
         """It is over; whoever answers hears of it."""
+        self.turn.catch_up()
         self._deaf = self._left = True
         self._wait(None)
         self.server.slow.pop(self, None)
         self.server.connections.discard(self)
         self._forget()
         self._intake.close()
+
+    def break_off(self) -> None:
+        """A fault of ours: nothing more can be made of it."""
+        self.transport.abort()
 
     def pause_writing(self) -> None:
         """Too much is unsent."""
@@ -376,6 +386,7 @@ class Server:
 
     def sweep(self, now_ns: int) -> None:
         """Enforce every limit of time. To be called a few times a second."""
+        self.turn.catch_up()  # what has come is not late
         config = self.config
         # From the last table of a connection's life to the first: nobody moves twice in one sweep.
         for table in (self.slow, self.closing):
@@ -397,6 +408,7 @@ class Server:
         One that has not brought its first request yet was made by a client that could not know;
         it may bring one within a second.
         """
+        self.turn.catch_up()
         self.draining = True
         for connection in list(self.idle):
             if connection.served:

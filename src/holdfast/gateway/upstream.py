@@ -150,6 +150,7 @@ class Upstream:
 
     def abandon(self) -> None:
         """Close, and cut the calls under way too."""
+        self._turn.catch_up()
         self.close()
         for connection in list(self._busy):
             connection.fail(Kind.DRAINED, "taken off the replica")

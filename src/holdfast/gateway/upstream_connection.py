@@ -130,6 +130,7 @@ class Connection(asyncio.Protocol):
         "_running",
         "_transport",
         "_turn",
+        "_untaken",
         "_until_close",
         "on_body",
         "opening",
@@ -150,6 +151,7 @@ class Connection(asyncio.Protocol):
         self._request: tuple[bytes, bytes] | None = None  # waits for the connection
         self._reused = False
         self._paused = False
+        self._untaken = 0  # reads that wait for their turn
         self.opening: asyncio.Task[None] | None = None
         self.since = 0  # ns: when it became idle
 
@@ -230,9 +232,10 @@ class Connection(asyncio.Protocol):
         assert caller is not None
         assert transport is not None, "a complete response came over something"
         # A request that is still being sent would be followed by the next one in its middle, and
-        # one that was answered before it was sent, by the answer to the next one's.
+        # one that was answered before it was sent, by the answer to the next one's. And what came
+        # behind the response would be taken for the next one's.
         keep = keep and not transport.is_closing() and not transport.get_write_buffer_size()
-        keep = keep and not self._turn.holds(transport)
+        keep = keep and not self._turn.holds(transport) and not self._untaken
         if not keep:
             transport.abort()
         elif self._paused:
@@ -257,7 +260,13 @@ class Connection(asyncio.Protocol):
         self._turn.put(opened, head, body)
 
     def data_received(self, data: bytes) -> None:
+        """It is taken when all that can be read was read."""
+        self._untaken += 1
+        self._turn.received(self, data)
+
+    def take(self, data: bytes) -> None:
         """Deliver a whole chunk directly, hand anything else to the parser."""
+        self._untaken -= 1
         caller = self._caller
         if caller is None:
             self._broken(None)  # nothing was asked: whatever this is, it answers no request
@@ -279,8 +288,14 @@ class Connection(asyncio.Protocol):
             return
         self._parse(caller, data)
 
+    def break_off(self) -> None:
+        """A fault of ours: its call fails when the connection is gone."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def eof_received(self) -> None:
         """The replica will say no more."""
+        self._turn.catch_up()
         if self._caller is not None and self._until_close:
             self._finish(keep=False)
         else:
@@ -288,6 +303,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone, by its end, by an error, or because we closed it."""
+        self._turn.catch_up()
         self._broken(exc)
         self._transport = None
         self._parser = None  # it holds our methods: a ring
