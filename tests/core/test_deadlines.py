@@ -41,7 +41,6 @@ def test_deadlines_are_wide_before_anything_is_learned():
     assert deadlines.first_token(100, None, 0) == 60 * SECOND
     assert deadlines.first_token(100, 1000, 0) == 60 * SECOND
     assert deadlines.between_tokens(0) == 30 * SECOND
-    assert deadlines.connect == SECOND
     assert deadlines.request == 600 * SECOND
 
 
@@ -496,7 +495,6 @@ def test_a_snapshot_is_plain_data():
         *((name, -1) for name in DeadlineConfig.__slots__ if name != "prompt_bounds"),
         ("request_s", math.inf),
         ("calm_s", math.nan),
-        ("connect_s", 61.0),
         ("first_token_s", 601.0),
         ("between_tokens_s", 601.0),
         ("first_token_floor_s", 60.5),

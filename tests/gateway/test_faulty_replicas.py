@@ -163,7 +163,7 @@ def test_a_replica_that_never_answers_is_given_up(live):
                 chunks, _ = await stream(api)
                 assert text_of(chunks) == TEXT
 
-    quick = {"first_token_s": 0.3, "first_token_floor_s": 0.2, "connect_s": 0.2}
+    quick = {"first_token_s": 0.3, "first_token_floor_s": 0.2}
     live(body, options=STEADY, model={"deadlines": quick})
 
 
@@ -278,7 +278,6 @@ def test_errors_after_a_sign_of_life_are_events(live):
                 "between_tokens_s": 0.5,
                 "between_tokens_floor_s": 0.2,
                 "answer_floor_s": 0.5,
-                "connect_s": 0.2,
             }
         },
     )

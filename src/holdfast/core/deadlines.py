@@ -48,7 +48,6 @@ _FIRED: Final = "fired"
 class DeadlineConfig:
     """The waits of one pool, in seconds."""
 
-    connect_s: float = 1.0  # a live host answers within milliseconds
     first_token_s: float = 60.0  # until learned: above a cold long prompt on a busy engine
     first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
     first_token_floor_s: float = 1.0  # a pause of a process or a network is not a failure
@@ -75,7 +74,6 @@ class DeadlineConfig:
             if field.name != "prompt_bounds":
                 value = getattr(self, field.name)
                 self._require(0 < value < inf, field.name, "use a positive number")
-        self._require_at_most("connect_s", "first_token_s")
         self._require_at_most("first_token_s", "request_s")
         self._require_at_most("first_token_floor_s", "first_token_s")
         self._require_at_most("between_tokens_s", "request_s")
@@ -154,14 +152,12 @@ class Deadlines:
         "_stuck",
         "_wide",
         "_window",
-        "connect",
         "request",
         "scale",
     )
 
     def __init__(self, config: DeadlineConfig) -> None:
         self._config = config
-        self.connect = nanos(config.connect_s)
         self.request = nanos(config.request_s)
         self._bounds = config.prompt_bounds
         learned = partial(
