@@ -59,6 +59,14 @@ def test_a_head_that_does_not_state_one_length_is_not_learned(head):
     assert taught(head).recall(head) == 0
 
 
+@pytest.mark.parametrize(("size", "known"), [(4_096, True), (4_097, False)])
+def test_a_long_head_is_not_kept(size, known):
+    head = b"POST / HTTP/1.1\r\nx: %b\r\ncontent-length: 2\r\n\r\n"
+    head %= b"v" * (size - len(head % b""))
+    assert len(head) == size
+    assert bool(taught(head).recall(head)) is known
+
+
 def test_heads_that_always_differ_are_hardly_learned_any_more():
     memory = HeadMemory()
     learned = 0

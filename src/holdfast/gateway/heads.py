@@ -23,6 +23,7 @@ _CR: Final = b"\r"
 _BLANKS: Final = b" \t"
 _NOTHING: Final = b"\n"  # begins no head
 _DIGITS_MAX: Final = 12  # of a length; longer ones are for the parser to judge
+_HEAD_BYTES_MAX: Final = 4_096  # of one that is remembered; every connection may hold one
 _LESSONS_MAX: Final = 8  # of no use, one after the other
 _LESSONS_APART: Final = 64  # heads, from then on
 
@@ -68,7 +69,9 @@ class HeadMemory(Generic[Said]):
         return end + len(self._after)
 
     def learn(self, head: bytes | bytearray, said: Said) -> None:
-        """Remember a whole head that the parser took, if it states one length."""
+        """Remember a whole head that the parser took, if it is short and states one length."""
+        if len(head) > _HEAD_BYTES_MAX:
+            return
         if self._hits:
             self._hits = self._useless = 0
         self._useless += 1

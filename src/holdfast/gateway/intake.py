@@ -186,7 +186,7 @@ class Intake:
     def close(self) -> None:
         """Let go of the parser: it holds methods of ours, a cycle."""
         self._parser = None
-        self.incoming = self._replay = self._body = None
+        self.incoming = self._replay = self._first = self._body = None
         self.arrived.clear()
 
     # --- what the parser calls ------------------------------------------------------------------
