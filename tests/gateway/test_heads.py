@@ -39,12 +39,12 @@ def test_a_length_that_is_no_plain_number_is_left_to_the_parser(length):
     assert taught().recall(HEAD % length + b"body") == 0
 
 
-@pytest.mark.parametrize("place", range(len(HEAD % b"2")))
-def test_no_byte_of_a_head_may_differ(place):
+def test_no_byte_of_a_head_may_differ():
     head = HEAD % b"2"
-    other = b"X" if head[place : place + 1] != b"X" else b"Y"
-    assert taught().recall(head[:place] + other + head[place + 1 :]) == 0
-    assert taught().recall(head[:place]) == 0  # what is missing may still differ
+    for place in range(len(head)):
+        other = b"X" if head[place : place + 1] != b"X" else b"Y"
+        assert taught().recall(head[:place] + other + head[place + 1 :]) == 0, place
+        assert taught().recall(head[:place]) == 0, place  # what is missing may still differ
 
 
 @pytest.mark.parametrize(

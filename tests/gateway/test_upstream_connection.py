@@ -126,22 +126,22 @@ EVENT = b'data: {"token":"x"}\n\n'
 STREAM = HEAD + chunk(EVENT) * 3 + b"0\r\n\r\n"
 
 
-@pytest.mark.parametrize("place", range(1, len(STREAM)))
-def test_a_stream_cut_anywhere_is_the_same_stream(place):
-    heard, owner, _ = hear(cuts(STREAM, [place]))
-    assert heard.data == EVENT * 3
-    assert heard.ends == ["end"]
-    assert owner.kept == [True]
+def test_a_stream_cut_anywhere_is_the_same_stream():
+    for place in range(1, len(STREAM)):
+        heard, owner, _ = hear(cuts(STREAM, [place]))
+        assert heard.data == EVENT * 3, place
+        assert heard.ends == ["end"], place
+        assert owner.kept == [True], place
 
 
-@pytest.mark.parametrize("place", range(1, len(chunk(EVENT)) * 2 + 5))
-def test_a_stream_cut_anywhere_after_its_first_chunks_is_the_same_stream(place):
+def test_a_stream_cut_anywhere_after_its_first_chunks_is_the_same_stream():
     begun = HEAD + chunk(EVENT)
     rest = chunk(EVENT) * 2 + b"0\r\n\r\n"
-    heard, owner, _ = hear([begun, chunk(EVENT), *cuts(rest, [place])])
-    assert heard.data == EVENT * 4
-    assert heard.ends == ["end"]
-    assert owner.kept == [True]
+    for place in range(1, len(rest)):
+        heard, owner, _ = hear([begun, chunk(EVENT), *cuts(rest, [place])])
+        assert heard.data == EVENT * 4, place
+        assert heard.ends == ["end"], place
+        assert owner.kept == [True], place
 
 
 def test_a_stream_byte_by_byte_is_the_same_stream():
@@ -462,14 +462,14 @@ def test_a_whole_answer_whose_head_came_before_is_not_parsed(status, body):
     assert not transport.closed
 
 
-@pytest.mark.parametrize("place", range(1, len(PLAIN % (200, 5, b"whole"))))
-def test_an_answer_with_a_known_head_may_come_in_pieces(place):
-    replica = Taught()
+def test_an_answer_with_a_known_head_may_come_in_pieces():
     whole = PLAIN % (200, 5, b"whole")
-    heard, _ = replica.ask([whole[:place], whole[place:]])
-    assert heard.data == b"whole"
-    assert heard.ends == ["end"]
-    assert replica.owner.kept == [True, True]
+    for place in range(1, len(whole)):
+        replica = Taught()
+        heard, _ = replica.ask([whole[:place], whole[place:]])
+        assert heard.data == b"whole", place
+        assert heard.ends == ["end"], place
+        assert replica.owner.kept == [True, True], place
 
 
 def test_what_follows_an_answer_with_a_known_head_breaks_the_connection():
