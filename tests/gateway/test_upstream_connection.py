@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
 from holdfast.gateway.heads import HeadMemory
 from holdfast.gateway.turn import Turn
+from holdfast.gateway.upstream import Endpoint, Upstream
 from holdfast.gateway.upstream_connection import Connection
 from turns import AtOnce, Later
 
@@ -95,7 +97,7 @@ class OnlyParsed(Connection):
         if self._caller is None:
             super().take(data)
         else:
-            self._untaken -= 1
+            self.untaken -= 1
             self._parse(self._caller, data)
 
 
@@ -598,6 +600,32 @@ def test_what_comes_behind_a_response_is_not_taken_for_the_next_one():
     assert heard.data == b"{}"
     assert owner.kept == [False]
     assert transport.closed
+
+
+def test_a_replica_that_spoke_unasked_does_not_answer_the_next_call():
+    class Pool(Upstream):
+        def _open(self):
+            made = Connection(self, HEAD_BYTES_MAX, self._turn)
+            made.connection_made(Transport())  # nothing waits: it is closed again
+            return made
+
+    loop = Later()
+    turn = Turn(loop)
+    pool = Pool(Endpoint("http://a:1"), UpstreamConfig(), loop, turn=turn, now_ns=lambda: 0)
+    first, second, transport = Heard(), Heard(), Transport()
+    spoiled = Connection(pool, HEAD_BYTES_MAX, turn)
+    spoiled.begin(first, b"x", b"", bodyless=False)
+    spoiled.connection_made(transport)
+    loop.end_turn()
+    spoiled.data_received(PLAIN % (200, 2, b"{}"))
+    loop.end_turn()
+    assert (first.ends, pool.idle) == (["end"], 1)
+    spoiled.data_received(PLAIN % (408, 2, b"{}"))
+    pool.call(second, b"POST", b"/", b"", b"")
+    loop.end_turn()
+    assert second.heads == []
+    assert transport.closed
+    assert pool.idle == 0
 
 
 def test_what_was_read_for_a_call_that_is_cancelled_meanwhile_is_dropped():

@@ -16,7 +16,8 @@ too; nobody waits for a clock, and a lone request for nobody.
     forget    send nothing: it is given up
 
 Both are bounded twice, in bytes and in number: what a turn brings beyond is handled and sent at
-once, so that a client that does not read is noticed, and nobody waits for very many others.
+once, so that a client that does not read is noticed, and nobody waits for very many others. A long
+read is handled at once, too: more may follow, and whoever is full must be able to say so.
 
 Rejected: to leave it to the event loop. uvloop writes at once while nothing is waiting to be sent.
 Rejected: a timer, as in Nagle's algorithm: a lone request would wait for what does not come.
@@ -27,9 +28,7 @@ from collections import deque
 from typing import Final, Protocol
 
 BYTES_MAX: Final = 1 << 20  # kept in all, of what was read and of what is to be sent
-READ_BYTES_MAX: Final = (
-    65_536  # in one read; behind more there is more, and who is full must say so
-)
+READ_BYTES_MAX: Final = 65_536  # in one read that is kept
 READS_MAX: Final = 64  # kept; the first waits for so many at most
 CONNECTIONS_MAX: Final = 64  # with something to be sent to them; likewise
 

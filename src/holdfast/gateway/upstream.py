@@ -116,6 +116,8 @@ class Upstream:
         else:
             head = b"".join((method, b" ", base, path, self._static, headers, length))
         connection = self._idle.pop() if self._idle else self._open()
+        if connection.untaken:  # said unasked, it would be taken for the answer, and it will end it
+            connection = self._open()
         self._busy.add(connection)
         return connection.begin(caller, head, body, bodyless=method == b"HEAD")
 

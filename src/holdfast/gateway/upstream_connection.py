@@ -130,11 +130,11 @@ class Connection(asyncio.Protocol):
         "_running",
         "_transport",
         "_turn",
-        "_untaken",
         "_until_close",
         "on_body",
         "opening",
         "since",
+        "untaken",
     )
 
     def __init__(self, owner: Owner, head_bytes_max: int, turn: Turn) -> None:
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
         self._request: tuple[bytes, bytes] | None = None  # waits for the connection
         self._reused = False
         self._paused = False
-        self._untaken = 0  # reads that wait for their turn
+        self.untaken = 0  # reads that wait for their turn
         self.opening: asyncio.Task[None] | None = None
         self.since = 0  # ns: when it became idle
 
@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
         # one that was answered before it was sent, by the answer to the next one's. And what came
         # behind the response would be taken for the next one's.
         keep = keep and not transport.is_closing() and not transport.get_write_buffer_size()
-        keep = keep and not self._turn.holds(transport) and not self._untaken
+        keep = keep and not self._turn.holds(transport) and not self.untaken
         if not keep:
             transport.abort()
         elif self._paused:
@@ -261,12 +261,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """It is taken when all that can be read was read."""
-        self._untaken += 1
+        self.untaken += 1
         self._turn.received(self, data)
 
     def take(self, data: bytes) -> None:
         """Deliver a whole chunk directly, hand anything else to the parser."""
-        self._untaken -= 1
+        self.untaken -= 1
         caller = self._caller
         if caller is None:
             self._broken(None)  # nothing was asked: whatever this is, it answers no request
