@@ -34,7 +34,8 @@ def stage(ops, tmp_path_factory):
     url = f"http://127.0.0.1:{made.engine_ports[0]}"
     made.gateway = ", draining: {grace_s: 2}"
     made.extra = (
-        f"  - {{name: n, engine: vllm, api_key_env: PLANTED, served_as: m, endpoints: ['{url}']}}\n"
+        f"  - {{name: n, engine: vllm, api_key_env: PLANTED, served_as: m, endpoints: ['{url}'],"
+        " queue: {wait_no_replica_s: 2}}\n"  # nobody waits half a minute for its only replica
         f"tenants: [{{name: team, keys: ['sha256:{sha256(KEY.encode()).hexdigest()}']}}]\n"
         "virtual_models:\n  - {name: v, default: m}\n"
     )
@@ -239,7 +240,7 @@ def test_prompts_answers_and_keys_are_in_no_log_page_story_or_error(ops, stage):
     bad, good = attempts_to_make_it_talk(ops)
     told = []
 
-    async def send(request, patience_s=10.0):
+    async def send(request, patience_s=ops.PATIENCE_S):
         """Keep what can be read of it; its status, or 0 where the request was never complete."""
         try:
             reply = await ops.ask(stage.port, request, patience_s)

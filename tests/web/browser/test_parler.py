@@ -102,7 +102,7 @@ def test_a_row_opens_the_incident_with_cause_evidence_consequences_and_fix(
     for text in ("killed for memory", "memory reservation 1.1 GB, footprint at least 1.1 GB"):
         assert text in known
     followed = section(page, "What followed from it").inner_text()
-    for text in ("the queue of parler-tts grew", "dead letters of parler-tts"):
+    for text in ("the queue of parler-tts grew", "dead letter of parler-tts"):
         assert text in followed
         assert text not in known
     for task in story.dead:
