@@ -214,6 +214,20 @@ def test_who_waits_in_vain_for_a_model_at_zero_is_told_when_to_come_back():
     assert finish.retry_after_s > 0
 
 
+def test_two_waits_for_a_replica_are_not_longer_than_one():
+    """Its only replica comes back for a moment, fails it, and is away again."""
+    gateway = asleep(wait_no_replica_s=10.0)
+    gateway.arrive()
+    assert gateway.wait(8.0) == []
+    [dispatch] = gateway.view("r1")
+    gateway.after(5.0).view(view("r1", 0.0))  # what an attempt takes is no waiting
+    assert gateway.end("q1", dispatch.attempt, Kind.RESET) == []
+    assert gateway.wait(1.9) == []
+    finish = only(gateway.wait(0.3), Finish)
+    assert (finish.status, finish.code, finish.attempts) == (503, "no_ready_replica", 1)
+    assert "10 s" in finish.reason
+
+
 def test_only_so_many_wait_for_a_model_at_zero():
     gateway = asleep(depth_max=1, batch_depth_max=0)
     assert gateway.arrive("q1") == []

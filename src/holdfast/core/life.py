@@ -9,6 +9,7 @@ may have been shown, so no silent retry is possible any more.
 """
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from holdfast.core.admission.quota import Reservation
@@ -152,6 +153,11 @@ class Life(Timed):
             raise IllegalStepError(
                 f"request {self.request.id!r} cannot {step} while {self.phase}; story: {told}"
             ) from None
+
+    def waited(self) -> int:
+        """How long it stood in a queue, in all its stays: whatever was told next ended each."""
+        told = pairwise(self.story)
+        return sum(then - at for (at, what, _), (then, _, _) in told if what == Phase.QUEUED)
 
     def find(self, number: int) -> Attempt | None:
         """The live attempt of that number; late news of ended ones finds none."""

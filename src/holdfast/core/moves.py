@@ -15,13 +15,14 @@ from holdfast.core.flow_config import FlowConfig
 from holdfast.core.hedge import Hedger
 from holdfast.core.lane import Lane
 from holdfast.core.lanes import Lanes
-from holdfast.core.life import DEATHS_MAX, Attempt, Life, Step, apart, died
+from holdfast.core.life import DEATHS_MAX, Attempt, Life, Phase, Step, apart, died
 from holdfast.core.messages import Abort, Dispatch, FlowAction, Report
 from holdfast.core.retry import Retry, RetryBudget
 from holdfast.core.types import nanos
 from holdfast.core.wheel import Wheel
 
 _CANCELLED: Final = Outcome.CANCELLED
+_QUEUED: Final = Phase.QUEUED.value
 
 
 class Moves:
@@ -45,7 +46,8 @@ class Moves:
     # --- out --------------------------------------------------------------------------------------
 
     def _enqueue(self, life: Life, lane: Lane, now: int) -> list[FlowAction]:
-        offer = lane.queue.offer(life.request, now, ready=lane.pool.ready(now))
+        ready, waited = lane.pool.ready(now), life.waited()
+        offer = lane.queue.offer(life.request, now, ready=ready, waited=waited)
         actions: list[FlowAction] = []
         for dropped, shed in offer.dropped:
             actions.append(self._desk.shed(self._lives[dropped.id], shed, now))
@@ -55,7 +57,7 @@ class Moves:
             life.step(Step.ENQUEUE)
             life.due = life.deadline  # the queue itself keeps the shorter wait
             self._wheel.file(life)
-            life.story.append((now, "queued", lane.model))
+            life.story.append((now, _QUEUED, lane.model))
         return actions
 
     def _dispatch(

@@ -265,6 +265,26 @@ def test_a_late_deadline_does_not_extend_the_wait():
     assert refusal.code == "queue_timeout"
 
 
+@pytest.mark.parametrize(("ready", "code"), [(True, "queue_timeout"), (False, "no_ready_replica")])
+def test_what_comes_back_has_only_the_rest_of_its_patience(ready, code):
+    waiting = queue(wait_no_replica_s=30.0)
+    offer = waiting.offer(ask(1), 100 * SECOND, ready=ready, waited=20 * SECOND)
+    assert offer.shed is None
+    assert waiting.expires_at_next == 110 * SECOND
+    assert waiting.snapshot(105 * SECOND)["oldest_age_s"] == 25.0
+    [(_, refusal)] = waiting.expire(110 * SECOND)
+    assert refusal.code == code
+    assert "30 s" in refusal.reason
+
+
+def test_who_has_no_patience_left_is_not_sent_anywhere():
+    waiting = queue()
+    waiting.offer(ask(1), 100 * SECOND, ready=True, waited=30 * SECOND)
+    assert waiting.pop(100 * SECOND) is None
+    [(_, refusal)] = waiting.expire(100 * SECOND)
+    assert refusal.code == "queue_timeout"
+
+
 def test_a_request_past_its_deadline_is_not_let_in():
     offer = queue().offer(ask(1, deadline=SECOND), SECOND, ready=True)
     assert offer.shed.status == 504

@@ -4,7 +4,8 @@ Interactive goes before batch; inside a class the tenant that was served the few
 first; inside a tenant the oldest. A request that has waited too long is dropped *before* it is
 sent: a replica must not spend a GPU second on an answer nobody waits for. When no replica is ready
 at all, as in the middle of a rollout, requests are held for a while too: half a minute of waiting
-is better than a storm of 503.
+is better than a storm of 503. A request that failed somewhere and comes back has waited before:
+patience is its client's, and counts all its stays.
 
 Rejected: one queue per replica; work waits behind a slow one while another is idle. Rejected: an
 unbounded queue with timeouts; memory grows with the outage, and all wait the full time in vain.
@@ -31,7 +32,7 @@ class QueueConfig:
     depth_max: int = 1_000  # requests; at 50/s this is 20 s of work, inside the interactive wait
     tokens_max: int = 8_000_000  # prompt + max_tokens; a flood of long prompts ends here first
     batch_depth_max: int = 500  # requests; batch has its own durable store, half is plenty here
-    wait_interactive_s: float = 30.0  # a person has left by then
+    wait_interactive_s: float = 30.0  # in all its stays: a person has left by then
     wait_batch_s: float = 3_600.0  # batch gives way for an hour, not for ever
     wait_no_replica_s: float = 30.0  # covers a restart or a rollout step, not a lost model
     batch_share: float = 0.05  # of pops while both classes wait: batch creeps on, people hardly see
@@ -117,9 +118,18 @@ class FairQueue:
         self._service_rate: float | None = None
 
     def offer(
-        self, request: Request, now: int, *, ready: bool, service_rate: float | None = None
+        self,
+        request: Request,
+        now: int,
+        *,
+        ready: bool,
+        waited: int = 0,
+        service_rate: float | None = None,
     ) -> Offer:
-        """Take ``request`` in, or say why not. ``service_rate``: requests per second, if known."""
+        """Take ``request`` in, or say why not.
+
+        ``waited``: in earlier stays. ``service_rate``: requests per second, if known.
+        """
         lanes = self._lanes[request.priority]
         if request.id in self.held:
             raise ValueError(f"{request!r} is queued already")
@@ -139,7 +149,7 @@ class FairQueue:
             full = self._full(lanes, tokens)
         if full:
             return Offer(shed.queue_full(full, len(self), self._service_rate), tuple(dropped))
-        self._add(lanes, Entry(request, tokens, now, self._sequence), now, ready=ready)
+        self._add(lanes, Entry(request, tokens, now - waited, self._sequence), ready=ready)
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
     def pop(self, now: int) -> Request | None:
@@ -235,15 +245,15 @@ class FairQueue:
             dropped.append((entry.request, refusal))
         return dropped
 
-    def _add(self, lanes: Lanes, entry: Entry, now: int, *, ready: bool) -> None:
+    def _add(self, lanes: Lanes, entry: Entry, *, ready: bool) -> None:
         request = entry.request
-        entry.limit = now + self._waits[request.priority]
+        entry.limit = entry.offered + self._waits[request.priority]
         if request.deadline:
             entry.limit = min(entry.limit, request.deadline)
         entry.expires = entry.limit
-        if not ready and now + self._wait_no_replica <= entry.limit:
+        if not ready and entry.offered + self._wait_no_replica <= entry.limit:
             entry.provisional = True
-            entry.expires = now + self._wait_no_replica
+            entry.expires = entry.offered + self._wait_no_replica
         self._sequence += 1
         self.tokens += entry.tokens
         self.held[request.id] = entry
