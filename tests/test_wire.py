@@ -650,6 +650,44 @@ def test_a_bad_file_is_told_before_anything_starts(tmp_path):
         serve(path, takeover=False, say=print)
 
 
+def test_an_unknown_log_level_is_told_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_LOG_LEVEL", "chatty")
+    path = tmp_path / "fleet.yaml"
+    path.write_text("models: [{name: m, engine: vllm, endpoints: ['http://127.0.0.1:9']}]\n")
+    told = CliRunner().invoke(main, ["serve", "-c", str(path)])
+    assert told.exit_code == 2
+    assert "HOLDFAST_LOG_LEVEL: is 'chatty'" in told.stderr
+    assert "use one of debug, info, warning, error" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        (None, ["info", "warning"]),
+        ("", ["info", "warning"]),
+        ("WARNING", ["warning"]),
+        ("debug", ["debug", "info", "warning"]),
+    ],
+)
+def test_logs_begin_at_the_level_that_is_asked_for(level, told):
+    code = (
+        "import structlog\n"
+        "from holdfast.wire.serve import configure_logging\n"
+        "configure_logging()\n"
+        "log = structlog.get_logger()\n"
+        "for level in ('debug', 'info', 'warning'): getattr(log, level)('said')\n"
+    )
+    asked = {} if level is None else {"HOLDFAST_LOG_LEVEL": level}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={name: value for name, value in os.environ.items() if name != "HOLDFAST_LOG_LEVEL"}
+        | asked,
+        capture_output=True,
+        check=True,
+    )
+    assert [json.loads(line)["level"] for line in done.stderr.splitlines()] == told
+
+
 def test_a_port_in_use_is_a_readable_error(tmp_path, listeners):
     port = port_of(listeners())
     path = tmp_path / "fleet.yaml"

@@ -13,6 +13,7 @@ Control and gateways import what the other does not need, so each is imported wh
 import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import select
 import shutil
@@ -50,6 +51,13 @@ from holdfast.wire.state_dir import (
 from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
 
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
+LOG_LEVEL_ENV: Final = "HOLDFAST_LOG_LEVEL"
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 _log = structlog.get_logger("holdfast.serve")
@@ -80,6 +88,7 @@ class Host:
 def configure_logging(log: TextIO | None = None) -> None:
     """One JSON object a line on stderr, or into a file, in every process alike."""
     structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(_log_level()),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -89,6 +98,14 @@ def configure_logging(log: TextIO | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=log or sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def _log_level() -> int:
+    """What is below it is not logged."""
+    name = os.environ.get(LOG_LEVEL_ENV) or "info"
+    known = name.lower() in _LEVELS
+    require(known, LOG_LEVEL_ENV, f"is {name!r}", f"use one of {', '.join(_LEVELS)}")
+    return _LEVELS[name.lower()]
 
 
 def _dumps(event: object, **_: object) -> str:
@@ -104,6 +121,7 @@ def serve(
     host: Host = Host(),  # noqa: B008 frozen
 ) -> None:
     """Run a fleet file until a signal; raises before it starts anything that cannot work."""
+    _log_level()  # the children's, too: they see the same environment
     file = load(path, FleetFile)
     launched = any(model.launch is not None for model in file.models)
     check_engines(file)
