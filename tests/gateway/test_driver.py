@@ -41,6 +41,30 @@ async def get(gateway, path: str) -> bytes:
     return await raw(gateway, head.encode())
 
 
+# --- bodies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [(b"gzip", b"415"), (b"deflate, gzip", b"415"), (b"", b"415"), (b"Identity", b"200")],
+)
+def test_a_compressed_body_is_refused_before_it_is_read(live, coding, status):
+    whole = orjson.dumps({"model": "m", "messages": ASK})
+
+    async def body(gateway):
+        sent = whole if status == b"200" else whole[:1]  # the rest never comes
+        answer = await raw(
+            gateway,
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-encoding: %b\r\ncontent-length: %d\r\n"
+            b"\r\n%b" % (coding, len(whole), sent),
+        )
+        assert answer.split()[1] == status
+        assert (b"without content-encoding" in answer) == (status == b"415")
+
+    live(body)
+
+
 # --- tenants -------------------------------------------------------------------------------------
 
 

@@ -448,4 +448,11 @@ def _check_content_type(content_type: bytes) -> None:
         raise ApiError(415, INVALID, "unsupported_media_type", message)
 
 
-__all__ = ["Ask", "parse"]
+def check_coding(coding: bytes) -> None:
+    """No compressed body: a short one could grow beyond every limit."""
+    if coding.strip().lower() != b"identity":
+        message = "Send the body as it is, without content-encoding."
+        raise ApiError(415, INVALID, "unsupported_media_type", message)
+
+
+__all__ = ["Ask", "check_coding", "parse"]

@@ -40,7 +40,7 @@ from holdfast.core.messages import (
 from holdfast.core.types import MILLISECOND, SECOND, Priority, nanos
 from holdfast.gateway import errors, routes
 from holdfast.gateway.attempts import Attempt
-from holdfast.gateway.bodies import Ask
+from holdfast.gateway.bodies import Ask, check_coding
 from holdfast.gateway.comparisons import Comparisons
 from holdfast.gateway.contracts import Exchange
 from holdfast.gateway.counters import Counters
@@ -134,6 +134,8 @@ class Driver:
         try:
             route = routes.find(exchange.method, exchange.path)
             tenant = self.settings.tenants.who(exchange.headers)
+            if b"content-encoding" in exchange.headers:
+                check_coding(exchange.headers[b"content-encoding"])
         except ApiError as error:
             if self.standing.knows(exchange.path):
                 self.standing.answer(exchange, self.flow, self.now_ns())
