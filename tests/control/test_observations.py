@@ -226,9 +226,13 @@ def test_notices_without_a_change_of_state_are_for_people_only(stage):
         Notice(0, "m", "m-1", "verdict held", "x"),
         Notice(0, "m", "other", "ready", "x", signal="passed_enough"),
         Notice(0, "m", "", "canaries doubted", "all fail"),
+        Notice(0, "m", "", "canaries unanswered", "all are silent"),
     ):
         stage.books.notice(notice)
-    assert stage.facts == [CanariesDoubted("m", "all fail")]
+    assert stage.facts == [
+        CanariesDoubted("m", "all fail"),
+        CanariesDoubted("m", "all are silent", answered=False),
+    ]
 
 
 def test_a_canary_is_told_with_what_the_fleet_made_of_it(stage):

@@ -208,6 +208,32 @@ def test_those_not_asked_lately_may_still_pass():
     assert doubt.reason == "2 of 3 failed, the others have not been asked lately"
 
 
+def test_who_refused_the_connection_was_not_asked():
+    away = [CanaryResult(f"x{i}", PERIOD, passed=False, verdict="refused") for i in range(2)]
+    assert not canaries_doubtful(away, PERIOD, PERIOD, members=2)
+    assert not canaries_doubtful([*away, *results(False)], PERIOD, PERIOD, members=3)
+    doubt = canaries_doubtful([*away, *results(False, False)], PERIOD, PERIOD, members=4)
+    assert doubt
+    assert "all 2 canaries failed" in doubt.reason
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "of_answers"),
+    [
+        (("timeout", "timeout"), False),
+        (("timeout", "timeout", "wrong"), False),  # one voice tells nothing of the answer
+        (("wrong", "timeout", "fail"), True),
+        (("wrong", "wrong"), True),
+    ],
+)
+def test_silence_says_nothing_against_the_expected_answer(verdicts, of_answers):
+    failed = [CanaryResult(f"r{i}", 0, passed=False, verdict=v) for i, v in enumerate(verdicts)]
+    doubt = canaries_doubtful(failed, PERIOD, PERIOD, members=len(failed))
+    assert doubt.held
+    assert doubt.of_answers is of_answers
+    assert ("expected answer" in doubt.reason) is of_answers
+
+
 def test_an_old_pass_is_no_witness():
     old = [CanaryResult("r9", 0, passed=True), *results(False, False, at=2 * PERIOD)]
     assert canaries_doubtful(old, 2 * PERIOD, PERIOD, members=2)

@@ -594,6 +594,38 @@ def test_failures_of_an_earlier_process_raise_no_doubt():
     assert control.state("r2") is State.SUSPECT
 
 
+def test_where_nobody_listens_no_canary_is_doubted_and_all_are_dead():
+    control = Control("r1", "r2", "r3")
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "refused")
+    actions = control.wait(20.0)
+    assert notices(actions, "canaries doubted") == []
+    assert {each.replica_id for each in notices(actions, "dead")} == {"r1", "r2", "r3"}
+    assert State.READY not in control.states()
+
+
+def test_where_nothing_answers_states_are_held_and_no_answer_is_doubted():
+    control = Control("r1", "r2", "r3")
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "timeout")
+    actions = control.wait(20.0)
+    assert len(notices(actions, "canaries unanswered")) == 1
+    assert notices(actions, "canaries doubted") == []
+    assert State.QUARANTINED not in control.states()
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "wrong")  # they speak again
+    assert len(notices(control.wait(20.0), "canaries doubted")) == 1
+
+
+def test_a_port_that_is_closed_while_canaries_are_doubted_is_a_death():
+    control = Control("r1", "r2", "r3")
+    control.answers = dict.fromkeys(("r1", "r2", "r3"), "wrong")
+    assert len(notices(control.wait(20.0), "canaries doubted")) == 1
+    before = control.state("r2")
+    control.answers["r1"] = "refused"
+    dead = notices(control.wait(20.0), "dead")
+    assert {each.replica_id for each in dead} == {"r1"}
+    assert control.state("r2") is before  # two others still fail together
+    assert control.fleet.snapshot()["doubts"]
+
+
 def test_models_are_doubted_each_for_itself():
     control = Control("r1", "r2")
     for name in ("o1", "o2"):

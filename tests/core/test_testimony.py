@@ -217,7 +217,7 @@ def test_all_failing_at_once_is_doubted_and_told_once_until_somebody_passes():
     assert witnesses.doubt("m", NOW, actions)
     (doubted,) = actions
     assert (doubted.what, doubted.model, doubted.replica_id) == ("canaries doubted", "m", "")
-    assert witnesses.doubts == {"m": doubted.reason}
+    assert witnesses.doubts["m"].reason == doubted.reason
     answered(r2, passed=True)
     assert not witnesses.doubt("m", NOW, actions)
     assert actions[-1].what == "canaries trusted again"

@@ -34,6 +34,7 @@ from holdfast.core.facts import (
 )
 from holdfast.core.messages import CanaryResult, Notice, Seen, Summary
 from holdfast.core.tallies import Tallies, canary_answered
+from holdfast.core.testimony import DOUBTED, UNANSWERED
 from holdfast.core.types import MILLISECOND, SECOND, State
 
 HELD: Final = 1_500 * MILLISECOND  # gateways tell every second, and a frame takes its time
@@ -155,8 +156,8 @@ class Observations:
             state = State(notice.what)
             name = notice.replica_id
             self._say(name, StateChanged(name, state, notice.signal, notice.reason))
-        elif notice.what == "canaries doubted":
-            self._sink(CanariesDoubted(notice.model, notice.reason))
+        elif notice.what in (DOUBTED, UNANSWERED):
+            self._sink(CanariesDoubted(notice.model, notice.reason, notice.what == DOUBTED))
 
     def canary(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """A canary came back, and whether the fleet took its right answer for a late one."""

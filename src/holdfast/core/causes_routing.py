@@ -263,9 +263,9 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
     Cause.CHECKER_BROKEN: CauseRule(
         Class.ROUTING,
         (proof(Sign.CANARIES_DOUBTED, at=0.87),),
-        story="Every canary of a model fails at once, while its replicas may well serve. The "
-        "expected answer, or whoever asks, is more suspect than all replicas together, so that "
-        "nobody is taken out for it.",
+        story="Every canary of a model fails at once, while its replicas answer and may well "
+        "serve. The expected answer, or whoever asks, is more suspect than all replicas together, "
+        "so that nobody is taken out for it.",
         look="Ask one replica the canary's question by hand. If the answer is right, see what "
         "changed in the expected answer, the template, or the checker's way to the replicas.",
         fix="Correct the expected answer or the checker; replicas are judged by users' requests "
@@ -275,6 +275,24 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         consequences=frozenset({Sign.CANARY_WRONG, Sign.CANARY_ERRORS, Sign.CANARY_SILENT})
         | {Sign.CANARY_SLOW, Sign.NOTHING_ANSWERS, Sign.REFUSES},
         explains=frozenset({Cause.WRONG_OUTPUT, Cause.SERVER_ERRORS, Cause.HUNG}),
+        standing=True,
+    ),
+    Cause.ALL_SILENT: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.CANARIES_UNANSWERED, at=0.8),),
+        story="No replica of a model answers: its canaries get nothing back, and no user gets a "
+        "token. When all are silent at once, what they share is more suspect than each of them: "
+        "the network to them, a host, a filesystem, something that all of them wait for. Nobody "
+        "is taken out for it, since nobody else would be better.",
+        look="Ask one replica by hand, from its own host and from here. It answers there only: the "
+        "way between is cut. It answers nowhere: see what all of them wait for (py-spy dump, "
+        "dmesg, the mount of the weights).",
+        fix="Mend what they share. If each of them hangs by itself, restart them one after the "
+        "other.",
+        remedy=Remedy.PAGE,
+        scope=Scope.MODEL,
+        consequences=frozenset({Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS, Sign.CANARY_SLOW}),
+        explains=frozenset({Cause.HUNG}),
         standing=True,
     ),
 }

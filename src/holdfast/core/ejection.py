@@ -64,8 +64,6 @@ class Panic:
 
 _COUNTED: Final = (State.READY, State.SUSPECT)
 _CALM: Final = Panic(active=False, readmitted=(), reason="within the bound")
-_TRUSTED: Final = Decision(allowed=False, reason="canaries disagree: at least one passes")
-_TOO_FEW: Final = Decision(allowed=False, reason="fewer than two replicas answered canaries")
 _EVERYBODY_SILENT: Final = Decision(
     allowed=False, reason="none of its peers was heard of either: the silence may be everybody's"
 )
@@ -125,36 +123,57 @@ def panic(config: EjectionConfig, pool: Sequence[Member], *, doubtful: bool = Fa
 
 @dataclass(slots=True, frozen=True)
 class CanaryResult:
-    """The latest canary of one replica: when it ended and whether it passed."""
+    """The latest canary of one replica: when it ended, whether it passed, and its verdict."""
 
     replica_id: str
     at: int
     passed: bool
+    verdict: str = ""  # as the message that told of it has it
+
+
+@dataclass(slots=True, frozen=True)
+class Doubt:
+    """Whether canaries are not believed for a while: whoever fails then is not judged by them."""
+
+    held: bool
+    reason: str
+    of_answers: bool = False  # replicas said something, and what was expected is suspect
+
+    def __bool__(self) -> bool:
+        return self.held
+
+
+_TRUSTED: Final = Doubt(held=False, reason="canaries disagree: at least one passes")
+_TOO_FEW: Final = Doubt(held=False, reason="fewer than two replicas answered canaries")
 
 
 def canaries_doubtful(
     results: Sequence[CanaryResult], now: int, period: int, *, members: int
-) -> Decision:
-    """Whether to suspect the expected answer instead of the replicas.
+) -> Doubt:
+    """Whether to suspect what the canaries share instead of each replica.
 
     ``results`` holds the latest result of each replica that could have passed (the dead are no
     witnesses); ``members`` is how many such replicas there are; ``period`` is the longest time
     between two canaries of a well replica, jitter and duration included. It is doubtful when every
-    one of at least two failed within it: one that was not asked lately might still pass.
+    one of at least two failed within it: one that was not asked lately might still pass. One that
+    refused its connection was not asked anything, and could not have passed.
     """
-    recent = [result for result in results if 0 <= now - result.at <= period]
+    asked = [one for one in results if one.verdict != "refused"]
+    members -= len(results) - len(asked)
+    recent = [one for one in asked if 0 <= now - one.at <= period]
     if any(result.passed for result in recent):
         return _TRUSTED
     if len(recent) < 2:
         return _TOO_FEW
     if len(recent) < members:
         reason = f"{len(recent)} of {members} failed, the others have not been asked lately"
-        return Decision(allowed=False, reason=reason)
-    return Decision(
-        allowed=True,
-        reason=f"all {len(recent)} canaries failed within one period: suspect the expected answer "
-        "or the checker, not the replicas",
-    )
+        return Doubt(held=False, reason=reason)
+    told = f"all {len(recent)} canaries failed within one period: "
+    if sum(one.verdict != "timeout" for one in recent) < 2:
+        told += "nothing came back, so suspect what they share before each of them"
+        return Doubt(held=True, reason=told)
+    told += "suspect the expected answer or the checker, not the replicas"
+    return Doubt(held=True, reason=told, of_answers=True)
 
 
 def may_condemn(
@@ -192,6 +211,7 @@ def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> De
 
 __all__ = [
     "CanaryResult",
+    "Doubt",
     "EjectionConfig",
     "Member",
     "Panic",

@@ -71,7 +71,8 @@ class Sign(StrEnum):
     CANARY_ERRORS = "canary_errors"
     CANARY_SLOW = "canary_slow"  # much slower than its peers
     CANARY_DRIFTED = "canary_drifted"  # slower than it was itself, without load
-    CANARIES_DOUBTED = "canaries_doubted"
+    CANARIES_DOUBTED = "canaries_doubted"  # all get another answer than expected, or errors
+    CANARIES_UNANSWERED = "canaries_unanswered"  # nothing comes back, from any replica
     PEERS_DISAGREE = "peers_disagree"  # it differs from its peers on live requests
     # over time
     OUTPUT_SUSPECTED = "output_suspected"  # it may have drifted; canaries are called, nobody told

@@ -307,10 +307,11 @@ class RequestDied:
 
 @dataclass(slots=True, frozen=True)
 class CanariesDoubted:
-    """Every canary of a model fails at once: the expected answer or the checker is suspect."""
+    """Every canary of a model fails at once: what they share is suspect, not each replica."""
 
     model: str
     detail: str = ""
+    answered: bool = True  # something came back: the expected answer or the checker is suspect
 
 
 @dataclass(slots=True, frozen=True)

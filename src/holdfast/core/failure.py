@@ -105,6 +105,7 @@ class Cause(StrEnum):
     TRANSFER_FAILED = "transfer_failed"  # between prefill and decode
     WRONG_REVISION = "wrong_revision"
     CHECKER_BROKEN = "checker_broken"  # the canaries are wrong, not the replicas
+    ALL_SILENT = "all_silent"  # no replica of a model answers: what they share stands still
 
 
 @dataclass(slots=True, frozen=True)

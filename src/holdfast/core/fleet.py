@@ -60,7 +60,6 @@ _PHASES: Final = {
 _SILENCE: Final = ("timeout", "refused", "unknown")
 _UNASKED: Final = ("refused", "unknown")  # as far as we know, nothing was computed for it
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
-_RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
 
@@ -288,16 +287,15 @@ class Fleet:
             signal, why = self._testimony.in_good_time(member, event)
         model = member.replica.model
         if signal not in _NEUTRAL:
-            member.canary_at = now
-            member.canary_passed = signal in _RIGHT
-            member.slow = signal is Signal.CANARY_SLOW
+            member.canary_ended(event.verdict, signal, now)
             failed = not member.canary_passed
             if signal is not Signal.CANARY_PASS and member.health.state is State.READY:
                 self._testimony.ask_peers(member, now)
                 if member.slow:
                     member.health.canary_by(now + self._slow_again)
             doubted = failed or model in self._testimony.doubts
-            if doubted and self._testimony.doubt(model, now, actions):
+            held = doubted and self._testimony.doubt(model, now, actions)
+            if held and signal is not Signal.REFUSED:  # a closed port is no matter of opinion
                 return  # every canary fails at once: hold all states
         waited = event.latency if event.verdict == "timeout" else 0
         if waited and self._testimony.was_doubted(model, now - waited):
@@ -483,7 +481,7 @@ class Fleet:
         return {
             "version": self._publisher.version,
             "panic": dict(self._publisher.panics),
-            "doubts": dict(self._testimony.doubts),
+            "doubts": {model: told.reason for model, told in self._testimony.doubts.items()},
             "replicas": {
                 member.replica.id: {
                     **member.health.snapshot(),

@@ -14,6 +14,7 @@ from holdfast.core.types import SECOND, Replica, State
 _CALLS_APART: Final = (
     5 * SECOND
 )  # canaries that failures call: as often as one nobody uses is asked
+_RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
 
 
@@ -28,6 +29,7 @@ class Member:
         "canary_at",
         "canary_out",
         "canary_passed",
+        "canary_verdict",
         "drain",
         "excused_at",
         "exits",
@@ -64,6 +66,7 @@ class Member:
         self.only_busy_since: int | None = None
         self.canary_out = False
         self.canary_at = 0
+        self.canary_verdict = ""  # of the latest that says anything of it
         self.heard: deque[int] = deque(maxlen=_HEARD_MAX)  # it answered a canary or a user
         self.wake_at = 0  # no earlier tick has anything to do here
         self.baseline = LatencyBaseline(self.canary)
@@ -72,6 +75,13 @@ class Member:
         self.told_at: dict[str, int] = {}  # when each gateway last said anything of it
         self.full_readings = 0  # in a row, of a KV cache without room
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
+
+    def canary_ended(self, verdict: str, signal: Signal, now: int) -> None:
+        """A canary says something of it: its verdict, and what that amounts to."""
+        self.canary_at = now
+        self.canary_verdict = verdict
+        self.canary_passed = signal in _RIGHT
+        self.slow = signal is Signal.CANARY_SLOW
 
     def hear(self, now: int) -> None:
         """It answered somebody, right or wrong."""

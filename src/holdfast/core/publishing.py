@@ -46,7 +46,7 @@ class Publisher:
     def look(
         self,
         members: Mapping[str, Member],
-        doubts: Mapping[str, str],
+        doubts: Mapping[str, ejection.Doubt],
         actions: list[FleetAction],
         now: int,
     ) -> None:
@@ -78,7 +78,7 @@ class Publisher:
     def _look_for_panic(
         self,
         members: Iterable[Member],
-        doubts: Mapping[str, str],
+        doubts: Mapping[str, ejection.Doubt],
         actions: list[FleetAction],
         now: int,
     ) -> dict[str, tuple[str, ...]]:

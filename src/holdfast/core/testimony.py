@@ -1,8 +1,10 @@
 """What replicas of one model say about each other: no verdict rests on one voice alone.
 
 One canary failed: whether its peers pass tells the replica's trouble from the test's. All fail at
-once: the expected answer, or the checker, is more suspect than the replicas. One is silent: were
-the others heard of meanwhile? One is slow: are they too?
+once: what they share is more suspect than each of them. Where they answered, that is the expected
+answer or the checker; where nothing came, it is not. Where nobody listens there was no test at all:
+a closed port is a fact, at one replica or at every one. One is silent: were the others heard of
+meanwhile? One is slow: are they too?
 """
 
 from typing import Final
@@ -14,6 +16,9 @@ from holdfast.core.member import Member
 from holdfast.core.messages import CanaryResult, FleetAction, Notice
 from holdfast.core.types import SECOND, Decision, nanos
 
+# What is told when canaries are not believed: what came back is suspect, or nothing did.
+DOUBTED: Final = "canaries doubted"
+UNANSWERED: Final = "canaries unanswered"
 _VERDICTS: Final = {
     "pass": Signal.CANARY_PASS,
     "slow": Signal.CANARY_SLOW,
@@ -35,7 +40,7 @@ class Testimony:
         self._members = members
         period_s = config.health.canary_s * (1 + config.health.canary_jitter)
         self._period = nanos(period_s + config.canary_deadline_s)
-        self.doubts: dict[str, str] = {}  # why canaries are not believed, by model
+        self.doubts: dict[str, ejection.Doubt] = {}  # why canaries are not believed, by model
         self._trusted_at: dict[str, int] = {}  # when they were believed again, by model
 
     def _peers(self, member: Member) -> list[Member]:
@@ -80,8 +85,8 @@ class Testimony:
             if member.replica.model == model and health.state in JUDGED and not health.frozen:
                 members += 1
                 if member.canary_at:
-                    told = (member.replica.id, member.canary_at, member.canary_passed)
-                    results.append(ejection.CanaryResult(*told))
+                    told = (member.canary_at, member.canary_passed, member.canary_verdict)
+                    results.append(ejection.CanaryResult(member.replica.id, *told))
         return results, members
 
     def witness(self, member: Member, now: int) -> Decision:
@@ -100,14 +105,15 @@ class Testimony:
         return ejection.may_blame_silence(heard_at, now - waited, now)
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
-        """Whether the expected answer, or the checker, is more suspect than the replicas."""
+        """Whether what they share is more suspect than the replicas; told when that begins."""
         results, members = self._canaries(model)
         doubt = ejection.canaries_doubtful(results, now, self._period, members=members)
         before = self.doubts.pop(model, None)
         if doubt:
-            self.doubts[model] = doubt.reason
-            if before is None:
-                actions.append(Notice(now, model, "", "canaries doubted", doubt.reason))
+            self.doubts[model] = doubt
+            if before is None or before.of_answers is not doubt.of_answers:
+                what = DOUBTED if doubt.of_answers else UNANSWERED
+                actions.append(Notice(now, model, "", what, doubt.reason))
         elif before is not None:
             self._trusted_at[model] = now
             actions.append(Notice(now, model, "", "canaries trusted again", doubt.reason))
@@ -135,4 +141,4 @@ def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
     return Signal.CANARY_FAIL, "no answer in time from an idle replica"
 
 
-__all__ = ["Testimony", "read_canary"]
+__all__ = ["DOUBTED", "UNANSWERED", "Testimony", "read_canary"]

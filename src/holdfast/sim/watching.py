@@ -69,6 +69,7 @@ from holdfast.core.messages import (
     Tick,
 )
 from holdfast.core.tallies import Tallies, canary_answered
+from holdfast.core.testimony import DOUBTED, UNANSWERED
 from holdfast.core.types import SECOND, Replica, State, nanos, require, seconds
 from holdfast.sim.streams import stream
 from holdfast.sim.unit import Unit
@@ -314,8 +315,8 @@ class Watcher:
     def _on_notice(self, notice: Notice, now: int) -> None:
         name = notice.replica_id
         book = self._books.get(name)
-        if notice.what == "canaries doubted":
-            self.say(CanariesDoubted(notice.model, notice.reason), now)
+        if notice.what in (DOUBTED, UNANSWERED):
+            self.say(CanariesDoubted(notice.model, notice.reason, notice.what == DOUBTED), now)
         elif book is not None and notice.signal and notice.what in _STATES:
             state = State(notice.what)
             if state is State.READY:

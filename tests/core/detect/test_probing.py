@@ -162,9 +162,29 @@ def test_a_doubt_about_all_canaries_is_told_about_the_model_while_it_holds():
     assert signs(detector, canary("pass")) == []
     [found] = detector.take(CanariesDoubted("m", "all 3 failed"), 0)
     assert (found.sign, found.about) == (Sign.CANARIES_DOUBTED, About(model="m"))
-    assert found.text.endswith("not the replicas: all 3 failed")
+    assert found.text == "all 3 failed"
     wrong = [one for at in range(40) for one in detector.take(canary("wrong"), at * SECOND)]
     assert [one.sign for one in wrong] == [Sign.CANARIES_DOUBTED]
+    assert wrong[0].text.endswith("suspect the expected answer or the checker, not the replicas")
+
+
+def test_all_that_are_silent_are_told_as_such_and_not_one_by_one():
+    detector = made()
+    told(detector, canary("pass"))
+    [found] = detector.take(CanariesDoubted("m", "nothing came back", answered=False), 0)
+    assert (found.sign, found.about) == (Sign.CANARIES_UNANSWERED, About(model="m"))
+    assert found.text == "nothing came back"
+    silent = [one for at in range(40) for one in detector.take(HUNG, at * SECOND)]
+    assert [one.sign for one in silent] == [Sign.CANARIES_UNANSWERED]
+    assert silent[0].text.endswith("suspect what its replicas share before each of them")
+    [found] = detector.take(CanariesDoubted("m"), 41 * SECOND)  # they speak again, and wrong
+    assert found.sign is Sign.CANARIES_DOUBTED
+
+
+def test_a_doubt_about_the_checker_does_not_hide_a_closed_port():
+    detector = made()
+    told(detector, canary("pass"), CanariesDoubted("m"))
+    assert signs(detector, canary("refused"), canary("refused")) == [Sign.REFUSES]
 
 
 def test_a_right_answer_ends_the_doubt_and_wrong_ones_count_again():

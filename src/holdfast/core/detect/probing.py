@@ -6,8 +6,10 @@
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
 A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary
-of a model fails the checker is suspect: nobody is accused on its word until one of them passes. Of
-a model that has never answered anybody it says nothing: its replicas are not started yet.
+of a model fails, what they share is suspect: the checker where answers came, else whatever keeps
+all of them silent. Nobody is accused on their word until one of them passes, but of a closed port,
+which nothing shared closes. Of a model that has never answered anybody they say nothing: its
+replicas are not started yet.
 
 Slow ones add up by how slow they are: three that take four times as long are a sign, five that take
 three times as long, and half the speed only after twenty minutes. Neighbours on its host take half
@@ -45,6 +47,10 @@ _FLAWS: Final = {
     Kind.DEGENERATE.value: (Sign.DEGENERATE, "a canary got an answer that is none: degenerate"),
     Kind.CUT.value: (Sign.STREAMS_CUT, "a canary got an answer that ended without a finish reason"),
     Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
+}
+_DOUBTS: Final = {
+    Sign.CANARIES_DOUBTED: "suspect the expected answer or the checker, not the replicas",
+    Sign.CANARIES_UNANSWERED: "suspect what its replicas share before each of them",
 }
 _DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
 _UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
@@ -115,7 +121,8 @@ class ProbingDetector:
         self._fresh = nanos(config.fresh_s)
         self._slow = nanos(config.slow_s)
         self._books: dict[str, _Book] = {}
-        self._doubts: dict[str, Pace] = {}  # by model; until one of its replicas passes
+        # By model, until one of its replicas passes: as what it is told, and how often.
+        self._doubts: dict[str, tuple[Sign, Pace]] = {}
         self._speak: dict[str, None] = {}  # models of which some replica has answered, ever
 
     def take(
@@ -140,8 +147,8 @@ class ProbingDetector:
         if not found:
             return NOTHING
         about = self._census.about(fact.replica)
-        if about.model in self._doubts:
-            return self._say_doubt(about.model, "its canaries still fail together", now)
+        if about.model in self._doubts and fact.verdict != "refused":
+            return self._say_doubt(about.model, "", now)
         sign, text, numbers = found
         # The second wrong answer confirms the first and is told at once.
         key = (sign, min(numbers["wrong"], 2)) if sign is Sign.CANARY_WRONG else sign
@@ -290,17 +297,20 @@ class ProbingDetector:
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 
     def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
-        if fact.model not in self._doubts:
+        sign = Sign.CANARIES_DOUBTED if fact.answered else Sign.CANARIES_UNANSWERED
+        known = self._doubts.get(fact.model)
+        if known is None or known[0] is not sign:
             while len(self._doubts) >= _DOUBTS_MAX:
                 self._doubts.pop(next(iter(self._doubts)))
-            self._doubts[fact.model] = Pace()
-        return self._say_doubt(fact.model, fact.detail or "every canary fails at once", now)
+            self._doubts[fact.model] = sign, Pace()
+        return self._say_doubt(fact.model, fact.detail, now)
 
     def _say_doubt(self, model: str, detail: str, now: int) -> Sequence[Evidence]:
-        if not self._doubts[model].due(Sign.CANARIES_DOUBTED, now):
+        sign, pace = self._doubts[model]
+        if not pace.due(sign, now):
             return NOTHING
-        text = f"the expected answer or the checker is suspect, not the replicas: {detail}"
-        return [Evidence(Sign.CANARIES_DOUBTED, About(model=model), now, "canary", text)]
+        text = detail or f"its canaries still fail together: {_DOUBTS[sign]}"
+        return [Evidence(sign, About(model=model), now, "canary", text)]
 
 
 def _wrong(book: _Book) -> _Found:
