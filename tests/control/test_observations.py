@@ -227,11 +227,14 @@ def test_notices_without_a_change_of_state_are_for_people_only(stage):
         Notice(0, "m", "other", "ready", "x", signal="passed_enough"),
         Notice(0, "m", "", "canaries doubted", "all fail"),
         Notice(0, "m", "", "canaries unanswered", "all are silent"),
+        Notice(0, "m", "", "canaries confirmed", "users fail, too"),
+        Notice(0, "m", "", "canaries trusted again", "one passes"),
     ):
         stage.books.notice(notice)
     assert stage.facts == [
         CanariesDoubted("m", "all fail"),
         CanariesDoubted("m", "all are silent", answered=False),
+        CanariesDoubted("m", "users fail, too", confirmed=True),
     ]
 
 

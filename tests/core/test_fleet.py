@@ -614,6 +614,21 @@ def test_where_nothing_answers_states_are_held_and_no_answer_is_doubted():
     assert len(notices(control.wait(20.0), "canaries doubted")) == 1
 
 
+def test_where_users_fail_too_the_canaries_are_confirmed():
+    control = Control("r1", "r2")
+    control.answers = dict.fromkeys(("r1", "r2"), "fail")
+    assert len(notices(control.wait(10.0), "canaries doubted")) == 1  # nobody asks: who knows
+    told = []
+    for _ in range(8):
+        told += control.tally("r1", failures=2) + control.tally("r2", failures=1)
+        told += control.wait(1.0)
+    assert [n.what for n in notices(told) if "canaries" in n.what] == ["canaries confirmed"]
+    for _ in range(8):
+        told += control.tally("r1", successes=2)
+        told += control.wait(1.0)
+    assert notices(told)[-1].what == "canaries doubted"  # users are served, canaries are not
+
+
 def test_a_port_that_is_closed_while_canaries_are_doubted_is_a_death():
     control = Control("r1", "r2", "r3")
     control.answers = dict.fromkeys(("r1", "r2", "r3"), "wrong")

@@ -209,8 +209,12 @@ def test_a_stopped_peer_need_not_be_heard_of():
 # --- doubt about the canaries --------------------------------------------------------------------
 
 
+def failing(name: str) -> Member:
+    return answered(a_member(name), passed=False, at=NOW - 4 * SECOND)
+
+
 def test_all_failing_at_once_is_doubted_and_told_once_until_somebody_passes():
-    r1, r2 = answered(a_member("r1"), passed=False), answered(a_member("r2"), passed=False)
+    r1, r2 = failing("r1"), failing("r2")
     witnesses = hearing(r1, r2)
     actions: list = []
     assert witnesses.doubt("m", NOW, actions)
@@ -227,6 +231,27 @@ def test_all_failing_at_once_is_doubted_and_told_once_until_somebody_passes():
     assert witnesses.was_doubted("m", NOW - 1)
     assert not witnesses.was_doubted("m", NOW)
     assert not witnesses.was_doubted("other", 0)
+
+
+@pytest.mark.parametrize(
+    ("failed_s", "served_s", "what"),
+    [
+        (1, 4, "canaries confirmed"),
+        (1, 60, "canaries confirmed"),
+        (1, 2, "canaries doubted"),  # it may be the same second, told by two gateways
+        (4, 1, "canaries doubted"),  # somebody was served since
+        (60, 90, "canaries doubted"),  # long ago
+    ],
+)
+def test_where_users_fail_as_well_no_checker_is_at_fault(failed_s, served_s, what):
+    r1, r2 = failing("r1"), failing("r2")
+    r1.failed_at, r2.served_at = NOW - failed_s * SECOND, NOW - served_s * SECOND
+    other = a_member("o1", model="other")
+    other.failed_at, other.served_at = NOW, NOW
+    witnesses = hearing(r1, r2, other)
+    actions: list = []
+    assert witnesses.doubt("m", NOW, actions)  # states are held all the same
+    assert [notice.what for notice in actions] == [what]
 
 
 def test_those_who_could_not_have_passed_are_not_asked():

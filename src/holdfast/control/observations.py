@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 from holdfast.core.detect.silence import SERVING
 from holdfast.core.facts import (
-    CanariesDoubted,
     ChainDeclared,
     Compared,
     Declared,
@@ -33,8 +32,7 @@ from holdfast.core.facts import (
     VersionsSeen,
 )
 from holdfast.core.messages import CanaryResult, Notice, Seen, Summary
-from holdfast.core.tallies import Tallies, canary_answered
-from holdfast.core.testimony import DOUBTED, UNANSWERED
+from holdfast.core.tallies import Tallies, canaries_doubted, canary_answered
 from holdfast.core.types import MILLISECOND, SECOND, State
 
 HELD: Final = 1_500 * MILLISECOND  # gateways tell every second, and a frame takes its time
@@ -156,8 +154,8 @@ class Observations:
             state = State(notice.what)
             name = notice.replica_id
             self._say(name, StateChanged(name, state, notice.signal, notice.reason))
-        elif notice.what in (DOUBTED, UNANSWERED):
-            self._sink(CanariesDoubted(notice.model, notice.reason, notice.what == DOUBTED))
+        elif (doubted := canaries_doubted(notice)) is not None:
+            self._sink(doubted)
 
     def canary(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """A canary came back, and whether the fleet took its right answer for a late one."""

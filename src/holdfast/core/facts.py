@@ -312,6 +312,7 @@ class CanariesDoubted:
     model: str
     detail: str = ""
     answered: bool = True  # something came back: the expected answer or the checker is suspect
+    confirmed: bool = False  # users fail there as well: what canaries say is believed
 
 
 @dataclass(slots=True, frozen=True)

@@ -33,6 +33,7 @@ class Member:
         "drain",
         "excused_at",
         "exits",
+        "failed_at",
         "full_readings",
         "health",
         "heard",
@@ -42,6 +43,7 @@ class Member:
         "moved_at",
         "only_busy_since",
         "replica",
+        "served_at",
         "slow",
         "told_at",
         "wake_at",
@@ -73,6 +75,7 @@ class Member:
         self.slow = False  # its latest canary was right, and late
         self.moved_at = 0  # users last got tokens from it, or began to wait for some
         self.told_at: dict[str, int] = {}  # when each gateway last said anything of it
+        self.served_at = self.failed_at = 0  # users were last answered there, or failed
         self.full_readings = 0  # in a row, of a KV cache without room
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
@@ -103,6 +106,8 @@ class Member:
         self.inflight_at[gateway] = told.inflight
         self.told_at[gateway] = now
         self.budget.served(told.tokens, now)
+        self.served_at = now if told.successes else self.served_at
+        self.failed_at = now if told.failures else self.failed_at
         if told.failures and now - self.canary_at >= _CALLS_APART:
             self.health.call_canary(now)
             self.wake_at = now

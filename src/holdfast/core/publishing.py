@@ -6,7 +6,7 @@ An empty view is one too: where every model is at zero, gateways still must know
 Whether a pool fails open is looked at here, because only here all its members are at hand.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from holdfast.core import ejection
 from holdfast.core.fleet_config import FleetConfig
@@ -46,7 +46,7 @@ class Publisher:
     def look(
         self,
         members: Mapping[str, Member],
-        doubts: Mapping[str, ejection.Doubt],
+        doubts: Container[str],
         actions: list[FleetAction],
         now: int,
     ) -> None:
@@ -78,7 +78,7 @@ class Publisher:
     def _look_for_panic(
         self,
         members: Iterable[Member],
-        doubts: Mapping[str, ejection.Doubt],
+        doubts: Container[str],
         actions: list[FleetAction],
         now: int,
     ) -> dict[str, tuple[str, ...]]:

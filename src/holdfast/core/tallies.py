@@ -14,9 +14,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from holdfast.core.facts import AttemptsSeen, CanaryAnswered, FinishesSeen, OutputSeen
+from holdfast.core.facts import (
+    AttemptsSeen,
+    CanariesDoubted,
+    CanaryAnswered,
+    FinishesSeen,
+    OutputSeen,
+)
 from holdfast.core.failure import Kind
-from holdfast.core.messages import CanaryResult, Tally
+from holdfast.core.messages import CanaryResult, Notice, Tally
+from holdfast.core.testimony import CONFIRMED, DOUBTED, UNANSWERED
 from holdfast.core.types import seconds
 
 VALUES_MAX: Final = 256  # of one statistic of one replica between two looks
@@ -165,11 +172,21 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
     )
 
 
+def canaries_doubted(notice: Notice) -> CanariesDoubted | None:
+    """What the fleet makes of all canaries of a model; ``None``: that notice is of another kind."""
+    what = notice.what
+    if what not in (DOUBTED, UNANSWERED, CONFIRMED):
+        return None
+    told = (notice.model, notice.reason)
+    return CanariesDoubted(*told, answered=what != UNANSWERED, confirmed=what == CONFIRMED)
+
+
 __all__ = [
     "REASONS_MAX",
     "VALUES_MAX",
     "Answers",
     "Tallies",
+    "canaries_doubted",
     "canary_answered",
     "told_verdict",
 ]

@@ -1,12 +1,13 @@
 """What replicas of one model say about each other: no verdict rests on one voice alone.
 
 One canary failed: whether its peers pass tells the replica's trouble from the test's. All fail at
-once: what they share is more suspect than each of them. Where they answered, that is the expected
-answer or the checker; where nothing came, it is not. Where nobody listens there was no test at all:
-a closed port is a fact, at one replica or at every one. One is silent: were the others heard of
-meanwhile? One is slow: are they too?
+once: what they share is more suspect than each of them. Where they answered, and users do not fail
+there, that is the expected answer or the checker; where nothing came, it is not. Where nobody
+listens there was no test at all: a closed port is a fact, at one replica or at every one. One is
+silent: were the others heard of meanwhile? One is slow: are they too?
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.core import ejection
@@ -16,9 +17,12 @@ from holdfast.core.member import Member
 from holdfast.core.messages import CanaryResult, FleetAction, Notice
 from holdfast.core.types import SECOND, Decision, nanos
 
-# What is told when canaries are not believed: what came back is suspect, or nothing did.
+# What is told when every canary fails: what was expected is suspect, or nothing came back, or
+# users fail there as well.
 DOUBTED: Final = "canaries doubted"
 UNANSWERED: Final = "canaries unanswered"
+CONFIRMED: Final = "canaries confirmed"
+_APART: Final = 2 * SECOND  # between what two gateways tell of the same time
 _VERDICTS: Final = {
     "pass": Signal.CANARY_PASS,
     "slow": Signal.CANARY_SLOW,
@@ -31,6 +35,15 @@ _VERDICTS: Final = {
 }
 
 
+@dataclass(slots=True)
+class Standing:
+    """A doubt that stands: since when, why, and what people were told of it."""
+
+    since: int
+    reason: str = ""
+    told: str = ""
+
+
 class Testimony:
     """Reads the members of a fleet side by side; changes nothing but its doubts."""
 
@@ -40,7 +53,7 @@ class Testimony:
         self._members = members
         period_s = config.health.canary_s * (1 + config.health.canary_jitter)
         self._period = nanos(period_s + config.canary_deadline_s)
-        self.doubts: dict[str, ejection.Doubt] = {}  # why canaries are not believed, by model
+        self.doubts: dict[str, Standing] = {}  # why canaries are not believed, by model
         self._trusted_at: dict[str, int] = {}  # when they were believed again, by model
 
     def _peers(self, member: Member) -> list[Member]:
@@ -105,19 +118,35 @@ class Testimony:
         return ejection.may_blame_silence(heard_at, now - waited, now)
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
-        """Whether what they share is more suspect than the replicas; told when that begins."""
+        """Whether what they share is more suspect than the replicas; told when that changes."""
         results, members = self._canaries(model)
         doubt = ejection.canaries_doubtful(results, now, self._period, members=members)
-        before = self.doubts.pop(model, None)
+        standing = self.doubts.get(model)
         if doubt:
-            self.doubts[model] = doubt
-            if before is None or before.of_answers is not doubt.of_answers:
-                what = DOUBTED if doubt.of_answers else UNANSWERED
-                actions.append(Notice(now, model, "", what, doubt.reason))
-        elif before is not None:
+            if standing is None:
+                standing = self.doubts[model] = Standing(now)
+            standing.reason, what = doubt.reason, DOUBTED if doubt.of_answers else UNANSWERED
+            if doubt.of_answers and self._users_fail(model, standing.since - self._period):
+                standing.reason, what = "all canaries fail, and users' requests as well", CONFIRMED
+            if standing.told != what:
+                standing.told = what
+                actions.append(Notice(now, model, "", what, standing.reason))
+        elif standing is not None:
+            del self.doubts[model]
             self._trusted_at[model] = now
             actions.append(Notice(now, model, "", "canaries trusted again", doubt.reason))
         return bool(doubt)
+
+    def _users_fail(self, model: str, since: int) -> bool:
+        """Whether users failed there since, and nobody was served after them.
+
+        No checker does that. It holds for as long as the doubt does: where breakers are open, few
+        requests of users come through to fail again.
+        """
+        ours = [one for one in self._members.values() if one.replica.model == model]
+        failed_at = max((one.failed_at for one in ours), default=0)
+        served_at = max((one.served_at for one in ours), default=0)
+        return failed_at >= since and failed_at - served_at >= _APART
 
     def was_doubted(self, model: str, since: int) -> bool:
         """Whether a doubt about the canaries ended only after that."""
@@ -141,4 +170,4 @@ def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
     return Signal.CANARY_FAIL, "no answer in time from an idle replica"
 
 
-__all__ = ["DOUBTED", "UNANSWERED", "Testimony", "read_canary"]
+__all__ = ["CONFIRMED", "DOUBTED", "UNANSWERED", "Standing", "Testimony", "read_canary"]

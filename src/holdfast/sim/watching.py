@@ -36,7 +36,6 @@ from holdfast.core.detect.silence import (
 )
 from holdfast.core.evidence import Incident
 from holdfast.core.facts import (
-    CanariesDoubted,
     Declared,
     Fact,
     FellSilent,
@@ -68,8 +67,7 @@ from holdfast.core.messages import (
     Summary,
     Tick,
 )
-from holdfast.core.tallies import Tallies, canary_answered
-from holdfast.core.testimony import DOUBTED, UNANSWERED
+from holdfast.core.tallies import Tallies, canaries_doubted, canary_answered
 from holdfast.core.types import SECOND, Replica, State, nanos, require, seconds
 from holdfast.sim.streams import stream
 from holdfast.sim.unit import Unit
@@ -315,8 +313,8 @@ class Watcher:
     def _on_notice(self, notice: Notice, now: int) -> None:
         name = notice.replica_id
         book = self._books.get(name)
-        if notice.what in (DOUBTED, UNANSWERED):
-            self.say(CanariesDoubted(notice.model, notice.reason, notice.what == DOUBTED), now)
+        if (doubted := canaries_doubted(notice)) is not None:
+            self.say(doubted, now)
         elif book is not None and notice.signal and notice.what in _STATES:
             state = State(notice.what)
             if state is State.READY:

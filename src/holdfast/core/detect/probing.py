@@ -7,9 +7,9 @@
 
 A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary
 of a model fails, what they share is suspect: the checker where answers came, else whatever keeps
-all of them silent. Nobody is accused on their word until one of them passes, but of a closed port,
-which nothing shared closes. Of a model that has never answered anybody they say nothing: its
-replicas are not started yet.
+all of them silent. Nobody is accused on their word until one of them passes, or users fail as
+well; but of a closed port, which nothing shared closes. Of a model that has never answered anybody
+they say nothing: its replicas are not started yet.
 
 Slow ones add up by how slow they are: three that take four times as long are a sign, five that take
 three times as long, and half the speed only after twenty minutes. Neighbours on its host take half
@@ -22,7 +22,7 @@ to a verdict sooner; only wrong answers, which may come now and then, are counte
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log2
 from statistics import median
 from typing import ClassVar, Final
@@ -48,10 +48,6 @@ _FLAWS: Final = {
     Kind.CUT.value: (Sign.STREAMS_CUT, "a canary got an answer that ended without a finish reason"),
     Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
 }
-_DOUBTS: Final = {
-    Sign.CANARIES_DOUBTED: "suspect the expected answer or the checker, not the replicas",
-    Sign.CANARIES_UNANSWERED: "suspect what its replicas share before each of them",
-}
 _DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
 _UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
 
@@ -66,18 +62,29 @@ class ProbingConfig:
     slow_row: int = 3  # noise doubles a latency now and then, not three times in a row
     slow_sum: float = 2.0  # of doublings beyond a neighbour's; one canary counts for 0.7 at most
     slow_s: float = 1_200.0  # less slow than that, for so long: a neighbour has left by then
+    doubt_s: float = 3.0  # until a doubt about all is told: whether users fail is known by then
     fresh_s: float = 60.0  # how long a peer's slowness counts: a fleet is slow together or not
 
     def __post_init__(self) -> None:
         for name in ("silent_row", "errors_row", "refused_row", "slow_row"):
             value = getattr(self, name)
             require(1 <= value <= 100, f"probing.{name}", f"is {value}", "use 1 to 100 canaries")
-        for name in ("fresh_s", "slow_s"):
+        for name in ("doubt_s", "fresh_s", "slow_s"):
             value = getattr(self, name)
             fits = 0 < value <= 3_600
             require(fits, f"probing.{name}", f"is {value}", "use seconds above 0, up to an hour")
         least = self.slow_sum
         require(0 < least <= 100, "probing.slow_sum", f"is {least}", "use doublings above 0")
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """That every canary of a model fails: as what it is told, since when, and why."""
+
+    sign: Sign
+    since: int
+    detail: str
+    pace: Pace = field(default_factory=Pace)
 
 
 class _Book:
@@ -121,8 +128,8 @@ class ProbingDetector:
         self._fresh = nanos(config.fresh_s)
         self._slow = nanos(config.slow_s)
         self._books: dict[str, _Book] = {}
-        # By model, until one of its replicas passes: as what it is told, and how often.
-        self._doubts: dict[str, tuple[Sign, Pace]] = {}
+        self._settled = nanos(config.doubt_s)
+        self._doubts: dict[str, _Doubt] = {}  # by model; until one of its replicas passes
         self._speak: dict[str, None] = {}  # models of which some replica has answered, ever
 
     def take(
@@ -148,7 +155,7 @@ class ProbingDetector:
             return NOTHING
         about = self._census.about(fact.replica)
         if about.model in self._doubts and fact.verdict != "refused":
-            return self._say_doubt(about.model, "", now)
+            return self._say_doubt(about.model, now)
         sign, text, numbers = found
         # The second wrong answer confirms the first and is told at once.
         key = (sign, min(numbers["wrong"], 2)) if sign is Sign.CANARY_WRONG else sign
@@ -297,20 +304,23 @@ class ProbingDetector:
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 
     def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
+        if fact.confirmed:
+            self._doubts.pop(fact.model, None)
+            return NOTHING
         sign = Sign.CANARIES_DOUBTED if fact.answered else Sign.CANARIES_UNANSWERED
         known = self._doubts.get(fact.model)
-        if known is None or known[0] is not sign:
+        if known is None or known.sign is not sign:
             while len(self._doubts) >= _DOUBTS_MAX:
                 self._doubts.pop(next(iter(self._doubts)))
-            self._doubts[fact.model] = sign, Pace()
-        return self._say_doubt(fact.model, fact.detail, now)
+            self._doubts[fact.model] = _Doubt(sign, now, fact.detail)
+        return self._say_doubt(fact.model, now)
 
-    def _say_doubt(self, model: str, detail: str, now: int) -> Sequence[Evidence]:
-        sign, pace = self._doubts[model]
-        if not pace.due(sign, now):
+    def _say_doubt(self, model: str, now: int) -> Sequence[Evidence]:
+        doubt = self._doubts[model]
+        if now - doubt.since < self._settled or not doubt.pace.due(doubt.sign, now):
             return NOTHING
-        text = detail or f"its canaries still fail together: {_DOUBTS[sign]}"
-        return [Evidence(sign, About(model=model), now, "canary", text)]
+        text = doubt.detail or "every canary fails at once"
+        return [Evidence(doubt.sign, About(model=model), now, "canary", text)]
 
 
 def _wrong(book: _Book) -> _Found:
