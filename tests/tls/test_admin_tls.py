@@ -54,11 +54,15 @@ class Fleet:
         return path
 
     def await_status(self, *words):
+        return json.loads(self.await_output("", "status", "--json", *words))
+
+    def await_output(self, text, *words):
+        """What a command prints, once it ends well and has this in it."""
         until = time.monotonic() + PATIENCE_S
         while True:
-            result = run("status", "--json", *words)
-            if result.exit_code == 0:
-                return json.loads(result.output)
+            result = run(*words)
+            if result.exit_code == 0 and text in result.output:
+                return result.output
             assert self.process.poll() is None, self.said
             assert time.monotonic() < until, (result.output, self.said)
             time.sleep(0.1)
@@ -95,8 +99,7 @@ def fleet(request, own, tmp_path_factory):
 def test_commands_that_know_the_file_work(fleet):
     status = fleet.await_status("-c", fleet.file)
     assert [row["id"] for row in status["replicas"]] == ["m-1"]
-    shown = run("top", "--once", "-c", fleet.file)
-    assert (shown.exit_code, "0/1 ready" in shown.output) == (0, True), shown.output
+    fleet.await_output("0/1 ready", "top", "--once", "-c", fleet.file)  # the joined view follows
     for words in (("incidents", "--json"), ("doctor", "--running", "--json"), ("cost", "--json")):
         result = run(*words, "-c", fleet.file)
         assert json.loads(result.output) is not None, result.output
