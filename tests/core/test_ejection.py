@@ -9,6 +9,7 @@ from holdfast.core.ejection import (
     CanaryResult,
     EjectionConfig,
     Panic,
+    Suspect,
     canaries_doubtful,
     may_blame_silence,
     may_condemn,
@@ -218,20 +219,24 @@ def test_who_refused_the_connection_was_not_asked():
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "of_answers"),
+    ("verdicts", "suspect"),
     [
-        (("timeout", "timeout"), False),
-        (("timeout", "timeout", "wrong"), False),  # one voice tells nothing of the answer
-        (("wrong", "timeout", "fail"), True),
-        (("wrong", "wrong"), True),
+        (("timeout", "timeout"), Suspect.SHARED),
+        (("timeout", "timeout", "wrong"), Suspect.SHARED),  # one voice says nothing of the answer
+        (("timeout", "error"), Suspect.SHARED),
+        (("error", "error"), Suspect.ENGINES),
+        (("error", "error", "timeout", "wrong"), Suspect.ENGINES),
+        (("error", "wrong", "fail"), Suspect.CHECKER),
+        (("wrong", "timeout", "fail"), Suspect.CHECKER),
+        (("wrong", "wrong"), Suspect.CHECKER),
     ],
 )
-def test_silence_says_nothing_against_the_expected_answer(verdicts, of_answers):
+def test_only_answers_speak_against_the_expected_answer(verdicts, suspect):
     failed = [CanaryResult(f"r{i}", 0, passed=False, verdict=v) for i, v in enumerate(verdicts)]
     doubt = canaries_doubtful(failed, PERIOD, PERIOD, members=len(failed))
     assert doubt.held
-    assert doubt.of_answers is of_answers
-    assert ("expected answer" in doubt.reason) is of_answers
+    assert doubt.of is suspect
+    assert ("expected answer" in doubt.reason) is (suspect is Suspect.CHECKER)
 
 
 def test_an_old_pass_is_no_witness():

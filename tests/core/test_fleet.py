@@ -629,6 +629,20 @@ def test_where_users_fail_too_the_canaries_are_confirmed():
     assert notices(told)[-1].what == "canaries doubted"  # users are served, canaries are not
 
 
+def test_engines_that_say_that_they_fail_are_believed_unless_users_are_served():
+    control = Control("r1", "r2")
+    control.answers = dict.fromkeys(("r1", "r2"), None)
+    told = []
+    for _ in range(3):
+        for name in ("r1", "r2"):
+            told += control.after(1.0).canary(name, "fail", status=500)
+    assert [n.what for n in notices(told) if "canaries" in n.what] == ["canaries confirmed"]
+    assert State.QUARANTINED not in control.states()
+    control.tally("r1", successes=1)
+    (doubted,) = notices(control.canary("r1", "fail", status=500), "canaries doubted")
+    assert doubted.reason == "all canaries fail, and users are served"
+
+
 def test_a_port_that_is_closed_while_canaries_are_doubted_is_a_death():
     control = Control("r1", "r2", "r3")
     control.answers = dict.fromkeys(("r1", "r2", "r3"), "wrong")

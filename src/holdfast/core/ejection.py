@@ -12,10 +12,12 @@ declared count is everything that still answers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Protocol
 
 from holdfast.core.types import SECOND, Decision, State, require
 
+ERROR: Final = "error"  # a canary that failed because the engine said that it fails (5xx)
 # Word of users comes with a summary, up to a second late, and one long prompt can hold a whole
 # batch for another: in this beginning of a canary's wait, half of it at most, peers prove nothing.
 _BEGINNING: Final = 2 * SECOND
@@ -128,7 +130,16 @@ class CanaryResult:
     replica_id: str
     at: int
     passed: bool
-    verdict: str = ""  # as the message that told of it has it
+    verdict: str = ""  # as the message that told of it has it, or ERROR
+
+
+class Suspect(StrEnum):
+    """What is behind canaries that all fail, more likely than each replica for itself."""
+
+    NOBODY = "nobody"  # they do not all fail
+    CHECKER = "checker"  # replicas said something, and it is not what is expected
+    SHARED = "shared"  # nothing came back: something that they share stands still
+    ENGINES = "engines"  # they say of themselves that they fail
 
 
 @dataclass(slots=True, frozen=True)
@@ -137,7 +148,7 @@ class Doubt:
 
     held: bool
     reason: str
-    of_answers: bool = False  # replicas said something, and what was expected is suspect
+    of: Suspect = Suspect.NOBODY
 
     def __bool__(self) -> bool:
         return self.held
@@ -168,12 +179,16 @@ def canaries_doubtful(
     if len(recent) < members:
         reason = f"{len(recent)} of {members} failed, the others have not been asked lately"
         return Doubt(held=False, reason=reason)
-    told = f"all {len(recent)} canaries failed within one period: "
-    if sum(one.verdict != "timeout" for one in recent) < 2:
-        told += "nothing came back, so suspect what they share before each of them"
-        return Doubt(held=True, reason=told)
-    told += "suspect the expected answer or the checker, not the replicas"
-    return Doubt(held=True, reason=told, of_answers=True)
+    silent = sum(one.verdict == "timeout" for one in recent)
+    errors = sum(one.verdict == ERROR for one in recent)
+    if len(recent) - silent - errors >= 2:
+        of, told = Suspect.CHECKER, "suspect the expected answer or the checker, not the replicas"
+    elif errors > silent:
+        of, told = Suspect.ENGINES, "the engines themselves say that they fail"
+    else:
+        of, told = Suspect.SHARED, "nothing came back: suspect what they share before each of them"
+    reason = f"all {len(recent)} canaries failed within one period: {told}"
+    return Doubt(held=True, reason=reason, of=of)
 
 
 def may_condemn(
@@ -210,11 +225,13 @@ def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> De
 
 
 __all__ = [
+    "ERROR",
     "CanaryResult",
     "Doubt",
     "EjectionConfig",
     "Member",
     "Panic",
+    "Suspect",
     "canaries_doubtful",
     "may_blame_silence",
     "may_condemn",

@@ -287,7 +287,7 @@ class Fleet:
             signal, why = self._testimony.in_good_time(member, event)
         model = member.replica.model
         if signal not in _NEUTRAL:
-            member.canary_ended(event.verdict, signal, now)
+            member.canary_ended(event, signal, now)
             failed = not member.canary_passed
             if signal is not Signal.CANARY_PASS and member.health.state is State.READY:
                 self._testimony.ask_peers(member, now)

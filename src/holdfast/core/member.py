@@ -6,9 +6,10 @@ from typing import Final
 from holdfast.core.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.drain import Drain
+from holdfast.core.ejection import ERROR
 from holdfast.core.health import ReplicaHealth
 from holdfast.core.lifecycle import Signal
-from holdfast.core.messages import Tally
+from holdfast.core.messages import CanaryResult, Tally
 from holdfast.core.types import SECOND, Replica, State
 
 _CALLS_APART: Final = (
@@ -79,10 +80,11 @@ class Member:
         self.full_readings = 0  # in a row, of a KV cache without room
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
-    def canary_ended(self, verdict: str, signal: Signal, now: int) -> None:
+    def canary_ended(self, result: CanaryResult, signal: Signal, now: int) -> None:
         """A canary says something of it: its verdict, and what that amounts to."""
         self.canary_at = now
-        self.canary_verdict = verdict
+        failed = result.verdict == "fail" and (result.status or 0) >= 500
+        self.canary_verdict = ERROR if failed else result.verdict
         self.canary_passed = signal in _RIGHT
         self.slow = signal is Signal.CANARY_SLOW
 

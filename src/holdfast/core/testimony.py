@@ -11,17 +11,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.core import ejection
+from holdfast.core.ejection import Suspect
 from holdfast.core.fleet_config import FleetConfig
 from holdfast.core.lifecycle import JUDGED, Signal
 from holdfast.core.member import Member
 from holdfast.core.messages import CanaryResult, FleetAction, Notice
 from holdfast.core.types import SECOND, Decision, nanos
 
-# What is told when every canary fails: what was expected is suspect, or nothing came back, or
-# users fail there as well.
+# What is told when every canary fails: what was expected is suspect; or nothing came back; or the
+# engines say so themselves, or users fail there as well.
 DOUBTED: Final = "canaries doubted"
 UNANSWERED: Final = "canaries unanswered"
 CONFIRMED: Final = "canaries confirmed"
+_TOLD: Final = {
+    Suspect.CHECKER: DOUBTED,
+    Suspect.SHARED: UNANSWERED,
+    Suspect.ENGINES: CONFIRMED,
+}
 _APART: Final = 2 * SECOND  # between what two gateways tell of the same time
 _VERDICTS: Final = {
     "pass": Signal.CANARY_PASS,
@@ -125,9 +131,11 @@ class Testimony:
         if doubt:
             if standing is None:
                 standing = self.doubts[model] = Standing(now)
-            standing.reason, what = doubt.reason, DOUBTED if doubt.of_answers else UNANSWERED
-            if doubt.of_answers and self._users_fail(model, standing.since - self._period):
+            standing.reason, what = doubt.reason, _TOLD[doubt.of]
+            if what == DOUBTED and self._users_fail(model, standing.since - self._period):
                 standing.reason, what = "all canaries fail, and users' requests as well", CONFIRMED
+            elif what == CONFIRMED and self._served_at(model) > standing.since:
+                standing.reason, what = "all canaries fail, and users are served", DOUBTED
             if standing.told != what:
                 standing.told = what
                 actions.append(Notice(now, model, "", what, standing.reason))
@@ -143,10 +151,14 @@ class Testimony:
         No checker does that. It holds for as long as the doubt does: where breakers are open, few
         requests of users come through to fail again.
         """
-        ours = [one for one in self._members.values() if one.replica.model == model]
-        failed_at = max((one.failed_at for one in ours), default=0)
-        served_at = max((one.served_at for one in ours), default=0)
-        return failed_at >= since and failed_at - served_at >= _APART
+        ours = [one.failed_at for one in self._members.values() if one.replica.model == model]
+        failed_at = max(ours, default=0)
+        return failed_at >= since and failed_at - self._served_at(model) >= _APART
+
+    def _served_at(self, model: str) -> int:
+        """When a user of it was last answered, wherever."""
+        ours = [one.served_at for one in self._members.values() if one.replica.model == model]
+        return max(ours, default=0)
 
     def was_doubted(self, model: str, since: int) -> bool:
         """Whether a doubt about the canaries ended only after that."""
