@@ -58,7 +58,7 @@ OPTIMISE: Final = "2"  # 1 loses two per cent; link-time optimisation on top gai
 
 def modules(package: Path) -> list[Path]:
     """What to compile, in one order everywhere."""
-    roots = [package / "core" / "flow.py"]
+    roots = [package / "core" / "request" / "flow.py"]
     roots += [package / "sim" / f"{name}.py" for name in SIM_COMPILED]
     found: set[Path] = set()
     while roots:

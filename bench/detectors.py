@@ -36,11 +36,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.core.census import Census
-from holdfast.core.detect.drift import DriftConfig, OutputDriftDetector
-from holdfast.core.detect.leak import LeakConfig, LeakDetector
-from holdfast.core.evidence import Sign
-from holdfast.core.facts import Declared, MemorySeen, OutputSeen
+from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect.drift import DriftConfig, OutputDriftDetector
+from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
+from holdfast.core.diagnose.evidence import Sign
+from holdfast.core.diagnose.facts import Declared, MemorySeen, OutputSeen
 from holdfast.core.types import SECOND
 
 TEST_SEED: Final = 70_000

@@ -16,8 +16,8 @@ from typing import Any, Final
 import httptools
 import orjson
 
-from holdfast.standin import expected_text
-from holdfast.standin.text import WORDS
+from holdfast.testing.standin import expected_text
+from holdfast.testing.standin.text import WORDS
 
 LATE_S: Final = 1.5  # a request that takes longer was harmed; a healthy one takes a quarter
 IN_FLIGHT_MAX: Final = 20_000

@@ -20,9 +20,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.core.breaker import BreakerState
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Abort, Dispatch, Notice, Report, Tick
+from holdfast.core.request.breaker import BreakerState
 from holdfast.core.types import SECOND, State
 from holdfast.sim.results import quantiles
 from holdfast.sim.scenario import prepare, read_scenario

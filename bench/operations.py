@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fault_fleet import Replica, call, children, end, free_ports, wait_for
-from holdfast.standin import expected_text
+from holdfast.testing.standin import expected_text
 
 PATIENCE_S: Final = 30.0  # of a client
 WAITING_S: Final = 60.0  # for a process to come or go, on a busy machine

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.health import HealthConfig
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.health import HealthConfig
 from holdfast.core.messages import CanaryResult, Headroom, Notice, Seen, Summary, Tally
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, State, nanos, seconds
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.setup import Setup

@@ -1,4 +1,4 @@
-"""Healthy fleets, for weeks: a light model that drives ``core.fleet`` with everything but illness.
+"""Healthy fleets, for weeks: a light model of all but illness that drives ``core.health.fleet``.
 
 Each pool is a fleet of its own: the real machine with the shipped defaults, ticked once a second of
 virtual time, with the canaries, summaries and loads that a driver would report. Requests are not
@@ -21,8 +21,8 @@ from math import cos, exp, pi
 from random import Random
 from typing import Any, Final
 
-from holdfast.core.fleet import Fleet
-from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.health.fleet import Fleet
+from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
     CanaryResult,
     FleetAction,

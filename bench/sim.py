@@ -29,7 +29,7 @@ from typing import Any, Final
 import simpy
 
 import compiled
-from holdfast.core.faults import random_schedule
+from holdfast.core.plan.faults import random_schedule
 from holdfast.core.types import SECOND, Replica, nanos
 from holdfast.sim.invariants import Auditor
 from holdfast.sim.setup import Setup

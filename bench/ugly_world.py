@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.core.facts import HostSeen
+from holdfast.core.diagnose.facts import HostSeen
 from holdfast.core.failure import Kind
 from holdfast.core.messages import (
     CanaryResult,

@@ -36,13 +36,13 @@ import orjson
 
 import gateway_processes as processes
 from fault_fleet import Replica, answers, call, end, free_ports, wait_for
-from holdfast.control.history import Sampler
-from holdfast.control.viewing import Viewing, view_routes
-from holdfast.core.evidence import Incident
-from holdfast.core.joining import join
-from holdfast.core.known import Known, KnownModel, KnownReplica
-from holdfast.core.layers import Disk, Group, Host, Part, Placed, Queue, Reading
-from holdfast.core.snapshot import Snapshot
+from holdfast.control.view.history import Sampler
+from holdfast.control.view.viewing import Viewing, view_routes
+from holdfast.core.diagnose.evidence import Incident
+from holdfast.core.view.joining import join
+from holdfast.core.view.known import Known, KnownModel, KnownReplica
+from holdfast.core.view.layers import Disk, Group, Host, Part, Placed, Queue, Reading
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.storage.history import History
 
 LISTENERS: Final = 3

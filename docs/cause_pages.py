@@ -13,13 +13,13 @@ from typing import Final
 
 from config_keys import table
 
-from holdfast.core.causes import CAUSES
-from holdfast.core.evidence import Remedy, Sign
+from holdfast.core.diagnose.causes import CAUSES
+from holdfast.core.diagnose.evidence import Remedy, Sign
+from holdfast.core.diagnose.rules import CauseRule, During, Proof
 from holdfast.core.failure import Cause, Class
-from holdfast.core.rules import CauseRule, During, Proof
 
 FOLDER: Final = "causes"
-_SOURCE: Final = Path(__file__).resolve().parent.parent / "src/holdfast/core/evidence.py"
+_SOURCE: Final = Path(__file__).resolve().parent.parent / "src/holdfast/core/diagnose/evidence.py"
 _COMMENT: Final = re.compile(
     r'^    ([A-Z_0-9]+) = "(\w+)"(?:  # (?:noqa: \w+ ?)?(.*))?$', re.MULTILINE
 )

@@ -20,7 +20,7 @@ from key_words import SAID_HERE
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
-from holdfast.core.faults import Fault, FaultKind
+from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import Replica
 from holdfast.sim import scenario
 

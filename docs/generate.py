@@ -33,11 +33,12 @@ from state_diagrams import machine, verdicts_table
 from holdfast.cli import main as command_line
 from holdfast.config.chaos import FAULT_STORIES, FAULTS, PlanFile
 from holdfast.config.fleet_file import FleetFile
-from holdfast.core import breaker, degrade, drain, life, lifecycle
 from holdfast.core.failure import MEANINGS, Kind
-from holdfast.core.faults import FaultKind
-from holdfast.core.liveness import RESPONSES
-from holdfast.core.routing import POLICIES
+from holdfast.core.health import drain, lifecycle
+from holdfast.core.health.liveness import RESPONSES
+from holdfast.core.plan.faults import FaultKind
+from holdfast.core.request import breaker, degrade, life
+from holdfast.core.request.routing import POLICIES
 from holdfast.core.types import State
 from holdfast.engines import capabilities_table
 from holdfast.sim.scenario import Scenario
@@ -56,7 +57,7 @@ BLOCK: Final = re.compile(
 PARTS: Final = (
     *("core", "config", "engines", "launchers", "sources", "storage"),
     *("gateway", "control", "sim"),
-    *("chaos", "standin", "ui", "wire", "cli"),
+    *("chaos", "testing", "ui", "wire", "cli"),
 )
 
 # Commands whose output a page shows, by the name of their block.
@@ -98,7 +99,7 @@ def routing_reference() -> str:
     """Every routing policy with its reasons and its settings."""
     parts = []
     for name in POLICIES:
-        module = sys.modules[f"holdfast.core.routing.{name}"]
+        module = sys.modules[f"holdfast.core.request.routing.{name}"]
         parts.append(f"## `{name}`\n\n{prose(inspect.getdoc(module) or '')}")
         configs = [
             held

@@ -20,37 +20,38 @@ import msgspec
 from config_keys import first_paragraph, meaning_of, table
 
 import holdfast.gateway
-from holdfast.control import source
-from holdfast.control.costs import Costs
-from holdfast.control.demand import Demands
-from holdfast.control.deployments import Deployments
-from holdfast.control.exporting import memory_gauges
-from holdfast.control.gpus import GpuWatch
-from holdfast.control.incidents import Incidents
-from holdfast.control.lookout import Lookout
-from holdfast.control.metrics import Totals
-from holdfast.control.notify import Notifier
-from holdfast.control.openapi import openapi_document
+from holdfast.control.admin.openapi import openapi_document
+from holdfast.control.deploy import source
+from holdfast.control.deploy.demand import Demands
+from holdfast.control.deploy.deployments import Deployments
+from holdfast.control.gateways.metrics import Totals
+from holdfast.control.incidents.gpus import GpuWatch
+from holdfast.control.incidents.incidents import Incidents
+from holdfast.control.incidents.lookout import Lookout
+from holdfast.control.incidents.notify import Notifier
 from holdfast.control.process import Control
-from holdfast.control.sourcing import Sourcing
-from holdfast.control.viewing import Viewing
-from holdfast.core.admission import shed
-from holdfast.core.admission.fairness import TokenCounters
-from holdfast.core.admission.queue import FairQueue, QueueConfig
-from holdfast.core.cost import Prices
-from holdfast.core.desk import DEADLY, ERROR_DEFAULT, ERRORS
-from holdfast.core.evidence import Sign, Stage
+from holdfast.control.view.costs import Costs
+from holdfast.control.view.exporting import memory_gauges
+from holdfast.control.view.sourcing import Sourcing
+from holdfast.control.view.viewing import Viewing
+from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
-from holdfast.core.faults import REPLICA_KINDS, FaultKind
 from holdfast.core.messages import Finish, LoadReported
+from holdfast.core.plan.cost import Prices
+from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
+from holdfast.core.request.admission import shed
+from holdfast.core.request.admission.fairness import TokenCounters
+from holdfast.core.request.admission.queue import FairQueue, QueueConfig
+from holdfast.core.request.desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.types import SECOND
 from holdfast.exporters.delivery import Delivery
-from holdfast.gateway import errors, http, jsontext, routes
-from holdfast.gateway.counters import SERIES_MAX, Counters
+from holdfast.gateway.api import errors, jsontext, routes
+from holdfast.gateway.http import http
 from holdfast.gateway.process import GatewayProcess
-from holdfast.gateway.signals import Signals
+from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
+from holdfast.gateway.telemetry.signals import Signals
 from holdfast.sources.nvml import Gpu
-from holdfast.standin.faults import SocketKind
+from holdfast.testing.standin.faults import SocketKind
 
 _GATEWAY: Final = Path(holdfast.gateway.__path__[0])
 
@@ -101,7 +102,7 @@ def _early() -> Iterator[tuple[int, str, str]]:
 
 def _raised() -> Iterator[tuple[str, int]]:
     """Codes that some module of the gateway writes down, with their status."""
-    for path in sorted(_GATEWAY.glob("*.py")):
+    for path in sorted(_GATEWAY.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
@@ -194,7 +195,7 @@ _HEADER: Final = re.compile(r"\b(x-(?:request|holdfast|should)-[a-z]+|retry-afte
 def headers_table() -> str:
     """The response headers that are ours."""
     found: set[str] = set()
-    for path in _GATEWAY.glob("*.py"):
+    for path in _GATEWAY.rglob("*.py"):
         found.update(_HEADER.findall(path.read_text(encoding="utf-8")))
     numbers = {f"{what}_{kind}": 1.0 for kind in ("requests", "tokens") for what in _LIMITS}
     numbers |= {f"reset_{kind}_s": 1.0 for kind in ("requests", "tokens")}

@@ -8,7 +8,7 @@ from typing import Any
 
 from config_keys import table
 
-from holdfast.core import health, lifecycle
+from holdfast.core.health import health, lifecycle
 
 Transitions = Mapping[Any, StrEnum]  # by (state, signal)
 

@@ -24,13 +24,13 @@ SEEDS: Final = (0, 7, 41)  # of the fuzzer: random policies under random faults
 
 _TELL: Final = """
 import pickle, sys
-import holdfast.core.flow, holdfast.sim.world
+import holdfast.core.request.flow, holdfast.sim.world
 from holdfast.core.messages import Left
-from holdfast.core.retry import RetryConfig
+from holdfast.core.request.retry import RetryConfig
 from holdfast.sim.fuzz import random_setup
 from holdfast.sim.run import run_setup
 
-for module in (holdfast.core.flow, holdfast.sim.world):
+for module in (holdfast.core.request.flow, holdfast.sim.world):
     assert not module.__file__.endswith(".py"), f"{module.__file__} is not compiled"
 for value in (RetryConfig(attempts=3), Left("r1")):
     assert pickle.loads(pickle.dumps(value)) == value, value

@@ -15,7 +15,7 @@ from holdfast.cli import main
 from holdfast.config.chaos import PlanFile
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
-from holdfast.gateway.errors import FINISHES
+from holdfast.gateway.api.errors import FINISHES
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import prepare, read_scenario
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from holdfast.core.capacity import Redundancy, availability
+from holdfast.core.plan.capacity import Redundancy, availability
 from holdfast.core.types import ConfigError
 from holdfast.planner import redundancy
 

@@ -1,4 +1,4 @@
-"""Event loops without sockets, for what reads and writes in turns (``holdfast.gateway.turn``)."""
+"""Event loops without sockets, for what reads and writes in turns (``gateway.http.turn``)."""
 
 
 class AtOnce:

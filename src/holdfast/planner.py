@@ -1,6 +1,6 @@
 """How many spares, what do they give, what do they cost: plans as plain data.
 
-The mathematics is ``core.capacity``; here it becomes an answer that a person can check: the
+The mathematics is ``core.plan.capacity``; here it becomes an answer that a person can check: the
 smallest k beside its neighbours, what simpler formulas would have claimed, and what an average
 cannot promise. Rendering is left to whoever asks.
 """
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from math import isinf
 from typing import Final
 
-from holdfast.core.capacity import (
+from holdfast.core.plan.capacity import (
     HOURS_PER_MONTH,
     Redundancy,
     cost,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from holdfast.core.layers import Reading
+from holdfast.core.view.layers import Reading
 
 
 class LaunchError(Exception):

@@ -12,8 +12,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from holdfast.config.tenants import hash_key
-from holdfast.control.agents import AgentDoor, AgentInbox, AgentsConfig, agent_routes
-from holdfast.control.guard import Guard
+from holdfast.control.access.guard import Guard
+from holdfast.control.view.agents import AgentDoor, AgentInbox, AgentsConfig, agent_routes
 
 TOKEN = "agents-" + "a" * 40
 ADMIN = "admin-" + "b" * 40

@@ -12,7 +12,7 @@ import pytest
 from holdfast.agent import Agent
 from holdfast.agent.ending import Ending
 from holdfast.agent.settings import AgentConfig, LogRule, ReplicaRule
-from holdfast.core.facts import GpuFault, LineSeen, Mark, PhaseSeen
+from holdfast.core.diagnose.facts import GpuFault, LineSeen, Mark, PhaseSeen
 from holdfast.sources.local import LocalConfig, Roots
 from holdfast.sources.memory import Usage
 from holdfast.sources.nvml import Gpu, GpuReport, Xid

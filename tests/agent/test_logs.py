@@ -5,7 +5,7 @@ import pytest
 from holdfast.agent import logs as module
 from holdfast.agent.logs import SCAN_EVERY_S, Logs
 from holdfast.agent.settings import LogRule, ReplicaRule
-from holdfast.core.facts import Mark
+from holdfast.core.diagnose.facts import Mark
 
 OOM = "torch.cuda.OutOfMemoryError: CUDA out of memory\n"
 LOADING = "Loading safetensors checkpoint shards: 10% Completed\n"

@@ -1,5 +1,5 @@
 from holdfast.agent.outbox import AGE_MAX_S, KEPT_MAX, Outbox
-from holdfast.core.facts import Mark
+from holdfast.core.diagnose.facts import Mark
 from holdfast.sources.reports import THINGS_MAX, Fault, Line, Phase
 
 

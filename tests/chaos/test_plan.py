@@ -4,7 +4,7 @@ from holdfast.chaos.proxy import Toxic
 from holdfast.config.chaos import FAULT_STORIES, FAULTS, PlanFile, one_step
 from holdfast.config.document import ConfigFileError
 from holdfast.config.files import load
-from holdfast.core.faults import FaultKind
+from holdfast.core.plan.faults import FaultKind
 
 BY_OTHER_MEANS = {"crash", "zone_loss", "stop", "load_stall", "memory", "leak"}
 BY_CONTROL = {"silence", "skew", "spot_notice", "probe_blind"}

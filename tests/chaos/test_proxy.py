@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.chaos.proxy import Dose, FaultProxy, Toxic
 from holdfast.core.types import ConfigError
-from holdfast.standin import Options, StandIn
+from holdfast.testing.standin import Options, StandIn
 
 PATIENCE_S = 20.0
 BODY = json.dumps(

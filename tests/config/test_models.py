@@ -10,9 +10,9 @@ from holdfast.config.document import ConfigFileError
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Deployed, FleetFile
 from holdfast.config.models import EndpointSection, ModelSection
-from holdfast.core.autoscale import ScalingConfig
 from holdfast.core.canary import CanaryConfig, Rule, Shape
-from holdfast.core.rollout import RolloutConfig
+from holdfast.core.deploy.autoscale import ScalingConfig
+from holdfast.core.deploy.rollout import RolloutConfig
 from holdfast.core.types import ConfigError, Replica
 
 LISTED = "models:\n  - name: m\n    engine: {engine}\n    endpoints: [http://a:1]\n    {more}\n"

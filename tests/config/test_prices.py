@@ -7,7 +7,7 @@ from holdfast.config.files import load
 from holdfast.config.models import ModelSection
 from holdfast.config.prices import PricesSection, check_prices
 from holdfast.config.sections import Section
-from holdfast.core.cost import ModelPrice
+from holdfast.core.plan.cost import ModelPrice
 from holdfast.core.types import ConfigError
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-from holdfast.launchers.fake import FakeHost, FakeLauncher
 from holdfast.launchers.process import ProcessLauncher
 from holdfast.ports import Ended, LaunchError, Order
+from holdfast.testing.launcher import FakeHost, FakeLauncher
 
 PATIENCE_S = 20.0
 

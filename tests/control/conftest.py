@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.control.canaries import Canaries
-from holdfast.core.answers import AnswerBook
+from holdfast.control.fleet.canaries import Canaries
 from holdfast.core.canary import CanaryConfig
+from holdfast.core.health.answers import AnswerBook
 from holdfast.core.types import Replica
 from holdfast.frames import FrameReader, Hello, encode
-from holdfast.launchers.fake import FakeHost, FakeLauncher
-from holdfast.standin import Options, StandIn, fault
 from holdfast.storage.sqlite import Store
+from holdfast.testing.launcher import FakeHost, FakeLauncher
+from holdfast.testing.standin import Options, StandIn, fault
 
 
 async def until(condition, timeout_s=30.0):

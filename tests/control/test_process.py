@@ -8,9 +8,9 @@ import pytest
 from holdfast.config.document import ConfigFileError
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
-from holdfast.control.admin import build_admin
+from holdfast.control.admin.admin import build_admin
+from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE, read_state, write_state
 from holdfast.control.process import Control
-from holdfast.control.state import SOCKET_FILE, STATE_FILE, read_state, write_state
 from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.core.messages import LoadReported, Report, Seen
 from holdfast.frames import (
@@ -27,7 +27,7 @@ from holdfast.frames import (
     ViewFrame,
     Welcome,
 )
-from holdfast.standin import fault
+from holdfast.testing.standin import fault
 
 
 def fleet_yaml(*urls, workers=1, more=""):

@@ -8,10 +8,8 @@ import pytest
 from holdfast.core import messages
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.failure import Kind
-from holdfast.core.fleet import Fleet
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.flow import Flow
-from holdfast.core.flow_config import FlowConfig
+from holdfast.core.health.fleet import Fleet
+from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
     Abort,
     CanaryResult,
@@ -30,6 +28,8 @@ from holdfast.core.messages import (
     Summary,
     Tally,
 )
+from holdfast.core.request.flow import Flow
+from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import Replica, Request, State
 
 MESSAGES = [

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.canaries import Canaries
 from holdfast.control.fetch import listens
-from holdfast.core.answers import AnswerBook
+from holdfast.control.fleet.canaries import Canaries
+from holdfast.core.health.answers import AnswerBook
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "gateway_replica.py"
 

@@ -17,14 +17,21 @@ import orjson
 import pytest
 import uvloop
 
-from holdfast.core.detect.silence import COMPILE, LOADING, LOG, SERVING, Heartbeat, SilenceConfig
-from holdfast.core.fleet import Fleet
-from holdfast.core.fleet_config import FleetConfig
+from holdfast.core.diagnose.detect.silence import (
+    COMPILE,
+    LOADING,
+    LOG,
+    SERVING,
+    Heartbeat,
+    SilenceConfig,
+)
+from holdfast.core.health.fleet import Fleet
+from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import CanaryResult, Joined, Launch, Phase, RunCanary, Stop, Tick
 from holdfast.core.types import SECOND, Replica, State
 from holdfast.engines import dialect
 from holdfast.engines.phases import phase_of
-from holdfast.standin import Options, StandIn, fault
+from holdfast.testing.standin import Options, StandIn, fault
 
 WRONG, GARBAGE, STALLING, SLOW, FULL, EMPTY = (f"m-{number}" for number in range(1, 7))
 BUSY = "long-1"

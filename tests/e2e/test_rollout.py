@@ -21,7 +21,7 @@ import orjson
 import pytest
 import uvloop
 
-from holdfast.standin import expected_text
+from holdfast.testing.standin import expected_text
 
 PATIENCE_S = 90.0  # of a busy machine: each replica is a new interpreter
 REPLICAS = 3

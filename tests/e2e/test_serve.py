@@ -15,7 +15,7 @@ import uvloop
 from click.testing import CliRunner
 
 from holdfast.cli.explain import explain
-from holdfast.standin import expected_text
+from holdfast.testing.standin import expected_text
 
 KEY = "hf-planted-key-7Qx9"
 WRONG_KEY = "hf-planted-stranger-2Zk4"

@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.core.facts import Mark
+from holdfast.core.diagnose.facts import Mark
 from holdfast.engines import DIALECTS, dialect
 from holdfast.engines.marks import COMMON, HARMLESS, OWN, PEER_CHARACTERS, mark_of
 from holdfast.engines.phases import HEAD_CHARACTERS

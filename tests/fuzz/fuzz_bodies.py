@@ -14,12 +14,12 @@ from fuzz_draw import Draw
 
 from holdfast.config.gateway import BodyConfig
 from holdfast.engines.dialect import Continuation
-from holdfast.gateway import routes
-from holdfast.gateway.bodies import Ask, parse
-from holdfast.gateway.chunks import StreamApi
-from holdfast.gateway.continuation import CannotContinueError, continued_body
-from holdfast.gateway.engine_body import upstream_body
-from holdfast.gateway.errors import ApiError
+from holdfast.gateway.api import routes
+from holdfast.gateway.api.bodies import Ask, parse
+from holdfast.gateway.api.chunks import StreamApi
+from holdfast.gateway.api.continuation import CannotContinueError, continued_body
+from holdfast.gateway.api.engine_body import upstream_body
+from holdfast.gateway.api.errors import ApiError
 
 LIMITS: Final = BodyConfig(
     json_depth_max=24, messages_max=20, n_max=4, max_tokens_max=5_000, stop_max=4, tools_max=5

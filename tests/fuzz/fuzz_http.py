@@ -14,9 +14,9 @@ from typing import Any, Final
 from fuzz_draw import Draw
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.gateway.heads import HeadMemory
-from holdfast.gateway.intake import PIPELINED_MAX, Known
-from holdfast.gateway.server import HELD_BYTES_MAX, Server
+from holdfast.gateway.http.heads import HeadMemory
+from holdfast.gateway.http.intake import PIPELINED_MAX, Known
+from holdfast.gateway.http.server import HELD_BYTES_MAX, Server
 
 SECOND: Final = 1_000_000_000
 KNOWN: Final = frozenset({200, 204, 400, 401, 408, 413, 417, 431, 501, 503, 505})

@@ -30,10 +30,10 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
 from holdfast.engines import Continuation, dialect
-from holdfast.gateway.driver import Driver
-from holdfast.gateway.settings import Settings, settings_of
-from holdfast.gateway.targets import Target
-from holdfast.gateway.upstream_address import Endpoint
+from holdfast.gateway.http.upstream_address import Endpoint
+from holdfast.gateway.request.driver import Driver
+from holdfast.gateway.request.settings import Settings, settings_of
+from holdfast.gateway.request.targets import Target
 
 ENGINES: Final = ("vllm", "llamacpp", "sglang", "openai", "tgi", "ollama", "trtllm")
 KNOWN: Final = frozenset({200, 400, 404, 422, 429, 502, 503, 504})

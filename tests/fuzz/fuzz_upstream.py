@@ -13,9 +13,9 @@ from typing import Any, Final
 from fuzz_draw import Draw
 
 from holdfast.core.failure import Kind
-from holdfast.gateway.heads import HeadMemory
-from holdfast.gateway.turn import Turn
-from holdfast.gateway.upstream_connection import Connection, Head
+from holdfast.gateway.http.heads import HeadMemory
+from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.http.upstream_connection import Connection, Head
 
 HEAD_BYTES: Final = 4_096
 EVENT: Final = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'

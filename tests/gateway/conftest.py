@@ -18,11 +18,11 @@ import uvloop
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
-from holdfast.gateway.driver import Driver
-from holdfast.gateway.server import Server
-from holdfast.gateway.settings import settings_of, targets_of
-from holdfast.gateway.turn import Turn
-from holdfast.standin import Options, StandIn, fault
+from holdfast.gateway.http.server import Server
+from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.request.driver import Driver
+from holdfast.gateway.request.settings import settings_of, targets_of
+from holdfast.testing.standin import Options, StandIn, fault
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -8,12 +8,12 @@ import pytest
 
 from holdfast.config.gateway import HttpConfig
 from holdfast.core.failure import Kind
-from holdfast.gateway.answers import AnswerKind, MalformedAnswerError, read_answer
-from holdfast.gateway.chunks import StreamApi, read_chunk
-from holdfast.gateway.continuation import Seam
-from holdfast.gateway.responses import read_response_event
-from holdfast.gateway.server import Server
-from holdfast.gateway.sse import EventSplitter, MalformedStreamError, framed
+from holdfast.gateway.api.answers import AnswerKind, MalformedAnswerError, read_answer
+from holdfast.gateway.api.chunks import StreamApi, read_chunk
+from holdfast.gateway.api.continuation import Seam
+from holdfast.gateway.api.responses import read_response_event
+from holdfast.gateway.http.server import Server
+from holdfast.gateway.http.sse import EventSplitter, MalformedStreamError, framed
 from turns import AtOnce
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"

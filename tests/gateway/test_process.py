@@ -10,7 +10,7 @@ import uvloop
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.tenants import hash_key
-from holdfast.control.state import write_state
+from holdfast.control.gateways.state import write_state
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
 from holdfast.frames import (
@@ -39,7 +39,7 @@ from holdfast.frames import (
 from holdfast.gateway import link as link_module
 from holdfast.gateway import process as module
 from holdfast.gateway.process import GatewayProcess, Streams
-from holdfast.standin import Options, StandIn, expected_text, fault
+from holdfast.testing.standin import Options, StandIn, expected_text, fault
 
 KEY = "hf-test-key"
 ASK = [{"role": "user", "content": "Who is there?"}]

@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from holdfast.standin import expected_text
+from holdfast.testing.standin import expected_text
 
 ASK = [{"role": "user", "content": "Why does a live replica not count as a healthy one?"}]
 TEXT = expected_text("m", ASK, 12)

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from holdfast.core.faults import Fault, FaultKind
 from holdfast.core.messages import CanaryResult, RunCanary
+from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, SECOND, Replica
 from holdfast.sim.canaries import Canaries
 from holdfast.sim.clock import Clock

@@ -7,8 +7,8 @@ and where nobody can restart the replica, starvation has to be told as the leak'
 
 import pytest
 
-from holdfast.core.evidence import Remedy, Sign
-from holdfast.core.facts import (
+from holdfast.core.diagnose.evidence import Remedy, Sign
+from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanaryAnswered,
     Declared,
@@ -18,10 +18,10 @@ from holdfast.core.facts import (
     ProcessEnded,
     StateChanged,
 )
+from holdfast.core.diagnose.investigation import Act, Investigation
 from holdfast.core.failure import Cause, Class, Kind
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.investigation import Act, Investigation
 from holdfast.core.messages import RestartAsked
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import SECOND, Replica, State, nanos, seconds
 from holdfast.sim.clock import CONTROL
 from holdfast.sim.loading import LoadingConfig

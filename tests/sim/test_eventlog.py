@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.fleet import Fleet
-from holdfast.core.flow import Flow
+from holdfast.core.health.fleet import Fleet
 from holdfast.core.messages import Abort, Dispatch, Finish, Launch, Publish, RunCanary, Tick
+from holdfast.core.request.flow import Flow
 from holdfast.sim.eventlog import EventLog
 from holdfast.sim.fuzz import random_setup
 from holdfast.sim.setup import Setup
@@ -26,7 +26,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 # What another process runs: the standard library and the machines, nothing else.
 RUN = """
 import sys
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, nanos
 from holdfast.sim.eventlog import EventLog
 from holdfast.sim.loading import LoadingConfig

@@ -9,8 +9,8 @@ from typing import Any, Self
 import pytest
 
 from holdfast.core.failure import Kind, Outcome
-from holdfast.core.lane import Lane
-from holdfast.core.life import Attempt, Life
+from holdfast.core.request.lane import Lane
+from holdfast.core.request.life import Attempt, Life
 from holdfast.sim import fuzz
 from holdfast.sim.fuzz import command, fuzz_one, main, random_setup
 from holdfast.sim.invariants import InvariantError

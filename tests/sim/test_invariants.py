@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 from holdfast.core.failure import Kind
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.flow_config import FlowConfig
 from holdfast.core.messages import (
     Abort,
     Arrived,
@@ -20,6 +18,8 @@ from holdfast.core.messages import (
     ReplicaView,
     Tick,
 )
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import SECOND, Replica, Request, State, nanos
 from holdfast.sim.clock import CONTROL
 from holdfast.sim.invariants import SWEEP_EVERY, Auditor, InvariantError

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.breaker import BreakerState
 from holdfast.core.failure import Kind
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.flow_config import FlowConfig
+from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import Abort, Dispatch, Notice, Report
+from holdfast.core.request.breaker import BreakerState
+from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import State
 from holdfast.sim.scenario import Scenario, prepare, read_scenario
 from holdfast.sim.setup import Setup

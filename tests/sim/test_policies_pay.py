@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.admission.limit import LimitConfig
-from holdfast.core.breaker import BreakerConfig
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.flow_config import FlowConfig
-from holdfast.core.hedge import HedgeConfig
-from holdfast.core.lane import LaneConfig
 from holdfast.core.messages import Report, Summary
-from holdfast.core.retry import RetryConfig
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.request.admission.limit import LimitConfig
+from holdfast.core.request.breaker import BreakerConfig
+from holdfast.core.request.flow_config import FlowConfig
+from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import Replica, nanos
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.results import PHASES

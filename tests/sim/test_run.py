@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, nanos
 from holdfast.sim.invariants import Auditor, InvariantError
 from holdfast.sim.run import Interval, Outcome, run_setup, sweep

@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from holdfast.config.document import ConfigFileError
-from holdfast.core.faults import FaultKind
+from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import ConfigError, Priority, nanos
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import Experiment, prepare, read_scenario

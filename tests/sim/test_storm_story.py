@@ -12,12 +12,12 @@ from collections import Counter
 
 import pytest
 
-from holdfast.core.admission.limit import LimitConfig
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.flow_config import FlowConfig
-from holdfast.core.lane import LaneConfig
 from holdfast.core.messages import Arrived, ClientGone, Dispatch, Finish, Notice
-from holdfast.core.retry import RetryConfig
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.request.admission.limit import LimitConfig
+from holdfast.core.request.flow_config import FlowConfig
+from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import SECOND, Replica, Request, State, nanos
 from holdfast.sim.clock import TRAFFIC
 from holdfast.sim.law import EngineLaw

@@ -22,25 +22,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.admission.limit import LimitConfig
-from holdfast.core.admission.queue import QueueConfig
-from holdfast.core.breaker import BreakerConfig
-from holdfast.core.capacity import (
-    attempts_to_collapse,
-    erlang_c,
-    hedged_quantile,
-    mmc_wait,
-    pollaczek_khinchine,
-    power_of_two_time,
-    retry_amplification,
-    shared_processor_time,
-)
-from holdfast.core.deadlines import DeadlineConfig
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.flow import Flow
-from holdfast.core.flow_config import FlowConfig
-from holdfast.core.hedge import HedgeConfig
-from holdfast.core.lane import LaneConfig
 from holdfast.core.messages import (
     Abort,
     Arrived,
@@ -54,7 +35,26 @@ from holdfast.core.messages import (
     Tick,
     ViewChanged,
 )
-from holdfast.core.retry import RetryConfig
+from holdfast.core.plan.capacity import (
+    attempts_to_collapse,
+    erlang_c,
+    hedged_quantile,
+    mmc_wait,
+    pollaczek_khinchine,
+    power_of_two_time,
+    retry_amplification,
+    shared_processor_time,
+)
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.request.admission.limit import LimitConfig
+from holdfast.core.request.admission.queue import QueueConfig
+from holdfast.core.request.breaker import BreakerConfig
+from holdfast.core.request.deadlines import DeadlineConfig
+from holdfast.core.request.flow import Flow
+from holdfast.core.request.flow_config import FlowConfig
+from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, State, nanos
 from holdfast.sim.law import EngineLaw, Run
 from holdfast.sim.results import Phase, Slo

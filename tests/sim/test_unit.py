@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from holdfast.core.failure import Kind
-from holdfast.core.faults import Fault, FaultKind
+from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, SECOND, Replica
 from holdfast.sim.clock import Clock
 from holdfast.sim.engine import Engine

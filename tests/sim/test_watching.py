@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.evidence import Incident, Sign
-from holdfast.core.facts import (
+from holdfast.core.diagnose.evidence import Incident, Sign
+from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanaryAnswered,
     Declared,
@@ -28,10 +28,10 @@ from holdfast.core.facts import (
     StateChanged,
     VersionsSeen,
 )
+from holdfast.core.diagnose.investigation import Finding, Investigation
 from holdfast.core.failure import Cause, Kind
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.investigation import Finding, Investigation
 from holdfast.core.messages import Left, RestartAsked
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import SECOND, ConfigError, Replica, State, nanos, seconds
 from holdfast.sim.clock import CONTROL, WORLD
 from holdfast.sim.law import EngineLaw

@@ -9,17 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.admission.queue import QueueConfig
-from holdfast.core.breaker import BreakerConfig
-from holdfast.core.degrade import DegradeConfig
-from holdfast.core.drain import DrainConfig
 from holdfast.core.failure import Class, Kind
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.flow_config import FlowConfig
-from holdfast.core.health import HealthConfig
-from holdfast.core.hedge import HedgeConfig
-from holdfast.core.lane import LaneConfig
+from holdfast.core.health.drain import DrainConfig
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.health import HealthConfig
 from holdfast.core.messages import (
     Abort,
     Arrived,
@@ -37,6 +30,13 @@ from holdfast.core.messages import (
     Silent,
     Stop,
 )
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.request.admission.queue import QueueConfig
+from holdfast.core.request.breaker import BreakerConfig
+from holdfast.core.request.degrade import DegradeConfig
+from holdfast.core.request.flow_config import FlowConfig
+from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import SECOND, Replica, State, nanos
 from holdfast.sim import world as world_module
 from holdfast.sim.invariants import Auditor

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from holdfast.core.layers import Disk
+from holdfast.core.view.layers import Disk
 from holdfast.sources import mounts
 from holdfast.sources.aside import Aside
 from holdfast.sources.mounts import MOUNTS_MAX, Mount, Mounts, name_of, read_mounts

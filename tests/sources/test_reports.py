@@ -1,8 +1,8 @@
 import orjson
 import pytest
 
-from holdfast.core.facts import Mark
-from holdfast.core.layers import Disk, Host, Part, Placed, Reading
+from holdfast.core.diagnose.facts import Mark
+from holdfast.core.view.layers import Disk, Host, Part, Placed, Reading
 from holdfast.sources.reports import (
     ROWS_MAX,
     THINGS_MAX,

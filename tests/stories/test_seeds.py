@@ -15,7 +15,7 @@ from random import Random
 
 import uvloop
 
-from holdfast.standin import Like, Options, StandIn, fault
+from holdfast.testing.standin import Like, Options, StandIn, fault
 
 GB = 1_000_000_000
 QUICK = ("--ttft-ms", "20", "--tpot-ms", "5", "--tokens", "10")

@@ -3,8 +3,8 @@ import ssl
 
 import pytest
 
+from holdfast.control.access.trust import NOT_THE_SAME, is_loopback, trusting
 from holdfast.control.fetch import FetchError, UntrustedError, fetch
-from holdfast.control.trust import NOT_THE_SAME, is_loopback, trusting
 from holdfast.core.types import ConfigError
 from holdfast.ui.terminal.top.link import Link, LinkError
 

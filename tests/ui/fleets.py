@@ -8,7 +8,7 @@ a screen can be compared letter by letter.
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.core.snapshot import (
+from holdfast.core.view.snapshot import (
     DiskRow,
     GroupRow,
     HostRow,

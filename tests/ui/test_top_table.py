@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import fleets
 import pytest
 
-from holdfast.core.snapshot import SourceRow
+from holdfast.core.view.snapshot import SourceRow
 from holdfast.ui.terminal.top import formatting
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.fleet_tables import REPLICAS

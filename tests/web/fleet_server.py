@@ -25,10 +25,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.guard import Guard, json_answer
-from holdfast.control.sessions import Sessions
-from holdfast.core.snapshot import Snapshot
-from holdfast.core.snapshot_changes import changes
+from holdfast.control.access.guard import Guard, json_answer
+from holdfast.control.access.sessions import Sessions
+from holdfast.core.view.snapshot import Snapshot
+from holdfast.core.view.snapshot_changes import changes
 from holdfast.planner import redundancy
 from holdfast.ui.web.routes import web_routes
 

@@ -4,7 +4,7 @@ import fleet_server
 import pytest
 from starlette.testclient import TestClient
 
-from holdfast.control.sessions import COOKIE, CSRF_HEADER
+from holdfast.control.access.sessions import COOKIE, CSRF_HEADER
 
 HERE = "http://127.0.0.1:8001"
 TOKEN = fleet_server.TOKEN

@@ -27,7 +27,7 @@ from holdfast.agent.logs import Logs, Spoken
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.sending import DEADLINE_S, Answer, Sender, SendError
 from holdfast.agent.settings import AgentConfig
-from holdfast.core.layers import Part, Reading
+from holdfast.core.view.layers import Part, Reading
 from holdfast.sources import reports
 from holdfast.sources.nvml import GpuReport, Xid, XidWatch, read_gpus
 from holdfast.sources.this_host import LocalHost, LocalReplica, Roots

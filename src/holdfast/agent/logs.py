@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.agent.settings import LogRule, ReplicaRule
-from holdfast.core.facts import Mark
+from holdfast.core.diagnose.facts import Mark
 from holdfast.engines import dialect
 from holdfast.engines.marks import mark_of
 from holdfast.engines.phases import phase_of

@@ -61,7 +61,7 @@ _EMPTY_STREAM: Final = _response(
 
 
 class Toxic(StrEnum):
-    """What can be done to what passes; named as in ``core.faults`` where that has a name."""
+    """What can be done to what passes; named as in ``core.plan.faults`` where that has a name."""
 
     LATENCY = "latency"  # every piece of an answer comes ``delay_s`` later
     SLOW = "slow"  # an answer takes ``factor`` times as long

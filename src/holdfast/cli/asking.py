@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from holdfast.control.access.trust import trusting
 from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch
-from holdfast.control.trust import trusting
 from holdfast.wire.state_dir import default_state_dir, read_running
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from holdfast.core.evidence import Incident
-from holdfast.core.replay import replay
-from holdfast.sim.book_tables import exercise_sections, render_tables
+from holdfast.core.diagnose.evidence import Incident
+from holdfast.core.diagnose.replay import replay
 from holdfast.sim.run import sweep
 from holdfast.sim.scenario import read_scenario
+from holdfast.testing.book_tables import exercise_sections, render_tables
 from holdfast.ui.terminal.simulation import progress_bar, show_simulation
 
 

@@ -6,9 +6,9 @@ import click
 import orjson
 import uvloop
 
-from holdfast.standin import FaultError, Like, Options, StandIn, fault
-from holdfast.standin.faults import Ailment
-from holdfast.standin.server import serve
+from holdfast.testing.standin import FaultError, Like, Options, StandIn, fault
+from holdfast.testing.standin.faults import Ailment
+from holdfast.testing.standin.server import serve
 
 _PORT = click.IntRange(0, 65_535)
 

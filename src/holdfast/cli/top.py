@@ -19,7 +19,7 @@ from holdfast.cli.asking import (
     why,
 )
 from holdfast.control.fetch import FetchError, fetch
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.console import stdout
 from holdfast.ui.terminal.top.link import Link, LinkError, decode
 

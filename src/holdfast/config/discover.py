@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from holdfast.config.sections import Section
 from holdfast.config.tenants import Name
-from holdfast.core.selectors import parse_selector
+from holdfast.core.view.selectors import parse_selector
 
 FOUND_MAX: Final = 1_024  # replicas of one model
 

@@ -40,11 +40,11 @@ from holdfast.config.sections import Policy, Section
 from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
 from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
 from holdfast.config.virtual import VirtualSection
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.flow_config import FlowConfig
-from holdfast.core.hedge import HedgeConfig
-from holdfast.core.lane import LaneConfig
-from holdfast.core.retry import RetryConfig
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.request.flow_config import FlowConfig
+from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import require
 
 

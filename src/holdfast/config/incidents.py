@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from holdfast.config.addresses import Variable
 from holdfast.config.sections import Duration, Policy, Section
 from holdfast.config.tenants import Name
-from holdfast.core.investigation import InvestigationConfig
+from holdfast.core.diagnose.investigation import InvestigationConfig
 from holdfast.core.types import ConfigError, require
 
 NOTIFY_MAX: Final = 16

@@ -19,17 +19,17 @@ from holdfast.config.incidents import FootprintSection
 from holdfast.config.launch import LaunchSection, check_launch
 from holdfast.config.sections import Duration, Policy, Section
 from holdfast.config.tenants import Name
-from holdfast.core import routing
-from holdfast.core.admission.limit import LimitConfig
-from holdfast.core.admission.queue import QueueConfig
-from holdfast.core.autoscale import ScalingConfig
-from holdfast.core.breaker import BreakerConfig
 from holdfast.core.canary import CanaryConfig, Rule, Shape
-from holdfast.core.comparing import ComparingConfig
-from holdfast.core.deadlines import DeadlineConfig
-from holdfast.core.failover import FailoverConfig
-from holdfast.core.lane import LaneConfig
-from holdfast.core.rollout import RolloutConfig
+from holdfast.core.deploy.autoscale import ScalingConfig
+from holdfast.core.deploy.rollout import RolloutConfig
+from holdfast.core.health.comparing import ComparingConfig
+from holdfast.core.request import routing
+from holdfast.core.request.admission.limit import LimitConfig
+from holdfast.core.request.admission.queue import QueueConfig
+from holdfast.core.request.breaker import BreakerConfig
+from holdfast.core.request.deadlines import DeadlineConfig
+from holdfast.core.request.failover import FailoverConfig
+from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import ConfigError, Replica, require
 
 EngineName = Literal["openai", "vllm", "sglang", "tgi", "triton", "llamacpp", "ollama", "trtllm"]

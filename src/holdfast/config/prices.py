@@ -20,7 +20,7 @@ from pydantic import Field
 from holdfast.config.models import ModelSection
 from holdfast.config.sections import Section
 from holdfast.config.tenants import Name
-from holdfast.core.cost import ModelPrice, Prices
+from holdfast.core.plan.cost import ModelPrice, Prices
 from holdfast.core.types import require
 
 Price = Annotated[float, Field(ge=0, le=1e6, description="an amount of money")]

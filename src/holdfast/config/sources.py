@@ -21,8 +21,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from holdfast.config.sections import Duration, Section
 from holdfast.config.tenants import KeyHash, Name
-from holdfast.core.selectors import parse_selector
 from holdfast.core.types import require
+from holdfast.core.view.selectors import parse_selector
 
 SOURCES_MAX: Final = 16
 RESERVED: Final = ("fleet", "gateways")  # who else rows come from

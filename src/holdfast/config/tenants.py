@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from holdfast.config.sections import Policy, Section
-from holdfast.core.admission.quota import QuotaConfig
+from holdfast.core.request.admission.quota import QuotaConfig
 from holdfast.core.types import ConfigError, Priority
 
 KEY_LENGTH_MAX: Final = 512  # characters; keys of the common vendors stay under 200

@@ -19,35 +19,35 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.books import Books
-from holdfast.control.breakers import Breakers
-from holdfast.control.canaries import Canaries
-from holdfast.control.demand import Demands
-from holdfast.control.deployments import Deployments
-from holdfast.control.discovery import Discovery
-from holdfast.control.disturbances import Disturbances
-from holdfast.control.figures import SAMPLE_S
-from holdfast.control.gpus import GpuWatch
-from holdfast.control.history import Sampler
-from holdfast.control.hub import Gateway, Hub
-from holdfast.control.inherited import kept_answers, left_behind, unplaced
-from holdfast.control.knowing import Knowing
-from holdfast.control.leasing import Leasing
-from holdfast.control.loads import Loads
-from holdfast.control.lookout import Lookout
-from holdfast.control.loop import TICK, FleetLoop
-from holdfast.control.metrics import Totals
-from holdfast.control.orders import Orders
-from holdfast.control.platform_logs import PlatformLogs
-from holdfast.control.probes import LoopWatch
-from holdfast.control.source import ConfigSource
-from holdfast.control.sourcing import Sourcing
-from holdfast.control.state import SOCKET_FILE, STATE_FILE, write_state
-from holdfast.control.viewing import Viewing
-from holdfast.core.autoscale import Demand
-from holdfast.core.facts import Fact
-from holdfast.core.health import ReplicaHealth
-from holdfast.core.lease import LeaseConfig
+from holdfast.control.admin.orders import Orders
+from holdfast.control.admin.platform_logs import PlatformLogs
+from holdfast.control.deploy.demand import Demands
+from holdfast.control.deploy.deployments import Deployments
+from holdfast.control.deploy.discovery import Discovery
+from holdfast.control.deploy.source import ConfigSource
+from holdfast.control.fleet.breakers import Breakers
+from holdfast.control.fleet.canaries import Canaries
+from holdfast.control.fleet.disturbances import Disturbances
+from holdfast.control.fleet.figures import SAMPLE_S
+from holdfast.control.fleet.loads import Loads
+from holdfast.control.fleet.loop import TICK, FleetLoop
+from holdfast.control.fleet.probes import LoopWatch
+from holdfast.control.gateways.hub import Gateway, Hub
+from holdfast.control.gateways.inherited import kept_answers, left_behind, unplaced
+from holdfast.control.gateways.leasing import Leasing
+from holdfast.control.gateways.metrics import Totals
+from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE, write_state
+from holdfast.control.incidents.gpus import GpuWatch
+from holdfast.control.incidents.lookout import Lookout
+from holdfast.control.view.books import Books
+from holdfast.control.view.history import Sampler
+from holdfast.control.view.knowing import Knowing
+from holdfast.control.view.sourcing import Sourcing
+from holdfast.control.view.viewing import Viewing
+from holdfast.core.deploy.autoscale import Demand
+from holdfast.core.diagnose.facts import Fact
+from holdfast.core.diagnose.tallies import told_verdict
+from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import (
     CanaryResult,
     FleetEvent,
@@ -57,7 +57,7 @@ from holdfast.core.messages import (
     Move,
     Notice,
 )
-from holdfast.core.tallies import told_verdict
+from holdfast.core.request.lease import LeaseConfig
 from holdfast.core.types import SECOND
 from holdfast.frames import (
     ConfigFrame,

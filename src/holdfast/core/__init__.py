@@ -1,5 +1,7 @@
-"""Decisions. Standard library only: no clock, no sockets, no environment.
+"""The decisions, as pure code: no clock, no sockets, no environment, standard library only.
 
-Time enters as ``now``, an integer count of nanoseconds from an arbitrary origin, and randomness as
-a named ``random.Random``. Events go in, actions come out; drivers execute them.
+Time comes in as a value ``now`` and randomness as a named ``random.Random``; events go in and
+actions come out. The gateway and control run these objects live, the simulator in virtual time.
+Packages import downwards only: view, diagnose, health, request, deploy and plan, then the modules
+that stand directly in this folder, which are the vocabulary that all of them share.
 """

@@ -17,7 +17,7 @@ Rejected: levels ("ERROR …"). Engines log aborted requests as errors and lost 
 import re
 from typing import Final
 
-from holdfast.core.facts import Mark
+from holdfast.core.diagnose.facts import Mark
 from holdfast.engines.dialect import Dialect
 from holdfast.engines.phases import HEAD_CHARACTERS, head_of
 

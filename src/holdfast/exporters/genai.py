@@ -2,7 +2,7 @@
 
 Written down here because they are still in development: the constants of the Python package are
 marked as moved, and a version of it would change what dashboards are built on. Metrics of the same
-conventions are named in ``gateway.counters``.
+conventions are named in ``gateway.telemetry.counters``.
 """
 
 from collections.abc import Mapping

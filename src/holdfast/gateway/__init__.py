@@ -1,1 +1,6 @@
-"""The data plane: HTTP on both sides, and the live driver of ``core.flow`` between them."""
+"""The data plane: one process per core that carries users' requests to replicas.
+
+``http`` moves bytes, ``api`` understands OpenAI bodies and answers, ``telemetry`` records what
+happened, ``request`` drives ``core.request`` for each request. Imports go from ``process`` over
+``request``, ``telemetry`` and ``api`` down to ``http``.
+"""

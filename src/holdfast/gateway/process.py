@@ -54,12 +54,12 @@ from holdfast.frames import (
     frame_to_view,
     seen_to_frame,
 )
-from holdfast.gateway.driver import Driver
+from holdfast.gateway.http.server import Server
+from holdfast.gateway.http.turn import Turn
 from holdfast.gateway.link import Link
-from holdfast.gateway.server import Server
-from holdfast.gateway.settings import settings_of, targets_of
-from holdfast.gateway.targets import Target
-from holdfast.gateway.turn import Turn
+from holdfast.gateway.request.driver import Driver
+from holdfast.gateway.request.settings import settings_of, targets_of
+from holdfast.gateway.request.targets import Target
 
 _TICK_S: Final = 0.01  # the grain of every timer of the flow
 _SWEEP: Final = SECOND // 10

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.faults import FaultKind
 from holdfast.core.messages import CanaryResult, RunCanary
+from holdfast.core.plan.faults import FaultKind
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
 from holdfast.sim.law import Run
 from holdfast.sim.unit import REFUSED_AFTER, Unit

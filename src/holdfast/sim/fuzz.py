@@ -14,21 +14,21 @@ from multiprocessing import get_context
 from random import Random
 from typing import Final
 
-from holdfast.core.admission.limit import LimitConfig
-from holdfast.core.admission.queue import QueueConfig
-from holdfast.core.admission.quota import QuotaConfig
-from holdfast.core.breaker import BreakerConfig
-from holdfast.core.degrade import DegradeConfig
-from holdfast.core.drain import DrainConfig
-from holdfast.core.failover import FailoverConfig
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule, random_schedule
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.flow_config import FlowConfig
-from holdfast.core.health import HealthConfig
-from holdfast.core.hedge import HedgeConfig
-from holdfast.core.lane import LaneConfig
-from holdfast.core.retry import RetryConfig
-from holdfast.core.routing import POLICIES
+from holdfast.core.health.drain import DrainConfig
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.health import HealthConfig
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule, random_schedule
+from holdfast.core.request.admission.limit import LimitConfig
+from holdfast.core.request.admission.queue import QueueConfig
+from holdfast.core.request.admission.quota import QuotaConfig
+from holdfast.core.request.breaker import BreakerConfig
+from holdfast.core.request.degrade import DegradeConfig
+from holdfast.core.request.failover import FailoverConfig
+from holdfast.core.request.flow_config import FlowConfig
+from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.retry import RetryConfig
+from holdfast.core.request.routing import POLICIES
 from holdfast.core.types import Replica, nanos
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.loading import LoadingConfig

@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 
 from holdfast.config.files import load
 from holdfast.config.sections import Duration, Policy, Section
-from holdfast.core import routing
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule, random_schedule
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.flow_config import FlowConfig
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule, random_schedule
+from holdfast.core.request import routing
+from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import ConfigError, Replica, nanos, require
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.loading import LoadingConfig

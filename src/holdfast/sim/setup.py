@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.core.faults import FaultSchedule
-from holdfast.core.fleet_config import FleetConfig
-from holdfast.core.flow_config import FlowConfig
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.plan.faults import FaultSchedule
+from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import Replica
 from holdfast.sim.canaries import CANARY_OUTPUT, CANARY_PROMPT
 from holdfast.sim.law import EngineLaw

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.faults import Fault, FaultKind
+from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, Replica, nanos
 from holdfast.sim.engine import Engine
 from holdfast.sim.law import Run

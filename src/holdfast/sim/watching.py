@@ -21,7 +21,7 @@ from math import exp
 from random import Random
 from typing import Any, Final
 
-from holdfast.core.detect.silence import (
+from holdfast.core.diagnose.detect.silence import (
     CANARY,
     COMPILE,
     LOADING,
@@ -34,8 +34,8 @@ from holdfast.core.detect.silence import (
     Heartbeat,
     SilenceConfig,
 )
-from holdfast.core.evidence import Incident
-from holdfast.core.facts import (
+from holdfast.core.diagnose.evidence import Incident
+from holdfast.core.diagnose.facts import (
     Declared,
     Fact,
     FellSilent,
@@ -51,9 +51,9 @@ from holdfast.core.facts import (
     StateChanged,
     VersionsSeen,
 )
+from holdfast.core.diagnose.investigation import Finding, Investigation
+from holdfast.core.diagnose.tallies import Tallies, canaries_doubted, canary_answered
 from holdfast.core.failure import Kind
-from holdfast.core.faults import FaultKind
-from holdfast.core.investigation import Finding, Investigation
 from holdfast.core.messages import (
     CanaryResult,
     Dispatch,
@@ -67,7 +67,7 @@ from holdfast.core.messages import (
     Summary,
     Tick,
 )
-from holdfast.core.tallies import Tallies, canaries_doubted, canary_answered
+from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import SECOND, Replica, State, nanos, require, seconds
 from holdfast.sim.streams import stream
 from holdfast.sim.unit import Unit

@@ -9,11 +9,8 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from holdfast.core.deadlines import stuck
 from holdfast.core.failure import Kind
-from holdfast.core.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.fleet import Fleet
-from holdfast.core.flow import Flow
+from holdfast.core.health.fleet import Fleet
 from holdfast.core.messages import (
     Abort,
     Arrived,
@@ -43,6 +40,9 @@ from holdfast.core.messages import (
     Tick,
     ViewChanged,
 )
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
+from holdfast.core.request.deadlines import stuck
+from holdfast.core.request.flow import Flow
 from holdfast.core.types import MILLISECOND, SECOND, Request, State, nanos
 from holdfast.sim.canaries import Canaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.core.layers import Part, Reading
+from holdfast.core.view.layers import Part, Reading
 from holdfast.sources.nvml import GpuReport
 from holdfast.sources.this_host import LocalConfig, LocalHost, LocalReplica, Replicas, Roots
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.layers import Disk
+from holdfast.core.view.layers import Disk
 from holdfast.sources.aside import Aside
 from holdfast.sources.pressure import free_space, text_of
 

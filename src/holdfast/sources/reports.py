@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.facts import Mark
-from holdfast.core.layers import Reading
+from holdfast.core.diagnose.facts import Mark
+from holdfast.core.view.layers import Reading
 
 REPORT_BYTES_MAX: Final = 256 << 10  # 64 replicas, each with a line, are some 40 KB
 THINGS_MAX: Final = 256  # lines, phases and faults of one report, each

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from holdfast.core.layers import Group, Host, Part, Placed, Reading
 from holdfast.core.types import require
+from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
 from holdfast.sources.aside import Aside
 from holdfast.sources.lives import Life, Lives
 from holdfast.sources.memory import Usage, read_trees

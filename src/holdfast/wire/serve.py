@@ -33,7 +33,7 @@ import uvloop
 
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile
-from holdfast.control.state import SOCKET_FILE, STATE_FILE
+from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE
 from holdfast.core.types import require
 from holdfast.wire.provisions import (
     Fetching,
@@ -285,8 +285,8 @@ def run_control(
 async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: Path | None) -> None:
     import uvicorn  # noqa: PLC0415 gateways do without
 
-    from holdfast.control.history import keeping  # noqa: PLC0415
     from holdfast.control.process import Control  # noqa: PLC0415
+    from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import Store  # noqa: PLC0415
     from holdfast.wire.viewing import admin_app, build_source  # noqa: PLC0415

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.control.access.trust import trusting
 from holdfast.control.fetch import FetchError, fetch
-from holdfast.control.trust import trusting
 from holdfast.ui.terminal.fleet import Row
 from holdfast.ui.terminal.starting import Guide, Screen
 from holdfast.wire.serve import Host, Served, serve

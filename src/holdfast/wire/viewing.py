@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.sources import AgentsSection, AwsSection, KubernetesSection, LocalSection
-from holdfast.core.facts import Looked
-from holdfast.core.investigation import Investigation, InvestigationConfig
-from holdfast.core.joining import join
-from holdfast.core.known import Known
-from holdfast.core.layers import Part, Reading
-from holdfast.core.sightings import Sightings
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.diagnose.facts import Looked
+from holdfast.core.diagnose.investigation import Investigation, InvestigationConfig
+from holdfast.core.view.joining import join
+from holdfast.core.view.known import Known
+from holdfast.core.view.layers import Part, Reading
+from holdfast.core.view.sightings import Sightings
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ports import Source
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _local(section: LocalSection, control: "Control | None") -> Source:
 
 
 def _inbox(section: AgentsSection, control: "Control | None") -> Source:
-    from holdfast.control.agents import AgentInbox, AgentsConfig  # noqa: PLC0415 as above
+    from holdfast.control.view.agents import AgentInbox, AgentsConfig  # noqa: PLC0415 as above
 
     config = _config(AgentsConfig, section)
     if control is None:
@@ -82,10 +82,10 @@ def _inbox(section: AgentsSection, control: "Control | None") -> Source:
 
 def admin_app(control: "Control") -> Any:
     """The application of a control: its own paths, the dashboard, and the door of agents."""
-    from holdfast.control.admin import build_admin  # noqa: PLC0415 gateways do without
-    from holdfast.control.agents import AgentDoor, AgentInbox, agent_routes  # noqa: PLC0415
-    from holdfast.control.history import history_routes  # noqa: PLC0415
-    from holdfast.control.sessions import Sessions  # noqa: PLC0415
+    from holdfast.control.access.sessions import Sessions  # noqa: PLC0415
+    from holdfast.control.admin.admin import build_admin  # noqa: PLC0415 gateways do without
+    from holdfast.control.view.agents import AgentDoor, AgentInbox, agent_routes  # noqa: PLC0415
+    from holdfast.control.view.history import history_routes  # noqa: PLC0415
     from holdfast.planner import redundancy  # noqa: PLC0415
     from holdfast.ui.web.routes import web_routes  # noqa: PLC0415
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from aws_caller import Clock, FakeCaller, missing, unreachable
 
-from holdfast.core.layers import Group
+from holdfast.core.view.layers import Group
 from holdfast.sources.aws.assembly import Seen, reading_of
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB, Definitions, definition_of

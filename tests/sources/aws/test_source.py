@@ -27,8 +27,8 @@ from click.testing import CliRunner
 from moto.core.authorization import enable_iam_authentication
 
 from holdfast.cli.aws import aws as aws_command
-from holdfast.core.layers import Disk, Group, Host, Placed, Queue, Wish
 from holdfast.core.types import ConfigError
+from holdfast.core.view.layers import Disk, Group, Host, Placed, Queue, Wish
 from holdfast.sources.aws import AwsConfig, AwsSource
 from holdfast.sources.aws import calling as calling_module
 from holdfast.sources.aws.errors import iam_action

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from fakekube.objects import killed_for_memory, pod, stamp
-from holdfast.core.selectors import parse_selector
+from holdfast.core.view.selectors import parse_selector
 from holdfast.sources.kubernetes.pods import read_pod
 
 MODEL = "app.kubernetes.io/name"

@@ -7,7 +7,7 @@ nothing else; ``None`` here means that, while an empty answer is an answer.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from holdfast.core.layers import Group, Host, Part, Placed, Queue, Reading, Wish
+from holdfast.core.view.layers import Group, Host, Part, Placed, Queue, Reading, Wish
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB
 from holdfast.sources.aws.disks import FileSystem, disk_of

@@ -8,7 +8,7 @@ percentage there would be invented, so the ceiling is unknown.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.layers import Disk
+from holdfast.core.view.layers import Disk
 from holdfast.sources.aws.calling import Caller
 from holdfast.sources.aws.metrics import MINUTE_S, Metrics
 

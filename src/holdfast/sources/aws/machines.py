@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.core.layers import Group
+from holdfast.core.view.layers import Group
 from holdfast.sources.aws.calling import Caller, batches
 from holdfast.sources.aws.config import AwsConfig
 

@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.layers import Part, Reading
-from holdfast.core.staleness import DISKS, GROUPS, HOSTS, LOGS, MEMORY, PLACED, QUEUES, WISHES
+from holdfast.core.view.layers import Part, Reading
+from holdfast.core.view.staleness import DISKS, GROUPS, HOSTS, LOGS, MEMORY, PLACED, QUEUES, WISHES
 from holdfast.sources.aws.assembly import Seen, reading_of
 from holdfast.sources.aws.calling import Account, Caller, require_boto3
 from holdfast.sources.aws.config import AwsConfig

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.core.selectors import parse_selector
 from holdfast.core.types import require
+from holdfast.core.view.selectors import parse_selector
 
 MODEL_LABEL: Final = "app.kubernetes.io/name"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.layers import Host
+from holdfast.core.view.layers import Host
 from holdfast.sources.kubernetes.api import Json
 from holdfast.sources.kubernetes.quantities import moment, quantity, whole
 

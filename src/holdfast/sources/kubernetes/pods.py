@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.layers import Placed
-from holdfast.core.selectors import Selector
+from holdfast.core.view.layers import Placed
+from holdfast.core.view.selectors import Selector
 from holdfast.sources.kubernetes.api import Json
 from holdfast.sources.kubernetes.nodes import GPU_NAMES, MIG, gpus_of
 from holdfast.sources.kubernetes.quantities import moment, quantity

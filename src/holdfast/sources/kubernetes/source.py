@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from holdfast.core.layers import Group, Host, Part, Placed, Reading, Wish
-from holdfast.core.selectors import parse_selector
-from holdfast.core.staleness import PLACED, WISHES
+from holdfast.core.view.layers import Group, Host, Part, Placed, Reading, Wish
+from holdfast.core.view.selectors import parse_selector
+from holdfast.core.view.staleness import PLACED, WISHES
 from holdfast.sources.kubernetes.api import Api, ApiError
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.happenings import FIELDS, Happening, newest, read_event

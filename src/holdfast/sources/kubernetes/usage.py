@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Final
 
-from holdfast.core.layers import Part
-from holdfast.core.staleness import MEMORY
+from holdfast.core.view.layers import Part
+from holdfast.core.view.staleness import MEMORY
 from holdfast.sources.kubernetes.api import Api, ApiError
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.quantities import whole

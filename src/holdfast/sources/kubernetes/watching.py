@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 import orjson
 import structlog
 
-from holdfast.core.layers import Part
+from holdfast.core.view.layers import Part
 from holdfast.sources.kubernetes.api import Api, ApiError, Json, QuietError
 from holdfast.sources.kubernetes.config import KubernetesConfig
 

@@ -20,10 +20,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.guard import UI, UI_SESSION, json_answer
-from holdfast.control.sessions import COOKIE, LASTS_S, Sessions, TooManyTriesError
-from holdfast.core.snapshot import Snapshot
+from holdfast.control.access.guard import UI, UI_SESSION, json_answer
+from holdfast.control.access.sessions import COOKIE, LASTS_S, Sessions, TooManyTriesError
 from holdfast.core.types import ConfigError
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.web.assets import Asset, load_assets
 from holdfast.ui.web.rehearsing import BusyError, RehearsalError, Rehearsals
 from holdfast.ui.web.whatif import Planner, Question, answer, as_it_is, scenarios

@@ -17,10 +17,10 @@ from math import ceil
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.core.capacity import Redundancy
-from holdfast.core.flow_config import FlowConfig
-from holdfast.core.snapshot import ModelRow, Snapshot
+from holdfast.core.plan.capacity import Redundancy
+from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import ConfigError, require
+from holdfast.core.view.snapshot import ModelRow, Snapshot
 from holdfast.sim.law import EngineLaw
 from holdfast.sim.scenario import Scenario
 

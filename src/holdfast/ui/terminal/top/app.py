@@ -20,7 +20,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.worker import Worker
 
-from holdfast.core.snapshot import IncidentRow, ReplicaRow, Snapshot
+from holdfast.core.view.snapshot import IncidentRow, ReplicaRow, Snapshot
 from holdfast.ui.terminal.top.colours import DARK, LIGHT, Tone
 from holdfast.ui.terminal.top.commands import ORDERS, CommandError, parse, suggestions
 from holdfast.ui.terminal.top.headline import Contact, fitted, fleet_line, source_line

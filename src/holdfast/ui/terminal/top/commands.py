@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.pages import MORE_VIEWS, VIEWS
 
 ORDERS: Final = ("drain", "undrain", "restart")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from holdfast.core.snapshot import ModelRow, QueueRow, ReplicaRow
+from holdfast.core.view.snapshot import ModelRow, QueueRow, ReplicaRow
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.columns import (
     AGE,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.formatting import (
     clean,

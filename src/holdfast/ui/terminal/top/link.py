@@ -20,7 +20,7 @@ import httptools
 import msgspec
 
 from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch, tls_reason
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.view.snapshot import Snapshot
 
 DEADLINE_S: Final = 5.0
 QUIET_S: Final = 30.0  # three comments of a stream were missed

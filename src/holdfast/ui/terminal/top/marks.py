@@ -6,7 +6,7 @@ of. Both are letters, because a colour is not seen by everybody and not copied i
 
 from typing import Any, Final
 
-from holdfast.core.snapshot import IncidentRow, ReplicaRow, SourceRow
+from holdfast.core.view.snapshot import IncidentRow, ReplicaRow, SourceRow
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.formatting import words_span
 from holdfast.ui.terminal.top.table import Column

@@ -7,7 +7,7 @@ said once, beside its part: the same words on each row that it feeds would bury 
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.headline import Contact, fleet_line, source_line
 from holdfast.ui.terminal.top.marks import about_source, faulty

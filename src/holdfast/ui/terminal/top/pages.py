@@ -8,7 +8,7 @@ stands, the incidents that concern it come first.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from holdfast.core.snapshot import (
+from holdfast.core.view.snapshot import (
     DiskRow,
     GroupRow,
     HostRow,

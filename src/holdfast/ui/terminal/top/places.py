@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top import stories
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.link import Link, LinkError

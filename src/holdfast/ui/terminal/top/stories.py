@@ -7,7 +7,7 @@ do, what was done, how do we know, what followed from it, when was what.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.core.snapshot import IncidentRow
+from holdfast.core.view.snapshot import IncidentRow
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.formatting import clock, latency, share, words_span
 from holdfast.ui.terminal.top.table import Facts, Section, Words

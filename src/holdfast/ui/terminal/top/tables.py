@@ -7,7 +7,7 @@ what is really in use stands beside it, and the two differ where somebody's rese
 
 from typing import Any, Final
 
-from holdfast.core.snapshot import HostRow, SourceRow
+from holdfast.core.view.snapshot import HostRow, SourceRow
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.columns import (
     AGE,

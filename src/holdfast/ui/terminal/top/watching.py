@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.snapshot import Snapshot
+from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.link import Link, LinkError
 
 _REFUSED: Final = {404, 503}  # no such path: an older control; or too many listen

@@ -1,0 +1,80 @@
+"""Logs that Holdfast does not keep: the platform that runs a replica is asked for their end.
+
+    replica ─► its pod, as discovery or an endpoint says ─► the source that lists it ─► tail
+
+What comes is asked for anew each time and kept nowhere: a copy would be a second, older truth, and
+a place more where what users wrote might lie. Rejected: to follow such a log. One connection to the
+platform for each reader, for hours, is what its own tools are for.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from holdfast.control.admin.logs import BYTES_MAX
+from holdfast.core.view.layers import Reading
+from holdfast.ports import Tailed, UnreadableError
+
+ANSWER_S: Final = 10.0  # a source gives up sooner by itself
+ASKED_MAX: Final = 4  # at a time: the platform is there for others, too
+
+
+class PlatformLogs:
+    """The logs of replicas that platforms run."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    async def tail(self, source: Tailed, placed_id: str, lines: int) -> bytes:
+        """The last lines, at most 1 MiB; ``UnreadableError`` where they cannot be had."""
+        if self._asked >= ASKED_MAX:
+            raise UnreadableError(f"{self._asked} such logs are being read already", 503)
+        self._asked += 1
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                found = await source.tail(placed_id, lines) if lines else []
+        except TimeoutError as error:
+            told = f"{source.name} did not answer within {ANSWER_S:g} s"
+            raise UnreadableError(told) from error
+        finally:
+            self._asked -= 1
+        return _at_most("".join(f"{line}\n" for line in found).encode(errors="replace"))
+
+
+def placed_at(
+    sources: Mapping[str, object],
+    pods: Mapping[tuple[str, str], str],
+    readings: Iterable[Reading],
+    replica_id: str,
+    url: str,
+) -> tuple[Tailed, str] | None:
+    """Who has a replica's log, and by which id: as it was discovered, else who lists its URL.
+
+    Of several at one URL the one that runs, and of those the youngest: the others ended there.
+    """
+    named = [where for where, own in pods.items() if own == replica_id]
+    listed = sorted(
+        (
+            (row.state == "running", row.created_at or 0.0, reading.source, row.id)
+            for reading in readings
+            for row in reading.placed
+            if row.replica == replica_id or (url and row.endpoint == url)
+        ),
+        reverse=True,
+    )
+    for name, placed_id in [*named, *((name, own) for _, _, name, own in listed)]:
+        source = sources.get(name)
+        if isinstance(source, Tailed):
+            return source, placed_id
+    return None
+
+
+def _at_most(text: bytes) -> bytes:
+    """The end of it, from a line's beginning."""
+    if len(text) <= BYTES_MAX:
+        return text
+    text = text[-BYTES_MAX:]
+    return text[text.find(b"\n") + 1 :]
+
+
+__all__ = ["ANSWER_S", "ASKED_MAX", "PlatformLogs", "placed_at"]

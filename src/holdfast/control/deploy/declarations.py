@@ -1,0 +1,130 @@
+"""What the fleet file and this host declare of replicas: orders, versions, chains.
+
+The host of a listed endpoint is that of its URL unless the file says otherwise: it is the best
+guess there is, and two replicas at one address do fail together. What nobody declared is unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.control.deploy.units import Unit
+from holdfast.core.diagnose.facts import ChainDeclared, Declared, VersionsSeen
+from holdfast.core.types import Replica
+from holdfast.launchers.weights import KNOWN, path_of
+
+FILES_MAX: Final = 4_096  # of one folder of weights
+_CUDA: Final = "CUDA_VERSION"  # what NVIDIA's images, and those built on them, say of themselves
+
+
+def declared_of(
+    file: FleetFile, units: Mapping[str, Unit], host: str, sizes: Mapping[str, int | None]
+) -> dict[str, Declared]:
+    """Every replica of a file whose launched replicas are placed; ``sizes`` of weights by path."""
+    found: dict[str, Declared] = {}
+    for model in file.models:
+        for deployed, endpoint in zip(model.deployed(), model.endpoints, strict=True):
+            replica = deployed.replica
+            unit = units.get(replica.id)
+            where = host if unit is not None else endpoint.host or urlsplit(endpoint.url).hostname
+            found[replica.id] = _declared(model, replica, where or "", unit, sizes)
+    return found
+
+
+def _declared(
+    model: ModelSection,
+    replica: Replica,
+    host: str,
+    unit: Unit | None,
+    sizes: Mapping[str, int | None],
+) -> Declared:
+    footprint = model.footprint
+    weights = footprint.weights
+    if weights is None and unit is not None:
+        weights = sizes.get(unit.spec.weights)
+    memory = model.launch.memory if model.launch is not None else None
+    return Declared(
+        replica.id,
+        model.name,
+        replica.revision,
+        host,
+        replica.zone,
+        model.filesystem,
+        needs_gpu=footprint.gpu,
+        weights_bytes=weights,
+        kv_bytes=footprint.kv,
+        reserved_bytes=memory.reservation if memory is not None else None,
+        limit_bytes=memory.limit if memory is not None else None,
+        managed=unit is not None,
+    )
+
+
+def with_placed(
+    declared: Mapping[str, Declared], placed: Mapping[str, Declared]
+) -> dict[str, Declared]:
+    """The same, and what platforms declare: replicas of theirs, and what the file does not say.
+
+    Where a replica of the file runs is better known to its platform, which calls the host by the
+    name that it also describes it under.
+    """
+    found = dict(declared)
+    for name, one in placed.items():
+        own = found.get(name)
+        found[name] = one if own is None else _filled(own, one)
+    return found
+
+
+def _filled(own: Declared, placed: Declared) -> Declared:
+    told = {
+        name: getattr(placed, name)
+        for name in ("filesystem", "needs_gpu", "reserved_bytes", "limit_bytes")
+        if getattr(own, name) in (None, "")
+    }
+    return replace(own, host=placed.host or own.host, **told)
+
+
+def chains_of(file: FleetFile) -> list[ChainDeclared]:
+    """Chains of models."""
+    return [ChainDeclared(chain.name, tuple(chain.models)) for chain in file.chains]
+
+
+def versions_of(
+    unit: Unit,
+    environment: Mapping[str, str],
+    driver: str | None,
+    cuda: str | None,
+    engine: str = "",
+) -> VersionsSeen:
+    """What a launched replica runs on. Its image's own CUDA counts before what a driver allows."""
+    own = unit.environment.get(_CUDA) or environment.get(_CUDA) or cuda or ""
+    digests = {path_of(name): known.sha256 for name, known in KNOWN.items()}
+    return VersionsSeen(
+        unit.id, own, driver or "", unit.version or engine, digests.get(unit.spec.weights, "")
+    )
+
+
+def weights_size(path: str) -> int | None:
+    """Bytes of a file or of a folder of files; None for what is no path of this host. Blocks."""
+    place = Path(path)
+    if not path or not place.is_absolute():
+        return None
+    try:
+        if place.is_file():
+            return place.stat().st_size
+        files = [one for one in sorted(place.iterdir())[:FILES_MAX] if one.is_file()]
+        return sum(one.stat().st_size for one in files) or None
+    except OSError:  # not there yet, or not ours to read: unknown
+        return None
+
+
+__all__ = [
+    "FILES_MAX",
+    "chains_of",
+    "declared_of",
+    "versions_of",
+    "weights_size",
+    "with_placed",
+]

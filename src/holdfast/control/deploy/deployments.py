@@ -1,0 +1,470 @@
+"""What launched models wish for, what they have, and the next step between the two.
+
+    file, operator, autoscaler ─► Wish ┐
+    fleet (states), launcher ──► Has   ┴─► Rollout.decide ─► add a unit, or drain one away
+
+Each unit is kept in the store with how it was started, so that another control adopts it. Where a
+unit listens is told to gateways as endpoints of the file: they know no other way and need none.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+
+from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
+from holdfast.config.launch import REPLICAS_MAX
+from holdfast.control.deploy.launches import Launches
+from holdfast.control.deploy.units import Unit, build_of, new_unit
+from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
+from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
+from holdfast.core.deploy.rollout import Add, Finished, Halted, Has, Remove, Rollout, Wish
+from holdfast.core.diagnose.detect.silence import SERVING
+from holdfast.core.diagnose.facts import Fact, FellSilent, RolloutSeen
+from holdfast.core.failure import Class
+from holdfast.core.health.health import ReplicaHealth
+from holdfast.core.messages import DrainAsked, FleetEvent, Notice
+from holdfast.core.types import ConfigError, State, require, seconds
+from holdfast.launchers.weights import path_of
+from holdfast.ports import Launcher
+from holdfast.storage.sqlite import Store
+
+EARLY_EXITS_MAX: Final = 3  # of a replica that was never ready: it will not be
+HELD: Final = "an operator wants it out of service"
+
+_ENDED: Final = (State.STOPPED, State.DEAD)
+
+_log = structlog.get_logger("holdfast.control.deploy.deployments")
+
+
+class Host(Protocol):
+    """The rest of control, as seen from here."""
+
+    def tell(self, *events: FleetEvent) -> None:
+        """Something for the fleet."""
+
+    def note(self, notice: Notice) -> None:
+        """Something for people."""
+
+    def saw(self, fact: Fact) -> None:
+        """Something for whoever looks for failures."""
+
+    def placed(self) -> None:
+        """Who there is, or where somebody listens, has changed."""
+
+    def health(self, replica_id: str) -> ReplicaHealth | None:
+        """How the fleet judges a replica."""
+
+    def demand(self, model: str, now: int) -> Demand:
+        """What a model is asked for at present."""
+
+
+class Deployments:
+    """All launched models of a file."""
+
+    def __init__(self, launcher: Launcher, store: Store, host: Host) -> None:
+        self._launcher = launcher
+        self._store = store
+        self._host = host
+        self._models: dict[str, ModelSection] = {}
+        self._rollouts: dict[str, Rollout] = {}
+        self._scalers: dict[str, Autoscaler] = {}
+        self._desired: dict[str, Desired] = {}
+        self._scaled: dict[str, int] = {}  # how many were desired, as the store has it
+        self._asked: dict[str, tuple[int, int]] = {}  # by an operator: (count, the file's then)
+        self._numbers: dict[str, int] = {}
+        self._held: set[str] = set()  # drained by an operator, and not started here
+        self._silent: set[str] = set()  # of whom that was told
+        self._wished: dict[str, str] = {}  # the build that each model was last to be
+        self.units: dict[str, Unit] = {}
+        self.launches = Launches(launcher, LaunchGate(LaunchGateConfig()), self.units, self)
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def adopt(self) -> None:
+        """Take over what an earlier control started."""
+        for replica_id, data in self._store.replicas().items():
+            try:
+                self.units[replica_id] = Unit.from_store(data)
+            except (TypeError, KeyError, ConfigError) as error:
+                _log.error("unit not understood", replica=replica_id, reason=type(error).__name__)
+                self._store.drop_replica(replica_id)
+        for key, value in self._store.settings().items():
+            if key.startswith("scale/"):
+                self._asked[key.removeprefix("scale/")] = (int(value["count"]), int(value["of"]))
+            elif key.startswith("scaled/"):
+                self._scaled[key.removeprefix("scaled/")] = int(value["count"])
+            elif key == "held":
+                self._held = set(value)
+        for adopted in await self._launcher.adopt(self.launches):
+            unit = self.units.get(adopted.order.replica_id)
+            if unit is None:  # nobody remembers what it is for
+                await self._launcher.stop(adopted.order.replica_id, 0)
+                self._launcher.forget(adopted.order.replica_id)
+                continue
+            self.launches.adopted(unit, adopted.pid, adopted.started_at)
+            _log.info("adopted", replica=unit.id, pid=unit.pid)
+
+    def follow(self, file: FleetFile, others: Collection[str] = ()) -> None:
+        """A new config: models come, go, or wish for something else.
+
+        ``others`` are replicas that neither the file lists nor control launches.
+        """
+        before = self._models
+        self._models = {model.name: model for model in file.models if model.launch is not None}
+        for name, model in self._models.items():
+            if name not in before or before[name].rollout != model.rollout:
+                self._rollouts[name] = self._rollout(name, model)
+            if model.scaling is None:
+                self._scalers.pop(name, None)
+                self._desired.pop(name, None)
+                self._scaled.pop(name, None)
+            elif name not in before or before[name].scaling != model.scaling:
+                self._scalers[name] = Autoscaler(model.scaling)
+        for unit in self.units.values():
+            if unit.model not in self._models and not unit.removing:
+                # The fleet forgets it with its model, so nobody drains it: no request comes any
+                # more, and what is on it has as long as a drain would give it.
+                unit.removing = True
+                told = "its model is no longer in the file"
+                self._host.note(Notice(0, unit.model, unit.id, "leaves", told))
+                self.launches.stop(unit, file.fleet.drain.deadline_s)
+        listed = {one.replica.id for one in file.replicas()} | set(others)
+        if not self._held <= listed:
+            self._held &= listed
+            self._store.put_setting("held", sorted(self._held))
+
+    def _rollout(self, name: str, model: ModelSection) -> Rollout:
+        """One that knows what an earlier one knew: a refused revision is not tried again."""
+        kept = self._store.settings().get(f"rollout/{name}") or {}
+        refused = kept.get("refused_revision")
+        told = (refused, kept.get("halted") or "") if refused else None
+        return Rollout(model.rollout, good=kept.get("good"), refused=told)
+
+    def _keep_rollout(self, name: str) -> None:
+        told = self._rollouts[name].snapshot()
+        kept = {key: told[key] for key in ("good", "refused_revision", "halted")}
+        kept["like"] = self._like_good(name)
+        self._store.put_setting(f"rollout/{name}", kept)
+
+    def _like_good(self, name: str) -> dict[str, Any] | None:
+        """How a replica of the revision to go back to was started, were none of them left."""
+        good = self._rollouts[name].good
+        for unit in self.units.values():
+            if unit.model == name and unit.build == good:
+                return unit.to_store()
+        kept = self._store.settings().get(f"rollout/{name}") or {}
+        like: dict[str, Any] | None = kept.get("like")
+        return like if like is not None and like.get("build") == good else None
+
+    def endpoints(self) -> dict[str, list[EndpointSection]]:
+        """Where launched replicas are, by model."""
+        placed: dict[str, list[EndpointSection]] = {name: [] for name in self._models}
+        for unit in self.units.values():
+            if unit.model in placed:
+                placed[unit.model].append(unit.endpoint())
+        return placed
+
+    def idle(self) -> set[str]:
+        """Who has yet to be started, or to load."""
+        return {unit.id for unit in self.units.values() if unit.pid is None or not unit.loaded}
+
+    def leavers(self) -> list[FleetEvent]:
+        """Who is to be out of service, for a fleet that may have begun anew."""
+        leaving = [unit for unit in self.units.values() if unit.held or unit.removing]
+        asked: list[FleetEvent] = [
+            DrainAsked(unit.id, unit.why_removed if unit.removing else HELD) for unit in leaving
+        ]
+        return asked + [DrainAsked(replica_id, HELD) for replica_id in sorted(self._held)]
+
+    # --- what is wished --------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """Take the next step of every model."""
+        for name, model in self._models.items():
+            self._scale(name, model, now)
+            self._step(name, model, now)
+
+    def _scale(self, name: str, model: ModelSection, now: int) -> None:
+        scaler = self._scalers.get(name)
+        if scaler is None:
+            return
+        before = self._desired.get(name)
+        # One that was at zero, or at ten, is so for the next control too.
+        kept = self._scaled.get(name, self._declared(model))
+        present = before.count if before is not None else kept
+        desired = scaler.decide(self._host.demand(name, now), present, now)
+        self._desired[name] = desired
+        if self._scaled.get(name) != desired.count:
+            self._scaled[name] = desired.count
+            self._store.put_setting(f"scaled/{name}", {"count": desired.count})
+        if present != desired.count:
+            told = f"{present} to {desired.count}: {desired.reason}"
+            self._host.note(Notice(now, name, "", "scaled", told))
+
+    def count(self, model: ModelSection) -> int:
+        """How many replicas are wished for now."""
+        desired = self._desired.get(model.name)
+        return desired.count if desired is not None else self._declared(model)
+
+    def _declared(self, model: ModelSection) -> int:
+        assert model.launch is not None, "only launched models are kept here"
+        asked = self._asked.get(model.name)
+        if asked is not None and asked[1] == model.launch.replicas:
+            return asked[0]
+        return model.launch.replicas  # a file that says another number is newer than the operator
+
+    def _step(self, name: str, model: ModelSection, now: int) -> None:
+        launch = model.launch
+        assert launch is not None, "only launched models are kept here"
+        build = build_of(model, _version(model))
+        wish = Wish(name, build, self.count(model), tuple(launch.zones))
+        has = [self._has(unit) for unit in self.units.values() if unit.model == name]
+        if self._wished.get(name) != build:
+            self._wished[name] = build
+            if any(one.revision != build for one in has):
+                self._host.saw(RolloutSeen(name, model.revision, "began"))
+        for step in self._rollouts[name].decide(wish, has, now):
+            if isinstance(step, Add):
+                self._add(model, step, now)
+            elif isinstance(step, Remove):
+                self._remove(self.units[step.replica_id], step.reason)
+            elif isinstance(step, Halted):
+                self._keep_rollout(name)
+                self._host.saw(RolloutSeen(name, _plain(step.revision), "halted"))
+                self._host.note(Notice(now, name, "", "rollout halted", step.reason))
+            elif isinstance(step, Finished):
+                self._keep_rollout(name)
+                self._host.saw(RolloutSeen(name, _plain(step.revision), "finished"))
+                told = f"every replica runs {step.revision}"
+                self._host.note(Notice(now, name, "", "rollout finished", told))
+
+    def _has(self, unit: Unit) -> Has:
+        health = self._host.health(unit.id)
+        state = health.state if health is not None else State.STARTING
+        if health is not None and not unit.was_ready:
+            # Between two looks it may have been ready and have fallen ill: its history tells.
+            unit.was_ready = any(change.after is State.READY for change in health.history)
+            if unit.was_ready:
+                self.kept(unit)
+            elif health.wrong or health.wrong_revision:
+                unit.failed = health.reason
+            elif unit.early_exits >= EARLY_EXITS_MAX:
+                unit.failed = f"ended {unit.early_exits} times before it was ready"
+        if state is State.STOPPED and unit.held and not unit.removing:
+            state = State.READY  # an operator keeps its place: nobody is to be launched for it
+        elif unit.removing:
+            state = State.DRAINING  # until its process is gone it occupies what the next one needs
+        return Has(
+            unit.id,
+            unit.build,
+            unit.zone,
+            state,
+            health.since if health is not None else 0,
+            wrong=health.wrong if health is not None else False,
+            leaving=unit.removing,
+            failed=unit.failed,
+        )
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def _add(self, model: ModelSection, step: Add, now: int) -> None:
+        """A new unit of the wished build, or of the one that a refused revision replaced."""
+        assert model.launch is not None, "only launched models are kept here"
+        taken = {unit.spec.port for unit in self.units.values()}
+        try:
+            unit = self._like(model, step, taken)
+        except ConfigError as error:
+            self._host.note(Notice(now, model.name, "", "cannot be launched", str(error)))
+            return
+        self.units[unit.id] = unit
+        self._store.put_replica(unit.id, unit.to_store())
+        self._host.placed()
+
+    def _like(self, model: ModelSection, step: Add, taken: set[int]) -> Unit:
+        number = self._number(model.name)
+        version = _version(model)
+        if step.revision != build_of(model, version):
+            like = self._like_good(model.name)
+            fix = "wish for a revision whose start the file describes"
+            known = like is not None and like["build"] == step.revision
+            told = f"of {step.revision} is not known any more"
+            require(known, "launch", told, fix)
+            assert like is not None, "require raised"
+            old = Unit.from_store(like)
+            return old.sibling(f"{model.name}-{number}", step.zone, taken)
+        assert model.launch is not None, "only launched models are kept here"
+        weights = path_of(model.launch.weights)
+        return new_unit(model, number, step.zone, weights, version, taken)
+
+    def _number(self, model: str) -> int:
+        """One that no other replica of this model has had since we began, nor has now."""
+        used = [
+            int(unit.id.rpartition("-")[2]) for unit in self.units.values() if unit.model == model
+        ]
+        number = max([self._numbers.get(model, 0), *used]) + 1
+        self._numbers[model] = number
+        return number
+
+    def _remove(self, unit: Unit, reason: str) -> None:
+        unit.removing, unit.why_removed = True, reason
+        health = self._host.health(unit.id)
+        if health is None or health.state in _ENDED:
+            self.launches.stop(unit)
+        else:
+            self._host.tell(DrainAsked(unit.id, reason))
+
+    # --- what the fleet asks for -----------------------------------------------------------------
+
+    def launch(self, replica_id: str, delay: int) -> bool:
+        """Start it; whether it is ours to start."""
+        unit = self.units.get(replica_id)
+        if unit is None:
+            return False
+        if not unit.removing and not unit.held:
+            self.launches.launch(unit, delay)
+        return True
+
+    def stop(self, replica_id: str) -> bool:
+        """End it; whether it is ours to end."""
+        unit = self.units.get(replica_id)
+        if unit is None:
+            return False
+        self.launches.stop(unit)
+        return True
+
+    def heard(self, replica_id: str, source: str) -> None:
+        """It gave a sign of life."""
+        self.launches.heard(replica_id, source, time.monotonic_ns())
+
+    # --- what happens to units (Launches' host) --------------------------------------------------
+
+    def tell(self, *events: FleetEvent) -> None:
+        """Pass it on."""
+        self._host.tell(*events)
+
+    def saw(self, fact: Fact) -> None:
+        """Pass it on."""
+        self._host.saw(fact)
+
+    def kept(self, unit: Unit) -> None:
+        """Something about it changed that must survive this process."""
+        if unit.id in self.units:
+            self._store.put_replica(unit.id, unit.to_store())
+
+    def moved(self, unit: Unit) -> None:
+        """It listens elsewhere."""
+        self.kept(unit)
+        self._host.placed()
+
+    def gone(self, unit: Unit) -> None:
+        """It was to be removed and has ended."""
+        self._silent.discard(unit.id)
+        if self.units.pop(unit.id, None) is not None:
+            self._store.drop_replica(unit.id)
+            self._host.placed()
+
+    # --- operators -------------------------------------------------------------------------------
+
+    def scale(self, model: str, count: int) -> tuple[bool, str]:
+        """Wish for so many replicas until the file says another number."""
+        section = self._models.get(model)
+        if section is None or section.launch is None:
+            return False, "its replicas are not started here: change the file"
+        if section.scaling is not None:
+            return False, "it scales by itself: change models[].scaling in the file"
+        if not 0 <= count <= REPLICAS_MAX:
+            return False, f"use 0 to {REPLICAS_MAX} replicas"
+        self._asked[model] = (count, section.launch.replicas)
+        self._store.put_setting(f"scale/{model}", {"count": count, "of": section.launch.replicas})
+        return True, f"{model} is to have {count} replicas"
+
+    def halt(self, model: str, reason: str) -> bool:
+        """Refuse the revision that is coming in; whether one was."""
+        rollout, section = self._rollouts.get(model), self._models.get(model)
+        if rollout is None or section is None:
+            return False
+        halted = rollout.refuse(build_of(section, _version(section)), reason)
+        if halted is None:
+            return False
+        self._keep_rollout(model)
+        self.saw(RolloutSeen(model, section.revision, "halted"))
+        self._host.note(Notice(0, model, "", "rollout halted", halted.reason))
+        return True
+
+    def hold(self, replica_id: str, *, held: bool) -> None:
+        """An operator drained it, or wants it back."""
+        unit = self.units.get(replica_id)
+        if unit is not None:
+            unit.held = held
+            self.kept(unit)
+        elif (replica_id in self._held) is not held:
+            self._held ^= {replica_id}
+            self._store.put_setting("held", sorted(self._held))
+
+    def leaves(self, replica_id: str) -> bool:
+        """Whether it is being removed, which no operator takes back."""
+        unit = self.units.get(replica_id)
+        return unit is not None and unit.removing
+
+    def snapshot(self) -> dict[str, Any]:
+        """For status."""
+        return {
+            name: {
+                "wished": self.count(model),
+                "revision": model.revision,
+                "rollout": self._rollouts[name].snapshot(),
+                "scaling": self._scalers[name].snapshot() if name in self._scalers else None,
+                "reason": self._desired[name].reason if name in self._desired else "",
+            }
+            for name, model in self._models.items()
+        }
+
+    def gauges(self) -> Mapping[str, float]:
+        """What an outside autoscaler may follow."""
+        return {
+            f'desired_replicas{{model="{name}"}}': self.count(model)
+            for name, model in self._models.items()
+        }
+
+    def look_for_silence(self, running: Mapping[str, int | None], now: int) -> None:
+        """Tell once of each replica whose output stopped, in which phase, and when it goes on."""
+        for unit in self.units.values():
+            beat = self.launches.heartbeats.get(unit.id)
+            silence = beat.silent(now, running.get(unit.id)) if beat is not None else None
+            if silence is not None and unit.id not in self._silent:
+                self._silent.add(unit.id)
+                where = Class.RUNTIME if silence.phase == SERVING else Class.LOADING
+                self._host.note(Notice(now, unit.model, unit.id, "silent", silence.reason, where))
+                self._host.saw(FellSilent(unit.id, silence.phase, seconds(now - silence.since)))
+            elif silence is None and unit.id in self._silent:
+                self._silent.discard(unit.id)
+                if beat is not None:
+                    told = "it is no longer silent"
+                    self._host.note(Notice(now, unit.model, unit.id, "heard again", told))
+
+    def log_path(self, replica_id: str) -> Path | None:
+        """Where its output is kept."""
+        return self._launcher.log_path(replica_id) if replica_id in self.units else None
+
+
+def _plain(build: str) -> str:
+    """The revision of a build."""
+    return build.rpartition("+")[0]
+
+
+def _version(model: ModelSection) -> str:
+    """The embedded engine's version: another one may answer otherwise."""
+    assert model.launch is not None, "only launched models are kept here"
+    if not model.launch.embedded:
+        return ""
+    try:
+        return metadata.version("xllamacpp")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+__all__ = ["EARLY_EXITS_MAX", "HELD", "Deployments", "Host"]

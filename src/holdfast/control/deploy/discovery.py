@@ -1,0 +1,411 @@
+"""Pods as replicas: who a source sees becomes an endpoint, who is told to end leaves at once.
+
+    source ─► changed ─► reading ─► discovered ─┬─► told to end: DrainAsked, at once
+                                                └─► come, moved, gone: the file with endpoints
+
+Three things are not left to the platform. Whether a replica is *ready* is for canaries to say. What
+is *known* outlives whoever knew it: a source that fails, or that has not answered yet since control
+began, takes nobody away. And what a pod is *called* cannot break the fleet: an id or a URL that
+somebody else has is left out and told, never sent on.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Final, Protocol, runtime_checkable
+
+import structlog
+from pydantic import ValidationError
+
+from holdfast.config.discover import FOUND_MAX, DiscoverSection
+from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
+from holdfast.core.messages import DrainAsked, FleetEvent, Notice
+from holdfast.core.view.layers import Placed, Reading
+from holdfast.core.view.selectors import parse_selector
+from holdfast.storage.sqlite import Store, StoreError
+
+LOOK_S: Final = 0.05  # between two looks: a rollout of a hundred pods is not a hundred configs
+SOURCES_S: Final = 1.0  # how soon a source that a new config brings is followed
+ID_MAX: Final = 100  # of a pod's name, which may have 253 characters
+
+_KEPT: Final = "discovered/"
+
+_log = structlog.get_logger("holdfast.control.deploy.discovery")
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A source that says when something changed."""
+
+    name: str
+    replica_of: Callable[[str], str]  # set here: rows of the view then carry the replica's id
+
+    @property
+    def known(self) -> bool:
+        """Whether it was read well even once: before that, no pod is no news."""
+
+    async def changed(self, since: int) -> int:
+        """Wait until more is known than at a version; the version then."""
+
+    def glance(self) -> Reading:
+        """Hosts and pods as they are now."""
+
+
+class Host(Protocol):
+    """The rest of control, as seen from here."""
+
+    def tell(self, *events: FleetEvent) -> None:
+        """Something for the fleet."""
+
+    def note(self, notice: Notice) -> None:
+        """Something for people."""
+
+    def placed(self) -> None:
+        """Who there is, or where somebody listens, has changed."""
+
+
+@dataclass(slots=True, frozen=True)
+class Found:
+    """A replica that runs as a pod."""
+
+    pod: str  # the id at its source
+    uid: str
+    url: str
+    zone: str = ""
+    host: str = ""
+    leaving: bool = False  # it was told to end
+    since: float = 0.0
+    id: str = ""  # in the fleet
+
+    def endpoint(self, rule: DiscoverSection) -> EndpointSection:
+        """As the fleet file would list it."""
+        return EndpointSection(
+            url=self.url,
+            id=self.id,
+            zone=self.zone or EndpointSection.model_fields["zone"].default,
+            region=rule.region,
+            host=self.host,
+            slots=rule.slots,
+        )
+
+
+def discovered(reading: Reading, models: Iterable[ModelSection]) -> dict[str, list[Found]]:
+    """The replicas of each model that is discovered by this reading's source, oldest first.
+
+    A pod is one as soon as it runs and has an address, ready or not, until it is gone; one that was
+    told to end is marked. Of two at one URL (pods of one host's network) the newer is taken.
+    """
+    zones = {host.id: host.zone for host in reading.hosts}
+    reachable = [
+        placed
+        for placed in reading.placed
+        if placed.address and placed.state in {"running", "stopping"}
+    ]
+    by_model: dict[str, list[Placed]] = {}
+    for placed in reachable:
+        by_model.setdefault(placed.model, []).append(placed)
+    found: dict[str, list[Found]] = {}
+    for model in models:
+        rule = model.discover
+        if rule is None or rule.source != reading.source:
+            continue
+        by_url: dict[str, Found] = {}
+        for placed in reachable if rule.selector else by_model.get(model.name, ()):
+            if _fits(placed, rule):
+                one = _found(placed, rule, zones)
+                known = by_url.get(one.url)
+                if known is None or _later(one, known):
+                    by_url[one.url] = one
+        found[model.name] = sorted(by_url.values(), key=lambda one: (one.since, one.pod))
+    return found
+
+
+def _fits(placed: Placed, rule: DiscoverSection) -> bool:
+    if rule.namespace and placed.id.partition("/")[0] != rule.namespace:
+        return False
+    return not rule.selector or parse_selector(rule.selector)(dict(placed.labels))
+
+
+def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> Found:
+    address = f"[{placed.address}]" if ":" in placed.address else placed.address
+    usual = {"http": 80, "https": 443}[rule.scheme] == rule.port
+    url = f"{rule.scheme}://{address}" + ("" if usual else f":{rule.port}")
+    zone = zones.get(placed.host, "")[:64]
+    leaving = placed.state == "stopping"
+    since = placed.created_at or 0.0
+    return Found(placed.id, placed.uid, url, zone, placed.host[:253], leaving, since)
+
+
+def _later(one: Found, other: Found) -> bool:
+    return (not one.leaving, one.since, one.pod) > (not other.leaving, other.since, other.pod)
+
+
+@dataclass(slots=True)
+class _Model:
+    """What is known of one discovered model."""
+
+    section: ModelSection
+    replicas: dict[str, Found] = field(default_factory=dict)  # by pod
+    told: set[str] = field(default_factory=set)  # pods of which it was told that they are left out
+
+
+class Discovery:
+    """All discovered models of a file."""
+
+    def __init__(self, sources: Callable[[], Iterable[object]], store: Store, host: Host) -> None:
+        self._sources = sources
+        self._store = store
+        self._host = host
+        self._models: dict[str, _Model] = {}
+        self._taken: Callable[[str], bool] = lambda _: False
+        self._readings: dict[str, Reading] = {}
+        self._names: dict[tuple[str, str], str] = {}
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def follow(self, file: FleetFile) -> None:
+        """A new config. What it changes is in ``endpoints`` when this returns."""
+        wanted = {model.name: model for model in file.models if model.discover is not None}
+        listed = {one.replica.id for one in file.replicas()}
+        launched = [model for model in file.models if model.launch is not None]
+        self._taken = lambda own: own in listed or any(one.may_name(own) for one in launched)
+        for name in [*self._models]:
+            if name not in wanted:
+                del self._models[name]
+                self._keep(name)
+        kept = self._store.settings() if wanted.keys() - self._models.keys() else {}
+        for name, section in wanted.items():
+            known = self._models.get(name)
+            if known is None:
+                self._models[name] = _Model(section, _restored(kept.get(_KEPT + name)))
+            else:
+                known.section = section
+        for reading in list(self._readings.values()):
+            self._take(reading)
+        self._names = self.pods()
+
+    async def run(self) -> None:
+        """Until it is cancelled; each source has its own task."""
+        tasks: dict[int, tuple[Watched, asyncio.Task[None]]] = {}
+        try:
+            while True:
+                present = {id(one): one for one in self._sources() if isinstance(one, Watched)}
+                for key in [key for key in tasks if key not in present]:
+                    source, task = tasks.pop(key)
+                    self._readings.pop(source.name, None)
+                    task.cancel()
+                for key, source in present.items():
+                    if key not in tasks:
+                        tasks[key] = (source, asyncio.create_task(self._watch(source)))
+                for _, task in tasks.values():
+                    if task.done():
+                        task.result()  # a mistake of ours must not be missing in silence
+                await asyncio.sleep(SOURCES_S)
+        finally:
+            for _, task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*(task for _, task in tasks.values()), return_exceptions=True)
+
+    async def _watch(self, source: Watched) -> None:
+        seen, name = -1, source.name
+        source.replica_of = lambda pod: self._names.get((name, pod), "")
+        while True:
+            seen = await source.changed(seen)
+            began = time.monotonic()
+            if source.known:
+                self.look(source.glance())
+            # However much changes, and however many there are, a fifth of the time is enough.
+            await asyncio.sleep(max(LOOK_S, 4 * (time.monotonic() - began)))
+
+    # --- what was seen ---------------------------------------------------------------------------
+
+    def look(self, reading: Reading) -> None:
+        """Take a reading in: whoever is told to end drains now, whoever is new is placed now."""
+        self._readings[reading.source] = reading
+        replaced, leavers, changed = self._take(reading)
+        self._names = self.pods()
+        if leavers:
+            self._host.tell(*leavers)
+        if replaced:
+            # Another pod has a former one's id and URL, and the fleet would take it for that one,
+            # drained as it was: first the former goes, then the other comes.
+            held = {name: dict(model.replicas) for name, model in self._models.items()}
+            for name, pod in replaced:
+                self._models[name].replicas.pop(pod, None)
+            self._host.placed()
+            for name, model in self._models.items():
+                model.replicas = held[name]
+        if changed:
+            self._host.placed()
+
+    def _take(self, reading: Reading) -> tuple[list[tuple[str, str]], list[FleetEvent], bool]:
+        """Who took over another's id, who must drain, and whether anything else is new."""
+        replaced: list[tuple[str, str]] = []
+        leavers: list[FleetEvent] = []
+        changed = False
+        found = discovered(reading, [model.section for model in self._models.values()])
+        owners = {
+            one.id: (name, pod)
+            for name, model in self._models.items()
+            for pod, one in model.replicas.items()
+        }
+        for name, replicas in found.items():
+            model = self._models[name]
+            before = model.replicas
+            after = self._named(model, replicas[:FOUND_MAX], owners)
+            for pod, one in after.items():
+                known = before.get(pod)
+                same = known is not None and known.uid == one.uid
+                if known is not None and not same:
+                    replaced.append((name, pod))
+                if one.leaving and same and known is not None and not known.leaving:
+                    leavers.append(DrainAsked(one.id, _why(one)))
+            if before != after:
+                # Whoever leaves is where it was: gateways need no new file for that.
+                changed |= _places(before) != _places(after)
+                self._tell(name, before, after)
+                model.replicas = after
+                self._keep(name)
+        return replaced, leavers, changed
+
+    def _named(
+        self, model: _Model, found: Sequence[Found], owners: dict[str, tuple[str, str]]
+    ) -> dict[str, Found]:
+        """With ids of the fleet; without those that would break it or that only came to go."""
+        named: dict[str, Found] = {}
+        for one in found:
+            known = model.replicas.get(one.pod)
+            if one.leaving and (known is None or known.uid != one.uid):
+                continue  # it was on its way out before anybody could send it a request
+            me = (model.section.name, one.pod)
+            space, _, plain = one.pod.partition("/")
+            fresh = (_short(plain), _short(f"{space}.{plain}"))
+            wishes = fresh if known is None else (known.id,)
+            free = [own for own in wishes if owners.get(own, me) == me and not self._taken(own)]
+            # A host that is gone before its pod takes the zone along; the replica has not moved.
+            zone = one.zone or (known.zone if known is not None else "")
+            made = replace(one, id=free[0], zone=zone) if free else one
+            problem = "" if free else "its name is that of another replica; rename one of them"
+            if made != known:
+                problem = problem or _unusable(made.url, made.id)
+            if problem:
+                self._left_out(model, one, problem)
+                continue
+            owners[made.id] = me
+            named[one.pod] = made
+        model.told &= {one.pod for one in found}
+        return named
+
+    def _left_out(self, model: _Model, one: Found, problem: str) -> None:
+        if one.pod not in model.told:
+            model.told.add(one.pod)
+            told = f"pod {one.pod}: {problem}"
+            self._host.note(Notice(0, model.section.name, "", "left out", told))
+
+    def _tell(self, name: str, before: Mapping[str, Found], after: Mapping[str, Found]) -> None:
+        now = time.monotonic_ns()
+        for pod, one in after.items():
+            known = before.get(pod)
+            if known is None or known.uid != one.uid:
+                told = f"pod {pod} at {one.url}" + (f" on {one.host}" if one.host else "")
+                self._host.note(Notice(now, name, one.id, "discovered", told))
+            elif one.leaving and not known.leaving:
+                self._host.note(Notice(now, name, one.id, "leaves", _why(one)))
+        for pod, one in before.items():
+            if pod not in after:
+                self._host.note(Notice(now, name, one.id, "gone", f"pod {pod} is no more"))
+        if before and not after:
+            self._host.note(Notice(now, name, "", "has no replica", "no pod of it is left"))
+
+    # --- what control asks -----------------------------------------------------------------------
+
+    def endpoints(self) -> dict[str, list[EndpointSection]]:
+        """Where discovered replicas are, by model; those told to end until they are gone."""
+        placed: dict[str, list[EndpointSection]] = {}
+        for name, model in self._models.items():
+            rule = model.section.discover
+            assert rule is not None, "only discovered models are kept here"
+            placed[name] = [one.endpoint(rule) for one in model.replicas.values()]
+        return placed
+
+    def leavers(self) -> list[FleetEvent]:
+        """Who is to be out of service, for a fleet that may have begun anew."""
+        return [DrainAsked(one.id, _why(one)) for one in self._all() if one.leaving]
+
+    def leaves(self, replica_id: str) -> bool:
+        """Whether its pod was told to end, which no operator takes back."""
+        return any(one.id == replica_id and one.leaving for one in self._all())
+
+    def ids(self) -> set[str]:
+        """Every discovered replica."""
+        return {one.id for one in self._all()}
+
+    def pods(self) -> dict[tuple[str, str], str]:
+        """The replica that each pod is, by source and pod."""
+        return {
+            (model.section.discover.source, pod): one.id
+            for model in self._models.values()
+            if model.section.discover is not None
+            for pod, one in model.replicas.items()
+        }
+
+    def _all(self) -> Iterable[Found]:
+        return (one for model in self._models.values() for one in model.replicas.values())
+
+    # --- what outlives this process --------------------------------------------------------------
+
+    def _keep(self, name: str) -> None:
+        model = self._models.get(name)
+        rows = [
+            {key: getattr(one, key) for key in Found.__slots__}
+            for one in (model.replicas.values() if model is not None else ())
+        ]
+        try:
+            self._store.put_setting(_KEPT + name, rows)
+        except StoreError as error:  # it serves on; only the next control would begin with less
+            _log.error("discovered replicas not kept", model=name, reason=str(error))
+
+
+def _restored(rows: Any) -> dict[str, Found]:
+    """What ``_keep`` kept, as far as it makes sense."""
+    found: dict[str, Found] = {}
+    for row in rows if isinstance(rows, list) else ():
+        try:
+            one = Found(**row)
+            problem = _unusable(one.url, one.id)
+        except TypeError as error:
+            problem = type(error).__name__
+        if problem:
+            _log.error("kept replica not understood", reason=problem)
+        else:
+            found[one.pod] = one
+    return found
+
+
+def _unusable(url: str, own: str) -> str:
+    """Why no endpoint can be made of it; empty where one can."""
+    try:
+        EndpointSection(url=url, id=own)
+    except ValidationError as error:
+        return f"it cannot be an endpoint: {error.errors()[0]['msg']}"[:200]
+    return ""
+
+
+def _places(replicas: Mapping[str, Found]) -> dict[str, Found]:
+    return {pod: replace(one, leaving=False) for pod, one in replicas.items()}
+
+
+def _why(one: Found) -> str:
+    return f"its pod {one.pod} was told to end"
+
+
+def _short(name: str) -> str:
+    """A name that fits an id; two long ones that begin alike differ."""
+    if len(name) <= ID_MAX:
+        return name
+    return f"{name[:ID_MAX]}-{blake2b(name.encode(), digest_size=4).hexdigest()}"
+
+
+__all__ = ["LOOK_S", "Discovery", "Found", "Watched", "discovered"]

@@ -1,0 +1,338 @@
+"""Does what the fleet asks of launched replicas, one thing at a time for each of them.
+
+    Launch ─► gate ─► launcher.start ─► log lines and the health page ─► Phase events
+    Stop ───► launcher.stop (kindly, then by force)        the process ends ─► Exited
+
+A stop that is under way is waited for before the next start, so that a relaunch finds its port
+free. An end that we brought about ourselves is not reported: the fleet asked for it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from holdfast.control.deploy.units import Unit, free_port, is_free
+from holdfast.control.fetch import FetchError, fetch
+from holdfast.core.deploy.launches import LaunchGate
+from holdfast.core.diagnose.detect.silence import (
+    COMPILE,
+    LOADING,
+    LOG,
+    SERVING,
+    STARTING,
+    Heartbeat,
+    SilenceConfig,
+)
+from holdfast.core.diagnose.facts import Fact, LineSeen, PhaseSeen, ProcessEnded, ProcessFrozen
+from holdfast.core.failure import Kind
+from holdfast.core.messages import Exited, FleetEvent, Frozen, Phase
+from holdfast.core.types import ConfigError, State, nanos, seconds
+from holdfast.engines import dialect
+from holdfast.engines.marks import mark_of
+from holdfast.engines.phases import fatal_of, phase_of
+from holdfast.ports import Ended, Launcher, LaunchError
+
+GATE_LOOK_S: Final = 5.0  # at most, before whoever waits for its turn asks again
+HEALTH_LOOK_S: Final = 0.2  # between looks at the health page of one that loads
+HEALTH_S: Final = 1.0
+STOP_GRACE_S: Final = 5.0  # nothing of users' is on it by then; engines tidy up in less
+
+_log = structlog.get_logger("holdfast.control.deploy.launches")
+
+
+class Host(Protocol):
+    """Who owns the units and the fleet."""
+
+    def tell(self, *events: FleetEvent) -> None:
+        """Something happened to a replica."""
+
+    def saw(self, fact: Fact) -> None:
+        """Something was seen of a replica, for whoever looks for failures."""
+
+    def kept(self, unit: Unit) -> None:
+        """Something about it changed that must survive this process."""
+
+    def moved(self, unit: Unit) -> None:
+        """Its address changed."""
+
+    def gone(self, unit: Unit) -> None:
+        """It was to be removed and has ended."""
+
+
+class Launches:
+    """Starts and ends processes, and reports what it hears of them. A ``Watcher``."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        gate: LaunchGate,
+        units: Mapping[str, Unit],
+        host: Host,
+    ) -> None:
+        self._launcher = launcher
+        self._gate = gate
+        self._units = units
+        self._host = host
+        self._jobs: dict[asyncio.Task[None], tuple[str, bool]] = {}  # whose, and if it starts
+        self._turns: dict[str, asyncio.Lock] = {}  # one thing at a time for each replica
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._expected: set[str] = set()  # whose end we brought about
+        self._frozen: set[str] = set()  # whose process was said to be suspended
+        self._room = asyncio.Event()  # a load ended: whoever waits for its turn may ask again
+        self.heartbeats: dict[str, Heartbeat] = {}  # of those that run
+        self.deaf: Callable[[str], bool] = lambda _: False  # to one of them, for a game day
+
+    # --- what the fleet asks for -----------------------------------------------------------------
+
+    def launch(self, unit: Unit, delay: int) -> None:
+        """Start it after a delay, behind whatever is under way for it."""
+        self._begin(unit.id, self._start(unit, seconds(delay)), starts=True)
+
+    def stop(self, unit: Unit, after_s: float = 0.0) -> None:
+        """End its process; where it is to be removed, tell when it has ended."""
+        for task, (replica_id, starts) in self._jobs.items():
+            if starts and replica_id == unit.id:
+                task.cancel()
+        self._begin(unit.id, self._end(unit, after_s), starts=False)
+
+    def _begin(self, replica_id: str, job: Coroutine[Any, Any, None], *, starts: bool) -> None:
+        task = asyncio.create_task(job)
+        self._jobs[task] = (replica_id, starts)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        replica_id, _ = self._jobs.pop(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("launch failed", replica=replica_id, exc_info=task.exception())
+
+    def _turn(self, unit: Unit) -> asyncio.Lock:
+        return self._turns.setdefault(unit.id, asyncio.Lock())
+
+    async def _start(self, unit: Unit, delay_s: float) -> None:
+        async with self._turn(unit):
+            await asyncio.sleep(delay_s)
+            if unit.removing:
+                return
+            pid = self._launcher.pid(unit.id)
+            if pid is not None:  # adopted while it loads, or declared anew: it is only watched
+                self.started(unit.id, pid)
+                return
+            self._expected.discard(unit.id)
+            if unit.id in self._frozen:  # that was said of the process before this one
+                self.stopped(unit.id, stopped=False)
+            unit.phase, unit.fatal = "waits for its turn to load", None
+            await self._wait_for_room(unit)
+            try:
+                self._find_port(unit)
+                await _whole(self._launcher.start(unit.order()))
+            except (LaunchError, ConfigError) as error:
+                self._loaded(unit, well=False)
+                self._host.saw(ProcessEnded(unit.id, phase=STARTING, uptime_s=0.0))
+                self._exited(unit, Kind.EXITED, str(error))
+
+    async def _wait_for_room(self, unit: Unit) -> None:
+        while not self._gate.ask(unit.id, unit.spec.weights, time.monotonic_ns()):
+            self._room.clear()
+            # Who does not ask again loses its place; and of a load that was lost nobody is told.
+            again = asyncio.get_running_loop().call_later(GATE_LOOK_S, self._room.set)
+            try:
+                await self._room.wait()
+            finally:
+                again.cancel()
+        self._gate.began(unit.id)
+
+    def _find_port(self, unit: Unit) -> None:
+        if not is_free(unit.spec.port):
+            taken = {one.spec.port for one in self._units.values()}
+            unit.spec = replace(unit.spec, port=free_port(taken))
+            self._host.moved(unit)
+
+    async def _end(self, unit: Unit, after_s: float) -> None:
+        async with self._turn(unit):
+            if after_s and self._launcher.pid(unit.id) is not None:
+                await asyncio.sleep(after_s)
+            self._expected.add(unit.id)
+            self._unwatch(unit.id)
+            self._loaded(unit, well=False)
+            await self._launcher.stop(unit.id, STOP_GRACE_S)
+            unit.pid, unit.loaded = None, False
+            if unit.removing:
+                self._launcher.forget(unit.id)
+                self._expected.discard(unit.id)
+                self._turns.pop(unit.id, None)
+                self._host.gone(unit)
+
+    async def close(self, *, leave_running: bool) -> None:
+        """Let go of every job; the processes run on for the next control, or are ended."""
+        tasks = [*self._jobs, *self._watching.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._expected.update(self._units)
+        await self._launcher.close(leave_running=leave_running)
+
+    # --- what is heard of them (Watcher) ---------------------------------------------------------
+
+    def adopted(self, unit: Unit, pid: int, started_at: float) -> None:
+        """An earlier control started it; where it was loading, a launch goes on watching it."""
+        unit.pid = pid
+        unit.began = time.monotonic_ns() - nanos(max(0.0, time.time() - started_at))
+        if unit.loaded:
+            self._doing(unit, SERVING)
+            self._gate.warm(unit.spec.weights)
+            beat = self.heartbeats[unit.id] = Heartbeat(SilenceConfig(), time.monotonic_ns())
+            beat.phase(SERVING, time.monotonic_ns())
+
+    def started(self, replica_id: str, pid: int) -> None:
+        """It runs, as far as the operating system knows."""
+        unit = self._units.get(replica_id)
+        if unit is None:
+            return
+        unit.pid, unit.loaded = pid, False
+        unit.phase = "starts"
+        self._host.kept(unit)
+        now = time.monotonic_ns()
+        if unit.began is None:  # else it was adopted while it loads
+            unit.began = now
+        self.heartbeats[unit.id] = Heartbeat(SilenceConfig(), now)
+        self._doing(unit, STARTING)
+        self._host.tell(Phase(replica_id, State.STARTING), Phase(replica_id, State.LOADING))
+        self._unwatch(replica_id)
+        self._watching[replica_id] = asyncio.create_task(self._watch_health(unit))
+
+    def heard(self, replica_id: str, source: str, now: int) -> None:
+        """It gave a sign of life."""
+        beat = self.heartbeats.get(replica_id)
+        if beat is not None and not self.deaf(replica_id):
+            beat.beat(source, now)
+
+    def line(self, replica_id: str, text: str) -> None:
+        """The engine wrote a line: a phase of its loading, a cause of its death, or a beat."""
+        unit = self._units.get(replica_id)
+        if unit is None:
+            return
+        now = time.monotonic_ns()
+        self.heard(replica_id, LOG, now)
+        known = dialect(unit.engine)
+        meant = mark_of(known, text)
+        if meant is not None:
+            self._host.saw(LineSeen(replica_id, *meant))
+        fatal = fatal_of(known, text)
+        if fatal is not None:
+            unit.fatal = fatal
+        phase = phase_of(known, text)
+        if phase is not None and phase.state is State.WARMING:
+            unit.fatal = None  # it came up: what it complained of on its way was not its end
+        if phase is not None and replica_id in self._watching:
+            unit.phase = phase.name
+            self._doing(unit, phase.name)
+            beat = self.heartbeats.get(replica_id)
+            if beat is not None:
+                beat.phase(COMPILE if phase.compiling else LOADING, now)
+
+    def ended(self, replica_id: str, ended: Ended) -> None:
+        """Its process is gone."""
+        unit = self._units.get(replica_id)
+        if unit is None:  # nobody will start it again: what is kept of it can go
+            asyncio.get_running_loop().call_soon(self._launcher.forget, replica_id)
+            return
+        self._saw_end(unit, ended)
+        unit.pid, unit.loaded = None, False
+        self.heartbeats.pop(replica_id, None)
+        self._unwatch(replica_id)
+        self._loaded(unit, well=False)
+        if replica_id in self._expected:
+            return
+        kind, told = Kind.EXITED, ended.reason
+        if unit.fatal is not None:
+            kind, told = unit.fatal[0], f"{told}; its log says: {unit.fatal[1]}"
+        self._exited(unit, Kind.OUT_OF_MEMORY if ended.oom else kind, told)
+        if unit.removing:  # it ended before its drain did
+            self.stop(unit)
+
+    def _saw_end(self, unit: Unit, ended: Ended) -> None:
+        uptime_s = None
+        if unit.began is not None:
+            uptime_s = seconds(time.monotonic_ns() - unit.began)
+        self._host.saw(
+            ProcessEnded(
+                unit.id,
+                ended.code,
+                ended.signal,
+                ended.oom,
+                asked=ended.asked or unit.id in self._expected,
+                phase=unit.doing,
+                uptime_s=uptime_s,
+                oom_ruled_out=ended.oom_ruled_out,
+            )
+        )
+        unit.began, unit.doing = None, ""
+
+    def _doing(self, unit: Unit, phase: str) -> None:
+        if unit.doing != phase:
+            unit.doing = phase
+            self._host.saw(PhaseSeen(unit.id, phase))
+
+    def _exited(self, unit: Unit, kind: Kind, told: str) -> None:
+        if not unit.was_ready:
+            unit.early_exits += 1
+        self._host.tell(Exited(unit.id, kind, told))
+
+    def stopped(self, replica_id: str, stopped: bool) -> None:
+        """Its process was suspended, or goes on."""
+        (self._frozen.add if stopped else self._frozen.discard)(replica_id)
+        self._host.saw(ProcessFrozen(replica_id, stopped))
+        self._host.tell(Frozen(replica_id, stopped))
+
+    # --- loading ---------------------------------------------------------------------------------
+
+    async def _watch_health(self, unit: Unit) -> None:
+        """Until its own page says that it is loaded; canaries then find out whether that is so."""
+        known = dialect(unit.engine)
+        path = known.health_path
+        while True:
+            try:
+                page = await fetch(unit.url, path, HEALTH_S)
+            except FetchError as error:
+                _log.debug("not there yet", replica=unit.id, reason=error.what)
+            else:
+                if page.status == 200:
+                    break
+            await asyncio.sleep(HEALTH_LOOK_S)
+        unit.phase, unit.loaded = "loaded", True
+        self._doing(unit, SERVING)
+        self._host.kept(unit)
+        self._watching.pop(unit.id, None)
+        self._loaded(unit, well=True)
+        self._host.tell(Phase(unit.id, State.WARMING))
+
+    def _loaded(self, unit: Unit, *, well: bool) -> None:
+        self._gate.ended(unit.id, loaded=well)
+        self._room.set()
+        beat = self.heartbeats.get(unit.id)
+        if beat is not None and well:
+            beat.phase(SERVING, time.monotonic_ns())
+
+    def _unwatch(self, replica_id: str) -> None:
+        task = self._watching.pop(replica_id, None)
+        if task is not None:
+            task.cancel()
+
+
+async def _whole(starting: Coroutine[Any, Any, int]) -> None:
+    """A start cannot be called back half-way: whoever stops it must find it running."""
+    task = asyncio.ensure_future(starting)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled() and task.exception() is not None:
+            _log.info("did not start, and is not wanted any more", reason=str(task.exception()))
+        raise
+
+
+__all__ = ["GATE_LOOK_S", "HEALTH_LOOK_S", "STOP_GRACE_S", "Host", "Launches"]

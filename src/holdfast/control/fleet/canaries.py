@@ -1,0 +1,222 @@
+"""The canary: a real question on the real path, read to its last token, and its answer judged.
+
+It goes past gateways and their queues, to busy replicas too: what users get is what counts. First
+the engine's own health page, because a page that says *loading* explains a silence; then the
+question. A page that is late explains nothing: a server full of long prompts has no time for pages
+either, and the question has the rest of the deadline. A green page alone admits nobody, except
+where an engine has no question that fits every model (Triton) and the file gives none: then the
+page of the model is all there is, and the verdict says so.
+
+Where the file does not say what kind of question fits, a chat is tried, then a completion, then an
+embedding; what an engine refuses as a bad request three times over is a mistake in the file, and
+the reason tells how to mend it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holdfast.config.fleet_file import Deployed
+from holdfast.control.detached import detached
+from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.control.fleet.checks import Check, load_check
+from holdfast.core.canary import AnswerKey, CanaryConfig, Said, Shape
+from holdfast.core.failure import Kind
+from holdfast.core.health.answers import AnswerBook, usual_rule
+from holdfast.engines import Dialect, dialect
+from holdfast.engines.asking import Ask, Trouble, ask, read
+
+_SHAPES: Final = (Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING)
+_NOT_MY_KIND: Final = frozenset({400, 404, 405, 415, 422, 501})
+_VERDICTS: Final = {"busy": "busy", "loading": "busy", "missing": "fail", "fail": "fail"}
+_HEALTH_S: Final = 2.0  # a page without inference; the question has what is left of the deadline
+_CHECK_S: Final = 0.2  # a check has so long at least, however late the answer came
+CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the file's fault
+
+
+@dataclass(slots=True, frozen=True)
+class Told:
+    """What one canary found."""
+
+    verdict: str  # as CanaryResult has it
+    detail: str = ""
+    latency: int = 0  # of the answer, where one came in full
+    tokens: int = 0  # that it cost
+    page_ok: bool | None = None  # whether its own health page answered well just before
+    status: int | None = None  # of the HTTP answer, where one came
+    took: int = 0  # until whatever came was complete, an error too
+    flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT or RESET: what came is no answer at all
+    moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
+
+
+class CanaryError(FetchError):
+    """No answer came; ``page_ok`` says what its health page did just before."""
+
+    def __init__(self, error: FetchError, page_ok: bool | None) -> None:
+        super().__init__(error.what, error.detail, error.moved_s, lost=error.lost)
+        self.page_ok = page_ok
+
+
+class Canaries:
+    """Asks replicas, and knows what they should say."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        book: AnswerBook,
+        learned: Callable[[], None],
+        version: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        self._environment = environment
+        self._version = version  # of a replica's engine, as far as known: it may answer otherwise
+        self._book = book
+        self._learned = learned  # the book changed: it should be kept
+        self._shapes: dict[tuple[str, str], Shape] = {}  # what (model, engine) was found to answer
+        self._checking: set[asyncio.Task[Said | Trouble]] = set()
+
+    def forget(self, replica_id: str) -> None:
+        """It is gone for good: what it said alone must not bind those who come after it."""
+        if self._book.forget_replica(replica_id):
+            self._learned()
+
+    async def ask(self, deployed: Deployed, deadline_s: float) -> Told:
+        """One canary; raises ``CanaryError`` where no answer came."""
+        page_ok: bool | None = None
+        until = time.monotonic() + deadline_s
+        known = dialect(deployed.engine)
+        config = deployed.canary
+        shape = config.shape or known.canary_shape
+        page_only = shape is Shape.INFER and not config.body
+        try:
+            page = await self._health(
+                deployed, known, deadline_s if page_only else min(_HEALTH_S, deadline_s)
+            )
+        except FetchError as error:
+            page_ok = False
+            if page_only or error.what != "timeout":
+                raise CanaryError(error, page_ok) from error
+        else:
+            page_ok = page.status == 200
+            if not page_ok:
+                return replace(_read_page(known, page), page_ok=False, status=page.status)
+        if page_only:
+            told = "its own page only: models[].canary gives no inference to ask"
+            return Told("pass", told, page_ok=page_ok)
+        try:
+            return replace(
+                await self._question(deployed, known, until, deadline_s), page_ok=page_ok
+            )
+        except FetchError as error:
+            raise CanaryError(error, page_ok) from error
+
+    async def _question(
+        self, deployed: Deployed, known: Dialect, until: float, deadline_s: float
+    ) -> Told:
+        """The kinds of question that may fit, until one is not refused as no question at all."""
+        config = deployed.canary
+        refusal = Told("fail", "no question fits")
+        for attempt in self._candidates(deployed, known):
+            asked = replace(config, shape=attempt)
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise FetchError("timeout", f"nothing within {deadline_s:g} s")
+            began = time.monotonic_ns()
+            answer = await self._post(deployed, known, asked, left_s)
+            latency = time.monotonic_ns() - began
+            told = await self._judge(deployed, known, asked, answer, latency, until)
+            told = replace(told, status=answer.status, took=latency)
+            if answer.status not in _NOT_MY_KIND or config.shape is not None:
+                if answer.status == 200:
+                    self._shapes[deployed.replica.model, deployed.engine] = attempt
+                return told
+            refusal = replace(told, detail=f"{told.detail}; if it takes no chat, set canary.shape")
+        # What was found once may be another now: all kinds are tried the next time.
+        self._shapes.pop((deployed.replica.model, deployed.engine), None)
+        return refusal
+
+    def _candidates(self, deployed: Deployed, known: Dialect) -> tuple[Shape, ...]:
+        shape = deployed.canary.shape
+        if shape is not None:
+            return (shape,)
+        found = self._shapes.get((deployed.replica.model, deployed.engine))
+        if found is not None:
+            return (found,)
+        return _SHAPES if known.canary_shape is Shape.CHAT else (known.canary_shape,)
+
+    async def _health(self, deployed: Deployed, known: Dialect, deadline_s: float) -> Answer:
+        path = known.health_path
+        if known.model_health_path is not None:
+            path = known.model_health_path.replace("{model}", deployed.served_as)
+        token = bearer(deployed, self._environment)
+        return await fetch(deployed.url, path, deadline_s, bearer=token)
+
+    async def _post(
+        self, deployed: Deployed, known: Dialect, config: CanaryConfig, deadline_s: float
+    ) -> Answer:
+        asked = ask(known, config, deployed.served_as)
+        token = bearer(deployed, self._environment)
+        return await fetch(deployed.url, asked.path, deadline_s, bearer=token, body=asked.body)
+
+    async def _judge(
+        self,
+        deployed: Deployed,
+        known: Dialect,
+        config: CanaryConfig,
+        answer: Answer,
+        latency: int,
+        until: float,
+    ) -> Told:
+        asked = ask(known, config, deployed.served_as)
+        came = (answer.status, answer.headers, answer.body)
+        if config.check:
+            said = await self._checked(known, asked, came, load_check(config.check), until)
+        else:
+            said = await asyncio.to_thread(read, known, asked, *came)
+        if isinstance(said, Trouble):
+            return Told(_VERDICTS[said.verdict], said.detail, flaw=said.flaw)
+        replica = deployed.replica
+        engine = f"{deployed.engine} {self._version(replica.id)}".rstrip()
+        key = AnswerKey(replica.model, replica.revision, engine, deployed.precision)
+        rule = config.rule or usual_rule(config, said, bit_stable=known.bit_stable)
+        judged = self._book.judge(key, config, rule, replica.id, said)
+        if judged.learned:
+            self._learned()
+        cost = said.prompt_tokens + said.tokens
+        return Told(judged.verdict, judged.reason, latency, cost, flaw=judged.flaw)
+
+    async def _checked(
+        self,
+        known: Dialect,
+        asked: Ask,
+        came: tuple[int, Mapping[str, str], bytes],
+        check: Check,
+        until: float,
+    ) -> Said | Trouble:
+        """By the user's own code, which may hang: the replica must not be unwatched for it."""
+        if len(self._checking) >= CHECKS_MAX:
+            return Trouble("fail", f"{CHECKS_MAX} checks are under way already, or hang")
+        work = asyncio.create_task(detached(read, known, asked, *came, check))
+        self._checking.add(work)
+        work.add_done_callback(self._checking.discard)
+        done, _ = await asyncio.wait({work}, timeout=max(_CHECK_S, until - time.monotonic()))
+        return work.result() if done else Trouble("fail", "its check did not return in time")
+
+
+def _read_page(known: Dialect, page: Answer) -> Told:
+    """Backpressure is no illness, and an engine that still loads has not failed yet."""
+    busy = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
+    if known.says_loading(page.status, page.body, page.headers):
+        return Told("busy", "it still loads")
+    if busy or known.says_busy(page.status, page.body):
+        return Told("busy", f"its health page answers {page.status}")
+    return Told("fail", f"its health page answers {page.status}")
+
+
+def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
+    """The engine's own token, where one is configured."""
+    return environment.get(deployed.api_key_env) if deployed.api_key_env else None
+
+
+__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "Told", "bearer"]

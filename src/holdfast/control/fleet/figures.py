@@ -1,0 +1,318 @@
+"""The last figures of each replica and model, for whoever looks: not for decisions.
+
+    facts ─► load, memory, tokens of each replica        counters of gateways ─► rates of each model
+    tallies of gateways ─► times of each replica
+
+Rates are sums that fade: a replica that served nothing for half a minute shows nothing, without
+anybody having to tell it so. What gateways count is looked at every ten seconds and kept for an
+hour, in one small row for each model, because an error budget is spent over an hour.
+
+Times are kept in sketches, and a median is worked out every few seconds, if somebody looks: a fleet
+of hundreds is looked at every second.
+"""
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp
+from typing import Any, Final
+
+from holdfast.core.diagnose.facts import (
+    AttemptsSeen,
+    Fact,
+    Gone,
+    LoadSeen,
+    MemorySeen,
+    ProcessEnded,
+)
+from holdfast.core.messages import Seen, Summary
+from holdfast.core.stats import RecentSketch
+from holdfast.core.types import SECOND, seconds
+
+FADE_S: Final = 10.0  # rates look back about that far
+FRESH: Final = 10 * SECOND  # engines are asked once a second: older words of theirs are unknown
+SAMPLE_S: Final = 10.0
+MEDIAN_EVERY: Final = 5 * SECOND  # a median of a minute does not leap meanwhile
+TIMES_PER_FRAME: Final = 64  # of one replica and kind; a gateway tells 16
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 3_600 * SECOND
+ERROR_BUDGET: Final = 0.001  # of requests: three nines, where nobody has promised anything else
+MODELS_MAX: Final = 1_024
+REPLICAS_MAX: Final = 10_000
+_SAMPLES: Final = round(3_600 / SAMPLE_S) + 2
+_TIME_MAX_S: Final = 86_400.0  # a day: more is no time but a mistake
+_SERIES: Final = re.compile(r'([a-z_]+)\{model="([^"]*)",(status|le)="([^"]*)"\}')
+_REQUESTS: Final = "requests_total"
+_FIRST: Final = "gen_ai_server_time_to_first_token_seconds_bucket"
+
+
+class _Rate:
+    """A sum that fades."""
+
+    __slots__ = ("_at", "_level")
+
+    def __init__(self) -> None:
+        self._level = 0.0
+        self._at = 0
+
+    def add(self, amount: float, now: int) -> None:
+        self._level = self.level(now) + amount
+        self._at = now
+
+    def level(self, now: int) -> float:
+        return self._level * exp(-max(0, now - self._at) / (FADE_S * SECOND))
+
+    def per_s(self, now: int) -> float:
+        return self.level(now) / FADE_S
+
+
+class _Times:
+    """The median of the last minute."""
+
+    __slots__ = ("_at", "_median", "_sketch")
+
+    def __init__(self) -> None:
+        self._sketch = RecentSketch(seconds(MINUTE), relative_accuracy=0.02)
+        self._median: float | None = None
+        self._at = 0
+
+    def add(self, values: Sequence[float], now: int) -> None:
+        for value in values[:TIMES_PER_FRAME]:
+            if 0 <= value < _TIME_MAX_S:
+                self._sketch.add(value, now)
+        if self._median is None:
+            self._at = 0  # the first ones are no reason to wait
+
+    def median(self, now: int) -> float | None:
+        if not self._at or now - self._at >= MEDIAN_EVERY:
+            found = self._sketch.quantile(0.5, now)
+            self._median = None if found is None else float(f"{found:.3g}")
+            self._at = now
+        return self._median
+
+
+@dataclass(slots=True)
+class _Replica:
+    load: LoadSeen | None = None
+    load_at: int = 0
+    memory: MemorySeen | None = None
+    attempts: _Rate = field(default_factory=_Rate)
+    tokens: _Rate = field(default_factory=_Rate)  # as gateways counted them
+    generated: _Rate = field(default_factory=_Rate)  # as the engine did
+    counts: bool = False  # the engine counts its tokens
+    prefix_asked: _Rate | None = None  # tokens looked up in its prefix cache; None: not counted
+    prefix_found: _Rate = field(default_factory=_Rate)
+    first: _Times | None = None  # to the first token; most replicas of a platform have no users
+    pace: _Times | None = None  # of each further token
+
+
+@dataclass(slots=True, frozen=True)
+class ModelFigures:
+    """What gateways counted of one model."""
+
+    requests_s: float | None = None
+    errors_share: float | None = None
+    burn: float | None = None
+    ttft_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Counted:
+    """One model at one moment, since the beginning."""
+
+    requests: float = 0.0
+    errors: float = 0.0
+    first: list[tuple[float, float]] = field(default_factory=list)  # bound and count, cumulative
+
+
+class Figures:
+    """The books."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, _Replica] = {}
+        self._samples: deque[tuple[int, dict[str, _Counted]]] = deque(maxlen=_SAMPLES)
+
+    # --- replicas --------------------------------------------------------------------------------
+
+    def take(self, fact: Fact, now: int) -> None:
+        """Keep what concerns it; other facts are ignored."""
+        if isinstance(fact, Gone):
+            self._replicas.pop(fact.replica, None)
+            return
+        if not isinstance(fact, LoadSeen | AttemptsSeen | MemorySeen | ProcessEnded):
+            return
+        one = self._one(fact.replica)
+        if one is None:
+            return
+        if isinstance(fact, LoadSeen):
+            self._load(one, fact, now)
+        elif isinstance(fact, AttemptsSeen):
+            ended = fact.successes + fact.backpressure + sum(fact.failures.values())
+            one.attempts.add(ended, now)
+            one.tokens.add(fact.tokens, now)
+        elif isinstance(fact, MemorySeen):
+            if fact.device == "host":
+                one.memory = fact
+        else:
+            one.memory = one.load = one.first = one.pace = None
+
+    def _one(self, replica: str) -> _Replica | None:
+        one = self._replicas.get(replica)
+        if one is None and len(self._replicas) < REPLICAS_MAX:
+            one = self._replicas[replica] = _Replica()
+        return one
+
+    def seen(self, event: Seen, declared: Collection[str], now: int) -> None:
+        """The times that a gateway took, of replicas that there are."""
+        for action in event.actions:
+            if not isinstance(action, Summary):
+                continue
+            for tally in action.tallies:
+                if not (tally.firsts or tally.paces) or tally.replica_id not in declared:
+                    continue
+                one = self._one(tally.replica_id)
+                if one is None:
+                    continue
+                if tally.firsts:
+                    one.first = one.first or _Times()
+                    one.first.add(tally.firsts, now)
+                if tally.paces:
+                    one.pace = one.pace or _Times()
+                    one.pace.add(tally.paces, now)
+
+    def _load(self, one: _Replica, fact: LoadSeen, now: int) -> None:
+        generated = _grown(fact.generated, one.load.generated if one.load is not None else None)
+        if generated is not None:
+            one.counts = True
+            one.generated.add(generated, now)
+        asked = _grown(fact.prefix_asked, one.load.prefix_asked if one.load is not None else None)
+        found = _grown(fact.prefix_found, one.load.prefix_found if one.load is not None else None)
+        if asked is not None and found is not None:
+            one.prefix_asked = one.prefix_asked or _Rate()
+            one.prefix_asked.add(asked, now)
+            one.prefix_found.add(min(asked, found), now)
+        one.load, one.load_at = fact, now
+
+    def of(self, replica: str, now: int) -> dict[str, Any]:
+        """What is known of one, under the names that its rows have."""
+        one = self._replicas.get(replica)
+        if one is None:
+            return dict(_NOTHING)
+        load = one.load if now - one.load_at <= FRESH else None
+        rate = one.generated if one.counts else one.tokens
+        return {
+            "running": load.running if load is not None else None,
+            "waiting": load.waiting if load is not None else None,
+            "kv_used": load.kv_used if load is not None else None,
+            "tokens_s": round(rate.per_s(now), 1),
+            "ttft_s": one.first.median(now) if one.first is not None else None,
+            "tpot_s": one.pace.median(now) if one.pace is not None else None,
+            "used_bytes": one.memory.used_bytes if one.memory is not None else None,
+        }
+
+    def prefix_hits(self, replicas: Iterable[str], now: int) -> float | None:
+        """The share of prompts' tokens that caches of these had, lately; None: nobody says."""
+        asked = found = 0.0
+        told: list[float] = []
+        for name in replicas:
+            one = self._replicas.get(name)
+            if one is None or one.load is None or now - one.load_at > FRESH:
+                continue
+            if one.prefix_asked is not None:
+                asked += one.prefix_asked.level(now)
+                found += one.prefix_found.level(now)
+            elif one.load.prefix_hits is not None:
+                told.append(one.load.prefix_hits)
+        if asked >= 1.0:  # a token: what has faded further than that is not lately
+            return round(found / asked, 3)
+        return round(sum(told) / len(told), 3) if told else None
+
+    def attempts(self, replica: str, now: int) -> float:
+        """About how many it was given lately; to be compared with its peers'."""
+        one = self._replicas.get(replica)
+        return one.attempts.level(now) if one is not None else 0.0
+
+    # --- models ----------------------------------------------------------------------------------
+
+    def sample(self, counters: Mapping[str, float], now: int) -> None:
+        """What all gateways counted since the beginning, kept for an hour."""
+        models: dict[str, _Counted] = {}
+        for series, value in counters.items():
+            if not series.startswith((_REQUESTS, _FIRST)):
+                continue
+            match = _SERIES.fullmatch(series)
+            if match is None:
+                continue
+            name, model, _, label = match.groups()
+            if model not in models and len(models) >= MODELS_MAX:
+                continue
+            counted = models.setdefault(model, _Counted())
+            if name == _REQUESTS:
+                counted.requests += value
+                counted.errors += value if label.startswith("5") else 0
+            elif name == _FIRST:
+                counted.first.append((float(label), value))
+        self._samples.append((now, models))
+
+    def model(self, name: str, now: int) -> ModelFigures:
+        """Of the last minute, and of the last hour."""
+        if not self._samples:
+            return ModelFigures()
+        last_at, last = self._samples[-1][0], self._samples[-1][1].get(name, _Counted())
+        minute_at, minute = self._back(name, now - MINUTE)
+        _, hour = self._back(name, now - HOUR)
+        span = seconds(last_at - minute_at)
+        if span <= 0:
+            return ModelFigures()
+        asked = max(0.0, last.requests - minute.requests)
+        asked_hour = max(0.0, last.requests - hour.requests)
+        burn = None
+        if asked_hour:
+            burn = max(0.0, last.errors - hour.errors) / asked_hour / ERROR_BUDGET
+        return ModelFigures(
+            round(asked / span, 2),
+            max(0.0, last.errors - minute.errors) / asked if asked else None,
+            burn,
+            _median(minute.first, last.first),
+        )
+
+    def _back(self, name: str, since: int) -> tuple[int, _Counted]:
+        """The oldest sample that is not older than this."""
+        for at, models in self._samples:
+            if at >= since:
+                return at, models.get(name, _Counted())
+        at, models = self._samples[-1]
+        return at, models.get(name, _Counted())
+
+
+def _grown(count: int | None, before: int | None) -> int | None:
+    """By how much a counter went up; None where it is not told, or began anew."""
+    if count is None or before is None or count < before:
+        return None
+    return count - before
+
+
+_NOTHING: Final = dict.fromkeys(
+    ("running", "waiting", "kv_used", "tokens_s", "ttft_s", "tpot_s", "used_bytes")
+)
+
+
+def _median(before: list[tuple[float, float]], after: list[tuple[float, float]]) -> float | None:
+    """Within its bucket as if all were spread evenly; None where nothing came meanwhile."""
+    earlier = dict(before)
+    counts = [(bound, count - earlier.get(bound, 0.0)) for bound, count in sorted(after)]
+    if not counts or counts[-1][1] <= 0:
+        return None
+    half, low, below = counts[-1][1] / 2, 0.0, 0.0
+    for bound, count in counts:
+        if count >= half:
+            if bound == float("inf"):
+                return low
+            share = (half - below) / (count - below) if count > below else 1.0
+            return round(low + share * (bound - low), 4)
+        low, below = bound, count
+    return None
+
+
+__all__ = ["ERROR_BUDGET", "FADE_S", "SAMPLE_S", "Figures", "ModelFigures"]

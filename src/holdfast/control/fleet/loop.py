@@ -1,0 +1,470 @@
+"""The live driver of ``core.health.fleet``: feeds it what happens, does what it asks for.
+
+    file, gateways, probes, time ─► Fleet.handle ─► probes, frames to gateways, the log
+
+It owns no policy. Two things are its own, because they belong to this driver and not to a fleet:
+
+*Endpoints are not ours to launch.* They were running when we came; when the fleet asks to launch
+one, somebody else will, and we look again after the delay it asked for, at most ``LOOK_AGAIN_S``.
+What the file tells us to launch is ours: the platform does it.
+
+*A new control must not undo what the old one knew.* A fleet that begins has judged nobody and
+would tell gateways to send nothing to anybody. So replicas that an earlier view knew keep their
+places in the published view until their first probe has a result, or until something is known that
+no probe could refute: its process ended, or somebody wants it out. The same holds for a reload that
+changes how the fleet is watched, and for a replica whose description changed.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from holdfast.config.fleet_file import Deployed
+from holdfast.control.fetch import listens
+from holdfast.control.fleet.audience import (
+    CANARIES_MAX,
+    Asked,
+    Audience,
+    Earlier,
+    Happened,
+    Platform,
+)
+from holdfast.control.fleet.canaries import Canaries
+from holdfast.control.fleet.probes import LoopWatch, Prober, Witness
+from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
+from holdfast.core.health.fleet import Fleet
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.health import ReplicaHealth
+from holdfast.core.messages import (
+    CanaryResult,
+    DrainAsked,
+    Exited,
+    FleetAction,
+    FleetEvent,
+    FleetView,
+    Frozen,
+    Joined,
+    Launch,
+    Left,
+    Move,
+    Notice,
+    Phase,
+    Publish,
+    ReplicaView,
+    RestartAsked,
+    RunCanary,
+    Seen,
+    SpotNotice,
+    Stop,
+    Summary,
+    Tally,
+    Tick,
+)
+from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+
+TICK: Final = 50 * MILLISECOND  # canaries and drains are due to a second; this is sharp enough
+LOOK_AGAIN_S: Final = 10.0  # looking at a dead endpoint costs one connection; finding it matters
+CONNECT_S: Final = 2.0  # for that connection
+
+# A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
+# would have the peers asked at once, while they go on with the answers of the dead.
+EXIT_NEWS_S: Final = 0.5
+_BROKEN: Final = ("fail", "refused")
+_INCONCLUSIVE: Final = ("unknown", "busy", "unsettled")
+_SILENT: Final = ("unknown", "timeout", "refused")
+_FACTS: Final = (Exited, DrainAsked, RestartAsked, SpotNotice)
+_log = structlog.get_logger("holdfast.control.fleet")
+
+
+class FleetLoop:
+    """One fleet, driven in real time."""
+
+    def __init__(
+        self,
+        audience: Audience,
+        watch: LoopWatch,
+        canaries: Canaries,
+        platform: Platform,
+        term: int,
+        earlier: Earlier | None = None,
+    ) -> None:
+        self._audience = audience
+        self._watch = watch
+        self._platform = platform
+        self._canaries = canaries
+        self._prober = Prober(watch, self._witness, canaries)
+        self.reach: Callable[[Deployed], Deployed | None] = lambda deployed: deployed
+        self._term = term  # of this control; views of a later term replace those of an earlier
+        self._config: FleetConfig | None = None
+        self._fleet = Fleet(FleetConfig(), _streams, term)
+        self._deployed: dict[str, Deployed] = {}
+        self._earlier = earlier
+        self._carried: dict[str, ReplicaView] = {}  # what is published until it is judged
+        self._progress_at: dict[str, int] = {}
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._launches: dict[str, asyncio.Task[None]] = {}  # what others launch, awaited
+        self._timer: asyncio.TimerHandle | None = None
+        self._raw: FleetView | None = None  # as the fleet published it last
+        self.view: FleetView | None = None  # as gateways were told
+        self._version = earlier.view.version if earlier else 0
+        self._asked: dict[str, deque[Asked]] = {}  # the last canaries of each
+        self._withheld: dict[str, str] = {}  # why a newcomer was not admitted, as last told
+        self._doers: dict[type, Callable[[Any], None]] = {
+            RunCanary: self._run_canary,
+            Launch: self._launch,
+            Stop: self._stop,
+            Move: self._move,
+            Publish: self._take_view,
+            Notice: self._audience.note,
+        }
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
+
+    async def stop(self) -> None:
+        """Let go of every timer and probe."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._probes.values(), *self._launches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tick(self) -> None:
+        now = time.monotonic_ns()
+        self._watch.beat(now)
+        self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
+        self.tell(Tick())
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def adopt(
+        self, deployed: Iterable[Deployed], config: FleetConfig, idle: Collection[str] = ()
+    ) -> None:
+        """Follow a config: who is new joins, who is gone leaves, who is unchanged is untouched.
+
+        ``idle`` are replicas that do not run yet: they are launched.
+        """
+        wanted = {one.replica.id: one for one in deployed}
+        before = self._deployed
+        leaving = [known for known, one in before.items() if wanted.get(known) != one]
+        if config != self._config:
+            leaving = list(before)
+        known = self._known()
+        events: list[FleetEvent] = []
+        for replica_id in leaving:
+            self._forget(replica_id)
+            events.append(Left(replica_id))
+            if replica_id not in wanted:
+                self._canaries.forget(replica_id)
+        if config != self._config:
+            if self._config is not None:
+                self._term += 1
+            self._config = config
+            events.clear()  # a fleet that begins anew has nobody who could leave
+            self._fleet = Fleet(config, _streams, self._term)
+        self._deployed = wanted
+        for replica_id, one in wanted.items():
+            if replica_id not in self._fleet.members or replica_id in leaving:
+                running = replica_id not in idle
+                kept = known.get(_place(one)) if running else None
+                if kept is not None:
+                    self._carried[replica_id] = kept
+                events.append(Joined(one.replica, running, one.canary))
+        self.tell(*events)
+
+    def _known(self) -> dict[tuple[str, str, str], ReplicaView]:
+        """What was last published of each replica, here or by the control before this one."""
+        if self.view is not None:
+            return _by_place(self.view, self._deployed.values())
+        if self._earlier is not None:
+            return _by_place(self._earlier.view, self._earlier.deployed)
+        return {}
+
+    def seen(self, event: Seen) -> None:
+        """What a gateway saw."""
+        now = time.monotonic_ns()
+        for action in event.actions:
+            if isinstance(action, Summary):
+                for tally in action.tallies:
+                    if tally.tokens or tally.successes or tally.moved:
+                        self._progress_at[tally.replica_id] = now
+                        self._platform.heard(tally.replica_id, TOKENS)
+        self.tell(event)
+
+    def gateway_gone(self, gateway: str) -> None:
+        """Nothing of its requests is in flight any more."""
+        tallies = [Tally(one.replica.model, i, 0, 0, 0, 0, 0) for i, one in self._deployed.items()]
+        self.tell(Seen((Summary(tuple(tallies)),), gateway))
+
+    def tell(self, *events: FleetEvent) -> None:
+        """Let the fleet take the events; of several views only the last is told."""
+        now = time.monotonic_ns()
+        actions = [action for event in events for action in self._fleet.handle(event, now)]
+        views = [action for action in actions if isinstance(action, Publish)]
+        known = [self._carried.pop(name, None) for name in _known_anew(events, actions)]
+        for action in actions:
+            if not isinstance(action, Publish):
+                self._doers[type(action)](action)
+        if views:
+            self._take_view(views[-1])
+        elif any(known):
+            self._tell()
+
+    def _forget(self, replica_id: str) -> None:
+        probe = self._probes.pop(replica_id, None)
+        if probe is not None:
+            probe.cancel()
+        launch = self._launches.pop(replica_id, None)
+        if launch is not None:
+            launch.cancel()
+        self._carried.pop(replica_id, None)
+        self._progress_at.pop(replica_id, None)
+        self._asked.pop(replica_id, None)
+        self._withheld.pop(replica_id, None)
+
+    # --- what the fleet asks for -----------------------------------------------------------------
+
+    def _run_canary(self, action: RunCanary) -> None:
+        self._probes[action.replica_id] = asyncio.create_task(self._probe(action))
+
+    async def _probe(self, action: RunCanary) -> None:
+        replica_id, ours = action.replica_id, False
+        try:
+            deployed = self._deployed[replica_id]
+            ours = deployed.launched
+            reached = self.reach(deployed)
+            if reached is None:
+                told = "blinded on purpose"
+                number = action.incarnation
+                result = CanaryResult(replica_id, "fail", incarnation=number, detail=told)
+            else:
+                result = await self._prober.probe(reached, action)
+        except Exception:  # noqa: BLE001 else a mistake of ours would leave it unwatched for ever
+            _log.exception("probe failed", replica=replica_id)
+            result = CanaryResult(replica_id, "unknown", incarnation=action.incarnation)
+        if result.verdict in _BROKEN and ours:
+            await asyncio.sleep(EXIT_NEWS_S)  # a process that has exited makes it void
+        if self._probes.get(replica_id) is asyncio.current_task():
+            del self._probes[replica_id]
+        if result.verdict not in _SILENT:
+            self._platform.heard(replica_id, CANARY)
+        judged = result.verdict not in _INCONCLUSIVE
+        dropped = judged and self._carried.pop(replica_id, None) is not None
+        self.tell(result)
+        self._remember(result)
+        if dropped:
+            self._tell()
+
+    def _remember(self, result: CanaryResult) -> None:
+        member = self._fleet.members.get(result.replica_id)
+        if member is None:
+            return
+        if result.incarnation == member.health.incarnation:
+            self._audience.answered(result, slow=member.slow, inflight=member.inflight)
+        before = self.asked(result.replica_id)
+        news = result.verdict == "unsettled" and (before is None or before.verdict != "unsettled")
+        if member.health.state is not State.WARMING:
+            self._withheld.pop(result.replica_id, None)
+        elif result.verdict == "fail" and self._withheld.get(result.replica_id) != result.detail:
+            # Why a newcomer stays outside changes no state, and may be gone with its process.
+            self._withheld[result.replica_id] = result.detail
+            news = True
+        if news:
+            what, model = f"canary {result.verdict}", member.replica.model
+            self._audience.note(Notice(0, model, result.replica_id, what, result.detail))
+        latency_s = seconds(result.latency) if result.latency else None
+        budget = member.budget
+        share = budget.share(time.monotonic_ns())
+        asked = Asked(
+            time.time(),
+            result.verdict,
+            result.detail,
+            latency_s,
+            share,
+            budget.spent_tokens,
+            budget.served_tokens,
+            member.slow and result.verdict == "pass",
+        )
+        self._asked.setdefault(result.replica_id, deque(maxlen=CANARIES_MAX)).append(asked)
+
+    def _witness(self, replica_id: str, since: int) -> Witness:
+        """What users' requests did on a replica meanwhile, as far as gateways said."""
+        member = self._fleet.members.get(replica_id)
+        if member is None or not member.inflight_at:
+            return Witness()
+        # A summary covers the second before it: what it tells of earlier is not meant.
+        told = since + SECOND
+        if self._progress_at.get(replica_id, 0) >= told:
+            return Witness(member.inflight, progress=True)
+        waiting = [member.told_at[gateway] for gateway, n in member.inflight_at.items() if n]
+        # One that let a summary and a half go by will not say that tokens moved.
+        known = min(waiting, default=told) >= told or 2 * (time.monotonic_ns() - told) >= 3 * SECOND
+        return Witness(member.inflight, progress=False if known else None)
+
+    def _launch(self, action: Launch) -> None:
+        if self._platform.launch(action.replica_id, action.delay):
+            return
+        before = self._launches.pop(action.replica_id, None)
+        if before is not None:
+            before.cancel()
+        self._launches[action.replica_id] = asyncio.create_task(
+            self._await_endpoint(action.replica_id, min(seconds(action.delay), LOOK_AGAIN_S))
+        )
+
+    async def _await_endpoint(self, replica_id: str, delay_s: float) -> None:
+        """Until somebody listens there. For all we know it runs then; its next probes decide."""
+        listening = False
+        while not listening:
+            await asyncio.sleep(delay_s)
+            listening = await listens(self._deployed[replica_id].url, CONNECT_S)
+            delay_s = LOOK_AGAIN_S
+        del self._launches[replica_id]
+        phases = (State.STARTING, State.LOADING, State.WARMING)
+        self.tell(*(Phase(replica_id, phase) for phase in phases))
+
+    def _stop(self, action: Stop) -> None:
+        if self._platform.stop(action.replica_id):
+            return
+        member = self._fleet.members.get(action.replica_id)
+        model = member.replica.model if member else ""
+        what = "should be restarted"
+        told = f"{action.reason}; not ours to stop"
+        self._audience.note(Notice(0, model, action.replica_id, what, told))
+
+    def _move(self, action: Move) -> None:
+        self._audience.move(action)
+
+    # --- the view --------------------------------------------------------------------------------
+
+    def _take_view(self, action: Publish) -> None:
+        self._raw = action.view
+        self._tell()
+
+    def _tell(self) -> None:
+        """Send the fleet's view, with the places that are kept; the version moves with it."""
+        raw, told = self._raw, self.view
+        if raw is None:
+            return
+        rows = tuple(self._kept(row) for row in raw.replicas)
+        same = told is not None and (told.replicas, told.panic, told.epoch) == (
+            rows,
+            raw.panic,
+            self._term,
+        )
+        if told is None or not same:
+            self._version += 1
+            told = self.view = FleetView(self._version, rows, raw.panic, self._term)
+        self._audience.publish(told)
+
+    def _kept(self, row: ReplicaView) -> ReplicaView:
+        kept = self._carried.get(row.replica.id)
+        return row if kept is None else replace(kept, replica=row.replica)
+
+    def _published(self) -> tuple[ReplicaView, ...]:
+        return self.view.replicas if self.view is not None else ()
+
+    # --- for people ------------------------------------------------------------------------------
+
+    @property
+    def deployed(self) -> Mapping[str, Deployed]:
+        """The replicas of the present config, by id."""
+        return self._deployed
+
+    def health(self, replica_id: str) -> ReplicaHealth | None:
+        """How it is judged."""
+        member = self._fleet.members.get(replica_id)
+        return member.health if member is not None else None
+
+    def inflight(self) -> dict[str, int]:
+        """Requests on each replica, as far as gateways said."""
+        return {i: member.inflight for i, member in self._fleet.members.items()}
+
+    def asked(self, replica_id: str) -> Asked | None:
+        """What its last canary found."""
+        asked = self._asked.get(replica_id)
+        return asked[-1] if asked else None
+
+    def canaries(self, replica_id: str) -> list[Asked]:
+        """What its last canaries found, the newest last."""
+        return list(self._asked.get(replica_id, ()))
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Every replica as gateways are told, and what is in flight on it."""
+        members = self._fleet.members
+        rows: list[dict[str, Any]] = []
+        for row in self._published():
+            member, one = members.get(row.replica.id), self._deployed.get(row.replica.id)
+            rows.append(
+                {
+                    "id": row.replica.id,
+                    "model": row.replica.model,
+                    "revision": row.replica.revision,
+                    "state": row.state.value,
+                    "reason": row.reason,
+                    "zone": row.replica.zone,
+                    "region": row.replica.region,
+                    "endpoint": one.url if one else "",
+                    "inflight": member.inflight if member else 0,
+                    "share": round(row.share, 4),
+                    "canary": self.asked(row.replica.id),
+                }
+            )
+        return rows
+
+    def panic(self) -> list[str]:
+        """Models whose pools fail open."""
+        return list(self.view.panic) if self.view is not None else []
+
+    def ready(self, model: str) -> bool:
+        """Whether somebody serves this model."""
+        return any(
+            row.replica.model == model and row.state is State.READY for row in self._published()
+        )
+
+
+def _known_anew(events: Iterable[FleetEvent], actions: Iterable[FleetAction]) -> set[str]:
+    """Of whom something is known that an earlier view cannot outweigh."""
+    told = {event.replica_id for event in events if isinstance(event, _FACTS)}
+    told |= {event.replica_id for event in events if isinstance(event, Frozen) and event.frozen}
+    return told | {one.replica_id for one in actions if isinstance(one, Launch | Stop)}
+
+
+def _place(one: Deployed) -> tuple[str, str, str]:
+    """Who is the same replica under another name."""
+    return one.replica.model, one.url, one.replica.revision
+
+
+def _by_place(
+    view: FleetView, deployed: Iterable[Deployed]
+) -> dict[tuple[str, str, str], ReplicaView]:
+    rows = {row.replica.id: row for row in view.replicas}
+    return {_place(one): rows[one.replica.id] for one in deployed if one.replica.id in rows}
+
+
+def _streams(purpose: str) -> Random:
+    """Jitter that differs between replicas and, by the clock, between runs."""
+    seed = f"{time.time_ns()}{purpose}".encode()
+    return Random(int.from_bytes(blake2b(seed, digest_size=8).digest(), "big"))
+
+
+__all__ = [
+    "LOOK_AGAIN_S",
+    "TICK",
+    "Asked",
+    "Audience",
+    "Earlier",
+    "FleetLoop",
+    "Happened",
+    "Platform",
+]

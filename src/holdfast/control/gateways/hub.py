@@ -1,0 +1,302 @@
+"""Where gateways connect: a unix socket, one small protocol object for each of them.
+
+    gateway ─ Hello ─► hub ─ Welcome, ConfigFrame, ViewFrame, LeaseFrame ─► gateway
+    then either side speaks whenever it has something to say
+
+Nothing here waits for a gateway. What it does not read piles up in its own buffer up to a bound;
+beyond that it is let go and may come back, and then it is told the present state in a few frames
+instead of the past in many. Rejected: queues with a policy of what to drop: every frame but the
+last view would need its own reason.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+
+from holdfast.frames import (
+    PROTOCOL,
+    Bye,
+    EpochFrame,
+    ExplainAnswer,
+    ExplainAsk,
+    Frame,
+    FrameError,
+    FrameReader,
+    Hello,
+    MetricsAnswer,
+    SeenFrame,
+    StatsFrame,
+    ToControl,
+    ToGateway,
+    TraceRow,
+    TracesFrame,
+    encode,
+)
+
+UNSENT_BYTES_MAX: Final = 32 << 20  # two frames of the largest kind: it has stopped reading
+CONNECTIONS_MAX: Final = 1_024  # sixteen for each of the most gateways one file can ask for
+SERIES_MAX: Final = 16_384  # counters and gauges of one gateway; the rest is not taken in
+TRACES_MAX: Final = 4_096  # that nobody took yet; further ones are lost
+_ID_MAX: Final = 64  # characters of a gateway's name
+
+_log = structlog.get_logger("holdfast.control.gateways.hub")
+
+
+class Listener(Protocol):
+    """Who is told what gateways say."""
+
+    def greeting(self, gateway: "Gateway") -> list[ToGateway]:
+        """What a gateway that has just come is told, in this order."""
+
+    def on_seen(self, gateway: "Gateway", frame: SeenFrame) -> None:
+        """Passive evidence."""
+
+    def on_stats(self, gateway: "Gateway", frame: StatsFrame) -> None:
+        """How it fares."""
+
+    def on_gone(self, gateway: "Gateway") -> None:
+        """Its connection ended."""
+
+
+class Gateway(asyncio.Protocol):
+    """One gateway process, for as long as its connection lasts."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._reader = FrameReader()
+        self._transport: Any = None  # uvloop's are no asyncio.Transport
+        self.id = ""  # its place; empty until it said Hello
+        self.name = ""  # as no other that is connected
+        self.pid = 0
+        self.since = self.heard_at = time.monotonic_ns()
+        self.epoch = 0  # of the config it runs
+        self.refusal = ""  # why it runs another one than it was offered
+        self.ready = False
+        self.reason = "has not said anything yet"
+        self.counters: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}
+        self.stats_heard = 0
+        self.reports_dropped = 0  # by itself, because its ring was full
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A connection is there."""
+        self._transport = transport
+        self._hub.take_in(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of frames."""
+        self.heard_at = time.monotonic_ns()
+        try:
+            frames = self._reader.feed(data)
+        except FrameError as error:
+            self.drop(str(error))
+            return
+        for frame in frames:
+            if self._transport is not None:
+                self._hub.hear(self, frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """It is over, for whatever reason."""
+        self._transport = None
+        self._hub.let_go(self)
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes, unless it has stopped reading."""
+        transport = self._transport
+        if transport is None:
+            return
+        transport.write(data)
+        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            self.drop("it does not read")
+
+    def drop(self, reason: str) -> None:
+        """Break the connection; a gateway that is alive comes again."""
+        if self._transport is not None:
+            _log.warning("gateway dropped", gateway=self.name, pid=self.pid, reason=reason)
+            self._transport.abort()
+            self._transport = None
+
+    def dismiss(self, reason: str) -> None:
+        """Close it on purpose, and say why."""
+        if self._transport is not None:
+            self._transport.write(encode(Bye(reason)))
+            self._transport.close()
+            self._transport = None
+
+    def take_stats(self, frame: StatsFrame) -> None:
+        """Keep its figures, up to a bound; counters come with some frames only, and then all."""
+        if frame.counters:
+            self.counters = dict(islice(frame.counters.items(), SERIES_MAX))
+        self.gauges = dict(islice(frame.gauges.items(), SERIES_MAX))
+        self.stats_heard += 1
+        self.ready, self.reason = frame.readiness, frame.reason
+
+    def snapshot(self) -> dict[str, object]:
+        """For people."""
+        now = time.monotonic_ns()
+        return {
+            "id": self.id,
+            "name": self.name,
+            "pid": self.pid,
+            "age_s": round((now - self.since) / 1e9, 3),
+            "silent_s": round((now - self.heard_at) / 1e9, 3),
+            "epoch": self.epoch,
+            "refusal": self.refusal,
+            "ready": self.ready,
+            "reason": self.reason,
+            "reports_dropped": self.reports_dropped,
+        }
+
+
+class Hub:
+    """All gateways that are connected."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._connections: set[Gateway] = set()
+        self._questions: dict[int, Callable[[ExplainAnswer | MetricsAnswer], None]] = {}
+        self._ask_ids = count(1)
+        self._traces: list[TraceRow] = []
+        self.traces_dropped = 0
+        self.gateways: dict[str, Gateway] = {}  # by name, in the order they came
+        self.turned_away = 0
+
+    @contextlib.asynccontextmanager
+    async def listening(self, path: Path) -> AsyncIterator[None]:
+        """Accept gateways at this path; one left behind by an earlier control is replaced."""
+        _make_way(path)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(lambda: Gateway(self), str(path))
+        try:
+            yield
+        finally:
+            server.close()
+            for gateway in list(self._connections):
+                gateway.dismiss("control stops")
+
+    def current(self, gateway_id: str) -> Gateway | None:
+        """Who holds this place now: of two, the one that came last."""
+        found = None
+        for gateway in self.gateways.values():
+            if gateway.id == gateway_id:
+                found = gateway
+        return found
+
+    def broadcast(self, frame: ToGateway) -> None:
+        """Tell everybody; encoded once."""
+        if self.gateways:
+            data = encode(frame)
+            for gateway in list(self.gateways.values()):
+                gateway.send(data)
+
+    async def explain(self, request_id: str, timeout_s: float) -> bytes | None:
+        """The story of a request as its gateway tells it, or None if nobody knows it."""
+        ask_id = next(self._ask_ids)
+        told: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        missing = len(self.gateways)
+
+        def answered(frame: ExplainAnswer | MetricsAnswer) -> None:
+            nonlocal missing
+            missing -= 1
+            if told.done() or not isinstance(frame, ExplainAnswer):
+                return
+            if frame.found:
+                told.set_result(frame.story)
+            elif missing <= 0:
+                told.set_result(None)
+
+        if not missing:
+            return None
+        self._questions[ask_id] = answered
+        self.broadcast(ExplainAsk(request_id, ask_id))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await told
+        except TimeoutError:
+            return None  # who is silent does not know it, for all we can tell
+        finally:
+            del self._questions[ask_id]
+
+    def take_traces(self) -> list[TraceRow]:
+        """Traced requests since the last call."""
+        taken, self._traces = self._traces, []
+        return taken
+
+    # --- called by Gateway ---
+
+    def take_in(self, gateway: Gateway) -> None:
+        """A connection is there; who it is comes with its first frame."""
+        if len(self._connections) >= CONNECTIONS_MAX:
+            self.turned_away += 1
+            gateway.drop("too many connections")
+            return
+        self._connections.add(gateway)
+
+    def let_go(self, gateway: Gateway) -> None:
+        """A connection is gone."""
+        self._connections.discard(gateway)
+        if self.gateways.pop(gateway.name, None) is not None:
+            _log.info("gateway gone", gateway=gateway.name, pid=gateway.pid)
+            self._listener.on_gone(gateway)
+
+    def hear(self, gateway: Gateway, frame: Frame) -> None:
+        """One frame of one gateway."""
+        if isinstance(frame, Hello):
+            self._greet(gateway, frame)
+        elif not gateway.id or not isinstance(frame, ToControl):
+            gateway.drop(f"{type(frame).__name__} out of place")
+        elif isinstance(frame, SeenFrame):
+            gateway.reports_dropped += frame.dropped
+            self._listener.on_seen(gateway, frame)
+        elif isinstance(frame, StatsFrame):
+            gateway.take_stats(frame)
+            self._listener.on_stats(gateway, frame)
+        elif isinstance(frame, TracesFrame):
+            room = TRACES_MAX - len(self._traces)
+            self._traces.extend(frame.traces[:room])
+            self.traces_dropped += max(0, len(frame.traces) - room)
+        elif isinstance(frame, EpochFrame):
+            gateway.epoch = frame.epoch
+            gateway.refusal = "" if frame.accepted else frame.reason
+            if not frame.accepted:
+                _log.error("gateway refused the config", gateway=gateway.name, reason=frame.reason)
+        else:
+            question = self._questions.get(frame.ask_id)
+            if question is not None:
+                question(frame)
+
+    def _greet(self, gateway: Gateway, hello: Hello) -> None:
+        if gateway.id or not hello.gateway_id or len(hello.gateway_id) > _ID_MAX:
+            gateway.drop("a Hello that makes no sense")
+            return
+        if hello.protocol != PROTOCOL:
+            gateway.dismiss(f"control speaks protocol {PROTOCOL}, you {hello.protocol}")
+            return
+        gateway.id, gateway.pid = hello.gateway_id, hello.pid
+        gateway.name = _free_name(hello.gateway_id, self.gateways)
+        self.gateways[gateway.name] = gateway
+        _log.info("gateway came", gateway=gateway.name, pid=gateway.pid)
+        for frame in self._listener.greeting(gateway):
+            gateway.send(encode(frame))
+
+
+def _make_way(path: Path) -> None:
+    """A socket that an earlier control left behind would refuse us its name."""
+    path.unlink(missing_ok=True)
+
+
+def _free_name(gateway_id: str, taken: Iterable[str]) -> str:
+    """Its id; while its predecessor still drains, with a number behind it."""
+    names = set(taken)
+    if gateway_id not in names:
+        return gateway_id
+    return next(name for n in count(2) if (name := f"{gateway_id}+{n}") not in names)
+
+
+__all__ = ["CONNECTIONS_MAX", "UNSENT_BYTES_MAX", "Gateway", "Hub", "Listener"]

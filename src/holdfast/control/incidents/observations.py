@@ -1,0 +1,224 @@
+"""Turns what control hears into facts, in an order that detectors can read.
+
+    launches, canaries, engines ──────────────────────────► facts as they happen
+    tallies of all gateways ─► added up for each replica ─► facts once a second
+
+Gateways tell once a second, the launcher at once. A process that dies of its first request has
+therefore, for all that is known at that moment, never had one; and that is the difference between
+an engine that cannot load and one that cannot serve. So the end of a process that seems to have
+served nothing waits for the gateways' next word, and whatever is said of that replica waits behind
+it. Nobody acts later for it: the fleet has heard of the end already.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from holdfast.core.diagnose.detect.silence import SERVING
+from holdfast.core.diagnose.facts import (
+    ChainDeclared,
+    Compared,
+    Declared,
+    Fact,
+    Gone,
+    LineSeen,
+    Looked,
+    Mark,
+    MemorySeen,
+    ProcessEnded,
+    RequestDied,
+    StateChanged,
+    VersionsSeen,
+)
+from holdfast.core.diagnose.tallies import Tallies, canaries_doubted, canary_answered
+from holdfast.core.messages import CanaryResult, Notice, Seen, Summary
+from holdfast.core.types import MILLISECOND, SECOND, State
+
+HELD: Final = 1_500 * MILLISECOND  # gateways tell every second, and a frame takes its time
+HELD_MAX: Final = 256  # facts that wait behind one end
+PER_FRAME_MAX: Final = 256  # deaths and comparisons taken from one frame
+_LINE_PACE: Final = SECOND  # a line that means the same is said no more often
+_LASTING: Final = (StateChanged, VersionsSeen)
+
+Sink = Callable[[Fact], None]
+
+
+class _Waiting:
+    """The end of a process, and what was said of its replica since."""
+
+    __slots__ = ("facts", "until")
+
+    def __init__(self, end: ProcessEnded, until: int) -> None:
+        self.facts: list[Fact] = [end]
+        self.until = until
+
+
+class Observations:
+    """The books of one control. ``sink`` is given every fact, in order."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._declared: dict[str, Declared] = {}
+        self._chains: dict[str, ChainDeclared] = {}
+        self._addresses: dict[str, str] = {}  # host:port of a replica's URL to its id
+        self._tallies = Tallies()
+        self._served: dict[str, int] = {}  # attempts that ended, in this life
+        self._waiting: dict[str, _Waiting] = {}
+        self._lasting: dict[tuple[str, type], Fact] = {}  # what holds until it is said anew
+        self._line_at: dict[tuple[str, Mark], int] = {}
+
+    # --- who there is ----------------------------------------------------------------------------
+
+    def declare(
+        self,
+        declared: Mapping[str, Declared],
+        urls: Mapping[str, str],
+        chains: Iterable[ChainDeclared] = (),
+    ) -> None:
+        """Say what is new, what changed and who is gone."""
+        for name in [name for name in self._declared if name not in declared]:
+            self._forget(name)
+            self._sink(Gone(name))
+        for name, one in declared.items():
+            if self._declared.get(name) != one:
+                self._declared[name] = one
+                self._sink(one)
+        self._addresses = {urlsplit(url).netloc: name for name, url in urls.items()}
+        for chain in chains:
+            if self._chains.get(chain.name) != chain:
+                self._chains[chain.name] = chain
+                self._sink(chain)
+
+    def again(self) -> list[Fact]:
+        """All that still holds, for an investigation that begins anew."""
+        return [*self._declared.values(), *self._chains.values(), *self._lasting.values()]
+
+    def _forget(self, name: str) -> None:
+        self._release(name)
+        del self._declared[name]
+        self._tallies.forget(name)
+        self._served.pop(name, None)
+        for key in [key for key in self._line_at if key[0] == name]:
+            del self._line_at[key]
+        for kind in _LASTING:
+            self._lasting.pop((name, kind), None)
+
+    # --- as it happens ---------------------------------------------------------------------------
+
+    def saw(self, fact: Fact, now: int) -> None:
+        """Something that needs no adding up."""
+        if isinstance(fact, ProcessEnded):
+            self._ended(fact, now)
+            return
+        if isinstance(fact, LineSeen):
+            key = (fact.replica, fact.mark)
+            last = self._line_at.get(key)
+            if last is not None and now - last < _LINE_PACE:
+                return
+            self._line_at[key] = now
+            if fact.peer:
+                fact = replace(fact, peer=self._addresses.get(fact.peer, fact.peer))
+        elif isinstance(fact, MemorySeen) and fact.requests is None:
+            fact = replace(fact, requests=self._served.get(fact.replica, 0))
+        elif isinstance(fact, VersionsSeen):
+            fact = self._with_known(fact)
+        self._say(getattr(fact, "replica", ""), fact)
+
+    def _with_known(self, fact: VersionsSeen) -> VersionsSeen:
+        """Two sources know different versions of one process; one that knows none takes all back.
+
+        Hosts know CUDA and drivers, engines their own version, a platform the image.
+        """
+        before = self._lasting.get((fact.replica, VersionsSeen))
+        told = {one.name: getattr(fact, one.name) for one in fields(fact)}
+        if before is None or told == {**dict.fromkeys(told, ""), "replica": fact.replica}:
+            return fact
+        return replace(fact, **{name: one or getattr(before, name) for name, one in told.items()})
+
+    def _ended(self, fact: ProcessEnded, now: int) -> None:
+        name = fact.replica
+        self._lasting.pop((name, VersionsSeen), None)  # the next one may run on others
+        given = self._served.get(name, 0) + self._tallies.inflight(name)
+        if name in self._waiting:  # it ended twice before gateways could speak: let the first go
+            self._release(name)
+        if not given and not fact.asked and fact.phase == SERVING:
+            self._waiting[name] = _Waiting(fact, now + HELD)
+            return
+        self._say(name, replace(fact, served=given))
+        self._served.pop(name, None)
+
+    def notice(self, notice: Notice) -> None:
+        """What the fleet concluded."""
+        if notice.signal and notice.replica_id in self._declared:
+            state = State(notice.what)
+            name = notice.replica_id
+            self._say(name, StateChanged(name, state, notice.signal, notice.reason))
+        elif (doubted := canaries_doubted(notice)) is not None:
+            self._sink(doubted)
+
+    def canary(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
+        """A canary came back, and whether the fleet took its right answer for a late one."""
+        if result.replica_id in self._declared:
+            fact = canary_answered(result, slow=slow, inflight=inflight)
+            self._say(result.replica_id, fact)
+
+    def _say(self, name: str, fact: Fact) -> None:
+        if isinstance(fact, _LASTING):
+            self._lasting[name, type(fact)] = fact
+        waiting = self._waiting.get(name)
+        if waiting is None:
+            self._sink(fact)
+        elif len(waiting.facts) < HELD_MAX:
+            waiting.facts.append(fact)
+
+    # --- what gateways tell ----------------------------------------------------------------------
+
+    def seen(
+        self,
+        event: Seen,
+        died: Iterable[tuple[str, str]] = (),
+        compared: Iterable[tuple[str, str, bool]] = (),
+    ) -> None:
+        """A frame of one gateway."""
+        for action in event.actions:
+            for tally in action.tallies if isinstance(action, Summary) else ():
+                name = tally.replica_id
+                if name in self._declared:  # else: the gateway does not know yet that it is gone
+                    self._tallies.take(event.gateway, tally)
+                    self._served[name] = self._served.get(name, 0) + tally.ended
+        for name, fingerprint in list(died)[:PER_FRAME_MAX]:
+            if name in self._declared:
+                self._sink(RequestDied(name, fingerprint[:64]))
+        for name, peer, agreed in list(compared)[:PER_FRAME_MAX]:
+            if name in self._declared and peer in self._declared:
+                self._sink(Compared(name, peer, agreed))
+
+    def gateway_gone(self, gateway: str) -> None:
+        """Nothing of its requests is in flight any more."""
+        self._tallies.gateway_gone(gateway)
+
+    # --- once a second ---------------------------------------------------------------------------
+
+    def round(self, now: int) -> None:
+        """Tell what gateways saw since the last round, then what waited for it, then that it is."""
+        for attempts, answers in self._tallies.look(now):
+            for fact in (attempts, *answers):  # of the life before an end that waits: not held
+                self._sink(fact)
+        for name in [name for name, one in self._waiting.items() if now >= one.until]:
+            self._release(name)
+        self._sink(Looked())
+
+    def _release(self, name: str) -> None:
+        waiting = self._waiting.pop(name, None)
+        if waiting is None:
+            return
+        given = self._served.pop(name, 0) + self._tallies.inflight(name)
+        for fact in waiting.facts:
+            done: Any = fact
+            if isinstance(fact, ProcessEnded) and fact.served is None:
+                done = replace(fact, served=given)
+            self._sink(done)
+
+
+__all__ = ["HELD", "PER_FRAME_MAX", "Observations"]

@@ -1,0 +1,131 @@
+"""One agent's reading as control tells it: in control's time, and marked where it fell silent.
+
+Clocks of hosts differ. Ages are counted from when a report *arrived*; times inside a reading are
+moved by the difference that the report itself shows, and by the same one until it changes, or every
+report would shift every row by its own delay on the network.
+
+A shared filesystem is seen by each host that mounts it, and each knows only its own share of the
+traffic. Together they are one row.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, TypeVar
+
+from holdfast.core.view.layers import Disk, Part, Placed, Reading
+from holdfast.sources.reports import Report
+
+CLOCK_NOTED_S: Final = 5.0
+_MONTH_S: Final = 30 * 86_400.0
+_TIMES: Final = frozenset(
+    {"at", "failing_since", "launched_at", "joined_at", "created_at", "started_at", "stopped_at"}
+    | {"spoke_at", "since"}
+)
+
+RowT = TypeVar("RowT")
+
+
+@dataclass(slots=True)
+class Heard:
+    """One agent: what it told last, and when."""
+
+    report: Report
+    arrived: float  # by a clock that goes forward
+    arrived_at: float  # seconds since 1970
+    offset_s: float  # to be added to its times
+    tokens: float  # reports that it may send at once
+    number: int = 0  # of the last thing that was taken
+    before: str = ""  # the life before this one
+    reports: int = 0
+    reading: Reading = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reading = in_our_time(self.report.reading, self.offset_s)
+
+
+def shown(name: str, agent: Heard, silent_s: float | None, wall: float) -> Reading:
+    """What one agent told last; where it fell silent all of it hangs on a part that says so."""
+    reading = agent.reading
+    took_s = round(sum(part.took_s for part in reading.parts), 6)
+    own = Part("report", at=agent.arrived_at, calls=1, took_s=took_s)
+    hosts, parts = reading.hosts, reading.parts
+    if silent_s is not None:
+        told = f"no report for {silent_s:.0f} s"
+        own = replace(own, error=told, failing_since=agent.arrived_at)
+        hosts = tuple(replace(host, state="silent") for host in hosts)
+        parts = ()
+    return replace(
+        reading,
+        source=name,
+        kind="agent",
+        at=wall,
+        parts=(own, *(part for part in parts if part.name != own.name)),
+        hosts=hosts,
+        disks=(),
+        notes=tuple(_notes(agent)),
+    )
+
+
+def summed(readings: list[Reading]) -> tuple[Disk, ...]:
+    """Filesystems, each once: rates of all hosts together, and how many hosts have it mounted."""
+    by_name: dict[str, list[Disk]] = {}
+    for reading in readings:
+        for disk in reading.disks:
+            by_name.setdefault(disk.id, []).append(disk)
+    return tuple(
+        replace(
+            rows[0],
+            read_bytes_s=_sum([row.read_bytes_s for row in rows]),
+            operations_s=_sum([row.operations_s for row in rows]),
+            size_bytes=next((row.size_bytes for row in rows if row.size_bytes is not None), None),
+            free_bytes=next((row.free_bytes for row in rows if row.free_bytes is not None), None),
+            clients=len(rows),
+        )
+        for rows in by_name.values()
+    )
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known), 1) if known else None
+
+
+def faded(row: Placed) -> Placed:
+    """What nobody measures any more is unknown; where it was and what it was stays."""
+    return replace(row, used_bytes=None, read_bytes=None, spoke_at=None)
+
+
+def _notes(agent: Heard) -> list[str]:
+    own = agent.report.own
+    notes = list(agent.reading.notes)
+    if abs(agent.offset_s) > CLOCK_NOTED_S:
+        way = "behind" if agent.offset_s > 0 else "ahead"
+        notes.append(f"its clock is {abs(agent.offset_s):.0f} s {way}; times were corrected")
+    if own.dropped:
+        notes.append(f"{own.dropped} things of its logs were dropped before they could be told")
+    if own.skipped_bytes:
+        notes.append(f"{own.skipped_bytes} bytes of logs came faster than they are read")
+    return notes
+
+
+def in_our_time(reading: Reading, offset_s: float) -> Reading:
+    """The same, with its times moved; an unlikely time becomes unknown."""
+    return replace(
+        reading,
+        parts=tuple(_moved(row, offset_s) for row in reading.parts),
+        hosts=tuple(_moved(row, offset_s) for row in reading.hosts),
+        placed=tuple(_moved(row, offset_s) for row in reading.placed),
+        queues=(),  # an agent sees a host; who speaks of queues and wishes is no agent
+        wishes=(),
+    )
+
+
+def _moved(row: RowT, offset_s: float) -> RowT:
+    times: dict[str, Any] = {}
+    for one in fields(row):  # type: ignore[arg-type]
+        value = getattr(row, one.name)
+        if one.name in _TIMES and value is not None:
+            times[one.name] = value + offset_s if value > _MONTH_S else None
+    return replace(row, **times) if times else row  # type: ignore[type-var]
+
+
+__all__ = ["CLOCK_NOTED_S", "Heard", "faded", "in_our_time", "shown", "summed"]

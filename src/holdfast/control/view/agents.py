@@ -1,0 +1,402 @@
+"""Reports of agents on other hosts, kept as one source like any other.
+
+    POST /agents/NAME ─► size, pace, schema ─► its last reading, in control's time ─► one Reading
+                                           └─► lines, phases, GPU faults ─► saw(fact)
+
+An agent that falls silent is the failure this exists to show. After three of its own periods its
+part says for how long nothing came and its host is marked; after ten minutes its rows leave, with a
+note, because a picture of a host that went away on purpose must not stand for ever. One that says
+that it leaves is taken at its word at once.
+
+Times of other hosts are put right in ``agent_readings.py``. Two agents of one name would paint over
+each other's picture: the later one is taken, the other is told.
+
+``AgentDoor`` lets a token of the agents' own through to these paths only: who can report for a host
+should not be able to drain a fleet.
+"""
+
+import asyncio
+import hmac
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.control.access.guard import json_answer
+from holdfast.control.view.agent_readings import Heard, faded, in_our_time, shown, summed
+from holdfast.core.diagnose.facts import Fact, GpuFault, LineSeen, PhaseSeen
+from holdfast.core.types import require
+from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
+from holdfast.sources.reports import (
+    REPORT_BYTES_MAX,
+    BadReportError,
+    Line,
+    Phase,
+    Report,
+    Thing,
+    decode,
+)
+
+PATH: Final = "/agents/"
+NOTES_MAX: Final = 16
+LATE_S: Final = 120.0  # a thing that is older when it arrives explains nothing that still happens
+BODY_S: Final = 10.0  # for a report to come in
+_CLOCK_S: Final = 1.0  # a difference between clocks that changes by less is the same difference
+_BURST: Final = 10.0  # reports of one agent at once, after an outage
+_NOTE_MAX: Final = 300
+_NOBODY: Final = ("nobody",)  # a part that no rows hang on
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(slots=True, frozen=True)
+class AgentsConfig:
+    """How reports are taken."""
+
+    token: str | None = None  # the hash of the agents' own token; None: the admin token opens
+    silent_periods: float = 3.0  # one lost report is a network's day, three are an agent's end
+    leaves_after_s: float = 600.0  # as long as a host may take to boot again
+    agents_max: int = 256  # names; each keeps one reading
+    reports_per_s: float = 2.0  # of one agent; the shortest period is 1 s
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("silent_periods", self.silent_periods, 2, 100),
+            ("leaves_after_s", self.leaves_after_s, 10, 86_400),
+            ("agents_max", self.agents_max, 1, 10_000),
+            ("reports_per_s", self.reports_per_s, 0.1, 100),
+        ):
+            fix = f"use {least} to {most}"
+            require(least <= value <= most, f"agents.{name}", f"is {value}", fix)
+
+
+class RefusedError(Exception):
+    """A report that was not taken, and the HTTP status that says so."""
+
+    def __init__(self, status: int, told: str, wait_s: float | None = None) -> None:
+        super().__init__(told)
+        self.status = status
+        self.wait_s = wait_s
+
+
+class AgentInbox:
+    """The last reading of each agent; a ``Source``."""
+
+    kind = "agent"
+
+    def __init__(
+        self,
+        name: str = "agents",
+        config: AgentsConfig | None = None,
+        *,
+        saw: Callable[[Fact], None] = lambda _: None,
+        replicas: Callable[[], Collection[str]] | None = None,
+        period_s: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self.period_s = period_s
+        self.config = config or AgentsConfig()
+        self._saw = saw
+        self._replicas = replicas  # whom facts may speak of; None: of anybody
+        self._clock = clock
+        self._wall = wall
+        self._agents: dict[str, Heard] = {}
+        self._notes: deque[tuple[float, str]] = deque(maxlen=NOTES_MAX)
+        self.taken = self.refused = 0  # reports
+        self.facts = self.strange = self.late = 0  # things: told on, of nobody we know, too old
+
+    # --- what comes in ---------------------------------------------------------------------------
+
+    def take(self, name: str, body: bytes) -> None:
+        """One report, or ``RefusedError``."""
+        try:
+            self._take(name, body)
+        except RefusedError:
+            self.refused += 1
+            raise
+        self.taken += 1
+
+    def _take(self, name: str, body: bytes) -> None:
+        if _NAME.fullmatch(name) is None:
+            raise RefusedError(400, "name: use letters, digits, '.', '_' and '-', up to 63")
+        known = self._agents.get(name)
+        if known is not None:
+            self._spend(known)
+        elif len(self._agents) >= self.config.agents_max:
+            raise RefusedError(503, f"{len(self._agents)} agents report; no more are taken", 60.0)
+        try:
+            report = decode(body)
+        except BadReportError as error:
+            raise RefusedError(400, str(error)) from error
+        if known is not None and report.life == known.before:
+            told = f"another agent reports as {name!r}: give each its own --name"
+            self._note(told)
+            raise RefusedError(409, told)
+        self._keep(name, known, report)
+
+    def _spend(self, agent: Heard) -> None:
+        now = self._clock()
+        earned = (now - agent.arrived) * self.config.reports_per_s
+        if min(_BURST, agent.tokens + earned) < 1.0:
+            pace = f"more than {self.config.reports_per_s:g} reports a second"
+            raise RefusedError(429, f"{pace}; send them less often", 5.0)
+
+    def _keep(self, name: str, known: Heard | None, report: Report) -> None:
+        now, wall = self._clock(), self._wall()
+        offset_s = wall - report.at
+        same = known is not None and known.report.life == report.life
+        if known is not None and abs(offset_s - known.offset_s) < _CLOCK_S:
+            offset_s = known.offset_s
+        fresh = Heard(report, now, wall, offset_s, _BURST)
+        if known is not None:
+            earned = (now - known.arrived) * self.config.reports_per_s
+            fresh.tokens = min(_BURST, known.tokens + earned) - 1.0
+            fresh.reports = known.reports
+            fresh.before = known.before if same else known.report.life
+            fresh.number = known.number if same else 0
+        fresh.reports += 1
+        self._agents[name] = fresh
+        self._tell(fresh)
+        if report.leaving:
+            del self._agents[name]
+            self._note(f"{name} was told to end at {_clock_text(wall)}, and has left")
+
+    def _tell(self, agent: Heard) -> None:
+        report = agent.report
+        things: list[Thing] = [*report.lines, *report.phases, *report.faults]
+        known = None if self._replicas is None else self._replicas()
+        for thing in sorted(things, key=lambda one: one.number):
+            if thing.number <= agent.number:
+                continue  # its answer was lost, and it was sent again
+            agent.number = thing.number
+            if known is not None and thing.replica not in known:
+                self.strange += 1
+            elif thing.age_s > LATE_S:
+                self.late += 1
+            else:
+                self.facts += 1
+                self._saw(_fact(thing))
+
+    # --- what is known ---------------------------------------------------------------------------
+
+    async def read(self) -> Reading:
+        """All agents together. Nothing is asked of anybody, so nothing can fail here."""
+        first, *others = self.readings()
+        hosts: list[Host] = []
+        placed: list[Placed] = []
+        parts: list[Part] = [replace(part, feeds=_NOBODY) for part in first.parts]
+        notes = list(first.notes)
+        groups: dict[str, Group] = {}
+        for reading in others:
+            silent = bool(reading.parts[0].error)
+            hosts += reading.hosts
+            placed += [faded(row) for row in reading.placed] if silent else reading.placed
+            groups |= {group.name: group for group in reading.groups}
+            notes += [f"{reading.source}: {note}"[:_NOTE_MAX] for note in reading.notes]
+            # One agent that is silent must not make the rows of the others look old.
+            told = [part for index, part in enumerate(reading.parts) if part.error or not index]
+            names = [reading.source, *(f"{reading.source}/{part.name}" for part in told[1:])]
+            parts += [
+                replace(part, name=name, feeds=_NOBODY)
+                for part, name in zip(told, names, strict=True)
+            ]
+        return replace(
+            first,
+            parts=tuple(parts),
+            groups=tuple(groups.values()),
+            hosts=tuple(hosts),
+            placed=tuple(placed),
+            notes=tuple(notes),
+        )
+
+    def readings(self) -> list[Reading]:
+        """First what only all agents together know, then each by itself, under its own name.
+
+        A shared filesystem is read by all of them, so its throughput is their sum.
+        """
+        self._let_go()
+        now, wall = self._clock(), self._wall()
+        told: list[Reading] = []
+        fresh: list[Reading] = []
+        for name, agent in self._agents.items():
+            silent_s = self._silent_s(agent, now)
+            told.append(shown(name, agent, silent_s, wall))
+            if silent_s is None:
+                fresh.append(agent.reading)
+        notes = tuple(note for _, note in self._notes)
+        part = Part("inbox", at=wall, feeds=("disks",))
+        together = Reading(self.name, self.kind, wall, (part,), disks=summed(fresh), notes=notes)
+        return [together, *told]
+
+    def listing(self) -> list[dict[str, Any]]:
+        """The agents themselves, for people."""
+        self._let_go()
+        now = self._clock()
+        return [
+            {
+                "name": name,
+                "age_s": round(now - agent.arrived, 1),
+                "silent": self._silent_s(agent, now) is not None,
+                "period_s": agent.report.period_s,
+                "clock_differs_s": round(-agent.offset_s, 1),
+                "reports": agent.reports,
+                "replicas": len(agent.report.reading.placed),
+                "version": agent.report.own.version,
+                "rss_bytes": agent.report.own.rss_bytes,
+                "cpu_share": agent.report.own.cpu_share,
+                "dropped": agent.report.own.dropped,
+            }
+            for name, agent in self._agents.items()
+        ]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _silent_s(self, agent: Heard, now: float) -> float | None:
+        """For how long nothing came, where that is too long."""
+        age_s = now - agent.arrived
+        return age_s if age_s > self.config.silent_periods * agent.report.period_s else None
+
+    def _let_go(self) -> None:
+        now = self._clock()
+        for name, agent in list(self._agents.items()):
+            if now - agent.arrived > self.config.leaves_after_s:
+                del self._agents[name]
+                last = _clock_text(agent.arrived_at)
+                self._note(f"{name} has not reported since {last}, and was taken out")
+        while self._notes and now - self._notes[0][0] > 3_600.0:
+            self._notes.popleft()
+
+    def _note(self, text: str) -> None:
+        if not any(note == text for _, note in self._notes):
+            self._notes.append((self._clock(), text))
+
+
+def _fact(thing: Thing) -> Fact:
+    if isinstance(thing, Line):
+        return LineSeen(thing.replica, thing.mark, thing.peer)
+    if isinstance(thing, Phase):
+        return PhaseSeen(thing.replica, thing.phase)
+    return GpuFault(thing.replica, thing.xid, thing.fatal, thing.detail)
+
+
+def _clock_text(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%H:%M:%S UTC")
+
+
+# --- over HTTP ------------------------------------------------------------------------------------
+
+
+def agent_routes(inbox: AgentInbox | Callable[[], AgentInbox | None]) -> list[Route]:
+    """``POST /agents/NAME`` takes a report, ``GET /agents`` lists who reports.
+
+    An inbox can be another one after the config was read again, so it may be asked for each time.
+    """
+
+    def now() -> AgentInbox:
+        found = inbox if isinstance(inbox, AgentInbox) else inbox()
+        if found is None:
+            raise RefusedError(404, "agents are not taken here: add {type: agents} to 'sources'")
+        return found
+
+    async def take(request: Request) -> Response:
+        try:
+            box = now()
+            body = await _body(request)
+            box.take(request.path_params["name"], body)
+        except RefusedError as error:
+            response = json_answer({"error": str(error)}, error.status)
+            if error.wait_s is not None:
+                response.headers["retry-after"] = f"{error.wait_s:.0f}"
+            return response
+        return json_answer({"taken": True}, 202)
+
+    async def listing(_: Request) -> Response:
+        try:
+            return json_answer({"agents": now().listing()})
+        except RefusedError as error:
+            return json_answer({"error": str(error)}, error.status)
+
+    return [
+        Route("/agents", listing),
+        Route(f"{PATH}{{name}}", take, methods=["POST"]),
+    ]
+
+
+async def _body(request: Request) -> bytes:
+    too_large = RefusedError(413, f"the report is larger than {REPORT_BYTES_MAX} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > REPORT_BYTES_MAX:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > REPORT_BYTES_MAX:
+                    raise too_large
+    except TimeoutError as error:
+        raise RefusedError(408, f"the report did not come within {BODY_S:g} s") from error
+    except ClientDisconnect as error:
+        raise RefusedError(400, "the report was cut off") from error
+    return bytes(body)
+
+
+class AgentDoor:
+    """Middleware outside of the guard: the agents' own token opens ``POST /agents/NAME``.
+
+    Whoever has another token, or none, goes on to the guard like everybody.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | Callable[[], str | None] | None,  # its hash, or who knows it now
+        routes: list[Route],
+    ) -> None:
+        self._app = app
+        self._token = token
+        self._take = next(route for route in routes if route.path.startswith(PATH))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http" and self._opens(scope):
+            name = scope["path"].removeprefix(PATH)
+            await self._take.app({**scope, "path_params": {"name": name}}, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _opens(self, scope: Scope) -> bool:
+        path = scope["path"]
+        if scope["method"] != "POST" or not path.startswith(PATH) or "/" in path[len(PATH) :]:
+            return False
+        token = self._token() if callable(self._token) else self._token
+        if token is None:
+            return False
+        scheme, _, key = Request(scope).headers.get("authorization", "").partition(" ")
+        given = sha256(key.encode("utf-8", "surrogateescape")).digest()
+        wanted = bytes.fromhex(token.removeprefix("sha256:"))
+        return scheme.lower() == "bearer" and hmac.compare_digest(given, wanted)
+
+
+__all__ = [
+    "LATE_S",
+    "AgentDoor",
+    "AgentInbox",
+    "AgentsConfig",
+    "RefusedError",
+    "agent_routes",
+    "in_our_time",
+]

@@ -1,0 +1,160 @@
+"""The same question, nothing else running, and it takes longer than it did.
+
+A canary asks the same thing every time. On an idle replica its latency has one owner, the
+environment: a driver, a clock that throttles, a neighbour, a fallback to a slower kernel. Each
+replica is held to its own past, learned once and then frozen; the fleet's comparison with peers
+(``canary_slow``) cannot see what moves all of them together, and this can.
+
+    right answers with nothing else running ─► log latency ─► CUSUM upward ─► still slower now? ─►
+
+Logarithms, because a latency is slower by a factor; a median and its spread, because one canary in
+ten meets somebody else's work. It must last: neighbours come and go within a quarter of an hour,
+what was changed stays. Becoming faster is no failure and is not told. An answer that was right and
+judged slow counts as well: leaving it out would hide the drift.
+
+Rejected: learning from busy replicas with the load regressed out. Batching makes that relation a
+staircase, and idle moments come often enough.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, log, sqrt
+from statistics import median
+from typing import ClassVar, Final
+
+from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect.detector import NOTHING, Pace
+from holdfast.core.diagnose.evidence import Evidence, Sign
+from holdfast.core.diagnose.facts import CanaryAnswered
+from holdfast.core.types import SECOND, nanos, require
+
+_RIGHT: Final = ("pass", "slow")
+_CLIP: Final = 4.0  # sigma that one canary counts for at most: a single stall is no drift
+_LEARNED_MAX: Final = 512  # latencies kept of a baseline in the making; later ones wait
+_RECENT: Final = 9  # canaries whose median is "now": four of them may be odd
+_UNSEEN: Final = 60 * SECOND  # between two idle canaries; what was in a longer gap is unknown
+
+
+@dataclass(slots=True, frozen=True)
+class CanaryDriftConfig:
+    """When a canary takes longer than it used to."""
+
+    window_s: float = 1_800.0  # of the baseline: half an hour has warmed every cache
+    samples_min: int = 60  # idle canaries in it
+    spread_min: float = 0.05  # of latency: below it a scheduler's jitter would count as drift
+    slack: float = 0.5  # sigma; half of the shift to find
+    threshold: float = 12.0  # CUSUM, in sigma; with the slack one false alarm in a million
+    factor_min: float = 1.25  # it must be slower by so much to matter
+    hold_s: float = 1_200.0  # and for so long: neighbours are gone after a quarter of an hour
+
+    def __post_init__(self) -> None:
+        for name in ("window_s", "spread_min", "slack", "threshold", "hold_s"):
+            value = getattr(self, name)
+            fix = "use a positive number"
+            require(0 < value < 1e9, f"canary_drift.{name}", f"is {value}", fix)
+        few = self.samples_min
+        fix = f"use 20 to {_LEARNED_MAX}"
+        require(20 <= few <= _LEARNED_MAX, "canary_drift.samples_min", f"is {few}", fix)
+        factor = f"is {self.factor_min}"
+        require(self.factor_min > 1, "canary_drift.factor_min", factor, "use a factor above 1")
+
+
+class _Past:
+    """One replica's idle latencies: learned, frozen, compared."""
+
+    __slots__ = (
+        *("began", "centre", "held", "last", "learned", "recent", "slack", "spread", "sum"),
+    )
+
+    def __init__(self, now: int) -> None:
+        self.began = now
+        self.learned: list[float] = []
+        self.centre: float | None = None  # of log latency; None while it learns
+        self.spread = 0.0
+        self.slack = 0.0
+        self.sum = 0.0
+        self.recent: deque[float] = deque(maxlen=_RECENT)
+        self.held: int | None = None  # for how long it was seen to be slower; None: it is not
+        self.last = now
+
+    def learn(self, value: float, config: CanaryDriftConfig, now: int) -> None:
+        if len(self.learned) < _LEARNED_MAX:
+            self.learned.append(value)
+        enough = len(self.learned) >= config.samples_min
+        if not enough or now - self.began < nanos(config.window_s):
+            return
+        self.centre = median(self.learned)
+        deviation = median(abs(one - self.centre) for one in self.learned)
+        self.spread = max(1.4826 * deviation, config.spread_min)  # of a normal distribution
+        # The median of few is off by its own error, 1.25 sigma over the root of their number.
+        self.slack = config.slack + 2 * 1.25 / sqrt(len(self.learned))
+        self.learned = []
+
+    def add(self, distance: float, config: CanaryDriftConfig, now: int) -> bool:
+        """Whether it has drifted for long enough. Over when half of it is gone."""
+        step = min(max(distance / self.spread, -_CLIP), _CLIP) - self.slack
+        self.sum = min(max(0.0, self.sum + step), config.threshold * 1.5)
+        self.recent.append(distance)
+        passed, self.last = min(max(0, now - self.last), _UNSEEN), now
+        part = 1.0 if self.held is None else 0.5
+        slower = log(config.factor_min)
+        if self.sum <= part * config.threshold or not self._is(part * slower):
+            self.held = None
+            return False
+        matters = self._is(slower)  # what is left of it later neither counts nor ends it
+        self.held = 0 if self.held is None else self.held + (passed if matters else 0)
+        return matters and self.held >= nanos(config.hold_s) and distance >= part * slower
+
+    def _is(self, slower: float) -> bool:
+        return len(self.recent) >= 5 and median(self.recent) >= slower
+
+
+class CanaryDriftDetector:
+    """Holds each replica's canaries on an idle engine to that replica's own past."""
+
+    reads: ClassVar[tuple[type, ...]] = (CanaryAnswered,)
+
+    def __init__(self, config: CanaryDriftConfig, census: Census) -> None:
+        self._config = config
+        self._census = census
+        self._pasts: dict[str, _Past] = {}
+        self._pace = Pace()
+
+    def take(self, fact: CanaryAnswered, now: int) -> Sequence[Evidence]:
+        """One canary. Only right answers with nothing else running say anything here."""
+        latency = fact.latency_s
+        if fact.verdict not in _RIGHT or fact.running != 0 or latency is None:
+            return NOTHING
+        if fact.replica not in self._census.replicas or not 0 < latency < inf:
+            return NOTHING
+        past = self._pasts.get(fact.replica)
+        if past is None:
+            past = self._pasts[fact.replica] = _Past(now)
+        if past.centre is None:
+            if fact.verdict == "pass":
+                past.learn(log(latency), self._config, now)
+            return NOTHING
+        if not past.add(log(latency) - past.centre, self._config, now):
+            if past.held is not None:
+                return NOTHING
+            self._pace.over(fact.replica)
+            return NOTHING
+        if not self._pace.due(fact.replica, now):
+            return NOTHING
+        before, present = exp(past.centre), exp(past.centre + median(past.recent))
+        text = (
+            f"canaries of {fact.replica} take {present:.3g} s with nothing else running, "
+            f"{before:.3g} s before: {present / before:.1f} times as long"
+        )
+        numbers = {"before_s": before, "now_s": present, "factor": present / before}
+        about = self._census.about(fact.replica)
+        return (Evidence(Sign.CANARY_DRIFTED, about, now, "latency", text, numbers),)
+
+    def forget(self, replica: str) -> None:
+        """It is gone."""
+        self._pasts.pop(replica, None)
+        self._pace.over(replica)
+
+
+__all__ = ["CanaryDriftConfig", "CanaryDriftDetector"]

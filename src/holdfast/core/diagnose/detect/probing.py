@@ -1,0 +1,343 @@
+"""What canaries bring back: wrong answers, none at all, errors, and late ones.
+
+    wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
+    timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS
+    fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
+    busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
+
+A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary
+of a model fails, what they share is suspect: the checker where answers came, else whatever keeps
+all of them silent. Nobody is accused on their word until one of them passes, or users fail as
+well; but of a closed port, which nothing shared closes. Of a model that has never answered anybody
+they say nothing: its replicas are not started yet.
+
+Slow ones add up by how slow they are: three that take four times as long are a sign, five that take
+three times as long, and half the speed only after twenty minutes. Neighbours on its host take half
+of a replica's speed for a while, and no more. What is usual is learned where nothing ran beside. A
+late answer beside users' requests says nothing: they may be why, or the row may go on behind them.
+
+Rejected: a share of failed canaries over a window. Failures in a row are rarer by chance and come
+to a verdict sooner; only wrong answers, which may come now and then, are counted over a window too.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import log2
+from statistics import median
+from typing import ClassVar, Final
+
+from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect.detector import NOTHING, Pace
+from holdfast.core.diagnose.evidence import About, Evidence, Sign
+from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
+from holdfast.core.failure import Kind
+from holdfast.core.types import State, nanos, require
+
+_RECENT: Final = 20  # canaries of which the wrong ones are counted for people
+_DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
+_MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
+_ANSWERS: Final = ("pass", "slow", "wrong")  # verdicts on something that was said
+_USUAL: Final = 32  # latencies of which the median is usual
+_USUAL_MIN: Final = 3
+_SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
+_NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
+_FLAWS: Final = {
+    Kind.EMPTY.value: (Sign.EMPTY_ANSWERS, "a canary got an answer that is none: empty"),
+    Kind.DEGENERATE.value: (Sign.DEGENERATE, "a canary got an answer that is none: degenerate"),
+    Kind.CUT.value: (Sign.STREAMS_CUT, "a canary got an answer that ended without a finish reason"),
+    Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
+}
+_DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
+_UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
+
+
+@dataclass(slots=True, frozen=True)
+class ProbingConfig:
+    """How many canaries in a row are a sign."""
+
+    silent_row: int = 2  # one may have met a pause; two are ten seconds of silence
+    errors_row: int = 2  # one error is chance
+    refused_row: int = 2  # one meets every restart
+    slow_row: int = 3  # noise doubles a latency now and then, not three times in a row
+    slow_sum: float = 2.0  # of doublings beyond a neighbour's; one canary counts for 0.7 at most
+    slow_s: float = 1_200.0  # less slow than that, for so long: a neighbour has left by then
+    doubt_s: float = 3.0  # until a doubt about all is told: whether users fail is known by then
+    fresh_s: float = 60.0  # how long a peer's slowness counts: a fleet is slow together or not
+
+    def __post_init__(self) -> None:
+        for name in ("silent_row", "errors_row", "refused_row", "slow_row"):
+            value = getattr(self, name)
+            require(1 <= value <= 100, f"probing.{name}", f"is {value}", "use 1 to 100 canaries")
+        for name in ("doubt_s", "fresh_s", "slow_s"):
+            value = getattr(self, name)
+            fits = 0 < value <= 3_600
+            require(fits, f"probing.{name}", f"is {value}", "use seconds above 0, up to an hour")
+        least = self.slow_sum
+        require(0 < least <= 100, "probing.slow_sum", f"is {least}", "use doublings above 0")
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """That every canary of a model fails: as what it is told, since when, and why."""
+
+    sign: Sign
+    since: int
+    detail: str
+    pace: Pace = field(default_factory=Pace)
+
+
+class _Book:
+    __slots__ = (
+        *("errors", "latest_at", "latest_s", "pace", "pages", "refused", "silents"),
+        *("slow_at", "slow_from", "slow_sum", "slows", "usual", "wrongs"),
+    )
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self.wrongs: deque[bool] = deque(maxlen=_RECENT)  # of the answers that came
+        self.pages: list[bool | None] = []  # of the timeouts in a row, the last ones
+        self.errors = self.refused = self.silents = self.slows = 0  # in a row
+        self.slow_at = self.slow_from = self.latest_at = 0
+        self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
+        self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
+        self.usual: deque[float] = deque(maxlen=_USUAL)  # latencies of those in good time
+
+    def answered(self) -> None:
+        """Somebody is there and speaks."""
+        self.pages.clear()
+        self.errors = self.refused = self.silents = 0
+        for sign in (*_SILENCE, Sign.CANARY_ERRORS, Sign.REFUSES):
+            self.pace.over(sign)
+
+
+_Found = tuple[Sign, str, dict[str, float]]
+_SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS)
+
+
+class ProbingDetector:
+    """Signs in what canaries brought back."""
+
+    reads: ClassVar[tuple[type, ...]] = (
+        *(CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
+    )
+
+    def __init__(self, config: ProbingConfig, census: Census) -> None:
+        self._config = config
+        self._census = census
+        self._fresh = nanos(config.fresh_s)
+        self._slow = nanos(config.slow_s)
+        self._books: dict[str, _Book] = {}
+        self._settled = nanos(config.doubt_s)
+        self._doubts: dict[str, _Doubt] = {}  # by model; until one of its replicas passes
+        self._speak: dict[str, None] = {}  # models of which some replica has answered, ever
+
+    def take(
+        self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded | StateChanged, now: int
+    ) -> Sequence[Evidence]:
+        """One canary, or the fleet's doubt about all of them."""
+        if isinstance(fact, CanariesDoubted):
+            return self._doubted(fact, now) if fact.model in self._speak else NOTHING
+        if isinstance(fact, StateChanged):
+            if fact.state is State.READY:
+                self._speaks(fact.replica)
+            return NOTHING
+        if isinstance(fact, ProcessEnded):
+            self.forget(fact.replica)  # what a process answered says nothing of the next one
+            return NOTHING
+        if fact.verdict in _ANSWERS:
+            self._speaks(fact.replica)
+        book = self._books.get(fact.replica)
+        if book is None:
+            book = self._books[fact.replica] = _Book()
+        found = self._weigh(book, fact, now)
+        if not found:
+            return NOTHING
+        about = self._census.about(fact.replica)
+        if about.model in self._doubts and fact.verdict != "refused":
+            return self._say_doubt(about.model, now)
+        sign, text, numbers = found
+        # The second wrong answer confirms the first and is told at once.
+        key = (sign, min(numbers["wrong"], 2)) if sign is Sign.CANARY_WRONG else sign
+        told = []
+        if book.pace.due(key, now):
+            told.append(Evidence(sign, about, now, "canary", text, numbers))
+        flawed, text = _FLAWS.get(fact.flaw, (None, ""))
+        if "fast" in numbers:
+            flawed, text = Sign.FAST_ERRORS, "its canaries get errors faster than any answer comes"
+        if flawed is not None and book.pace.due(flawed, now):
+            told.append(Evidence(flawed, about, now, "canary", text))
+        return told
+
+    def _speaks(self, replica: str) -> None:
+        model = self._census.about(replica).model
+        if model not in self._speak:
+            self._speak[model] = None
+            if len(self._speak) > _MODELS_MAX:
+                del self._speak[next(iter(self._speak))]
+
+    def forget(self, replica: str) -> None:
+        """Drop its rows."""
+        self._books.pop(replica, None)
+
+    def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        verdict = fact.verdict
+        if verdict == "wrong":
+            return _wrong(book)
+        if verdict in ("pass", "slow"):
+            return self._right(book, fact, now)
+        if verdict in ("busy", "unsettled"):
+            book.answered()
+        elif verdict == "timeout":
+            return self._silent(book, fact)
+        elif verdict == "fail":
+            book.errors += 1
+            book.silents = 0
+            book.pages.clear()
+            if book.errors >= self._config.errors_row:
+                text = f"{book.errors} canaries in a row got no answer but an error"
+                if fact.status is not None:
+                    text += f", the last with status {fact.status}"
+                numbers = {"canaries": float(book.errors)}
+                if _is_fast(book, fact):
+                    numbers["fast"] = 1.0
+                return (Sign.CANARY_ERRORS, text, numbers)
+        elif verdict == "refused":
+            book.refused += 1
+            book.silents = 0
+            book.pages.clear()
+            if book.refused >= self._config.refused_row:
+                text = f"{book.refused} canaries in a row were refused: nobody listens"
+                return (Sign.REFUSES, text, {"canaries": float(book.refused)})
+        return None
+
+    def _right(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        book.answered()
+        book.wrongs.append(False)
+        book.latest_s, book.latest_at = fact.latency_s or 0.0, now
+        model = self._census.about(fact.replica).model
+        self._doubts.pop(model, None)  # the expected answer can be given
+        if fact.verdict == "pass":
+            if fact.latency_s and not fact.running:
+                book.usual.append(fact.latency_s)
+            if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
+                book.slows, book.slow_sum = 0, 0.0
+                book.pace.over(Sign.CANARY_SLOW)
+            return None
+        book.slows += 1
+        book.slow_at = now
+        book.slow_from = now if book.slows == 1 else book.slow_from
+        slowness = self._slowness(book, fact, now)
+        # Without anything to compare with, the word of whoever judged it counts.
+        book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
+        enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
+        if book.slows < self._config.slow_row or not enough:
+            return None
+        if self._fleet_is_slow(fact.replica, now):
+            return None
+        text = f"{book.slows} canaries in a row were answered right and much later than usual"
+        numbers = {"canaries": float(book.slows)}
+        if fact.latency_s is not None:
+            text += f", the last after {fact.latency_s:.1f} s"
+            numbers["latency_s"] = float(fact.latency_s)
+            if book.usual:
+                numbers["usual_s"] = median(book.usual)
+        return (Sign.CANARY_SLOW, text, numbers)
+
+    def _silent(self, book: _Book, fact: CanaryAnswered) -> _Found | None:
+        # Whether others are served is unknown, and there are others: it may be busy with them.
+        may_be_busy = fact.progress is None and bool(fact.running)
+        if fact.progress:
+            book.answered()
+        if fact.progress or may_be_busy:
+            return None
+        if (fact.moved_s or 0.0) >= _DRIPS_S:
+            text = f"a canary's answer came piece by piece for {fact.moved_s:.1f} s and did not end"
+            return (Sign.SLOW_TOKENS, text, {"moved_s": fact.moved_s or 0.0})
+        row = self._config.silent_row
+        if fact.progress is None and fact.running is None:
+            row += 1  # it might be busy with what nobody counts
+        kept = max(row, _UNKNOWN_PAGE)
+        book.pages = [*book.pages, fact.page_ok][-kept:]
+        last = book.pages[-row:]
+        book.silents += 1
+        numbers = {"canaries": float(book.silents)}
+        told = f"{book.silents} canaries in a row got no answer"
+        if len(last) == row and all(page is False for page in last):
+            text = f"{told}, nor did its own page"
+            return (Sign.NOTHING_ANSWERS, text, numbers)
+        if len(last) == row and all(page is True for page in last):
+            return (Sign.CANARY_SILENT, f"{told} while its own page was well", numbers)
+        if len(book.pages) == kept and all(page is None for page in book.pages):
+            return (Sign.CANARY_SILENT, f"{told}; it has no page that could tell more", numbers)
+        return None
+
+    def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
+        """How many times its usual time was doubled, less what a neighbour may do to anybody.
+
+        Where its peers take longer now as well, theirs is what is usual now. ``None`` = nothing is
+        known to be usual.
+        """
+        known = [median(book.usual)] if len(book.usual) >= _USUAL_MIN else []
+        theirs = [
+            peer.latest_s
+            for peer in self._peers(fact.replica)
+            if peer.latest_s and now - peer.latest_at <= self._fresh
+        ]
+        if theirs:
+            known.append(median(theirs))
+        if fact.latency_s is None or not known:
+            return None
+        return min(_SLOW_MOST, log2(fact.latency_s / max(known)) - _NEIGHBOUR)
+
+    def _peers(self, replica: str) -> list[_Book]:
+        model = self._census.about(replica).model
+        return [
+            book
+            for name in self._census.of_model(model)
+            if name != replica and (book := self._books.get(name)) is not None
+        ]
+
+    def _fleet_is_slow(self, replica: str, now: int) -> bool:
+        peers = self._peers(replica)
+        slow = sum(bool(peer.slows) and now - peer.slow_at <= self._fresh for peer in peers)
+        return slow > 0 and 2 * (slow + 1) > len(peers) + 1
+
+    def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
+        if fact.confirmed:
+            self._doubts.pop(fact.model, None)
+            return NOTHING
+        sign = Sign.CANARIES_DOUBTED if fact.answered else Sign.CANARIES_UNANSWERED
+        known = self._doubts.get(fact.model)
+        if known is None or known.sign is not sign:
+            while len(self._doubts) >= _DOUBTS_MAX:
+                self._doubts.pop(next(iter(self._doubts)))
+            self._doubts[fact.model] = _Doubt(sign, now, fact.detail)
+        return self._say_doubt(fact.model, now)
+
+    def _say_doubt(self, model: str, now: int) -> Sequence[Evidence]:
+        doubt = self._doubts[model]
+        if now - doubt.since < self._settled or not doubt.pace.due(doubt.sign, now):
+            return NOTHING
+        text = doubt.detail or "every canary fails at once"
+        return [Evidence(doubt.sign, About(model=model), now, "canary", text)]
+
+
+def _wrong(book: _Book) -> _Found:
+    book.answered()
+    book.wrongs.append(True)
+    count = sum(book.wrongs)
+    text = f"{count} of its last {len(book.wrongs)} canaries got another answer than expected"
+    numbers = {"wrong": float(count), "canaries": float(len(book.wrongs))}
+    return Sign.CANARY_WRONG, text, numbers
+
+
+def _is_fast(book: _Book, fact: CanaryAnswered) -> bool:
+    """Whether a server error came in less than a tenth of the time its answers take."""
+    usual = median(book.usual) if book.usual else book.latest_s  # idle, or as it last came
+    if not fact.latency_s or (fact.status or 0) < 500:
+        return False
+    return fact.latency_s < usual / 10
+
+
+__all__ = ["ProbingConfig", "ProbingDetector"]

@@ -1,0 +1,208 @@
+"""Replicas that should be the same and are not: one deployment on two environments.
+
+A model on CUDA 11.8 and on 12.1 runs on both and answers a little differently; nothing crashes, and
+days later somebody notices the answers. The versions themselves say it before the first request.
+
+    versions of one (model, revision) ─► per aspect: which values, held by whom ─► the minority
+
+Only replicas of one revision are compared: during a rollout the other revision differs on purpose.
+What is not known of a replica is no difference. Images are compared by digest with digests and by
+tag with tags, since a tag cannot be held against a digest. With as many on one side as on the other
+nobody is the odd one, and the evidence concerns the model.
+
+Rejected: one piece of evidence for each odd replica. A batch of newer hosts is one mistake.
+Rejected: a table of versions that get along; nobody keeps such a table true.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect.detector import NOTHING, Pace
+from holdfast.core.diagnose.evidence import About, Evidence, Sign
+from holdfast.core.diagnose.facts import Declared, Gone, Looked, VersionsSeen
+from holdfast.core.types import nanos, require
+
+_SOURCE: Final = "skew"
+_PINNED: Final = "sha256:"
+_VALUE_CHARS: Final = 120  # of a version in a text; a digest has 71
+_VALUES_NAMED: Final = 4  # of one aspect in a text
+
+_Deployment = tuple[str, str]  # model and revision
+
+
+@dataclass(slots=True, frozen=True)
+class SkewConfig:
+    """What is compared, and how much of it is told."""
+
+    aspects: tuple[str, ...] = ("cuda", "driver", "engine", "digest", "image")  # all that is known
+    flag_mutable_images: bool = True  # a tag may mean another image tomorrow
+    settle_s: float = 5.0  # replicas report one after the other: the majority shows when all did
+    names_max: int = 8  # replicas named in one text; more are counted
+
+    def __post_init__(self) -> None:
+        known = ("cuda", "driver", "engine", "digest", "image")
+        good = all(aspect in known for aspect in self.aspects)
+        require(good, "skew.aspects", f"is {self.aspects}", f"use names of {known}")
+        settled = 0 <= self.settle_s <= 600
+        require(settled, "skew.settle_s", f"is {self.settle_s}", "use seconds from 0 to 600")
+        few = f"is {self.names_max}"
+        require(1 <= self.names_max <= 100, "skew.names_max", few, "use 1 to 100")
+
+
+def _pinned(image: str) -> bool:
+    return image.startswith(_PINNED) or f"@{_PINNED}" in image
+
+
+def _comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
+    """What is compared with what, and the value; None for unknown."""
+    value = str(getattr(seen, aspect)).strip()
+    if not value:
+        return None
+    if aspect != "image":
+        return aspect, value
+    if _pinned(value):
+        return "image digest", _PINNED + value.rpartition(_PINNED)[2]
+    return "image", value
+
+
+class SkewDetector:
+    """Compares the versions of the replicas of each model and revision."""
+
+    reads: ClassVar[tuple[type, ...]] = (VersionsSeen, Declared, Gone, Looked)
+
+    def __init__(self, config: SkewConfig, census: Census) -> None:
+        self._config = config
+        self._census = census
+        self._member: dict[str, _Deployment] = {}  # as many as the census holds
+        self._seen: dict[_Deployment, dict[str, VersionsSeen]] = {}
+        self._wrong: dict[_Deployment, int] = {}  # since when something holds of these
+        self._pace = Pace()
+
+    def take(self, fact: VersionsSeen | Declared | Gone | Looked, now: int) -> Sequence[Evidence]:
+        """A version, an order or a departure; or time for what still holds."""
+        if isinstance(fact, Looked):
+            return [said for one in tuple(self._wrong) for said in self._judge(one, now)]
+        if isinstance(fact, Gone):
+            self.forget(fact.replica)
+            return NOTHING
+        known = self._census.replicas.get(fact.replica)
+        if known is None:
+            return NOTHING
+        deployment = (known.model, known.revision)
+        if self._member.get(fact.replica, deployment) != deployment:
+            self.forget(fact.replica)  # what it ran on belongs to the revision it left
+        if isinstance(fact, Declared):
+            return NOTHING
+        self._member[fact.replica] = deployment
+        self._seen.setdefault(deployment, {})[fact.replica] = fact
+        return list(self._judge(deployment, now))
+
+    def forget(self, replica: str) -> None:
+        """It no longer belongs to what it belonged to."""
+        deployment = self._member.pop(replica, None)
+        if deployment is None:
+            return
+        seen = self._seen[deployment]
+        seen.pop(replica, None)
+        if not seen:
+            del self._seen[deployment]
+            self._over(deployment)
+
+    def _over(self, deployment: _Deployment) -> None:
+        self._wrong.pop(deployment, None)
+        self._pace.over((Sign.VERSIONS_DIFFER, deployment))
+        self._pace.over((Sign.MUTABLE_IMAGE, deployment))
+
+    def _judge(self, deployment: _Deployment, now: int) -> Iterator[Evidence]:
+        found = [self._skew(deployment, now), self._mutable(deployment, now)]
+        if not any(found):
+            self._over(deployment)
+            return
+        if now - self._wrong.setdefault(deployment, now) < nanos(self._config.settle_s):
+            return
+        for evidence, sign in zip(found, (Sign.VERSIONS_DIFFER, Sign.MUTABLE_IMAGE), strict=True):
+            if evidence is None:
+                self._pace.over((sign, deployment))
+            elif self._pace.due((sign, deployment), now):
+                yield evidence
+
+    def _skew(self, deployment: _Deployment, now: int) -> Evidence | None:
+        seen = self._seen[deployment]
+        odd: dict[str, None] = {}
+        told: list[str] = []
+        tied = False
+        for aspect in self._config.aspects:
+            for what, holders in _holders(aspect, seen):
+                most = max(len(names) for names in holders.values())
+                largest = [value for value, names in holders.items() if len(names) == most]
+                if len(largest) > 1:
+                    tied = True
+                    odd.update(dict.fromkeys(name for v in largest for name in holders[v]))
+                others = [value for value in holders if value != largest[0]]
+                odd.update(dict.fromkeys(name for value in others for name in holders[value]))
+                told.append(f"{what} {self._values(holders, [*others, largest[0]])}")
+        if not told:
+            return None
+        model, revision = deployment
+        names = list(odd)
+        about = About(model=model, revision=revision)
+        if len(names) == 1 and not tied:
+            about = self._census.about(names[0])
+        text = f"replicas of {model} revision {revision or 'unnamed'} differ: {'; '.join(told)}"
+        numbers = {"odd": float(len(names)), "replicas": float(len(seen))}
+        return Evidence(Sign.VERSIONS_DIFFER, about, now, _SOURCE, text, numbers)
+
+    def _values(self, holders: dict[str, list[str]], order: list[str]) -> str:
+        """Each value and who has it, the rarest first; the last stands for all the others."""
+        *few, most = order
+        told = [
+            f"{value[:_VALUE_CHARS]} on {self._names(holders[value])}"
+            for value in few[:_VALUES_NAMED]
+        ]
+        if len(few) > _VALUES_NAMED:
+            told.append(f"{len(few) - _VALUES_NAMED} other values")
+        told.append(f"{most[:_VALUE_CHARS]} on {self._names(holders[most])}")
+        return ", ".join(told)
+
+    def _names(self, names: list[str]) -> str:
+        more = len(names) - self._config.names_max
+        told = ", ".join(names[: self._config.names_max])
+        return f"{told} and {more} more" if more > 0 else told
+
+    def _mutable(self, deployment: _Deployment, now: int) -> Evidence | None:
+        if not self._config.flag_mutable_images:
+            return None
+        seen = self._seen[deployment]
+        loose = {name: one.image for name, one in seen.items() if one.image.strip()}
+        loose = {name: image for name, image in loose.items() if not _pinned(image.strip())}
+        if not loose:
+            return None
+        model, revision = deployment
+        image = next(iter(loose.values()))[:_VALUE_CHARS]
+        text = (
+            f"image {image} of {model} is named by a tag on {len(loose)} of {len(seen)} replicas:"
+            " the tag may mean another image tomorrow, a digest cannot"
+        )
+        numbers = {"replicas": float(len(loose))}
+        about = About(model=model, revision=revision)
+        return Evidence(Sign.MUTABLE_IMAGE, about, now, _SOURCE, text, numbers)
+
+
+def _holders(
+    aspect: str, seen: dict[str, VersionsSeen]
+) -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """Of one aspect, the values that differ and who holds them."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, one in seen.items():
+        comparable = _comparable(aspect, one)
+        if comparable is not None:
+            what, value = comparable
+            found.setdefault(what, {}).setdefault(value, []).append(name)
+    for what, holders in found.items():
+        if len(holders) > 1:
+            yield what, holders
+
+
+__all__ = ["SkewConfig", "SkewDetector"]

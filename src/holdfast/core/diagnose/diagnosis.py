@@ -1,0 +1,499 @@
+"""Joins evidence into incidents, and tells their cause from what followed.
+
+    evidence ─► what do the signs of its subject prove? ─► which of it follows from nothing else?
+             ─► does that follow from an open incident elsewhere? attach : this subject's incident
+
+The whole method is three questions, asked again with every piece of evidence. *What is proven?*
+Rules name the signs that prove a cause. *What is the root?* Among proven causes the root is the one
+that no other proven one explains. *Whose failure is it?* One replica has one failure at a time; a
+failure elsewhere along ``relations.py`` takes it over where its cause explains this one. Standing
+conditions, such as two versions side by side, have their own incident beside that.
+
+An incident opens as soon as its cause is more likely than not, because a replica that is taken out
+within a second leaves little evidence. Better evidence refines it later and the timeline says so.
+Rejected: to wait some seconds and judge once. Whoever is called meanwhile finds nothing, and the
+consequences arrive first as often as not.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from holdfast.core.diagnose.case import (
+    Case,
+    Changed,
+    Closed,
+    News,
+    Opened,
+    Seen,
+    Subject,
+    prove,
+    subject_of,
+    unexplained,
+)
+from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.docket import Docket
+from holdfast.core.diagnose.evidence import (
+    About,
+    Entry,
+    Evidence,
+    Incident,
+    Sign,
+    Stage,
+)
+from holdfast.core.diagnose.facts import Fact, Gone, StateChanged
+from holdfast.core.diagnose.relations import Relations
+from holdfast.core.diagnose.rules import Proven, Rules, Scope, closure
+from holdfast.core.failure import Cause
+from holdfast.core.types import State, nanos, require
+
+_REPLICA: Final = Scope.REPLICA.value
+
+
+@dataclass(slots=True, frozen=True)
+class DiagnosisConfig:
+    """When evidence is an incident, and when an incident is over."""
+
+    open_at: float = 0.5  # more likely than not; a replica out of rotation leaves little evidence
+    prefer_by: float = 0.1  # a rival cause has to be clearly likelier to replace the named one
+    window_s: float = 120.0  # signs are repeated every 30 s: four missed ones mean it is over
+    close_s: float = 120.0  # the same silence ends an incident
+    again_s: float = 600.0  # the same failure within ten minutes was never mended
+    lag_s: float = 600.0  # consequences may be seen this much before their cause, no more
+    wide_share: float = 0.5  # of a model's replicas with one cause: the model has it
+
+    def __post_init__(self) -> None:
+        for name in ("open_at", "wide_share"):
+            value = getattr(self, name)
+            require(0 < value <= 1, f"diagnosis.{name}", f"is {value}", "use a share in (0, 1]")
+        by = self.prefer_by
+        require(0 <= by < 1, "diagnosis.prefer_by", f"is {by}", "use a share in [0, 1)")
+        for name in ("window_s", "close_s", "again_s", "lag_s"):
+            value = getattr(self, name)
+            fits = 0 < value <= 86_400
+            require(fits, f"diagnosis.{name}", f"is {value}", "use seconds up to a day")
+
+
+class Diagnosis:
+    """The open cases of a fleet, and the evidence that is not yet one."""
+
+    __slots__ = (
+        *("_census", "_config", "_docket", "_news", "_now", "_reach", "_relevant", "_rules"),
+        "relations",
+    )
+
+    def __init__(
+        self, config: DiagnosisConfig, rules: Rules, census: Census, *, first_id: int = 1
+    ) -> None:
+        self._config = config
+        self._rules = rules
+        self._census = census
+        self._reach = closure(rules)
+        self._relevant = {cause: self._signs_around(cause) for cause in rules}
+        self._docket = Docket(
+            rules,
+            window=nanos(config.window_s),
+            again=nanos(config.again_s),
+            first_id=first_id,
+        )
+        self.relations = Relations(rules, census)
+        self._news: dict[str, News] = {}
+        self._now = 0
+
+    @property
+    def incidents(self) -> dict[str, Incident]:
+        """Open ones and recently closed ones, by id."""
+        return self._docket.incidents
+
+    @property
+    def refused(self) -> int:
+        """Incidents for which there was no room."""
+        return self._docket.refused
+
+    def _signs_around(self, cause: Cause) -> frozenset[Sign]:
+        """Signs that belong to a cause: its proofs, its consequences, and what it explains."""
+        signs = set(self._rules[cause].consequences)
+        for one in (cause, *self._reach[cause]):
+            rule = self._rules.get(one)
+            if rule is not None:
+                signs.update(*(proof.signs for proof in rule.proofs), rule.consequences)
+        return frozenset(signs)
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def saw(self, fact: Fact, now: int) -> None:
+        """What is not evidence and still matters: states, phases, chains, who blames whom."""
+        self._now = max(self._now, now)
+        self.relations.take(fact, self._now)
+        if isinstance(fact, Gone):
+            self._docket.forget((_REPLICA, fact.replica))
+        elif isinstance(fact, StateChanged) and fact.state is State.READY:
+            # It proved itself: what follows is another failure, or the same one said anew.
+            self._docket.forget((_REPLICA, fact.replica))
+
+    def take(self, evidence: Evidence, now: int) -> list[News]:
+        """One piece of evidence; what it did to incidents."""
+        self._now = max(self._now, now)
+        subject = subject_of(evidence.about)
+        seen = Seen(evidence, self.relations.loading(evidence.about.replica))
+        self._docket.note(subject, seen, self._now)
+        if not self._place(subject, seen):
+            self._attach_somewhere(subject, seen)
+        return self._told()
+
+    def look(self, now: int) -> list[News]:
+        """Time passed: what is over is closed."""
+        self._now = max(self._now, now)
+        quiet = self._now - nanos(self._config.close_s)
+        for case in self._docket.open():
+            if case.fresh_at <= quiet and all(map(self.relations.over, case.root_replicas())):
+                self._close(case, "nothing more was seen of it")
+        self._docket.sweep(self._now)
+        return self._told()
+
+    def adopt(self, incident: Incident, now: int) -> None:
+        """Take over an incident that an earlier life of ours had opened."""
+        self._now = max(self._now, now)
+        case = self._docket.adopt(incident, self._now)
+        if case is None:
+            return
+        for replica in incident.replicas:
+            case.subjects.setdefault((_REPLICA, replica), self._census.about(replica))
+
+    def case(self, incident_id: str) -> Case | None:
+        """The books of an incident, while they are kept."""
+        return self._docket.cases.get(incident_id)
+
+    # --- whose failure is it ----------------------------------------------------------------------
+
+    def _place(self, subject: Subject, seen: Seen) -> bool:
+        """Give the evidence to the incidents of the causes that it helps to prove."""
+        own, threshold = self._docket.acute_at(subject), self._config.open_at
+        proven = prove(self._rules, self._docket.live_at(subject, self._now), threshold)
+        if own is not None and self._is_other_news(own, subject, proven):
+            self._part(own, subject)
+            own = None
+        if own is not None:
+            known = {piece.key: piece for piece in own.seen_at(subject)}
+            known.update((piece.key, piece) for piece in self._docket.live_at(subject, self._now))
+            proven = prove(self._rules, known.values(), threshold)
+        roots = unexplained(proven, self._reach)
+        acute = [one for one in roots if not self._rules[one.cause].standing]
+        standing = [one for one in roots if self._rules[one.cause].standing]
+        sign, placed = seen.evidence.sign, False
+        for root in (*acute[:1], *standing):
+            rivals = acute[1:] if root in acute else []
+            if any(sign in self._relevant[one.cause] for one in (root, *rivals)):
+                self._give(subject, seen, root, proven, rivals)
+                placed = True
+        return placed
+
+    def _give(
+        self, subject: Subject, seen: Seen, root: Proven, proven: list[Proven], rivals: list[Proven]
+    ) -> None:
+        about = seen.evidence.about
+        standing = self._rules[root.cause].standing
+        own = None if standing else self._docket.acute_at(subject)
+        causes = {root.cause} if standing else self._acute_causes(proven)
+        above = self._above(subject, about, root.cause, causes, own)
+        if above is not None:
+            if own is not None:
+                above = self._absorb(above, own)
+            self._add(above, seen)
+            return
+        case = own or self._case_for(subject, about, root)
+        if case is None:
+            case = self._open_new(subject, about, root)
+            if case is None:
+                return
+        self._add(case, seen)
+        case.roots.setdefault(subject, about)
+        case.proven |= causes
+        self._judge(case, root, rivals)
+        self._gather(case)
+
+    def _acute_causes(self, proven: Iterable[Proven]) -> set[Cause]:
+        return {one.cause for one in proven if not self._rules[one.cause].standing}
+
+    def _is_other_news(self, own: Case, subject: Subject, proven: list[Proven]) -> bool:
+        """Whether the replica recovered since, and what is proven now has another cause."""
+        if subject[0] != _REPLICA:
+            return False
+        heard = own.fresh_at
+        if own.wide:  # of others more may have been heard since: they have their own story
+            heard = max((seen.evidence.at for seen in own.seen_at(subject)), default=heard)
+        if self.relations.ready_at.get(subject[1], -1) <= heard:
+            return False
+        known = {own.cause, *own.proven}
+        return bool(proven) and not any(self._akin(one.cause, known) for one in proven)
+
+    def _part(self, own: Case, subject: Subject) -> None:
+        """Its subject is through with it; where others have it too, it goes on without this one."""
+        about = own.roots[subject]
+        told = f"{about if own.wide else own.incident.about} was ready since"
+        if not own.wide or len(own.roots) == 1:
+            self._close(own, f"{told}, and something else began")
+            return
+        del own.roots[subject]
+        own.tell(Entry(self._now, "parted", str(about), f"{told}, and has something else now"))
+        own.write(self._rules, self._now)
+
+    def _akin(self, cause: Cause, others: Iterable[Cause]) -> bool:
+        """Whether one of them can be the same failure, seen better or worse."""
+        return any(
+            cause == other or cause in self._reach[other] or other in self._reach[cause]
+            for other in others
+        )
+
+    def _above(
+        self, subject: Subject, about: About, root: Cause, causes: set[Cause], own: Case | None
+    ) -> Case | None:
+        """The open case elsewhere from which this follows, the likeliest one."""
+        best: Case | None = None
+        for case in self._docket.open():
+            if case is own or not self._follows(subject, about, root, causes, case):
+                continue
+            if best is None or case.incident.confidence > best.incident.confidence:
+                best = case
+        return best
+
+    def _follows(
+        self, subject: Subject, about: About, root: Cause, causes: Iterable[Cause], case: Case
+    ) -> bool:
+        """Whether a cause of this subject is a consequence of a case.
+
+        A replica whose log blames another is ill of that other in all that it shows, however the
+        rest of its signs would be read if it stood alone.
+        """
+        explained = self._reach[case.cause]
+        if root in explained:
+            return self.relations.suffers(subject, about, case, self._now)
+        if subject in case.roots or self._rules[case.cause].standing:
+            return False
+        unlike = explained.isdisjoint(causes)  # then only a name counts, and only one way
+        for one in case.root_replicas():
+            back = unlike and self.relations.blames(one, about.replica, self._now)
+            if not back and self.relations.blames(about.replica, one, self._now, named=unlike):
+                return True
+        return False
+
+    def _case_for(self, subject: Subject, about: About, root: Proven) -> Case | None:
+        """An incident that this cause of this subject belongs to: open, shared, or closed late."""
+        for case in self._docket.open():
+            if subject in case.roots and (
+                case.cause == root.cause or case.cause in self._reach[root.cause]
+            ):
+                return case
+        scope = self._rules[root.cause].scope
+        if scope is not Scope.REPLICA:
+            for case in self._docket.open():
+                if case.cause == root.cause and self._shares(subject, about, case):
+                    return case
+        for case in self._docket.open():
+            if case.wide and case.cause == root.cause and self._same_kin(case, about):
+                return case
+        return self._reopened(subject, root.cause)
+
+    def _shares(self, subject: Subject, about: About, case: Case) -> bool:
+        """Whether they have the place in common that the cause of a case sits in."""
+        chained = subject[0] == Scope.MODEL.value
+        return self.relations.shares(about, case) or (
+            chained and self.relations.suffers(subject, about, case, self._now)
+        )
+
+    def _reopened(self, subject: Subject, cause: Cause) -> Case | None:
+        since = self._now - nanos(self._config.again_s)
+        for case in reversed(self._docket.cases.values()):
+            incident = case.incident
+            if incident.closed_at is None or incident.closed_at < since:
+                continue
+            if subject in case.roots and self._akin(cause, (case.cause,)):
+                if cause != case.cause and self._unlike_since(case, subject):
+                    continue
+                incident.stage, incident.closed_at = Stage.OPEN, None
+                text = "the same failure is back"
+                case.tell(Entry(self._now, "reopened", str(incident.about), text))
+                self._news[incident.id] = Opened(incident)
+                return case
+        return None
+
+    def _unlike_since(self, case: Case, subject: Subject) -> bool:
+        """Whether its subject was well in between, so that a merely similar cause is a new one."""
+        return self.relations.ready_at.get(subject[1], -1) > case.fresh_at
+
+    def _same_kin(self, case: Case, about: About) -> bool:
+        shared = case.incident.about
+        return bool(about.replica and about.model) and (shared.model, shared.revision) == (
+            about.model,
+            about.revision,
+        )
+
+    def _attach_somewhere(self, subject: Subject, seen: Seen) -> None:
+        """Evidence that proves nothing alone follows from something, or waits for more."""
+        sign, about = seen.evidence.sign, seen.evidence.about
+        own = self._docket.acute_at(subject)
+        if own is not None:
+            self._add(own, seen)
+            return
+        best: Case | None = None
+        for case in self._docket.open():
+            if sign not in self._relevant[case.cause]:
+                continue
+            if not self.relations.suffers(subject, about, case, self._now):
+                continue
+            if best is None or case.incident.confidence > best.incident.confidence:
+                best = case
+        if best is not None:
+            self._add(best, seen)
+
+    # --- what happens to a case -------------------------------------------------------------------
+
+    def _open_new(self, subject: Subject, about: About, root: Proven) -> Case | None:
+        case = self._docket.file(subject, about, root, self._now)
+        if case is not None:
+            text = f"{_plain(root.cause)}, confidence {root.confidence:.0%}"
+            case.tell(Entry(self._now, "cause", str(about), text))
+            self._news[case.incident.id] = Opened(case.incident)
+            speaks = {sign for one in self._rules[root.cause].proofs for sign in one.signs}
+            for seen in self._docket.live_at(subject, self._now):
+                if seen.evidence.sign in speaks:  # also what was taken for another's consequence
+                    case.add(seen, self._now)
+        return case
+
+    def _add(self, case: Case, seen: Seen) -> None:
+        case.add(seen, self._now)
+        case.write(self._rules, self._now)
+        self._news.setdefault(case.incident.id, Changed(case.incident))
+
+    def _judge(self, case: Case, root: Proven, rivals: list[Proven]) -> None:
+        """Name the cause: the one that explains the others, or the clearly likelier one."""
+        incident = case.incident
+        if root.cause == incident.cause:
+            incident.confidence = max(incident.confidence, root.confidence)
+            case.acts = case.acts or root.acts
+        elif incident.cause not in self._reach[root.cause] and (
+            root.cause in self._reach[incident.cause]
+            or root.confidence < incident.confidence + self._config.prefer_by
+        ):
+            rivals = [root, *rivals]
+        else:
+            before, after = _plain(incident.cause), _plain(root.cause)
+            incident.cause, incident.confidence = root.cause, root.confidence
+            case.acts = root.acts
+            text = f"{after}, confidence {root.confidence:.0%}; before: {before}"
+            case.tell(Entry(self._now, "cause", str(incident.about), text))
+        others = (one.cause for one in rivals)
+        incident.other_causes = tuple(
+            one for one in others if one not in (incident.cause, *self._reach[incident.cause])
+        )
+        case.write(self._rules, self._now)
+
+    def _gather(self, case: Case) -> None:
+        """What this case explains, or shares with its like, becomes part of it."""
+        earliest = self._now - nanos(self._config.lag_s)
+        for other in self._lately(case):
+            if other is case or not self._stands(other) or other.incident.opened_at < earliest:
+                continue
+            if all(
+                self._follows(subject, about, other.cause, other.proven, case)
+                for subject, about in other.roots.items()
+            ):
+                case = self._absorb(case, other)
+        case = self._widen(case)
+        self._unite(case)
+
+    def _lately(self, case: Case) -> list[Case]:
+        """Cases that it may explain: open ones, and where it sits in a place, those just closed."""
+        if self._rules[case.cause].scope is Scope.REPLICA:
+            return self._docket.open()
+        return [one for one in self._docket.cases.values() if not one.wide or one is case]
+
+    def _widen(self, case: Case) -> Case:
+        """Several replicas of one model with one cause at one time are one failure of the model."""
+        scope = self._rules[case.cause].scope
+        if case.wide or scope is Scope.MODEL or not case.incident.about.replica:
+            return case
+        kin = case.incident.about.model, case.incident.about.revision
+        if not kin[0]:
+            return case
+        since = self._now - nanos(self._config.window_s)
+        alike = [
+            other
+            for other in self._docket.open()
+            if other.cause == case.cause
+            and (other.incident.about.model, other.incident.about.revision) == kin
+            and other.root_replicas()
+            and other.incident.opened_at >= since
+        ]
+        ill = set(chain.from_iterable(other.root_replicas() for other in alike))
+        replicas = {case.incident.about.replica, *self._census.peers(case.incident.about.replica)}
+        if len(ill) < 2 or len(ill) < self._config.wide_share * len(replicas):
+            return case
+        case.wide = True
+        for other in alike:
+            if other is not case and self._stands(other):
+                case.roots.update(other.roots)
+                case = self._absorb(case, other)
+        text = f"{len(ill)} of {len(replicas)} replicas have it: it is about {kin[0]}"
+        case.tell(Entry(self._now, "cause", kin[0], text))
+        case.write(self._rules, self._now)
+        return case
+
+    def _unite(self, case: Case) -> None:
+        """Never two open incidents of one cause about one thing, or about one and its successor."""
+        for other in self._docket.open():
+            about = case.incident.about
+            same = other.cause == case.cause and (
+                other.incident.about == about
+                or (self._same_kin(other, about) and (other.wide or self.relations.replaced(other)))
+            )
+            if other is not case and same and self._stands(other):
+                case.roots.update(other.roots)
+                case.wide = case.wide or other.wide
+                case = self._absorb(case, other)
+
+    def _stands(self, case: Case) -> bool:
+        """Whether it is still a case of its own."""
+        return self._docket.cases.get(case.incident.id) is case
+
+    def _absorb(self, root: Case, other: Case) -> Case:
+        """One incident out of two: the cause of the first, under the name of the older one."""
+        keep, gone = root, other
+        if (other.incident.opened_at, other.incident.id) < (
+            root.incident.opened_at,
+            root.incident.id,
+        ):
+            keep, gone = other, root
+            keep.inherit(root)
+        keep.take_over(gone)
+        mine, theirs = keep.incident, gone.incident
+        if mine.stage is Stage.CLOSED:
+            mine.stage, mine.closed_at = Stage.OPEN, None
+            self._news[mine.id] = Opened(mine)
+        was = f"what was seen as {_plain(theirs.cause)} of {theirs.about}"
+        keep.tell(Entry(self._now, "joined", str(theirs.about), f"{was} is part of this"))
+        keep.write(self._rules, self._now)
+        self._news.setdefault(mine.id, Changed(mine))
+        self._docket.drop(gone)
+        theirs.stage, theirs.closed_at, theirs.changed_at = Stage.CLOSED, self._now, self._now
+        gone.tell(Entry(self._now, "joined", str(theirs.about), f"part of {mine.id}"))
+        if isinstance(self._news.pop(theirs.id, None), Opened):
+            return keep  # nobody has heard of it yet
+        self._news[theirs.id] = Closed(theirs)
+        return keep
+
+    def _close(self, case: Case, why: str) -> None:
+        case.close(why, self._now)
+        self._news[case.incident.id] = Closed(case.incident)
+
+    def _told(self) -> list[News]:
+        news, self._news = list(self._news.values()), {}
+        return news
+
+
+def _plain(cause: Cause) -> str:
+    return cause.value.replace("_", " ")
+
+
+__all__ = ["Changed", "Closed", "Diagnosis", "DiagnosisConfig", "News", "Opened"]

@@ -1,0 +1,227 @@
+"""From facts to incidents: the whole pipeline behind one method.
+
+    Fact ─► census, relations ─► detectors that read its kind ─► Evidence ─► Diagnosis ─► Acting
+
+A live fleet, the simulator, a history and an exported incident all call ``take(fact, now)`` and
+read what comes back. Nothing here waits, asks or stores: the same facts give the same findings.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.core.diagnose.acting import Act, Acting, ActingConfig
+from holdfast.core.diagnose.causes import CAUSES
+from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect.attempts import AttemptsConfig, AttemptsDetector
+from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
+from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
+from holdfast.core.diagnose.detect.detector import NOTHING, Detector, Pace
+from holdfast.core.diagnose.detect.drift import DriftConfig, DriftFigures, OutputDriftDetector
+from holdfast.core.diagnose.detect.ends import EndsConfig, EndsDetector
+from holdfast.core.diagnose.detect.finishes import FinishConfig, FinishDetector
+from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
+from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
+from holdfast.core.diagnose.detect.lines import LinesConfig, LinesDetector
+from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
+from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
+from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
+from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
+from holdfast.core.diagnose.detect.sizing import SizingConfig, SizingDetector
+from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
+from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
+from holdfast.core.diagnose.detect.stall import StallConfig, StallDetector
+from holdfast.core.diagnose.diagnosis import (
+    Changed,
+    Closed,
+    Diagnosis,
+    DiagnosisConfig,
+    News,
+    Opened,
+)
+from holdfast.core.diagnose.evidence import Incident, Sign
+from holdfast.core.diagnose.facts import KINDS_OF_FACT, Compared, Fact, Gone, Looked
+from holdfast.core.diagnose.rules import Rules
+
+
+@dataclass(slots=True, frozen=True)
+class InvestigationConfig:
+    """Everything that can be tuned, each part with its own reasons."""
+
+    drift: DriftConfig = field(default_factory=DriftConfig)
+    finishes: FinishConfig = field(default_factory=FinishConfig)
+    latency: CanaryDriftConfig = field(default_factory=CanaryDriftConfig)
+    leak: LeakConfig = field(default_factory=LeakConfig)
+    ends: EndsConfig = field(default_factory=EndsConfig)
+    lines: LinesConfig = field(default_factory=LinesConfig)
+    attempts: AttemptsConfig = field(default_factory=AttemptsConfig)
+    probing: ProbingConfig = field(default_factory=ProbingConfig)
+    stall: StallConfig = field(default_factory=StallConfig)
+    slowness: SlownessConfig = field(default_factory=SlownessConfig)
+    comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
+    poison: PoisonConfig = field(default_factory=PoisonConfig)
+    skew: SkewConfig = field(default_factory=SkewConfig)
+    sizing: SizingConfig = field(default_factory=SizingConfig)
+    contention: ContentionConfig = field(default_factory=ContentionConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    queues: QueuesConfig = field(default_factory=QueuesConfig)
+    diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
+    acting: ActingConfig = field(default_factory=ActingConfig)
+
+
+@dataclass(slots=True, frozen=True)
+class CallCanaries:
+    """Somebody may answer wrongly: let the known answers say who."""
+
+    replicas: tuple[str, ...]
+    reason: str
+
+
+Finding = Opened | Changed | Closed | Act | CallCanaries
+
+_DISAGREE: Final = "answered a live request differently"
+
+
+class Investigation:
+    """One fleet under observation."""
+
+    def __init__(
+        self,
+        config: InvestigationConfig | None = None,
+        *,
+        first_id: int = 1,
+        baselines: Mapping[str, Any] | None = None,
+        rules: Rules = CAUSES,
+    ) -> None:
+        config = config or InvestigationConfig()
+        self.config = config
+        self.census = Census()
+        self._drift = OutputDriftDetector(config.drift, self.census)
+        self._poison = PoisonDetector(config.poison, self.census)
+        self.detectors: tuple[Detector, ...] = (
+            EndsDetector(config.ends, self.census),
+            LinesDetector(config.lines, self.census),
+            SizingDetector(config.sizing, self.census),
+            LeakDetector(config.leak, self.census),
+            StallDetector(config.stall, self.census),
+            SlownessDetector(config.slowness, self.census),
+            AttemptsDetector(config.attempts, self.census),
+            ProbingDetector(config.probing, self.census),
+            self._poison,
+            PeerComparison(config.comparison, self.census),
+            self._drift,
+            FinishDetector(config.finishes, self.census),
+            CanaryDriftDetector(config.latency, self.census),
+            SkewDetector(config.skew, self.census),
+            PlacementDetector(config.placement, self.census),
+            ContentionDetector(config.contention, self.census),
+            QueuesDetector(config.queues, self.census),
+        )
+        self._readers: dict[type, list[Detector]] = {
+            kind: [one for one in self.detectors if kind in one.reads] for kind in KINDS_OF_FACT
+        }
+        self.diagnosis = Diagnosis(config.diagnosis, rules, self.census, first_id=first_id)
+        self.acting = Acting(config.acting, self.census, self.diagnosis.relations)
+        self.evidence_seen: Counter[Sign] = Counter()
+        self._disagreed = Pace()
+        if baselines:
+            self._drift.restore(dict(baselines))
+
+    # --- in and out -------------------------------------------------------------------------------
+
+    def take(self, fact: Fact, now: int) -> list[Finding]:
+        """One fact, in the order in which facts became known."""
+        self.census.take(fact)
+        self.diagnosis.saw(fact, now)
+        self.acting.saw(fact)
+        findings: list[Finding] = []
+        for detector in self._readers.get(type(fact), ()):
+            for evidence in detector.take(fact, now) or NOTHING:
+                self.evidence_seen[evidence.sign] += 1
+                if evidence.sign is Sign.OUTPUT_SUSPECTED:
+                    findings.append(CallCanaries((evidence.about.replica,), evidence.text))
+                findings += self._react(self.diagnosis.take(evidence, now), now)
+        if isinstance(fact, Looked):
+            findings += self._react(self.diagnosis.look(now), now)
+            for name in self.acting.settled(now):
+                case = self.diagnosis.case(name)
+                findings += self.acting.decide(case, now) if case is not None else ()
+        elif isinstance(fact, Gone):
+            self._forget(fact.replica)
+        elif isinstance(fact, Compared) and not fact.agreed:
+            findings += self._compared(fact, now)
+        return findings
+
+    def _compared(self, fact: Compared, now: int) -> list[Finding]:
+        """A disagreement accuses nobody yet: both are asked what they are known to answer."""
+        pair = (fact.replica, fact.peer)
+        known = [one for one in pair if one in self.census.replicas]
+        if not [one for one in known if self._disagreed.due(one, now)]:
+            return []
+        return [CallCanaries(pair, f"{pair[0]} and {pair[1]} {_DISAGREE}")]
+
+    def _react(self, news: list[News], now: int) -> list[Finding]:
+        findings: list[Finding] = []
+        for one in news:
+            findings.append(one)
+            if isinstance(one, Closed):
+                joined = one.incident.id not in self.incidents
+                self.acting.closed(one.incident, joined=joined)
+                continue
+            case = self.diagnosis.case(one.incident.id)
+            if case is not None:
+                findings += self.acting.decide(case, now)
+        return findings
+
+    def _forget(self, replica: str) -> None:
+        for detector in self.detectors:
+            detector.forget(replica)
+        self.acting.forget(replica)
+        self._disagreed.over(replica)
+
+    # --- asked from outside -----------------------------------------------------------------------
+
+    @property
+    def incidents(self) -> dict[str, Incident]:
+        """Open ones and recently closed ones, by id."""
+        return self.diagnosis.incidents
+
+    @property
+    def blocked(self) -> dict[str, int]:
+        """Fingerprints of requests that killed replicas, and until when they are refused."""
+        return self._poison.blocked
+
+    def baselines(self) -> dict[str, Any]:
+        """What healthy output looked like, as plain data."""
+        return self._drift.baselines()
+
+    def drift_figures(self) -> dict[str, DriftFigures]:
+        """How far the answers of each model are from what they were, for charts."""
+        return self._drift.figures()
+
+    def adopt(self, incident: Incident, now: int) -> None:
+        """Go on with an incident that an earlier life of ours had opened."""
+        self.diagnosis.adopt(incident, now)
+
+    def done(self, incident_id: str, text: str, now: int) -> bool:
+        """Whoever executes an act reports; False where the incident is no longer known."""
+        case = self.diagnosis.case(incident_id)
+        if case is None:
+            return False
+        self.acting.done(case, text, now)
+        return True
+
+    def snapshot(self) -> dict[str, Any]:
+        """A few numbers about it, for people."""
+        stages = Counter(one.stage.value for one in self.incidents.values())
+        return {
+            "replicas": len(self.census.replicas),
+            "incidents": dict(stages),
+            "refused": self.diagnosis.refused,
+            "evidence": {sign.value: count for sign, count in self.evidence_seen.items()},
+            "blocked": len(self.blocked),
+        }
+
+
+__all__ = ["CallCanaries", "Finding", "Investigation", "InvestigationConfig"]

@@ -1,0 +1,68 @@
+"""An exported incident, run again through the same code to the same verdict.
+
+    lines of an export ─► its config, baselines and facts ─► a fresh Investigation ─► the incident
+
+The file holds what the verdict was made of, so a verdict that nobody believes can be looked at
+step by step, and a rule that changed can be held against last month's incidents. Nothing of the
+expected incident is shown to the investigation; it only serves to find its counterpart after.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from holdfast.core.diagnose.evidence import Incident
+from holdfast.core.diagnose.factlog import from_lines, incident_to_plain
+from holdfast.core.diagnose.investigation import Investigation, InvestigationConfig
+
+
+def config_to_plain(config: InvestigationConfig) -> dict[str, Any]:
+    """A config as JSON knows it."""
+    return asdict(config)
+
+
+def config_from_plain(plain: Mapping[str, Any]) -> InvestigationConfig:
+    """The config again; what is missing has its default, ``ValueError`` names what is unknown."""
+    parts: dict[str, Any] = {}
+    known = {one.name: one for one in fields(InvestigationConfig)}
+    for name, values in plain.items():
+        if name not in known or not isinstance(values, Mapping):
+            raise ValueError(f"config.{name}: is not a part of the configuration")
+        part: Any = known[name].type
+        own = {one.name for one in fields(part)}
+        unknown = sorted(set(values) - own)
+        if unknown:
+            raise ValueError(f"config.{name}.{unknown[0]}: is not a part of the configuration")
+        read = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        parts[name] = part(**read)
+    return InvestigationConfig(**parts)
+
+
+def replay(lines: Iterable[str | bytes]) -> tuple[dict[str, Any], Incident | None]:
+    """What the file says was found, and what is found now; ``ValueError`` for a bad file."""
+    text = (line.decode() if isinstance(line, bytes) else line for line in lines)
+    export = from_lines(text)
+    investigation = Investigation(config_from_plain(export.config), baselines=export.baselines)
+    for at, fact in export.facts:
+        investigation.take(fact, at)
+    expected = export.incident
+    found = [one for one in investigation.incidents.values() if _overlap(one, expected)]
+    best = max(found, key=lambda one: _likeness(one, expected), default=None)
+    return incident_to_plain(expected), best
+
+
+def _overlap(one: Incident, other: Incident) -> bool:
+    """Whether they can be about the same thing at all."""
+    places = ("model", "host", "filesystem")
+    shared = any(getattr(one.about, name) == getattr(other.about, name) != "" for name in places)
+    return shared or one.about == other.about or not set(one.replicas).isdisjoint(other.replicas)
+
+
+def _likeness(one: Incident, other: Incident) -> tuple[bool, int, int]:
+    together = len(set(one.replicas) & set(other.replicas))
+    return one.about == other.about, together, -abs(one.opened_at - other.opened_at)
+
+
+__all__ = ["config_from_plain", "config_to_plain", "replay"]

@@ -1,0 +1,202 @@
+"""What a rule about a cause says, and how its advice is put into numbers.
+
+    CauseRule: signs that prove it, signs that follow from it, causes that it explains, what to do
+
+Rules are data. The engine in ``diagnosis.py`` knows none of the causes by name, so that a new cause
+is a new row, and so that the pages for people are made from the same rows that decide. Rejected:
+one function for each cause. Functions look into each other's findings, and nobody can then say
+which cause explains which without running them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from holdfast.core.diagnose.evidence import Remedy, Sign
+from holdfast.core.failure import Cause, Class
+from holdfast.core.types import require
+
+
+class During(StrEnum):
+    """In which part of a replica's life a sign has to be seen to prove something."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    ANY = "any"
+
+
+class Scope(StrEnum):
+    """What a cause sits in: those that share it share the incident."""
+
+    REPLICA = "replica"
+    MODEL = "model"
+    HOST = "host"
+    FILESYSTEM = "filesystem"
+
+
+@dataclass(slots=True, frozen=True)
+class Proof:
+    """Signs that prove a cause when all of them hold."""
+
+    signs: frozenset[Sign]
+    confidence: float  # that the cause is this one, 0 to 1, if nothing else is known
+    phase: During = During.ANY
+    acts: bool = True  # False: it may name a cause, and nothing is done on its word alone
+    without: frozenset[Sign] = frozenset()  # signs of a better explanation: with one it is void
+    least: Mapping[str, float] = field(default_factory=dict)  # numbers that the signs must reach
+    most: Mapping[str, float] = field(default_factory=dict)  # and those that, where known, are less
+
+    def __post_init__(self) -> None:
+        require(bool(self.signs), "proof.signs", "is empty", "name a sign")
+        fits = 0 < self.confidence < 1
+        require(fits, "proof.confidence", f"is {self.confidence}", "use a share in (0, 1)")
+
+
+@dataclass(slots=True, frozen=True)
+class CauseRule:
+    """One cause: how it is known, what it brings with it, and what to do."""
+
+    failure_class: Class
+    proofs: tuple[Proof, ...]
+    story: str  # what it is, for somebody who is called at night
+    look: str  # how to confirm it by hand
+    fix: str  # what to do; ``{name:unit}`` takes a number, ``[…]`` falls away without its numbers
+    remedy: Remedy
+    scope: Scope = Scope.REPLICA
+    consequences: frozenset[Sign] = frozenset()  # of its replicas, or of the model they serve
+    explains: frozenset[Cause] = frozenset()  # that look like causes and follow from this one
+    standing: bool = False  # a condition, not an event: it stands beside another failure
+    symptom: bool = False  # whatever explains it does not thereby explain what it explains
+
+
+def proof(
+    *signs: Sign,
+    at: float,
+    during: During = During.ANY,
+    acts: bool = True,
+    without: Iterable[Sign] = (),
+    least: Mapping[str, float] | None = None,
+    most: Mapping[str, float] | None = None,
+) -> Proof:
+    """A proof as a rule writes it: ``proof(Sign.REFUSES, at=0.7)``."""
+    return Proof(frozenset(signs), at, during, acts, frozenset(without), least or {}, most or {})
+
+
+Rules = Mapping[Cause, CauseRule]
+
+
+def _ends_row(rules: Rules, cause: Cause) -> bool:
+    return cause in rules and rules[cause].symptom
+
+
+def closure(rules: Rules) -> dict[Cause, frozenset[Cause]]:
+    """What each cause explains, directly or through another; refuses rules that go in circles.
+
+    A cause that may be a mere symptom ends the row: a prefill that died explains why a decode got
+    no cache, not that the prefill itself would be slow.
+    """
+    reach: dict[Cause, frozenset[Cause]] = {}
+
+    def visit(cause: Cause, path: tuple[Cause, ...]) -> frozenset[Cause]:
+        circle = " > ".join((*path, cause))
+        require(cause not in path, "explains", f"goes in a circle: {circle}", "break the circle")
+        if cause not in reach:
+            rule = rules.get(cause)
+            direct: frozenset[Cause] = rule.explains if rule is not None else frozenset()
+            below = {one: visit(one, (*path, cause)) for one in sorted(direct)}
+            on = [reached for one, reached in below.items() if not _ends_row(rules, one)]
+            reach[cause] = direct.union(*on)
+        return reach[cause]
+
+    for cause in rules:
+        visit(cause, ())
+    return reach
+
+
+# --- advice with numbers --------------------------------------------------------------------------
+
+_FIELD: Final = re.compile(r"\{(\w+)(?::([\w%]+))?\}")
+_OPTIONAL: Final = re.compile(r"\[([^\[\]]*)\]")
+_SPACES: Final = re.compile(r"\s+")
+
+
+def _spell(value: float, unit: str) -> str:
+    if unit == "GB":
+        return f"{value / 1e9:.1f} GB"
+    if unit == "MBs":
+        return f"{value / 1e6:.1f} MB/s"
+    if unit == "MBmin":
+        return f"{value * 60 / 1e6:.1f} MB/min"
+    if unit == "%":
+        return f"{value:.0%}"
+    if unit == "s":
+        return spell_time(value)
+    if unit == "flag":
+        return ""
+    if unit == "n":
+        return f"{value:.1f}"
+    return f"{value:.6g}"
+
+
+def spell_time(value: float) -> str:
+    """Seconds as people say them: 0.4 s, 45 s, 12 min, 3.5 h."""
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 120:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def fill(template: str, numbers: Mapping[str, float]) -> str:
+    """Advice with what was measured; a part in brackets falls away where a number is unknown."""
+
+    def spelled(found: re.Match[str]) -> str:
+        name, unit = found.group(1), found.group(2) or ""
+        return _spell(numbers[name], unit) if name in numbers else name.replace("_", " ")
+
+    def optional(found: re.Match[str]) -> str:
+        part = found.group(1)
+        known = all(match.group(1) in numbers for match in _FIELD.finditer(part))
+        return part if known else ""
+
+    while _OPTIONAL.search(template):  # the innermost parts first
+        template = _OPTIONAL.sub(optional, template)
+    return _SPACES.sub(" ", _FIELD.sub(spelled, template)).strip()
+
+
+def names_in(template: str) -> frozenset[str]:
+    """The numbers that a template asks for."""
+    return frozenset(match.group(1) for match in _FIELD.finditer(template))
+
+
+def signs_of(rules: Iterable[CauseRule]) -> frozenset[Sign]:
+    """Every sign that proves something by these rules."""
+    return frozenset(sign for rule in rules for one in rule.proofs for sign in one.signs)
+
+
+@dataclass(slots=True)
+class Proven:
+    """A cause that the signs at hand prove."""
+
+    cause: Cause
+    confidence: float
+    acts: bool  # at least one of its proofs may be acted on
+    signs: frozenset[Sign] = field(default_factory=frozenset)
+
+
+__all__ = [
+    "CauseRule",
+    "During",
+    "Proof",
+    "Proven",
+    "Rules",
+    "Scope",
+    "closure",
+    "fill",
+    "names_in",
+    "proof",
+    "signs_of",
+    "spell_time",
+]

@@ -1,0 +1,154 @@
+"""Which live answers are held against a second replica's, and when two of them agree.
+
+A replica may give fluent wrong answers to one request in ten: its canaries pass nine times of ten,
+and no status ever tells. Its peers would have answered otherwise, so a few greedy requests are
+asked again of another replica, after the client has its answer.
+
+    answer ended ─► sample: share, spare room ─► peer: same revision, room ─► agreement ─► result
+
+A disagreement says that one of two is wrong, not which. So both are sampled more closely for a
+while, and whoever investigates looks for the one that disagrees with several.
+
+Greedy output is not bit-stable: the batch that a request happens to be in changes the last bits of
+a sum, and where two words are nearly equal one or the other is said. From there on two sound
+answers share no more than two answers do. So answers that part after a long common beginning agree,
+and only those that part early are compared word by word.
+
+Rejected: a third opinion at once. Three answers for one request would be a load to reckon with, and
+the next disagreement gives the same for less. Rejected: comparing before the client has its answer.
+Nobody waits for a check that finds nothing in all but a few cases.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from holdfast.core.canary import CanaryConfig, Rule, Said
+from holdfast.core.health.answers import agree, words_of
+from holdfast.core.request.breaker import BreakerState
+from holdfast.core.request.candidate import Candidate
+from holdfast.core.types import SECOND, Decision, require
+
+RAISED: Final = 5.0  # times the share, of a replica that disagreed,
+RAISED_FOR: Final = 30 * SECOND  # for so long: enough for a few more at a request per second
+_SUSPECTS_MAX: Final = 1_024  # replicas of one model; the oldest go first
+_TIE_WORDS: Final = 16  # a wrong model parts from a sound one within the first few words
+_WORDS_MAX: Final = 64  # compared, of answers that part before
+_CLOSED: Final = BreakerState.CLOSED
+_RULE: Final = CanaryConfig()  # how far two texts may lie apart, as for canaries
+
+
+@dataclass(slots=True, frozen=True)
+class ComparingConfig:
+    """How many answers of a model are compared, and at what cost at most."""
+
+    share: float = 0.05  # of greedy requests; a fault in one of ten shows within a minute or so
+    in_flight_max: int = 4  # second questions at once, from one gateway
+    saturation_max: float = 0.7  # of the model's capacity in use; above it, users need the rest
+    text_max: int = 16_384  # bytes of an answer; longer ones are not kept for it
+
+    def __post_init__(self) -> None:
+        share, most = self.share, self.in_flight_max
+        fix = "use a share in (0, 1], or remove the section"
+        require(0 < share <= 1, "comparison.share", f"is {share}", fix)
+        require(1 <= most <= 64, "comparison.in_flight_max", f"is {most}", "use 1 to 64")
+        full, size = self.saturation_max, self.text_max
+        require(0 < full <= 1, "comparison.saturation_max", f"is {full}", "use a share in (0, 1]")
+        fits = 64 <= size <= 1 << 20
+        require(fits, "comparison.text_max", f"is {size}", "use 64 bytes to one megabyte")
+
+
+class Comparing:
+    """The comparisons of one model at one gateway."""
+
+    __slots__ = ("_in_flight", "_raised", "_rng", "config")
+
+    def __init__(self, config: ComparingConfig, rng: Random) -> None:
+        self.config = config
+        self._rng = rng
+        self._in_flight = 0
+        self._raised: dict[str, int] = {}  # until when, by replica; the latest last
+
+    @property
+    def in_flight(self) -> int:
+        """Second questions that are not answered yet."""
+        return self._in_flight
+
+    def share_of(self, replica: str, now: int) -> float:
+        """The share of a replica's answers that are to be compared."""
+        share = self.config.share
+        if self._raised and self._raised.get(replica, 0) > now:
+            share = min(1.0, RAISED * share)
+        return share
+
+    def wants(self, replica: str, saturation: float | None, waiting: int, now: int) -> bool:
+        """Whether an answer that this replica just gave is to be compared.
+
+        Where no limit is known, that nobody waits is all there is to go by.
+        """
+        if self._rng.random() >= self.share_of(replica, now):
+            return False
+        if waiting or self._in_flight >= self.config.in_flight_max:
+            return False
+        return saturation is None or saturation < self.config.saturation_max
+
+    def peer(
+        self, candidates: Iterable[Candidate], replica: str, regions: tuple[str, ...] = ()
+    ) -> str | None:
+        """Another replica of the same revision that has room, at random."""
+        pool = list(candidates)
+        own = next((one for one in pool if one.id == replica), None)
+        if own is None:
+            return None
+        fit = [
+            one.id
+            for one in pool
+            if one is not own
+            and one.revision == own.revision
+            and one.weight > 0
+            and one.breaker.state is _CLOSED
+            and one.has_room()
+            and not one.waiting
+            and (not regions or one.replica.region in regions)
+        ]
+        return self._rng.choice(fit) if fit else None
+
+    def begin(self) -> None:
+        """A second question was asked."""
+        self._in_flight += 1
+
+    def end(self, replica: str, peer: str, agreed: bool | None, now: int) -> None:
+        """It was answered; ``None``: it was not, which says nothing of either."""
+        self._in_flight -= 1
+        if agreed is not False:
+            return
+        for name in (replica, peer):
+            self._raised.pop(name, None)
+            self._raised[name] = now + RAISED_FOR
+            if len(self._raised) > _SUSPECTS_MAX:
+                del self._raised[next(iter(self._raised))]
+
+
+def same_answer(left: str, right: str) -> Decision:
+    """Whether two greedy answers to one request count as the same. The reason quotes neither."""
+    whole = agree(Rule.SIMILAR, _RULE, Said(text=left), Said(text=right))
+    if whole:
+        return whole
+    words, others = words_of(left), words_of(right)
+    shared = min(len(words), len(others))
+    if words[:shared] == others[:shared]:
+        return whole  # one breaks off: its beginning proves nothing
+    if shared > _TIE_WORDS and words[:_TIE_WORDS] == others[:_TIE_WORDS]:
+        return Decision(True, f"they part after {_TIE_WORDS} words or more")
+    begins = (" ".join(each[:_WORDS_MAX]) for each in (words, others))
+    return agree(Rule.SIMILAR, _RULE, *(Said(text=text) for text in begins))
+
+
+__all__ = [
+    "RAISED",
+    "RAISED_FOR",
+    "Comparing",
+    "ComparingConfig",
+    "same_answer",
+]

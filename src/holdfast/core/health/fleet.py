@@ -1,0 +1,498 @@
+"""A fleet's whole life: who belongs to it, how each replica is, what gateways are told.
+
+    Joined, Phase, Exited, SpotNotice ─┐                       ┌─► Launch, Stop, Move
+    CanaryResult ──────────────────────┼─► health, per replica ┼─► RunCanary
+    Seen (gateways' own experience) ───┘   and model           └─► Publish(view), Notice
+
+Evidence becomes a signal for one replica's health; what the health table then wants is checked
+against the bound of the pool before it happens. Gateways get a new view whenever somebody's share
+changed. Driven by the control loop with real time and by the simulator with virtual time.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from holdfast.core.failure import MEANINGS, Class, Kind
+from holdfast.core.health import ejection
+from holdfast.core.health.drain import Drain
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.health import ReplicaHealth
+from holdfast.core.health.lifecycle import JUDGED, ROUTABLE, Signal
+from holdfast.core.health.liveness import spares_work
+from holdfast.core.health.member import Member
+from holdfast.core.health.publishing import Publisher
+from holdfast.core.health.testimony import Testimony, read_canary
+from holdfast.core.messages import (
+    CanaryAsked,
+    CanaryResult,
+    DrainAsked,
+    Exited,
+    FleetAction,
+    FleetEvent,
+    Frozen,
+    Headroom,
+    Joined,
+    Launch,
+    Left,
+    Move,
+    Notice,
+    Phase,
+    Report,
+    RestartAsked,
+    RunCanary,
+    Seen,
+    SpotNotice,
+    Stop,
+    TakeOutAsked,
+    Tally,
+    Tick,
+    UndrainAsked,
+)
+from holdfast.core.request.breaker import BreakerState
+from holdfast.core.types import SECOND, State, nanos
+
+_PHASES: Final = {
+    State.STARTING: Signal.LAUNCHED,
+    State.LOADING: Signal.LOAD_BEGAN,
+    State.WARMING: Signal.LOADED,
+}
+_SILENCE: Final = ("timeout", "refused", "unknown")
+_UNASKED: Final = ("refused", "unknown")  # as far as we know, nothing was computed for it
+_NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
+_LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
+_ENDED: Final = (State.STOPPED, State.DEAD)
+
+
+class Fleet:
+    """All replicas of all models. ``handle`` is its only mutator."""
+
+    def __init__(
+        self, config: FleetConfig, streams: Callable[[str], Random], epoch: int = 0
+    ) -> None:
+        self._config = config
+        self._streams = streams
+        self._members: dict[str, Member] = {}
+        # The epoch grows with each control that takes over; gateways follow the latest.
+        self._publisher = Publisher(config, epoch)
+        self._testimony = Testimony(config, self._members)
+        self._canary_deadline = nanos(config.canary_deadline_s)
+        self._canary_deadline_max = nanos(config.canary_deadline_max_s)
+        self._relaunch_after = nanos(config.relaunch_after_s)
+        self._no_success = nanos(config.no_success_s)
+        # Gateways tell once a second: what is not told for two has not happened.
+        self._unserved = max(nanos(config.health.canary_s), 2 * SECOND)
+        self._slow_again = 2 * nanos(config.health.canary_suspect_s)  # a second opinion, soon
+        self._heartbeat = nanos(config.heartbeat_s)
+        self._forgive = nanos(config.launch_forgive_s)
+        self._handlers: dict[type, Callable[[Any, int, list[FleetAction]], None]] = {
+            Joined: self._on_joined,
+            Left: self._on_left,
+            Phase: self._on_phase,
+            Exited: self._on_exited,
+            Frozen: self._on_frozen,
+            Headroom: self._on_headroom,
+            SpotNotice: self._on_spot_notice,
+            CanaryResult: self._on_canary,
+            Seen: self._on_seen,
+            DrainAsked: self._on_drain_asked,
+            RestartAsked: self._on_restart_asked,
+            UndrainAsked: self._on_undrain_asked,
+            TakeOutAsked: self._on_take_out_asked,
+            CanaryAsked: self._on_canary_asked,
+            Tick: self._on_tick,
+        }
+
+    def handle(self, event: FleetEvent, now: int) -> list[FleetAction]:
+        """Take one event; return the work it causes, a new view last."""
+        actions: list[FleetAction] = []
+        self._handlers[type(event)](event, now, actions)
+        self._publisher.look(self._members, self._testimony.doubts, actions, now)
+        return actions
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """The replicas by id. To be read only."""
+        return self._members
+
+    # --- membership ------------------------------------------------------------------------------
+
+    def _on_joined(self, event: Joined, now: int, actions: list[FleetAction]) -> None:
+        replica = event.replica
+        if replica.id in self._members:
+            raise ValueError(f"replica {replica.id!r} joined twice; ids must be unique")
+        rng = self._streams(f"health/{replica.id}")
+        health = ReplicaHealth(self._config.health, replica.id, replica.model, now, rng)
+        member = self._members[replica.id] = Member(replica, health, event.canary)
+        if event.running:
+            self._signal(member, Signal.LOADED, now, actions, "was running when it joined")
+        else:
+            actions.append(Launch(replica.id, 0, "declared"))
+
+    def _on_left(self, event: Left, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.pop(event.replica_id, None)
+        if member is not None:
+            actions.append(self._notice(member, now, "left", "taken out of the fleet"))
+
+    def _on_phase(self, event: Phase, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is not None:
+            self._signal(member, _PHASES[event.phase], now, actions)
+
+    def _on_exited(self, event: Exited, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        health = member.health
+        loading = health.state in _LOADING
+        if health.state is State.READY and now - health.since >= self._forgive:
+            member.exits = 0
+        kind = event.kind
+        where = Class.LOADING if loading else MEANINGS[kind].failure_class
+        told = f"{kind.value}: {event.detail}" if event.detail else kind.value
+        self._signal(member, Signal.EXITED, now, actions, told, where)
+        member.drain = None
+        if not member.leaving:
+            self._launch_again(member, told, now, actions)
+
+    def _launch_again(
+        self, member: Member, reason: str, now: int, actions: list[FleetAction]
+    ) -> None:
+        config = self._config
+        delay_s = min(config.launch_backoff_s * 2.0**member.exits, config.launch_backoff_max_s)
+        member.exits = min(member.exits + 1, 32)  # the backoff's ceiling is reached long before
+        self._signal(member, Signal.RELAUNCH, now, actions, reason)
+        member.begin_life()
+        delay, health = nanos(delay_s), member.health
+        # The backoff is not loading: counted as such, it would be cut short and begun anew forever.
+        health.load_deadline = (health.load_deadline or now) + delay
+        actions.append(Launch(member.replica.id, delay, reason))
+
+    def _on_spot_notice(self, event: SpotNotice, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        served = member.health.state in ROUTABLE
+        self._signal(member, Signal.SPOT_NOTICE, now, actions)
+        if member.health.state is State.DRAINING and member.drain is None:
+            member.drain = Drain(self._config.drain)
+            member.drain.start(now, "spot notice", served=served)
+
+    def _on_drain_asked(self, event: DrainAsked, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        member.leaving = True  # also where the platform's notice came first, or it is dead just now
+        self._begin_drain(member, event.reason, now, actions)
+
+    def _on_restart_asked(self, event: RestartAsked, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        member.leaving = False
+        member.exits = 0  # whoever asks has seen to what made it exit
+        if member.health.state in _ENDED:
+            self._replace(member, event.reason, now, actions)
+        else:
+            self._begin_drain(member, event.reason, now, actions)
+
+    def _begin_drain(
+        self, member: Member, reason: str, now: int, actions: list[FleetAction]
+    ) -> None:
+        served = member.health.state in ROUTABLE
+        self._signal(member, Signal.DRAIN, now, actions, reason)
+        if member.health.state is State.DRAINING and member.drain is None:
+            member.drain = Drain(self._config.drain)
+            member.drain.start(now, reason, served=served)
+
+    def _on_undrain_asked(self, event: UndrainAsked, now: int, actions: list[FleetAction]) -> None:
+        """Serve on while the drain still waits; else come back as a start."""
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        member.leaving = False  # where streams are being moved, the drain ends in a relaunch
+        if member.health.state in _ENDED:
+            self._replace(member, event.reason, now, actions)
+        elif member.drain is not None:
+            doomed = member.health.would_become(Signal.UNDRAIN) is State.DRAINING
+            if not doomed and member.drain.abandon(now):
+                member.drain = None
+                self._signal(member, Signal.UNDRAIN, now, actions, event.reason)
+
+    def _on_take_out_asked(self, event: TakeOutAsked, now: int, actions: list[FleetAction]) -> None:
+        """On the word of an incident: no canary refutes it, and the bound of the pool holds."""
+        member = self._members.get(event.replica_id)
+        if member is None or not event.out:
+            if member is not None:
+                member.health.taken_out = False  # from now on its canaries decide again
+            return
+        health = member.health
+        pool = self._pool(member.replica.model)
+        bound = ejection.may_eject(self._config.ejection, pool, health)
+        if health.state in ROUTABLE and not bound:
+            actions.append(self._notice(member, now, "not taken out", bound.reason))
+        else:
+            self._signal(member, Signal.TAKEN_OUT, now, actions, event.reason)
+
+    # --- evidence --------------------------------------------------------------------------------
+
+    def _on_canary_asked(self, event: CanaryAsked, now: int, _actions: list[FleetAction]) -> None:
+        for name in event.replica_ids:
+            member = self._members.get(name)
+            if member is not None and member.health.state in JUDGED:
+                member.health.call_canary(now)
+                member.wake_at = now
+
+    def _on_frozen(self, event: Frozen, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None or member.health.frozen is event.frozen:
+            return
+        self._signal(member, Signal.FROZEN if event.frozen else Signal.THAWED, now, actions)
+        member.move_told = False
+        if not event.frozen:  # it gets the time of a quarantine that begins now
+            member.excused_at = now
+            member.health.call_canary(now)
+
+    def _on_headroom(self, event: Headroom, now: int, actions: list[FleetAction]) -> None:
+        """Two readings in a row take it out; half as much again as the least brings it back.
+
+        An engine that stops telling is neither full nor empty: nothing changes.
+        """
+        member = self._members.get(event.replica_id)
+        if member is None:
+            return
+        free, least = 1.0 - event.kv_used, member.canary.headroom_min
+        if free < least:
+            member.full_readings += 1
+            if member.full_readings >= 2 and not member.health.full:
+                told = f"{event.kv_used:.0%} of its KV cache is in use"
+                self._signal(member, Signal.NO_HEADROOM, now, actions, told)
+            return
+        member.full_readings = 0
+        if member.health.full and free >= 1.5 * least:
+            self._signal(member, Signal.HEADROOM_BACK, now, actions)
+
+    def _on_canary(self, event: CanaryResult, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is None or event.incarnation != member.health.incarnation:
+            return  # of an earlier life
+        member.canary_out = False
+        member.wake_at = now
+        if event.verdict not in _SILENCE:
+            member.hear(now)
+        if event.verdict not in _UNASKED:
+            member.budget.spent(event.tokens, now)
+        signal, why = read_canary(event, stands=member.stands(now, self._unserved))
+        if signal is Signal.CANARY_PASS and event.latency:
+            signal, why = self._testimony.in_good_time(member, event)
+        model = member.replica.model
+        if signal not in _NEUTRAL:
+            member.canary_ended(event, signal, now)
+            failed = not member.canary_passed
+            if signal is not Signal.CANARY_PASS and member.health.state is State.READY:
+                self._testimony.ask_peers(member, now)
+                if member.slow:
+                    member.health.canary_by(now + self._slow_again)
+            doubted = failed or model in self._testimony.doubts
+            held = doubted and self._testimony.doubt(model, now, actions)
+            if held and signal is not Signal.REFUSED:  # a closed port is no matter of opinion
+                return  # every canary fails at once: hold all states
+        waited = event.latency if event.verdict == "timeout" else 0
+        if waited and self._testimony.was_doubted(model, now - waited):
+            return  # it was asked while nobody answered, and another was the first to go on
+        if signal is Signal.STALLED and event.latency:
+            silence = self._testimony.silence(member, event.latency, now)
+            if not silence:
+                actions.append(self._notice(member, now, "verdict held", silence.reason))
+                return
+        if signal is Signal.CANARY_WRONG and member.health.would_be_firm(signal):
+            witness = self._testimony.witness(member, now)
+            if not witness:
+                actions.append(self._notice(member, now, "verdict held", witness.reason))
+                if member.health.state not in ROUTABLE:
+                    return
+                signal, why = Signal.BOUND_HELD, witness.reason
+        self._signal(member, signal, now, actions, why)
+
+    def _on_seen(self, event: Seen, now: int, actions: list[FleetAction]) -> None:
+        for seen in event.actions:
+            if isinstance(seen, Report):
+                member = self._members.get(seen.replica_id)
+                if member is not None and seen.what == BreakerState.OPEN:
+                    member.health.call_canary(now)
+                    signal = Signal.PASSIVE_FAILING
+                    self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
+            else:
+                for tally in seen.tallies:
+                    self._on_tally(event.gateway, tally, now, actions)
+
+    def _on_tally(self, gateway: str, tally: Tally, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(tally.replica_id)
+        if member is None:
+            return
+        member.users(gateway, tally, now)
+        member.move_told = False
+        if tally.successes:
+            member.hear(now)
+            member.only_busy_since = None
+            if member.health.state is not State.READY:
+                self._signal(member, Signal.PASSIVE_OK, now, actions)
+        elif tally.backpressure:
+            since = member.only_busy_since
+            if since is None or now - member.busy_at >= self._no_success:
+                member.only_busy_since = now  # silence in between is not backpressure
+            elif now - since >= self._no_success:
+                member.only_busy_since = None  # readmitted, it has as long again
+                self._signal(member, Signal.NO_SUCCESS, now, actions)
+            member.busy_at = now
+
+    def _signal(
+        self,
+        member: Member,
+        signal: Signal,
+        now: int,
+        actions: list[FleetAction],
+        detail: str = "",
+        where: Class | None = None,
+    ) -> None:
+        """Move one replica along its table, inside the bound of its pool."""
+        health = member.health
+        before = health.state
+        if before in ROUTABLE:
+            after = health.would_become(signal)
+            if after is State.QUARANTINED and not health.would_be_firm(signal):
+                pool = self._pool(member.replica.model)
+                bound = ejection.may_eject(self._config.ejection, pool, health)
+                if not bound:
+                    signal, detail = Signal.BOUND_HELD, bound.reason
+        member.wake_at = now
+        change = health.handle(signal, now, detail)
+        if change is not None:
+            moved = health.cause if change.after is not before else signal
+            notice = self._notice(member, now, change.after.value, change.reason, where)
+            notice.signal = moved.value
+            actions.append(notice)
+            if health.state is State.READY and before is not State.READY:
+                member.budget.renew()
+
+    def _pool(self, model: str) -> list[ReplicaHealth]:
+        return [m.health for m in self._members.values() if m.replica.model == model]
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _on_tick(self, _event: Tick, now: int, actions: list[FleetAction]) -> None:
+        for member in self._members.values():
+            if now >= member.wake_at:
+                self._attend(member, now, actions)
+                member.wake_at = self._next_look(member, now)
+
+    def _attend(self, member: Member, now: int, actions: list[FleetAction]) -> None:
+        """Do what time alone asks for: canaries, loading that stalls, drains, relaunches."""
+        health = member.health
+        state = health.state
+        self._ask(member, now, actions)
+        if member.stands_still and not member.move_told and self._has_routable_peer(member):
+            member.move_told = True  # no deadline must find out what is known
+            actions.append(Move(member.replica.model, member.replica.id, not health.frozen))
+        quarantined = state is State.QUARANTINED
+        makes_room = health.full and member.inflight > 0  # a new process would cut what does
+        if makes_room or (quarantined and member.inflight > 0 and spares_work(health.symptom)):
+            member.excused_at = now
+        stuck = state in _LOADING and health.load_deadline and now >= health.load_deadline
+        if stuck and not makes_room:
+            detail = f"stuck while {state.value}"
+            self._signal(member, Signal.LOAD_TIMEOUT, now, actions, detail, Class.LOADING)
+            self._replace(member, Kind.LOAD_STALLED.value, now, actions)
+        elif (state is State.DEAD and not member.leaving) or (
+            quarantined and now - max(health.since, member.excused_at) >= self._relaunch_after
+        ):
+            self._replace(member, health.reason, now, actions)
+        elif member.drain is not None:
+            self._advance_drain(member, now, actions)
+
+    def _ask(self, member: Member, now: int, actions: list[FleetAction]) -> None:
+        """Send a canary that is due, and that users' tokens have earned or doubt asks for."""
+        health = member.health
+        if not health.canary_due(now) or member.canary_out:
+            return
+        if not (member.owes(now, self._unserved) or member.budget.affords(now)):
+            return
+        member.canary_out = True
+        health.canary_started(now)
+        deadline = self._canary_patience(member)
+        replica = member.replica
+        actions.append(RunCanary(replica.id, replica.model, deadline, health.incarnation))
+
+    def _has_routable_peer(self, member: Member) -> bool:
+        model = member.replica.model
+        return any(
+            peer.health.state in ROUTABLE
+            for peer in self._members.values()
+            if peer is not member and peer.replica.model == model
+        )
+
+    def _next_look(self, member: Member, now: int) -> int:
+        """When time alone next asks for something; news of the member calls earlier."""
+        health = member.health
+        if member.drain is not None or health.state is State.DEAD or member.stands_still:
+            return now
+        look = now + self._heartbeat
+        if health.state in JUDGED and not member.canary_out:
+            due = health.next_canary_at
+            look = min(look, due if due > now else now + SECOND)  # due already: not earned yet
+        if health.load_deadline:
+            look = min(look, health.load_deadline)
+        return look
+
+    def _canary_patience(self, member: Member) -> int:
+        scaled = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+        if member.health.state is State.QUARANTINED:  # nobody waits: how it fails is worth knowing
+            scaled *= 2.5
+        return min(round(scaled), self._canary_deadline_max)
+
+    def _replace(self, member: Member, reason: str, now: int, actions: list[FleetAction]) -> None:
+        actions.append(Stop(member.replica.id, reason))
+        self._launch_again(member, reason, now, actions)
+
+    def _advance_drain(self, member: Member, now: int, actions: list[FleetAction]) -> None:
+        drain = member.drain
+        if drain is None or member.health.state is not State.DRAINING:
+            return
+        step = drain.decide(member.inflight, now)
+        if step.action == "move":
+            if not member.move_told:
+                member.move_told = True
+                actions.append(Move(member.replica.model, member.replica.id))
+        elif step.action == "stop":
+            self._signal(member, Signal.DRAINED, now, actions, step.reason)
+            actions.append(Stop(member.replica.id, step.reason))
+            if not member.leaving:  # the platform takes the host, the fleet still wants the replica
+                self._launch_again(member, step.reason, now, actions)
+
+    # --- for people ------------------------------------------------------------------------------
+
+    def _notice(
+        self, member: Member, now: int, what: str, reason: str, where: Class | None = None
+    ) -> Notice:
+        return Notice(now, member.replica.model, member.replica.id, what, reason, where)
+
+    def snapshot(self) -> dict[str, object]:
+        """The fleet as plain data, for people and for the record."""
+        return {
+            "version": self._publisher.version,
+            "panic": dict(self._publisher.panics),
+            "doubts": {model: told.reason for model, told in self._testimony.doubts.items()},
+            "replicas": {
+                member.replica.id: {
+                    **member.health.snapshot(),
+                    "zone": member.replica.zone,
+                    "revision": member.replica.revision,
+                    "inflight": member.inflight,
+                    "share": self._publisher.shares.get(member.replica.id, 0.0),
+                }
+                for member in self._members.values()
+            },
+        }
+
+
+__all__ = ["Fleet"]

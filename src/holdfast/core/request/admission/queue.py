@@ -1,0 +1,310 @@
+"""Where requests wait when no replica has room: bounded, fair, and never past their time.
+
+Interactive goes before batch; inside a class the tenant that was served the fewest tokens goes
+first; inside a tenant the oldest. A request that has waited too long is dropped *before* it is
+sent: a replica must not spend a GPU second on an answer nobody waits for. When no replica is ready
+at all, as in the middle of a rollout, requests are held for a while too: half a minute of waiting
+is better than a storm of 503. A request that failed somewhere and comes back has waited before:
+patience is its client's, and counts all its stays.
+
+Rejected: one queue per replica; work waits behind a slow one while another is idle. Rejected: an
+unbounded queue with timeouts; memory grows with the outage, and all wait the full time in vain.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import islice
+
+from holdfast.core.request.admission import shed
+from holdfast.core.request.admission.fairness import Entry, Lanes, TokenCounters
+from holdfast.core.request.admission.shed import Shed
+from holdfast.core.types import Priority, Request, nanos, require, seconds
+
+_GARBAGE_MIN = 64  # stale expiry entries tolerated before a rebuild is worth its cost
+_SHARE_SCALE = 1_000_000  # batch_share is counted in whole millionths: exact on every platform
+
+
+@dataclass(slots=True, frozen=True)
+class QueueConfig:
+    """Bounds of one model's queue, and how tokens are weighed."""
+
+    depth_max: int = 1_000  # requests; at 50/s this is 20 s of work, inside the interactive wait
+    tokens_max: int = 8_000_000  # prompt + max_tokens; a flood of long prompts ends here first
+    batch_depth_max: int = 500  # requests; batch has its own durable store, half is plenty here
+    wait_interactive_s: float = 30.0  # in all its stays: a person has left by then
+    wait_batch_s: float = 3_600.0  # batch gives way for an hour, not for ever
+    wait_no_replica_s: float = 30.0  # covers a restart or a rollout step, not a lost model
+    batch_share: float = 0.05  # of pops while both classes wait: batch creeps on, people hardly see
+    input_weight: float = 1.0  # a prompt token: prefill handles thousands of them in one pass
+    output_weight: float = 2.0  # an answer token: a pass of its own and a slot held while it runs
+
+    def __post_init__(self) -> None:
+        def check(name: str, low: float, high: float, fix: str) -> None:
+            value = getattr(self, name)
+            require(low <= value <= high, f"queue.{name}", f"is {value}", fix)
+
+        depth, wait = self.depth_max, self.wait_interactive_s
+        check("depth_max", 1, 10**6, "use 1 to 1,000,000 requests")
+        check("tokens_max", 1, 10**12, "use 1 to 10^12 tokens")
+        check("batch_depth_max", 0, depth, f"use 0 to depth_max ({depth})")
+        check("wait_interactive_s", 0.001, 86_400, "use 0.001 to 86,400 seconds")
+        check("wait_batch_s", wait, 10**6, f"use wait_interactive_s ({wait}) or more, to 10^6")
+        check("wait_no_replica_s", 0.001, wait, f"use 0.001 to wait_interactive_s ({wait})")
+        check("batch_share", 0.0, 0.5, "use 0 (strict priority) to 0.5 (take turns)")
+        for weight in ("input_weight", "output_weight"):
+            check(weight, 0.001, 1_000, "use 0.001 to 1,000")
+
+
+@dataclass(slots=True, frozen=True)
+class Offer:
+    """The queue's answer. ``shed is None``: accepted.
+
+    ``dropped`` left the queue to make room, each with the answer its client gets: overdue requests
+    first, then displaced batch requests. It may be set whether accepted or not.
+    """
+
+    shed: Shed | None
+    dropped: tuple[tuple[Request, Shed], ...] = ()
+
+
+_ACCEPTED = Offer(None)
+
+
+class FairQueue:
+    """The queue of one model. The driver pops when a replica has room, and expires on a timer.
+
+    ``counters`` belong to this queue alone and count interactive work; batch has counters of its
+    own with the same weights, so that a night of batch jobs costs a tenant nothing when its people
+    come in the morning.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_batch_credit",
+        "_batch_share",
+        "_expiries",
+        "_interactive",
+        "_lanes",
+        "_overdue",
+        "_ready_sequence",
+        "_sequence",
+        "_service_rate",
+        "_wait_no_replica",
+        "_waits",
+        "config",
+        "held",
+        "tokens",
+    )
+
+    def __init__(self, config: QueueConfig, counters: TokenCounters) -> None:
+        problem = f"is {counters.tenants_max}, below queue.depth_max ({config.depth_max})"
+        fix = "raise it: every tenant that waits needs a counter"
+        require(counters.tenants_max >= config.depth_max, "fairness.tenants_max", problem, fix)
+        self.config = config
+        self.tokens = 0  # prompt + max_tokens of everything held
+        self._interactive = Lanes(counters)
+        self._batch = Lanes(TokenCounters(counters.weights, counters.tenants_max))
+        self._lanes = (self._interactive, self._batch)  # by Priority
+        self._waits = (nanos(config.wait_interactive_s), nanos(config.wait_batch_s))
+        self._wait_no_replica = nanos(config.wait_no_replica_s)
+        self._batch_share = round(config.batch_share * _SHARE_SCALE)
+        self._batch_credit = 0
+        self.held: dict[int | str, Entry] = {}  # everything here: what waits and what is overdue
+        self._overdue: dict[int | str, Entry] = {}  # retired, not yet reported; keeps its place
+        self._expiries: list[tuple[int, int, Entry]] = []
+        self._sequence = 0
+        self._ready_sequence = 0  # entries below this were offered before a replica was last seen
+        self._service_rate: float | None = None
+
+    def offer(
+        self,
+        request: Request,
+        now: int,
+        *,
+        ready: bool,
+        waited: int = 0,
+        service_rate: float | None = None,
+    ) -> Offer:
+        """Take ``request`` in, or say why not.
+
+        ``waited``: in earlier stays. ``service_rate``: requests per second, if known.
+        """
+        lanes = self._lanes[request.priority]
+        if request.id in self.held:
+            raise ValueError(f"{request!r} is queued already")
+        if request.deadline and request.deadline <= now:
+            return Offer(shed.deadline_passed())
+        if service_rate is not None:
+            self._service_rate = service_rate
+        if ready:
+            self._ready_sequence = self._sequence
+        tokens = request.prompt_tokens + request.max_tokens
+        dropped: list[tuple[Request, Shed]] = []
+        full = self._full(lanes, tokens)
+        if full:
+            dropped = self.expire(now)
+            if lanes is self._interactive and self._batch.entries:
+                dropped += self._displace(tokens)
+            full = self._full(lanes, tokens)
+        if full:
+            return Offer(shed.queue_full(full, len(self), self._service_rate), tuple(dropped))
+        self._add(lanes, Entry(request, tokens, now - waited, self._sequence), ready=ready)
+        return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
+
+    def pop(self, now: int) -> Request | None:
+        """The next request to dispatch, already charged. Call it when a replica has room."""
+        if self._expiries and self._expiries[0][0] <= now:
+            self._retire(now)
+        self._ready_sequence = self._sequence
+        if (lanes := self._next_class()) is None:
+            return None
+        entry = lanes.first()
+        request = entry.request
+        self._take(entry)
+        cost = (request.prompt_tokens or 1) * self.config.input_weight  # unknown: still take turns
+        lanes.counters.charge(request.tenant, cost)
+        return request
+
+    def expire(self, now: int) -> list[tuple[Request, Shed]]:
+        """Drop what has waited too long; each with the answer its client gets."""
+        self._retire(now)
+        dropped = [(entry.request, self._refusal(entry)) for entry in self._overdue.values()]
+        for request, _ in dropped:
+            self.remove(request.id)
+        return dropped
+
+    def remove(self, request_id: int | str) -> bool:
+        """Forget a request whose client has gone; ``False`` if it is not (or no longer) here."""
+        entry = self.held.get(request_id)
+        if entry is None:
+            return False
+        self._take(entry)
+        return True
+
+    def charge_dispatch(self, request: Request) -> None:
+        """Count a request that was dispatched without waiting. Hot."""
+        cost = (request.prompt_tokens or 1) * self.config.input_weight
+        self._lanes[request.priority].counters.pass_by(request.tenant, cost)
+
+    def charge_output(
+        self, tenant: str, tokens: int, priority: Priority = Priority.INTERACTIVE
+    ) -> None:
+        """Count an answer's tokens once they are known, in the class of its request. Hot."""
+        self._lanes[priority].counters.charge(tenant, tokens * self.config.output_weight)
+
+    @property
+    def expires_at_next(self) -> int | None:
+        """When ``expire`` next has something to do; in the past if it has already."""
+        for entry in self._overdue.values():
+            return entry.expires
+        heap = self._expiries
+        while heap and not heap[0][2].queued:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def __len__(self) -> int:
+        return len(self.held) - len(self._overdue)
+
+    def snapshot(self, now: int, tenants_shown: int = 20) -> dict[str, object]:
+        """Depth by class and by the tenants with most waiting, the oldest wait, tokens held."""
+        depths: Counter[str] = Counter()
+        ages = [0]
+        for lanes in self._lanes:
+            depths.update({tenant: len(lane) for tenant, lane in lanes.tenants.items()})
+            ages += [now - entry.offered for entry in islice(lanes.entries.values(), 1)]
+        return {
+            "interactive": len(self._interactive.entries),
+            "batch": len(self._batch.entries),
+            "overdue": len(self._overdue),
+            "tokens": self.tokens,
+            "oldest_age_s": seconds(max(ages)),
+            "tenants": dict(depths.most_common(tenants_shown)),
+        }
+
+    def _full(self, lanes: Lanes, tokens: int) -> str:
+        """Which bound stands in the way; empty when there is room."""
+        config = self.config
+        if len(self.held) >= config.depth_max:
+            return "no place left (depth_max)"
+        if self.tokens + tokens > config.tokens_max:
+            return "too many tokens wait (tokens_max)"
+        if lanes is self._batch and len(lanes.entries) >= config.batch_depth_max:
+            return "too many batch requests wait (batch_depth_max)"
+        return ""
+
+    def _displace(self, tokens: int) -> list[tuple[Request, Shed]]:
+        """Send the newest batch requests away, if that can make room at all."""
+        dropped: list[tuple[Request, Shed]] = []
+        if self.tokens - self._batch.tokens + tokens > self.config.tokens_max:
+            return dropped
+        refusal = shed.displaced(len(self), self._service_rate)
+        while self._batch.entries and self._full(self._interactive, tokens):
+            entry = self._batch.newest()
+            self._take(entry)
+            dropped.append((entry.request, refusal))
+        return dropped
+
+    def _add(self, lanes: Lanes, entry: Entry, *, ready: bool) -> None:
+        request = entry.request
+        entry.limit = entry.offered + self._waits[request.priority]
+        if request.deadline:
+            entry.limit = min(entry.limit, request.deadline)
+        entry.expires = entry.limit
+        if not ready and entry.offered + self._wait_no_replica <= entry.limit:
+            entry.provisional = True
+            entry.expires = entry.offered + self._wait_no_replica
+        self._sequence += 1
+        self.tokens += entry.tokens
+        self.held[request.id] = entry
+        lanes.add(entry)
+        heappush(self._expiries, (entry.expires, entry.sequence, entry))
+
+    def _take(self, entry: Entry) -> None:
+        request = entry.request
+        del self.held[request.id]
+        self.tokens -= entry.tokens
+        if not entry.queued:
+            del self._overdue[request.id]
+            return
+        self._lanes[request.priority].take(entry)
+        if len(self._expiries) > 2 * len(self.held) + _GARBAGE_MIN:
+            self._expiries = [item for item in self._expiries if item[2].queued]
+            heapify(self._expiries)
+
+    def _retire(self, now: int) -> None:
+        """Move what is due out of the lanes, so that no pop can return it."""
+        heap = self._expiries
+        while heap and heap[0][0] <= now:
+            entry = heappop(heap)[2]
+            if not entry.queued:
+                continue
+            if entry.provisional and entry.sequence < self._ready_sequence:
+                # A replica was ready since: it waits for room now, as long as its class may.
+                entry.provisional = False
+                entry.expires = entry.limit
+                heappush(heap, (entry.expires, entry.sequence, entry))
+                continue
+            self._lanes[entry.request.priority].take(entry)
+            self._overdue[entry.request.id] = entry
+
+    def _refusal(self, entry: Entry) -> Shed:
+        if entry.expires == entry.request.deadline:
+            return shed.deadline_passed()
+        wait_s = seconds(entry.expires - entry.offered)
+        if entry.provisional:  # and still so: no replica was seen since
+            return shed.no_ready_replica(wait_s)
+        return shed.wait_expired(wait_s, len(self), self._service_rate)
+
+    def _next_class(self) -> Lanes | None:
+        if self._interactive.entries and self._batch.entries:
+            self._batch_credit += self._batch_share
+            if self._batch_credit >= _SHARE_SCALE:
+                self._batch_credit -= _SHARE_SCALE
+                return self._batch
+        if self._interactive.entries:
+            return self._interactive
+        return self._batch if self._batch.entries else None
+
+
+__all__ = ["FairQueue", "Offer", "QueueConfig"]

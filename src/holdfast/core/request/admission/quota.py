@@ -1,0 +1,233 @@
+"""How much a tenant may ask for: token buckets for requests and for tokens.
+
+A bucket fills at the tenant's rate and holds at most one burst. A request takes its worst case when
+it comes (prompt + max_tokens) and gives back what it did not use when it ends, so a tenant cannot
+promise itself more than it has by asking for many long answers at once. What it used beyond its
+reservation is debited too: the bucket may go below zero, and the tenant waits until it has filled.
+
+Rejected: fixed windows of a minute; a tenant may spend two quotas within a second, at the seam.
+Rejected: charging only what was used, when it is known; a hundred requests in flight then all see
+the same full bucket.
+"""
+
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Final
+
+from holdfast.core.request.admission import shed
+from holdfast.core.request.admission.shed import Shed
+from holdfast.core.types import SECOND, require, seconds
+
+NEVER: Final = 2**63 - 1  # nanoseconds; the amount is more than the bucket can hold
+_LEASE_MOVES_S: Final = 1.0  # control follows demand within a few hundred milliseconds
+_SHARE_MIN: Final = 1e-3  # a gateway without demand keeps a trickle, or it could never show any
+_ROUNDING: Final = 1e-6  # tokens; forgives float rounding, so that waiting ``until`` is enough
+
+
+class TokenBucket:
+    """A level that rises with time, up to ``burst``. Starts full; time never runs backwards in it.
+
+    Amounts given back or debited carry no time: they are counted as of the last ``now`` seen.
+    """
+
+    __slots__ = ("_level", "_per_ns", "_rate_whole", "_seen", "burst", "burst_whole", "rate_per_s")
+
+    def __init__(self, rate_per_s: float, burst: float) -> None:
+        require(0 < rate_per_s < 1e12, "bucket.rate_per_s", f"is {rate_per_s}", "use more than 0")
+        require(0 < burst < 1e12, "bucket.burst", f"is {burst}", "use more than 0")
+        self.rate_per_s = rate_per_s
+        self.burst = burst
+        self._rate_whole, self.burst_whole = rate_per_s, burst  # of all gateways together
+        self._per_ns = rate_per_s / SECOND
+        self._level = burst  # of one gateway that has not heard of others
+        self._seen = -(2**63)  # before any clock: it starts full, so the first refill is harmless
+
+    def take(self, amount: float, now: int) -> bool:
+        """Take ``amount`` if it is there. Hot."""
+        level = self.level(now)
+        if amount > level + _ROUNDING:
+            return False
+        self._level = level - amount
+        return True
+
+    def lease(self, share: float) -> None:
+        """Hold ``share`` of the whole from now on.
+
+        A larger share fills faster and holds more, but brings nothing along; a smaller one keeps
+        what still fits. So a move between gateways never makes their levels add up to more.
+        """
+        self.rate_per_s = self._rate_whole * share
+        self.burst = self.burst_whole * share
+        self._per_ns = self.rate_per_s / SECOND
+        self._level = min(self._level, self.burst)
+
+    def give_back(self, amount: float) -> None:
+        """Return what was taken and not used; what does not fit is lost."""
+        level = self._level + amount
+        self._level = level if level < self.burst else self.burst
+
+    def debit(self, amount: float) -> None:
+        """Take ``amount`` whether or not it is there: it was used already."""
+        self._level -= amount
+
+    def until(self, amount: float, now: int) -> int:
+        """Nanoseconds until ``take(amount)`` will succeed if nobody else takes; or ``NEVER``."""
+        if amount > self.burst:
+            return NEVER
+        missing = amount - self.level(now)
+        return ceil(missing / self._per_ns) if missing > _ROUNDING else 0
+
+    @property
+    def per_minute(self) -> float:
+        """The whole rate, as a tenant's contract states it."""
+        return self._rate_whole * 60.0
+
+    def wait_s(self, amount: float, now: int) -> float:
+        """When to come back. More than this part holds: the part grows with the demand for it."""
+        wait = self.until(amount, now)
+        return seconds(wait) if wait < NEVER else _LEASE_MOVES_S
+
+    def level(self, now: int) -> float:
+        """What is there now; below zero while a debit is being paid off."""
+        if now > self._seen:
+            level = self._level + (now - self._seen) * self._per_ns
+            self._level = level if level < self.burst else self.burst
+            self._seen = now
+        return self._level
+
+
+@dataclass(slots=True, frozen=True)
+class QuotaConfig:
+    """One tenant's limits; ``None`` is unlimited."""
+
+    requests_per_minute: float | None = None  # who has no contract is held by fairness alone
+    tokens_per_minute: float | None = None  # prompt + answer
+    burst_s: float = 60.0  # seconds of the rate that may be spent at once: a whole minute's quota
+    output_tokens_default: int = 256  # reserved when the client gave no max_tokens; then settled
+
+    def __post_init__(self) -> None:
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            rate = getattr(self, name)
+            if rate is not None:
+                fix = "use a positive number, or leave it out for unlimited"
+                require(0 < rate < 1e12, f"quota.{name}", f"is {rate}", fix)
+        require(0 < self.burst_s <= 86_400, "quota.burst_s", f"is {self.burst_s}", "use 1 to 86400")
+        require(
+            self.output_tokens_default >= 0,
+            "quota.output_tokens_default",
+            f"is {self.output_tokens_default}",
+            "use 0 or more",
+        )
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            rate = getattr(self, name)
+            require(
+                rate is None or rate / 60.0 * self.burst_s >= 1.0,
+                "quota.burst_s",
+                f"is {self.burst_s}: the burst of {name} = {rate} would not hold a single one",
+                "raise burst_s or the rate",
+            )
+
+
+class Reservation:
+    """What one request holds of its tenant's quota, until it is settled or released."""
+
+    __slots__ = ("settled", "tokens")
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.settled = False
+
+
+_UNLIMITED = Reservation(0)
+
+
+class Quota:
+    """One tenant's quota at one gateway."""
+
+    __slots__ = ("_requests", "_tokens", "_unlimited", "config")
+
+    def __init__(self, config: QuotaConfig) -> None:
+        self.config = config
+        self._requests = _bucket(config.requests_per_minute, config.burst_s)
+        self._tokens = _bucket(config.tokens_per_minute, config.burst_s)
+        self._unlimited = self._requests is None and self._tokens is None
+
+    def reserve(self, prompt_tokens: int, max_tokens: int, now: int) -> Reservation | Shed:
+        """Take one request and its worst case of tokens; both or nothing. Hot."""
+        if self._unlimited:
+            return _UNLIMITED
+        asked = prompt_tokens + (max_tokens or self.config.output_tokens_default)
+        requests, tokens = self._requests, self._tokens
+        if tokens is not None and asked > tokens.burst:
+            if max_tokens:
+                if asked > tokens.burst_whole:
+                    return shed.beyond_quota(asked, tokens.burst_whole)
+            # The size was our guess, not the client's wish: reserve what can be reserved.
+            elif prompt_tokens > tokens.burst_whole:
+                return shed.beyond_quota(prompt_tokens, tokens.burst_whole)
+            else:
+                asked = max(prompt_tokens, floor(tokens.burst))
+        if requests is not None and not requests.take(1.0, now):
+            return shed.over_quota("requests", requests.per_minute, requests.wait_s(1.0, now))
+        if tokens is not None and not tokens.take(asked, now):
+            if requests is not None:
+                requests.give_back(1.0)
+            return shed.over_quota("tokens", tokens.per_minute, tokens.wait_s(asked, now))
+        return Reservation(asked)
+
+    def lease(self, share: float) -> None:
+        """Take over this gateway's part of the tenant's quota."""
+        least = max(share, _SHARE_MIN)
+        for bucket in (self._requests, self._tokens):
+            if bucket is not None:
+                bucket.lease(least)
+
+    def settle(self, reservation: Reservation, used_tokens: int) -> None:
+        """The request has ended: give back what it did not use, debit what it used beyond."""
+        if reservation is _UNLIMITED:
+            return
+        _close(reservation)
+        if self._tokens is not None:
+            unused = reservation.tokens - used_tokens
+            if unused >= 0:
+                self._tokens.give_back(unused)
+            else:
+                self._tokens.debit(-unused)
+
+    def release(self, reservation: Reservation) -> None:
+        """The request was never sent to a replica: give everything back, the request too."""
+        if reservation is _UNLIMITED:
+            return
+        self.settle(reservation, 0)
+        if self._requests is not None:
+            self._requests.give_back(1.0)
+
+    def headers(self, now: int) -> dict[str, float]:
+        """Limit, remaining and seconds until full, for each limited kind; the edge names them."""
+        numbers: dict[str, float] = {}
+        for kind, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+            if bucket is not None:
+                numbers[f"limit_{kind}"] = floor(bucket.burst)
+                numbers[f"remaining_{kind}"] = max(floor(bucket.level(now) + _ROUNDING), 0)
+                numbers[f"reset_{kind}_s"] = seconds(bucket.until(bucket.burst, now))
+        return numbers
+
+    def snapshot(self, now: int) -> dict[str, object]:
+        """The same numbers, for dashboards."""
+        return dict(self.headers(now))
+
+
+def _bucket(per_minute: float | None, burst_s: float) -> TokenBucket | None:
+    if per_minute is None:
+        return None
+    rate_per_s = per_minute / 60.0
+    return TokenBucket(rate_per_s, rate_per_s * burst_s)
+
+
+def _close(reservation: Reservation) -> None:
+    if reservation.settled:
+        raise ValueError("a reservation was settled twice: its tokens would be given back twice")
+    reservation.settled = True
+
+
+__all__ = ["NEVER", "Quota", "QuotaConfig", "Reservation", "TokenBucket"]

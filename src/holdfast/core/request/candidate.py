@@ -1,0 +1,202 @@
+"""One replica as a gateway's routing sees it.
+
+A ``Candidate`` is one (replica, model): declared facts, the weight that health gives it, what this
+gateway has in flight there, and what the engine last reported. Unknown load is ``None``: neither
+zero nor full.
+"""
+
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.messages import Tally
+from holdfast.core.request.admission.limit import GradientLimit
+from holdfast.core.request.breaker import Breaker
+from holdfast.core.stats import PeakEwma
+from holdfast.core.types import Replica, State
+
+UNLIMITED: Final = 1_000_000  # a limit no gateway reaches: concurrency is not declared
+SAMPLES_MAX: Final = 16  # of one statistic between two summaries: a thousand a minute are plenty
+FINISHES_MAX: Final = 8  # reasons that are told apart; engines know five or so
+OTHER_FINISH: Final = "other"  # all further ones
+
+
+class Candidate:
+    """One replica of a pool. Mutable and slotted: the hot path reads it on every choice."""
+
+    __slots__ = (
+        "backpressure",
+        "breaker",
+        "failures",
+        "fast",
+        "finishes",
+        "firm",
+        "firsts",
+        "gradient",
+        "id",
+        "inflight",
+        "kinds",
+        "kv_used",
+        "latency",
+        "lengths",
+        "limit",
+        "logprobs",
+        "norms",
+        "own_tokens",
+        "paces",
+        "replica",
+        "reported_tokens",
+        "reports",
+        "revision",
+        "share",
+        "slots",
+        "state",
+        "successes",
+        "tokens",
+        "told_inflight",
+        "waiting",
+        "waits",
+        "weight",
+        "zone",
+    )
+
+    def __init__(
+        self,
+        replica: Replica,
+        breaker: Breaker,
+        latency: PeakEwma,
+        gradient: GradientLimit | None = None,
+    ) -> None:
+        self.replica = replica
+        self.id = replica.id
+        self.zone = replica.zone
+        self.revision = replica.revision
+        self.state = State.READY
+        self.share = 1.0  # what health grants it, 0..1
+        self.firm = False  # a verdict that stands even when control is not heard of
+        self.weight = replica.weight  # declared weight × share
+        self.slots = replica.slots or UNLIMITED
+        self.gradient = gradient
+        self.limit = self.slots  # requests allowed at once, from here
+        self.inflight = 0  # attempts of this gateway out there now
+        self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
+        self.reports = 0  # load reports taken in
+        self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
+        self.waiting: int | None = None  # requests queued inside the engine
+        self.kv_used: float | None = None  # share of KV memory in use, 0..1
+        self.latency = latency  # first-token time as a multiple of the pool's typical one
+        self.breaker = breaker
+        self.successes = 0  # these are for control: what was seen since the last summary
+        self.failures = 0
+        self.backpressure = 0
+        self.tokens = 0
+        self.kinds: dict[Kind, int] | None = None  # of the failures
+        self.fast = 0  # of the failures, those sooner than any real answer
+        self.finishes: dict[str, int] = {}
+        self.lengths: list[int] = []
+        self.waits: list[float] = []
+        self.firsts: list[float] = []  # seconds to the first token, of streams
+        self.paces: list[float] = []  # seconds per further token, of streams that ended well
+        self.logprobs: list[float] | None = None  # few clients ask for them
+        self.norms: list[float] | None = None
+        self.told_inflight = 0  # as the last summary said
+        if gradient is not None:
+            self.limit = min(self.slots, gradient.limit)
+
+    def update(self, replica: Replica) -> None:
+        """Take over changed declarations; attempts under way keep their place here."""
+        self.replica = replica
+        self.zone = replica.zone
+        self.revision = replica.revision
+        self.slots = replica.slots or UNLIMITED
+        self.limit = self.slots
+        if self.gradient is not None:
+            self.limit = min(self.slots, self.gradient.limit)
+
+    def take_report(self, tokens: int | None, waiting: int | None, kv_used: float | None) -> None:
+        """Take over the engine's own account; it includes what was sent before it."""
+        self.reported_tokens = tokens
+        self.waiting = waiting
+        self.kv_used = kv_used
+        if tokens is not None:
+            self.own_tokens = 0
+            self.reports += 1
+
+    def answered(self, tokens: int, finish: str, measured: tuple[str, float] | None) -> None:
+        """Note how a whole answer of this replica came out. Hot."""
+        if tokens and len(self.lengths) < SAMPLES_MAX:
+            self.lengths.append(tokens)
+        if finish:
+            finishes = self.finishes
+            if finish in finishes:
+                finishes[finish] += 1
+            elif len(finishes) < FINISHES_MAX:
+                finishes[finish] = 1
+            else:
+                finishes[OTHER_FINISH] = finishes.get(OTHER_FINISH, 0) + 1
+        if measured is not None:
+            self._measure(*measured)
+
+    def _measure(self, statistic: str, value: float) -> None:
+        if statistic == "norm":
+            if self.norms is None:
+                self.norms = []
+            kept = self.norms
+        else:
+            if self.logprobs is None:
+                self.logprobs = []
+            kept = self.logprobs
+        if len(kept) < SAMPLES_MAX:
+            kept.append(value)
+
+    def failed(self, kind: Kind | None, *, fast: bool) -> None:
+        """Note a failure that counts."""
+        self.failures += 1
+        self.fast += fast
+        if kind is not None:
+            if self.kinds is None:
+                self.kinds = {}
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
+
+    def take_tally(self, model: str) -> Tally | None:
+        """What was seen since the last call; ``None`` without any traffic."""
+        ended = self.successes + self.failures + self.backpressure
+        # Where only cancellations emptied it, that it is empty is said once more.
+        if not (ended or self.inflight or self.told_inflight):
+            return None
+        told = Tally(
+            model,
+            self.id,
+            self.successes,
+            self.failures,
+            self.backpressure,
+            self.inflight,
+            self.tokens,
+            self.kinds or {},
+            self.fast,
+            self.finishes,
+            tuple(self.lengths),
+            tuple(self.logprobs or ()),
+            tuple(self.norms or ()),
+            waits=tuple(self.waits),
+            firsts=tuple(self.firsts),
+            paces=tuple(self.paces),
+        )
+        self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
+        self.kinds = self.logprobs = self.norms = None
+        self.finishes = {}
+        self.lengths.clear()
+        self.waits.clear()
+        self.firsts.clear()
+        self.paces.clear()
+        self.told_inflight = self.inflight
+        return told
+
+    def has_room(self) -> bool:
+        """Whether another attempt fits under the concurrency limit."""
+        return self.inflight < self.limit
+
+    def __repr__(self) -> str:
+        return f"Candidate({self.id!r}, inflight={self.inflight}, weight={self.weight})"
+
+
+__all__ = ["FINISHES_MAX", "OTHER_FINISH", "SAMPLES_MAX", "UNLIMITED", "Candidate"]

@@ -1,0 +1,394 @@
+"""How long to wait: deadlines that are learned, relative and doubt themselves.
+
+Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
+So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
+(``learned.py``), with a generous factor, scaled by how much longer than usual the engine's waiting
+queue is, and by how much slower than its own median the pool as a whole has become, also since the
+attempt was made. A deadline that fires is evidence against the replica only while its peers
+deliver.
+When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
+and nobody is sick, so deadlines double and retries, which would make it slower, stop. The doubling
+also keeps learning alive, because an attempt that was given up leaves no sample; if even the
+largest rise does not help, what was learned is forgotten.
+
+When everything stands still, somebody's deadline is the first to fire. Where half of its peers have
+work and none of them has delivered either, that proves nothing yet: it is waited for those that may
+fire too. And whoever waited through such a silence waits anew from the moment the pool is back.
+
+Rejected: one fixed timeout. It either kills long prompts or lets a hung replica hold everybody
+for minutes.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import inf
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.request.learned import HANDS, LearnedDeadline, Rise
+from holdfast.core.types import SECOND, nanos, require
+
+_REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
+_NEVER: Final = 1 << 62
+# How the pool is doing now. One very slow replica must not excuse itself: it counts as three times
+# slower at most, and a normal answer weighs four slow ones, so that one slow of two stays normal.
+_PACE_UP, _PACE_DOWN = 0.05, 0.2
+_PACE_MAX: Final = 3.0
+_PACE_NORMAL: Final = 2.0
+# At a replica that is known to stand still: a prompt on an engine without a GPU, at 100 tokens/s.
+_STOOD: Final = 5 * SECOND
+_STOOD_PER_TOKEN: Final = SECOND // 100
+_WELL: Final = "well"
+_SLOW: Final = "slow"
+_FIRED: Final = "fired"
+
+
+@dataclass(slots=True, frozen=True)
+class DeadlineConfig:
+    """The waits of one pool, in seconds."""
+
+    first_token_s: float = 60.0  # until learned: above a cold long prompt on a busy engine
+    first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
+    first_token_floor_s: float = 1.0  # a pause of a process or a network is not a failure
+    first_token_factor: float = 4.0  # on p99.9: a healthy replica practically never gets there
+    between_tokens_s: float = 30.0  # until learned: a long prefill may pause every stream
+    between_tokens_samples_min: int = 1000  # gaps; some ten streams
+    between_tokens_floor_s: float = 1.0  # as for the first token
+    between_tokens_factor: float = 10.0  # gaps are small and their tail is heavy
+    answer_samples_min: int = 200  # answers in one piece, per class of allowed length
+    answer_floor_s: float = 5.0  # a long answer among short ones is not a failure
+    answer_factor: float = 8.0  # on p99.9: lengths of answers vary more than first tokens do
+    request_s: float = 600.0  # the whole request, and the limit of every learned deadline
+    quantile: float = 0.999  # the tail that still belongs to normal service
+    prompt_bounds: tuple[int, ...] = (256, 1024, 4096, 16384)  # tokens; upper ends of the classes
+    forget_s: float = 600.0  # samples live half to all of this, if newer ones can replace them
+    waiting_scale_max: float = 8.0  # a hung engine's queue grows too and must not excuse it
+    firing_window_s: float = 10.0  # firings this close together may have one cause
+    firing_share: float = 0.25  # of the pool; above it the fleet is slow
+    rise_max: int = 8  # with a factor of 4 that is 32 times p99.9; beyond, learning starts over
+    calm_s: float = 30.0  # without a slow fleet, before a rise is halved
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name != "prompt_bounds":
+                value = getattr(self, field.name)
+                self._require(0 < value < inf, field.name, "use a positive number")
+        self._require_at_most("first_token_s", "request_s")
+        self._require_at_most("first_token_floor_s", "first_token_s")
+        self._require_at_most("between_tokens_s", "request_s")
+        self._require_at_most("answer_floor_s", "request_s")
+        self._require_at_most("between_tokens_floor_s", "between_tokens_s")
+        for name in (
+            "first_token_factor",
+            "between_tokens_factor",
+            "answer_factor",
+            "waiting_scale_max",
+        ):
+            self._require(getattr(self, name) >= 1, name, "use at least 1: waits must not shrink")
+        self._require(0.5 <= self.quantile < 1, "quantile", "use 0.5 to below 1, such as 0.999")
+        self._require(self.firing_share < 1, "firing_share", "use a share of the pool below 1")
+        bounds = self.prompt_bounds
+        ascending = all(low < high for low, high in zip((0, *bounds), bounds, strict=False))
+        fix = "use at most 16 ascending token counts"
+        self._require(ascending and len(bounds) <= 16, "prompt_bounds", fix)
+
+    def for_answers(self) -> "DeadlineConfig":
+        """The same for answers that come in one piece: their first token is their last."""
+        return replace(
+            self,
+            first_token_s=self.request_s,
+            first_token_samples_min=self.answer_samples_min,
+            first_token_floor_s=self.answer_floor_s,
+            first_token_factor=self.answer_factor,
+        )
+
+    def _require_at_most(self, name: str, other: str) -> None:
+        limit = getattr(self, other)
+        self._require(getattr(self, name) <= limit, name, f"use at most {other} ({limit})")
+
+    def _require(self, condition: bool, name: str, fix: str) -> None:
+        require(condition, f"deadlines.{name}", f"is {getattr(self, name)}", fix)
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """What a deadline that fired means."""
+
+    counts: bool  # against the replica
+    retry: bool  # another replica may do better
+    reason: str
+
+
+class _Recent:
+    """The last thing a replica did about a first token, and the hand it was dealt into."""
+
+    __slots__ = ("at", "hand", "last", "silent_from")
+
+    def __init__(self, hand: int) -> None:
+        self.hand = hand
+        self.last = _WELL
+        self.at = -_NEVER  # no evidence yet
+        self.silent_from = _NEVER  # its first firing of a row in which no peer delivered
+
+
+class Deadlines:
+    """The deadlines of one pool: asked for once per attempt, told what came of it."""
+
+    __slots__ = (
+        "_back_at",
+        "_bounds",
+        "_classes",
+        "_config",
+        "_dealt",
+        "_evidence",
+        "_firings",
+        "_gaps",
+        "_pace",
+        "_replicas",
+        "_rise",
+        "_silent_from",
+        "_slow_until",
+        "_stuck",
+        "_wide",
+        "_window",
+        "request",
+        "scale",
+    )
+
+    def __init__(self, config: DeadlineConfig) -> None:
+        self._config = config
+        self.request = nanos(config.request_s)
+        self._bounds = config.prompt_bounds
+        learned = partial(
+            LearnedDeadline,
+            limit_s=config.request_s,
+            quantile=config.quantile,
+            forget_s=config.forget_s,
+        )
+        self._classes = [
+            learned(
+                wide_s=config.first_token_s,
+                floor_s=config.first_token_floor_s,
+                factor=config.first_token_factor,
+                samples_min=config.first_token_samples_min,
+            )
+            for _ in range(len(self._bounds) + 1)
+        ]
+        self._gaps = learned(
+            wide_s=config.between_tokens_s,
+            floor_s=config.between_tokens_floor_s,
+            factor=config.between_tokens_factor,
+            samples_min=config.between_tokens_samples_min,
+        )
+        self._wide = nanos(config.first_token_s)
+        self._window = nanos(config.firing_window_s)
+        self._evidence = nanos(min(config.first_token_floor_s, config.between_tokens_floor_s))
+        self._rise = Rise(config.rise_max, config.calm_s)
+        self._slow_until = 0
+        self._stuck = False  # several fired and nobody has delivered since
+        self._back_at = 0  # when it came back from the last such silence
+        self._silent_from = _NEVER  # the largest rise has not helped and nothing has arrived since
+        self._replicas: dict[str, _Recent] = {}
+        self._dealt = self._firings = 0
+        self._pace = 1.0  # recent first tokens of the whole pool, in medians of their class
+        self.scale = 1.0  # by which waits are longer than they were learned
+
+    def first_token(self, prompt_tokens: int, waiting: int | None, now: int) -> int:
+        """How long an attempt may take to its first token; to be asked once per attempt.
+
+        ``waiting`` is the chosen engine's own queue. What attempts found there is remembered: only
+        a queue longer than those the samples were learned under asks for more time.
+        """
+        learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        if now >= learned.refresh_at:
+            learned.refresh(now, self._rise.settle(now))
+        deadline = learned.deadline
+        if waiting is not None:
+            learned.attempts += 1
+            learned.waiting += waiting
+            if waiting > learned.waiting_typical:
+                deadline = learned.scaled(waiting, self._config.waiting_scale_max)
+        if self.scale > 1.0:
+            return min(int(deadline * self.scale), self.request)
+        return deadline
+
+    def between_tokens(self, now: int) -> int:
+        """How long a stream may pause between two tokens."""
+        gaps = self._gaps
+        if now >= gaps.refresh_at:
+            gaps.refresh(now, self._rise.settle(now))
+        return gaps.deadline
+
+    def first_token_typical(self, prompt_tokens: int) -> int | None:
+        """The median first token of this class; ``None`` until a few were seen."""
+        return self._classes[bisect_left(self._bounds, prompt_tokens)].median
+
+    def first_token_norm(self, prompt_tokens: int) -> int:
+        """What takes no longer is normal in this class; until learned, whatever is waited for."""
+        return self._classes[bisect_left(self._bounds, prompt_tokens)].norm
+
+    def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
+        """A quantile of this class's first tokens; ``None`` below ``samples_min`` samples."""
+        learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        return learned.quantile(q, samples_min)
+
+    def observe_first_token(
+        self, replica_id: str, prompt_tokens: int, elapsed: int, now: int
+    ) -> int | None:
+        """A first token came after ``elapsed``; returns what was typical before it."""
+        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        if self._stuck:
+            self._stuck, self._back_at = False, now
+        if elapsed <= learned.norm:
+            replica.last, replica.at = _WELL, now
+        elif replica.last is not _FIRED or now - replica.at >= self._window:
+            replica.last, replica.at = _SLOW, now
+        median = learned.median
+        if median and learned.settled:
+            ratio = elapsed / median
+            more = (ratio if ratio < _PACE_MAX else _PACE_MAX) - self._pace
+            self._pace = pace = self._pace + more * (_PACE_UP if more > 0.0 else _PACE_DOWN)
+            self.scale = pace if pace > _PACE_NORMAL else 1.0
+        learned.fresh += 1
+        hand = learned.hands[replica.hand]
+        hand.young_total += elapsed
+        hand.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
+        return median
+
+    def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
+        """A stream finished with ``count`` gaps; without an id no replica can be left out."""
+        if count > 0:
+            replica = self._replicas.get(replica_id)
+            self._gaps.add_worst(0 if replica is None else replica.hand, worst_gap, count)
+
+    def fired(
+        self, replica_id: str, peers: int, now: int, busy: int = 0, started: int | None = None
+    ) -> Verdict:
+        """A first-token or between-tokens deadline fired; ``peers``: the pool's other replicas.
+
+        A replica is firing if it fired within the window and delivered nothing in normal time
+        since. Of deliveries only those of the last second (the shortest possible deadline) are
+        evidence: they came while the attempt that fired was waiting. ``busy`` is how many of the
+        peers have attempts under way: only their silence can mean anything. ``started`` is when
+        the attempt began.
+        """
+        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        self._firings += 1
+        since = self._evidence_from(replica, now)
+        replica.last, replica.at = _FIRED, now
+        firing = well = slow = joined = 0
+        for other in self._replicas.values():
+            if other.last is _FIRED:
+                firing += now - other.at < self._window
+                joined += other.at >= replica.silent_from
+            elif other.at > since:
+                well += other.last is _WELL
+                slow += other.last is _SLOW
+        if started is not None and started < self._back_at and now - self._back_at < self._wide:
+            return self._wait(now, "it waited through a silence of the whole pool")
+        # Idle peers are no witnesses, but a good place to try again.
+        silent = 0 < peers <= 2 * busy and not (well or slow) and self._window >= self._evidence
+        if not silent:
+            replica.silent_from = _NEVER
+        elif replica.silent_from == _NEVER:
+            replica.silent_from = now
+        self._stuck = silent and max(firing, joined) >= 2
+        peers_slow = firing - 1 + slow > well
+        # One replica firing alone is that replica's trouble, however small the pool; only the
+        # single replica of a pool cannot be told from its fleet.
+        if peers == 0 or (firing >= 2 and firing > self._config.firing_share * (peers + 1)):
+            what = f"{firing} of {peers + 1} replicas fire"
+            return self._doubt(now, what, peers_well=peers > 0 and not peers_slow)
+        if silent and self._may_be_everybody(replica, joined, now):
+            return self._wait(now, f"nobody delivers, and {busy} of its peers have work")
+        self._slow_until = 0
+        if peers_slow:
+            return Verdict(False, True, f"its peers are slow too: {slow} slow, {well} normal")
+        return Verdict(True, True, f"it fired and its peers are not slow: {well} deliver normally")
+
+    def _evidence_from(self, replica: _Recent, now: int) -> int:
+        """Since when a delivery of a peer says something of the attempt that fires now."""
+        again = replica.last is _FIRED and now - replica.at <= self._longest() + self._window
+        if not again:
+            replica.silent_from = _NEVER  # it has delivered meanwhile, or was not asked for long
+        return min(replica.silent_from, now - self._evidence)
+
+    def _may_be_everybody(self, replica: _Recent, joined: int, now: int) -> bool:
+        """Whether others that are stuck too have had no time to fire, or have fired as well."""
+        waited = now - replica.silent_from
+        if waited < min(self._longest(), self._window):
+            return True
+        return joined >= 2 and waited < self._wide
+
+    def _longest(self) -> int:
+        known = [one.deadline for one in self._classes if one.is_learned()]
+        return max(known or [one.deadline for one in self._classes])
+
+    def _wait(self, now: int, why: str) -> Verdict:
+        self._slow_until = now + self._window
+        return Verdict(False, False, f"{why}: nobody can be blamed yet")
+
+    def fleet_slow(self, now: int) -> bool:
+        """Whether the last firings were the fleet's rather than a replica's."""
+        return now < self._slow_until
+
+    def snapshot(self) -> dict[str, object]:
+        """What the pool has learned, for people."""
+        classes: list[dict[str, object]] = []
+        for bound, learned in zip((*self._bounds, None), self._classes, strict=True):
+            classes.append({"prompt_tokens_max": bound, **learned.snapshot()})
+        return {
+            "first_token": classes,
+            "between_tokens": self._gaps.snapshot(),
+            "rise": self._rise.value,
+            "pace": self._pace,
+            "firings": self._firings,
+            "replicas": {name: recent.last for name, recent in self._replicas.items()},
+        }
+
+    def _deal(self, replica_id: str) -> _Recent:
+        if len(self._replicas) >= _REPLICAS_MAX:
+            del self._replicas[next(iter(self._replicas))]
+        replica = self._replicas[replica_id] = _Recent(self._dealt % HANDS)
+        self._dealt += 1
+        return replica
+
+    def _doubt(self, now: int, what: str, *, peers_well: bool) -> Verdict:
+        self._slow_until = now + self._window
+        learnt = (*self._classes, self._gaps)
+        known = any(one.is_learned() for one in self._classes)
+        longest = self._longest()
+        # Attempts made under the present deadlines fire until the longest of them is over. With
+        # long ones it is better to rise too often than to give up everybody's requests meanwhile.
+        if not self._rise.lift(now, min(longest, self._window), longest):
+            if known:
+                self._rise.reset()  # to the wide deadlines; where those failed the rise stays
+            for one in learnt:
+                one.forget()
+            self._silent_from = now + self._wide if known else now
+        for one in learnt:
+            one.refresh_at = 0
+        if any(one.has_samples() for one in learnt):
+            self._silent_from = _NEVER
+        if peers_well:
+            return Verdict(True, False, f"{what}, though its peers deliver normally")
+        if now >= self._silent_from:
+            return Verdict(True, False, f"{what}, and nothing came even at the widest deadline")
+        return Verdict(False, False, f"{what}: the fleet is slow, deadlines x {self._rise.value}")
+
+
+def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
+    """How a stream without a token for so long has failed, where its replica is found stalled.
+
+    Its own deadline may be a minute, until one is learned. What a long prompt keeps busy may be
+    found stalled, too, and that prompt must stay: it would do the same to the next replica.
+    """
+    if begun:
+        return Kind.BETWEEN_TOKENS_TIMEOUT if waited >= _STOOD else None
+    enough = waited >= _STOOD + prompt_tokens * _STOOD_PER_TOKEN
+    return Kind.FIRST_TOKEN_TIMEOUT if enough else None
+
+
+__all__ = ["DeadlineConfig", "Deadlines", "Verdict", "stuck"]

@@ -1,0 +1,300 @@
+"""One model's lane through a gateway: its pool, its queue, its learned deadlines.
+
+The flow decides what becomes of requests; the lane keeps the books that those decisions read:
+who holds which slot, what each replica's breaker, limit and latency have learned, how long a first
+token takes here. Everything is per (replica, model): one server may be ill in one model only.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from holdfast.core.failure import Kind, Outcome
+from holdfast.core.messages import ReplicaView, Tally
+from holdfast.core.request import routing
+from holdfast.core.request.admission.fairness import TokenCounters
+from holdfast.core.request.admission.limit import GradientLimit, LimitConfig
+from holdfast.core.request.admission.queue import FairQueue, QueueConfig
+from holdfast.core.request.breaker import TRIAL, Breaker, BreakerChange, BreakerConfig, BreakerState
+from holdfast.core.request.candidate import SAMPLES_MAX, Candidate
+from holdfast.core.request.deadlines import DeadlineConfig, Deadlines
+from holdfast.core.request.failover import FailoverConfig, Ladder
+from holdfast.core.request.life import Attempt, Life
+from holdfast.core.request.pool import Pool
+from holdfast.core.stats import PeakEwma, RecentSketch
+from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
+
+_CLOSED: Final = BreakerState.CLOSED
+_SUCCESS: Final = Outcome.SUCCESS
+_FAILURE: Final = Outcome.FAILURE
+_BACKPRESSURE: Final = Outcome.BACKPRESSURE
+
+# Latency is kept as a multiple of the pool's typical first token for prompts of that length.
+_FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
+_BUSY_LOOKS_LIKE: Final = 3.0  # × typical: backpressure lowers the weight without blame
+_FAST: Final = 50 * MILLISECOND  # a failure before it, without content: sooner than any answer
+_RECENT_S: Final = 60.0  # of first tokens, for the promise on them: long enough for a p95
+_RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
+
+
+@dataclass(slots=True, frozen=True)
+class LaneConfig:
+    """How one model's requests are queued, routed and judged."""
+
+    routing: str = "power_of_two"
+    routing_options: Mapping[str, Any] = field(default_factory=dict)
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    limit: LimitConfig = field(default_factory=LimitConfig)
+    failover: FailoverConfig = field(default_factory=FailoverConfig)
+    slo_first_token_s: float | None = None  # the promise that a ladder of models watches
+
+    def __post_init__(self) -> None:
+        slo = self.slo_first_token_s
+        fix = "use seconds above 0, or leave it out"
+        require(slo is None or slo > 0, "lane.slo_first_token_s", f"is {slo}", fix)
+
+
+class Lane:
+    """The books of one model. Only its flow writes here."""
+
+    __slots__ = (
+        "_active",
+        "_config",
+        "_ended",
+        "_failed",
+        "_first",
+        "_first_late",
+        "_recent",
+        "_serves",
+        "_slo",
+        "_streams",
+        "_tokens",
+        "_woken_at",
+        "answers",
+        "deadlines",
+        "model",
+        "pool",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        model: str,
+        config: LaneConfig,
+        tenant_weights: Mapping[str, float],
+        streams: Callable[[str], Random],
+    ) -> None:
+        self.model = model
+        self._config = config
+        self._streams = streams
+        policy = routing.build(
+            config.routing, streams(f"routing/{model}"), **dict(config.routing_options)
+        )
+        self.pool = Pool(model, policy, Ladder(config.failover), self._candidate)
+        self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
+        self.deadlines = Deadlines(config.deadlines)
+        self.answers = Deadlines(config.deadlines.for_answers())  # those in one piece
+        slo = config.slo_first_token_s
+        self._slo = nanos(slo) if slo is not None else 1 << 62
+        self._first = self._first_late = 0  # first tokens since the last reading, and late ones
+        self._ended = self._failed = 0  # attempts since the last reading, and failed ones
+        self._recent = RecentSketch(_RECENT_S)  # first tokens of streams, since their arrival
+        self._active = 0  # attempts that ran or ended, told in tallies and not taken yet
+        self._tokens = 0  # the same for tokens of prompts and answers
+        self._serves = False  # some replica gets a share
+        self._woken_at = 0  # when that last began
+
+    def _candidate(self, replica: Replica) -> Candidate:
+        config = self._config
+        breaker = Breaker(config.breaker, self._streams(f"breaker/{self.model}/{replica.id}"))
+        # Declared slots are knowledge; a limit learned beside them could only take some away.
+        adaptive = config.limit.enabled and not replica.slots
+        gradient = GradientLimit(config.limit) if adaptive else None
+        return Candidate(replica, breaker, PeakEwma(), gradient)
+
+    def follow(self, views: Sequence[ReplicaView], now: int) -> None:
+        """Take over control's view of this model's replicas."""
+        serves = any(view.share > 0 for view in views)
+        if serves and not self._serves:
+            self._woken_at = now
+        self._serves = serves
+        self.pool.apply(views, now)
+
+    def waits(self, request: Request) -> Deadlines:
+        """The deadlines that hold for this request."""
+        return self.answers if request.whole else self.deadlines
+
+    def open(self, life: Life, candidate: Candidate, now: int) -> Attempt:
+        """Claim a slot on the chosen replica and start the clock of its first token."""
+        trial = False
+        if candidate.breaker.state is not _CLOSED:
+            trial = candidate.breaker.allow(now) is TRIAL
+            self.pool.changed(now)
+        request = life.request
+        deadlines = self.answers if request.whole else self.deadlines
+        patience = deadlines.first_token(request.size, candidate.waiting, now)
+        number = life.attempts
+        attempt = Attempt(number, candidate, now, now + patience, trial)
+        attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
+        attempt.doubt_at = now + deadlines.first_token_norm(request.size)
+        attempt.scale = deadlines.scale
+        candidate.inflight += 1
+        candidate.own_tokens += tokens
+        self.pool.inflight += 1
+        life.attempts = number + 1
+        life.live.append(attempt)
+        life.tried += (candidate.id,)
+        return attempt
+
+    def bears_with(self, life: Life, attempt: Attempt, now: int) -> bool:
+        """Wait on where the whole pool has become slower since the attempt was made."""
+        waits = self.waits(life.request)
+        if waits.scale > attempt.scale:
+            allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
+            attempt.first_due = attempt.started + min(int(allowed), waits.request)
+            attempt.scale = waits.scale
+        return now < attempt.first_due
+
+    def first_content(self, life: Life, attempt: Attempt, now: int) -> BreakerChange | None:
+        """Learn from a first token: latency, limit, deadlines; a trial has passed."""
+        attempt.first_at = now
+        candidate = attempt.candidate
+        request = life.request
+        candidate.tokens += request.prompt_tokens
+        elapsed = now - attempt.started
+        deadlines = self.answers if request.whole else self.deadlines
+        typical = deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
+        self._first += 1
+        if now - request.arrived > self._slo:
+            self._first_late += 1
+        if not (request.whole or life.shown_tokens):
+            # Waiting for a replica to start says nothing of how much those carry that run.
+            since = request.arrived if request.arrived > self._woken_at else self._woken_at
+            self._recent.add((now - since) * 1.0, now)
+            if len(candidate.firsts) < SAMPLES_MAX:
+                candidate.firsts.append(elapsed / SECOND)
+        if typical:
+            wait = elapsed / typical
+            candidate.latency.observe(wait, now)
+            if len(candidate.waits) < SAMPLES_MAX:
+                candidate.waits.append(wait)
+        gradient = candidate.gradient
+        if gradient is not None:
+            gradient.observe(elapsed, candidate.inflight, now, typical)
+            limit = gradient.limit
+            candidate.limit = limit if limit < candidate.slots else candidate.slots
+        if attempt.trial:
+            attempt.trial = False
+            self.pool.changed(now)
+            return candidate.breaker.record(_SUCCESS, now, trial=True)
+        return None
+
+    def overdue(self, life: Life, attempt: Attempt, now: int) -> None:
+        """No first token yet, long after the usual time: let routing know before it comes.
+
+        Learning from arrivals alone, the pool would go on sending to a replica that has become ten
+        times slower for as long as its first late token takes.
+        """
+        request = life.request
+        typical = self.waits(request).first_token_typical(request.size)
+        elapsed = now - attempt.started
+        if typical:
+            attempt.candidate.latency.penalise(elapsed / typical, now)
+        attempt.doubt_at = now + elapsed
+
+    def overtaken(self, life: Life, slower: list[Attempt], now: int) -> None:
+        """A hedge was faster: its elders took at least this long.
+
+        Learning from winners alone would make hedging come ever earlier.
+        """
+        request = life.request
+        deadlines = self.waits(request)
+        typical = deadlines.first_token_typical(request.size)
+        for attempt in slower:
+            elapsed = now - attempt.started
+            candidate = attempt.candidate
+            deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
+            if typical:
+                candidate.latency.observe(elapsed / typical, now)
+
+    def close(
+        self, life: Life, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
+    ) -> BreakerChange | None:
+        """Give the slot back and take in how the attempt ended."""
+        candidate = attempt.candidate
+        candidate.inflight -= 1
+        if attempt.report == candidate.reports:
+            candidate.own_tokens -= attempt.tokens
+        self.pool.inflight -= 1
+        life.live.remove(attempt)
+        self._ended += 1
+        if outcome is _SUCCESS:
+            candidate.successes += 1
+        elif outcome is _FAILURE:
+            sooner = not attempt.first_at and now - attempt.started <= _FAST
+            candidate.failed(kind, fast=sooner)
+            self._failed += 1
+            candidate.latency.penalise(_FAILURE_LOOKS_LIKE, now)
+        elif outcome is _BACKPRESSURE:
+            candidate.backpressure += 1
+            candidate.latency.penalise(_BUSY_LOOKS_LIKE, now)
+            if candidate.gradient is not None:
+                candidate.gradient.on_backpressure(now)
+                candidate.limit = min(candidate.slots, candidate.gradient.limit)
+        change = candidate.breaker.record(
+            outcome, now, strong=kind is Kind.REFUSED, trial=attempt.trial
+        )
+        if change is not None or attempt.trial:
+            self.pool.changed(now)
+        return change
+
+    def saturation(self) -> float | None:
+        """Share of the pool's capacity in use; above one while requests wait for it."""
+        used = self.pool.utilisation()
+        if used is None:
+            return None
+        return max(1.0, used) if len(self.queue) else used
+
+    def readings(self) -> tuple[float | None, float | None, float | None]:
+        """Saturation, SLO attainment and error share since the last call, for a ladder."""
+        attained = 1.0 - self._first_late / self._first if self._first else None
+        errors = self._failed / self._ended if self._ended else None
+        self._first = self._first_late = self._ended = self._failed = 0
+        return self.saturation(), attained, errors
+
+    def first_token_p95(self, now: int) -> float | None:
+        """Of streams in the last minute, in nanoseconds; ``None`` where too few began."""
+        return self._recent.quantile(0.95, now, _RECENT_MIN)
+
+    def take_served(self) -> tuple[int, int]:
+        """Attempts that ran or ended, and tokens, as told in tallies since the last call."""
+        served = self._active, self._tokens
+        self._active = self._tokens = 0
+        return served
+
+    def tallies(self) -> list[Tally]:
+        """What was seen since the last call, of replicas that had any traffic."""
+        told = []
+        for candidate in self.pool.candidates.values():
+            tally = candidate.take_tally(self.model)
+            if tally is not None:
+                told.append(tally)
+                self._tokens += tally.tokens
+                self._active += tally.ended + tally.inflight
+        return told
+
+    def snapshot(self, now: int) -> dict[str, object]:
+        """The lane for people."""
+        return {
+            "pool": self.pool.snapshot(),
+            "queue": self.queue.snapshot(now),
+            "deadlines": self.deadlines.snapshot(),
+            "answers": self.answers.snapshot(),
+            "fleet_slow": self.deadlines.fleet_slow(now),
+        }
+
+
+__all__ = ["Lane", "LaneConfig"]

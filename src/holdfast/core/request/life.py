@@ -1,0 +1,197 @@
+"""What is known of one request under way, and the table of its phases.
+
+    new ─► queued ─► running ─► streaming ─► done
+              ▲         │  ▲        │
+              └─ backing off        └─► running again: a continuation on another replica
+
+*Running* means an attempt is out and the client has seen nothing of it; *streaming* means content
+may have been shown, so no silent retry is possible any more.
+"""
+
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.request.admission.quota import Reservation
+from holdfast.core.request.candidate import Candidate
+from holdfast.core.request.wheel import Timed
+from holdfast.core.types import MILLISECOND, Request
+
+
+class Phase(StrEnum):
+    """Where a request is in its life."""
+
+    NEW = "new"
+    QUEUED = "queued"
+    RUNNING = "running"
+    BACKING_OFF = "backing_off"
+    STREAMING = "streaming"
+    DONE = "done"
+
+
+class Step(StrEnum):
+    """What moves it on."""
+
+    DISPATCH = "dispatch"
+    ENQUEUE = "enqueue"
+    CONTENT = "content"
+    BACK_OFF = "back_off"
+    FINISH = "finish"
+
+
+TRANSITIONS: Final[dict[tuple[Phase, Step], Phase]] = {
+    (Phase.NEW, Step.DISPATCH): Phase.RUNNING,
+    (Phase.NEW, Step.ENQUEUE): Phase.QUEUED,
+    (Phase.NEW, Step.FINISH): Phase.DONE,
+    (Phase.QUEUED, Step.DISPATCH): Phase.RUNNING,
+    (Phase.QUEUED, Step.FINISH): Phase.DONE,
+    (Phase.RUNNING, Step.DISPATCH): Phase.RUNNING,
+    (Phase.RUNNING, Step.ENQUEUE): Phase.QUEUED,
+    (Phase.RUNNING, Step.CONTENT): Phase.STREAMING,
+    (Phase.RUNNING, Step.BACK_OFF): Phase.BACKING_OFF,
+    (Phase.RUNNING, Step.FINISH): Phase.DONE,
+    (Phase.BACKING_OFF, Step.DISPATCH): Phase.RUNNING,
+    (Phase.BACKING_OFF, Step.ENQUEUE): Phase.QUEUED,
+    (Phase.BACKING_OFF, Step.FINISH): Phase.DONE,
+    (Phase.STREAMING, Step.DISPATCH): Phase.RUNNING,
+    (Phase.STREAMING, Step.ENQUEUE): Phase.QUEUED,
+    (Phase.STREAMING, Step.FINISH): Phase.DONE,
+}
+
+
+class IllegalStepError(Exception):
+    """A request was asked to do what its phase does not know: a bug, told with its story."""
+
+
+DEATHS_MAX: Final = 2  # of replicas under one request; a third would show nothing new
+_STALE_WITHIN: Final = 20 * MILLISECOND  # a round trip; later, the request had been taken
+_TOGETHER: Final = 20 * MILLISECOND  # what ends two replicas so soon after each other hit both
+
+
+class Attempt:
+    """One try of one request on one replica."""
+
+    __slots__ = (
+        "candidate",
+        "doubt_at",
+        "first_at",
+        "first_due",
+        "number",
+        "report",
+        "scale",
+        "started",
+        "tokens",
+        "trial",
+    )
+
+    def __init__(
+        self, number: int, candidate: Candidate, started: int, first_due: int, trial: bool
+    ) -> None:
+        self.number = number
+        self.candidate = candidate
+        self.started = started
+        self.first_due = first_due  # when the wait for its first token is over
+        self.doubt_at = first_due  # when it is taken for slow, though it is still waited for
+        self.trial = trial  # it holds the breaker's one half-open slot
+        self.scale = 1.0  # of that wait: how slow the pool was when it was set
+        self.first_at = 0  # 0 = no content yet
+        self.tokens = 0  # what its replica was credited with as load
+        self.report = candidate.reports  # a later report of the replica includes them
+
+
+class Life(Timed):
+    """One request from arrival to its one terminal answer."""
+
+    __slots__ = (
+        "attempts",
+        "continued",
+        "deadline",
+        "died",
+        "died_at",
+        "free_used",
+        "hedge_at",
+        "live",
+        "made",
+        "model",
+        "phase",
+        "request",
+        "reservation",
+        "revision",
+        "shown_tokens",
+        "story",
+        "tried",
+    )
+
+    def __init__(self, request: Request, model: str, deadline: int) -> None:
+        self.request = request
+        self.model = model  # the model that serves it: another than asked for when degraded
+        self.deadline = deadline
+        self.phase = Phase.NEW
+        self.live: list[Attempt] = []  # attempts out now: one, or two while a hedge races
+        self.attempts = 0  # dispatches of any sort; also the next attempt's number
+        self.made = 0  # attempts that count against the cap: not free ones, not continuations
+        self.continued = 0
+        self.free_used = False
+        self.tried: tuple[str, ...] = ()
+        self.died: tuple[str, ...] = ()  # of those, whose connection died under it
+        self.died_at = 0  # when the last of them did
+        self.revision: str | None = None  # bound by the first content shown
+        self.shown_tokens = 0  # of attempts that ended after they had shown content
+        self.hedge_at = 0
+        self.due = 0  # the wheel's
+        self.filed = 0  # the wheel's
+        self.reservation: Reservation | None = None
+        self.story: list[tuple[int, str, str]] = []  # bounded: attempts are
+
+    def step(self, step: Step) -> None:
+        """Move along the table, or say how it came to this."""
+        try:
+            self.phase = TRANSITIONS[self.phase, step]
+        except KeyError:
+            told = "; ".join(f"{at} {what} {detail}" for at, what, detail in self.story)
+            raise IllegalStepError(
+                f"request {self.request.id!r} cannot {step} while {self.phase}; story: {told}"
+            ) from None
+
+    def waited(self) -> int:
+        """How long it stood in a queue, in all its stays: whatever was told next ended each."""
+        told = pairwise(self.story)
+        return sum(then - at for (at, what, _), (then, _, _) in told if what == Phase.QUEUED)
+
+    def find(self, number: int) -> Attempt | None:
+        """The live attempt of that number; late news of ended ones finds none."""
+        live = self.live
+        if live and live[0].number == number:
+            return live[0]
+        for attempt in live:
+            if attempt.number == number:
+                return attempt
+        return None
+
+
+def died(kind: Kind, lived: int) -> bool:
+    """Whether an attempt's connection died under it, with the request taken.
+
+    A cut in good order, silence and errors say nothing of the sort. A pooled connection that
+    breaks at once had been closed before.
+    """
+    return kind is Kind.RESET or (kind is Kind.STALE_SOCKET and lived > _STALE_WITHIN)
+
+
+def apart(before: int, now: int) -> bool:
+    """Whether a death is one of its own: a zone that is lost ends many replicas at once."""
+    return not before or now - before > _TOGETHER
+
+
+__all__ = [
+    "DEATHS_MAX",
+    "TRANSITIONS",
+    "Attempt",
+    "IllegalStepError",
+    "Life",
+    "Phase",
+    "Step",
+    "apart",
+    "died",
+]

@@ -1,0 +1,258 @@
+"""The candidates of one model, and which of them may be chosen now.
+
+The sorting is done when something changed (a view, a breaker, a cooldown that ended), never per
+request: filtering sixty-four replicas for each request would cost more than everything else
+together.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from holdfast.core.failure import Outcome
+from holdfast.core.messages import ReplicaView
+from holdfast.core.request.breaker import BreakerState
+from holdfast.core.request.candidate import UNLIMITED, Candidate
+from holdfast.core.request.failover import Ladder
+from holdfast.core.request.routing.policy import Choice, RoutingPolicy
+from holdfast.core.types import Replica, Request, State
+
+_NEVER: Final = 1 << 62
+_CLOSED: Final = BreakerState.CLOSED
+_STALE_SHARE: Final = 0.1  # as a suspect's: all that is known of it is out of date
+
+
+class Pool:
+    """The candidates of one model, and which of them may be chosen now."""
+
+    __slots__ = (
+        "_candidate",
+        "_far",
+        "_ladder",
+        "_policy",
+        "_recheck_at",
+        "_rungs",
+        "_stale",
+        "_trials",
+        "_untried",
+        "candidates",
+        "capacity",
+        "inflight",
+        "leased",
+        "model",
+        "routable",
+    )
+
+    def __init__(
+        self,
+        model: str,
+        policy: RoutingPolicy,
+        ladder: Ladder,
+        candidate: Callable[[Replica], Candidate],
+    ) -> None:
+        self.model = model
+        self.candidates: dict[str, Candidate] = {}
+        self.inflight = 0
+        self.capacity = 0  # attempts the routable candidates take at once, by their limits
+        self.routable = 0
+        self._policy = policy
+        self._ladder = ladder
+        self._candidate = candidate
+        self._rungs: list[list[Candidate]] = []
+        self._far: list[bool] = []  # which rungs are remote; empty when none is
+        self._trials: list[Candidate] = []
+        self._untried: list[Candidate] = []  # a trial is due and another gateway's turn
+        self.leased: frozenset[str] | None = None  # replicas this gateway may try; None = any
+        self._recheck_at = 0
+        self._stale = False
+
+    def apply(self, views: Iterable[ReplicaView], now: int) -> None:
+        """Take over control's view of this pool; replicas it no longer names are forgotten."""
+        kept: dict[str, Candidate] = {}
+        moved = self._stale  # a ramp of weights alone sorts nobody anew
+        for view in views:
+            candidate = self.candidates.get(view.replica.id)
+            if candidate is None:
+                candidate = self._candidate(view.replica)
+                moved = True
+            elif candidate.replica is not view.replica:
+                candidate.update(view.replica)
+                moved = True
+            if candidate.state is not view.state or (candidate.weight > 0) != (view.share > 0):
+                moved = True
+            if view.state is State.STARTING and candidate.state is not State.STARTING:
+                candidate.latency.value = None  # a new process: what the old one did is history
+            if view.state is State.READY and candidate.state is not State.READY:
+                candidate.breaker.hasten(now)  # canaries passed: one user's trial will settle it
+            candidate.state = view.state
+            candidate.share = view.share
+            candidate.firm = view.firm
+            candidate.weight = view.replica.weight * view.share
+            kept[candidate.id] = candidate
+        moved = moved or len(kept) != len(self.candidates)
+        self.candidates = kept
+        self._stale = False
+        if moved:
+            self.changed(now)
+
+    def changed(self, now: int) -> None:
+        """Something about a candidate moved; sort again before the next choice."""
+        self._recheck_at = now
+
+    def lease(self, replica_ids: frozenset[str] | None, now: int) -> None:
+        """Take over which half-open trials are this gateway's turn."""
+        if replica_ids != self.leased:
+            self.leased = replica_ids
+            self.changed(now)
+
+    def trials(self, now: int) -> tuple[list[str], list[str]]:
+        """Replicas whose trial is wanted here, and those whose trial runs here now."""
+        if now >= self._recheck_at:
+            self._sort(now)
+        wanted = [c.id for c in self._trials] + [c.id for c in self._untried]
+        half_open = BreakerState.HALF_OPEN
+        return wanted, [c.id for c in self.candidates.values() if c.breaker.state is half_open]
+
+    def doubt_view(self, now: int) -> list[str]:
+        """Control is silent: quarantines on suspicion decay to one trial at a time."""
+        if self._stale:
+            return []
+        self._stale = True
+        self.leased = None  # nobody hands out turns any more
+        doubted = []
+        for candidate in self.candidates.values():
+            if candidate.state is State.QUARANTINED and candidate.share == 0 and not candidate.firm:
+                candidate.weight = candidate.replica.weight * _STALE_SHARE
+                candidate.breaker.record(Outcome.FAILURE, now, strong=True)
+                doubted.append(candidate.id)
+        self.changed(now)
+        return doubted
+
+    def ready(self, now: int) -> bool:
+        """Whether anybody may be chosen at all, full or not."""
+        if now >= self._recheck_at:
+            self._sort(now)
+        return self.routable > 0
+
+    def serves(self, revision: str, now: int) -> bool:
+        """Whether anybody routable has this revision, full or not."""
+        if now >= self._recheck_at:
+            self._sort(now)
+        found = any(c.revision == revision for rung in self._rungs for c in rung)
+        return found or any(candidate.revision == revision for candidate in self._trials)
+
+    def has_room(self, now: int) -> bool:
+        """Whether somebody routable could take one more request."""
+        if now >= self._recheck_at:
+            self._sort(now)
+        for index, rung in enumerate(self._rungs):
+            if self._far and self._far[index] and not self._may_spill(index, rung, now):
+                continue  # room that choosing may not use
+            for candidate in rung:
+                if candidate.has_room():
+                    return True
+        return any(candidate.has_room() for candidate in self._trials)
+
+    def utilisation(self) -> float | None:
+        """Own attempts per slot of the routable candidates; ``None`` where no limit is known."""
+        if self.capacity <= 0 or self.capacity >= UNLIMITED:
+            return None
+        return self.inflight / self.capacity
+
+    def choose(
+        self, request: Request, tried: Collection[str], now: int, revision: str | None = None
+    ) -> Choice | None:
+        """The replica for one attempt, with the reason; ``None`` when nobody has room.
+
+        ``revision`` binds a continuation to the revision that began the answer.
+        """
+        if now >= self._recheck_at:
+            self._sort(now)
+        regions = request.regions
+        if self._trials and not tried:
+            for candidate in self._trials:
+                matches = revision is None or candidate.revision == revision
+                if regions and candidate.replica.region not in regions:
+                    matches = False
+                if matches and candidate.has_room():
+                    return candidate, "half-open trial"
+        rungs = self._rungs
+        if revision is not None:
+            rungs = [[c for c in rung if c.revision == revision] for rung in rungs]
+        if regions:
+            rungs = [[c for c in rung if c.replica.region in regions] for rung in rungs]
+        for index, rung in enumerate(rungs):
+            if self._far and self._far[index] and not self._may_spill(index, rung, now):
+                continue
+            choice = self._policy.choose(request, rung, tried, now)
+            if choice is not None:
+                return choice
+        return None
+
+    def _may_spill(self, index: int, rung: list[Candidate], now: int) -> bool:
+        """Whether a remote rung may take more, as full as it is."""
+        return bool(self._ladder.may_spill(index, _load(rung), now))
+
+    def _sort(self, now: int) -> None:
+        recheck_at = _NEVER
+        closed: list[Candidate] = []
+        trials: list[Candidate] = []
+        untried: list[Candidate] = []
+        for candidate in self.candidates.values():
+            if candidate.weight <= 0:
+                continue
+            breaker = candidate.breaker
+            if breaker.state is _CLOSED:
+                closed.append(candidate)
+            elif breaker.would_allow(now):
+                mine = self.leased is None or candidate.id in self.leased
+                (trials if mine else untried).append(candidate)
+            elif breaker.opens_until > now:
+                recheck_at = min(recheck_at, breaker.opens_until)
+        ladder = self._ladder
+        rungs = ladder.rungs(closed, self.candidates.values())
+        self._rungs = [rung.candidates for rung in rungs]
+        self._far = [rung.remote for rung in rungs] if any(r.remote for r in rungs) else []
+        self._trials = [c for c in trials if c.id not in ladder.excluded]
+        self._untried = untried
+        self.routable = len(self._trials)
+        self.capacity = 0
+        for rung in self._rungs:
+            self.routable += len(rung)
+            for candidate in rung:
+                self.capacity += candidate.limit
+        self._recheck_at = recheck_at
+
+    def snapshot(self) -> dict[str, object]:
+        """The pool for people: who is in, who is out, and how full it is."""
+        return {
+            "model": self.model,
+            "inflight": self.inflight,
+            "capacity": self.capacity,
+            "rungs": [[candidate.id for candidate in rung] for rung in self._rungs],
+            "trials": [candidate.id for candidate in self._trials],
+            "candidates": {
+                candidate.id: {
+                    "state": candidate.state.value,
+                    "weight": candidate.weight,
+                    "inflight": candidate.inflight,
+                    "limit": candidate.limit,
+                    "breaker": candidate.breaker.state.value,
+                    "latency": candidate.latency.value,
+                }
+                for candidate in self.candidates.values()
+            },
+        }
+
+
+def _load(rung: list[Candidate]) -> float | None:
+    """How full a rung is, for the bound on spilling into it."""
+    inflight = capacity = 0
+    for candidate in rung:
+        inflight += candidate.inflight
+        capacity += candidate.limit
+    if capacity <= 0 or capacity >= UNLIMITED:
+        return None
+    return inflight / capacity
+
+
+__all__ = ["Pool"]

@@ -1,0 +1,96 @@
+"""How old each corner of a reading is, and what is wrong with whoever feeds it.
+
+A source asks its platform several questions, and each kind of row hangs on some of them: a queue on
+one, a replica on three. When one question fails its rows keep their values; what this adds is who
+they came from, how old they are and why they are not newer. Facts for detectors are made of fresh
+rows only: a queue that is told again because nobody could ask is not one that stands still.
+
+Parts may name the rows they feed; else their names tell, since platforms have few words for them.
+Rejected: one age for a whole reading. The oldest part would make everything else look old as well.
+"""
+
+import re
+from typing import Final
+
+from holdfast.core.view.layers import Part, Reading
+
+GROUPS: Final = "groups"
+HOSTS: Final = "hosts"
+PLACED: Final = "placed"
+QUEUES: Final = "queues"
+DISKS: Final = "disks"
+WISHES: Final = "wishes"
+MEMORY: Final = "memory"  # what replicas really use
+LOGS: Final = "logs"  # what replicas say, and when
+
+_WORD: Final = re.compile(r"[a-z0-9]+")
+_ALL: Final = (GROUPS, HOSTS, PLACED, QUEUES, DISKS, WISHES, MEMORY, LOGS)
+_BY_WORD: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("all", "report", "credentials"), _ALL),
+    **dict.fromkeys(("autoscaling", "asg", "groups", "nodegroups"), (GROUPS,)),
+    **dict.fromkeys(("ec2", "instances", "host", "hosts", "gpus", "nvml", "pressure"), (HOSTS,)),
+    **dict.fromkeys(("node", "nodes"), (GROUPS, HOSTS)),
+    "ecs": (HOSTS, PLACED, WISHES),
+    **dict.fromkeys(("tasks", "pods", "processes", "replicas", "taskdefinitions"), (PLACED,)),
+    **dict.fromkeys(("services", "deployments", "events"), (WISHES,)),
+    **dict.fromkeys(("sqs", "queues"), (QUEUES,)),
+    **dict.fromkeys(("efs", "disks", "filesystems", "mounts"), (DISKS,)),
+    **dict.fromkeys(("cloudwatch", "metrics"), (DISKS, MEMORY)),
+    **dict.fromkeys(("insights", "memory", "cgroups"), (MEMORY,)),
+    "dcgm": (HOSTS, MEMORY),
+    "logs": (LOGS,),
+}
+
+
+def feeds(part: Part) -> tuple[str, ...]:
+    """The kinds of rows that hang on a part; the narrowest word of its name decides."""
+    if part.feeds:
+        return part.feeds
+    found = [_BY_WORD[word] for word in _WORD.findall(part.name.lower()) if word in _BY_WORD]
+    return min(found, key=len, default=())
+
+
+class Freshness:
+    """One reading: when each kind of row was last read well, and why not later."""
+
+    __slots__ = ("_ages", "_errors", "_reading")
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._ages: dict[str, float | None] = {}
+        self._errors: dict[str, list[str]] = {}
+        for part in reading.parts:
+            for kind in feeds(part):
+                before = self._ages.get(kind, part.at)
+                both = None if before is None or part.at is None else min(before, part.at)
+                self._ages[kind] = both
+                if part.error:
+                    self._errors.setdefault(kind, []).append(f"{part.name}: {part.error}")
+
+    def read_at(self, *kinds: str) -> float | None:
+        """When the oldest of them was read well; None: one of them never was."""
+        ages = [self._ages.get(kind, self._reading.at) for kind in kinds]
+        known = [age for age in ages if age is not None]
+        return min(known) if len(known) == len(ages) else None
+
+    def errors(self, *kinds: str) -> tuple[str, ...]:
+        """What is wrong with who feeds them, each once."""
+        return tuple(dict.fromkeys(one for kind in kinds for one in self._errors.get(kind, ())))
+
+    def fresh(self, kind: str) -> bool:
+        """Whether rows of this kind are of this reading and not of an earlier one."""
+        return kind not in self._errors and self._ages.get(kind, self._reading.at) is not None
+
+
+__all__ = [
+    "DISKS",
+    "GROUPS",
+    "HOSTS",
+    "LOGS",
+    "MEMORY",
+    "PLACED",
+    "QUEUES",
+    "WISHES",
+    "Freshness",
+    "feeds",
+]

@@ -1,0 +1,5 @@
+"""OpenAI bodies, answers and errors: reading, checking and rewriting them.
+
+Here belongs what understands a request's or an answer's content. No sockets and no clocks. May
+import ``gateway.http`` for the framing of streams, and nothing else of the gateway.
+"""

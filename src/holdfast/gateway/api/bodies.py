@@ -1,0 +1,458 @@
+"""What a request asks for: read once, and bounded.
+
+Prompts stay bytes. A typed decoder takes the few members that routing, quota and continuation need
+and leaves the rest as raw text inside the body that came in; ``jsontext`` proves that the engine
+will read the same members. Every limit is checked here, before anything is queued, and a refusal
+names the member and the fix without quoting what was sent.
+
+What the gateway does not need to know it does not judge: ranges of temperatures, roles, schemas and
+pictures are the engine's business, and engines learn new members faster than gateways.
+
+Rejected: pydantic models of the whole API. They cost a hundred times as much for a long prompt, and
+refuse tomorrow's parameters.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from zlib import crc32
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from holdfast.config.gateway import BodyConfig
+from holdfast.gateway.api import members as known
+from holdfast.gateway.api import multipart
+from holdfast.gateway.api.errors import INVALID, ApiError, invalid
+from holdfast.gateway.api.jsontext import Counts, Extras, open_object
+from holdfast.gateway.api.members import FIXES, Chat, Completions, Embeddings, Items
+from holdfast.gateway.api.multipart import Field
+from holdfast.gateway.api.prompts import BLOCK_BYTES, Blocks, estimate_tokens
+from holdfast.gateway.api.routes import Api, Route, is_sane_model, path_model
+
+_JSON: Final = b"application/json"
+_OCTETS: Final = b"application/octet-stream"
+_HEAD_LENGTH: Final = b"inference-header-content-length"
+_NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
+_SESSION_CHARACTERS: Final = 256  # of a client's own name for its session; more adds nothing
+_SEED_BYTES: Final = 4_096  # of the tools, which stand before the messages in the prompt
+_MESSAGES: Final = b'"messages":['
+_SHORT_LIST: Final = 8  # bytes: it may be empty, with blanks between its brackets
+_JSON_FORMATS: Final = frozenset({"json_object", "json_schema"})
+_QUOTE: Final = ord('"')
+_BRACKET: Final = ord("[")
+_NUMBER: Final = frozenset(b"-0123456789")
+
+_NOT_STREAMED: Final = "only streams of chat and completions are continued"
+
+
+class Ask(msgspec.Struct, gc=False):
+    """What one request asks for. Built for every request: a struct is the cheapest object."""
+
+    route: Route
+    api: Api
+    model: str
+    body: bytes  # JSON: each member once, no blanks between them; a form: as it came
+    content_type: bytes  # of what goes to the engine
+    headers: bytes = b""  # more header lines for the engine, each with its CRLF
+    version: str = ""  # of the model, in the path of an infer request
+    stream: bool = False
+    wants_usage: bool = False  # the client itself asked for usage in its stream
+    wants_running_usage: bool = False  # and in every chunk of it
+    has_stream_options: bool = False
+    max_tokens: int = 0  # of one choice; 0 = not said
+    n: int = 1
+    prompt_bytes: int = 0  # of the members that become the prompt
+    prompt_tokens: int = 1  # estimated from them
+    prefix: Sequence[int] = ()
+    session: str = ""
+    stop: tuple[str, ...] = ()
+    json_expected: bool = False
+    tools: bool = False
+    continuable: bool = False
+    reason: str = _NOT_STREAMED  # why it is not continuable
+    hedgeable: bool = True  # False where a second execution would have an effect
+    opaque: bool = False  # the answer is not JSON: only the client can judge it
+    greedy: bool = False  # temperature 0: asked again, it says nearly the same
+    statistic: str = ""  # what can be measured in the answer: logprob or norm
+    members: Any = None  # the struct behind the body, where that has no other members
+    fields: list[Field] | None = None  # of a form
+    boundary: bytes = b""
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def parse(
+    route: Route,
+    content_type: bytes,
+    path: bytes,
+    body: bytes,
+    limits: BodyConfig,
+    *,
+    prefix_blocks: int = 0,
+    headers: Mapping[bytes, bytes] = _NO_HEADERS,
+) -> Ask:
+    """Read a request, or raise ``ApiError``. ``prefix_blocks`` bounds the prefix; 0: none."""
+    api = route.api
+    if api is Api.TRANSCRIPTIONS:
+        return _parse_form(route, content_type, body, limits)
+    if api is Api.INFER:
+        return _parse_infer(route, content_type, path, body, limits, headers)
+    if content_type != _JSON:
+        _check_content_type(content_type)
+    decode, read = _READERS[api]
+    members, text, extras, counts = open_object(decode, body, FIXES, limits.json_depth_max)
+    ask = Ask(route, api, _checked_model(members.model), text, _JSON)
+    if not extras:
+        ask.members = members
+    if members.stream is True:
+        if not route.streams:
+            raise invalid("stream is not supported here; leave it out.", "stream")
+        ask.stream = True
+    session = members.prompt_cache_key or members.user or members.safety_identifier
+    if session:
+        ask.session = session[:_SESSION_CHARACTERS]
+    if members.temperature is not UNSET:
+        ask.greedy = _read("temperature", known.decode_number, members.temperature) == 0
+    if members.top_p is not UNSET:
+        _read("top_p", known.decode_number, members.top_p)
+    read(ask, members, limits, extras, counts, prefix_blocks)
+    ask.prompt_tokens = ask.prompt_bytes >> 2 or 1  # as estimate_tokens, without the call
+    return ask
+
+
+def _read_chat(
+    ask: Ask, m: Chat, limits: BodyConfig, extras: Extras, counts: Counts, prefix_blocks: int
+) -> None:
+    messages = m.messages
+    if messages is UNSET:
+        raise _missing("messages")
+    whole = size = len(messages)
+    if memoryview(messages)[0] != _BRACKET or size < _SHORT_LIST:
+        _check_messages(messages)
+    lists, objects = counts
+    if objects > limits.messages_max:  # else there cannot be too many messages among them
+        _counted("messages", known.decode_raws(messages), limits.messages_max)
+    if lists > 1 and size > known.MEDIA_FROM:
+        size = known.message_bytes(messages)
+    seed = b""
+    if m.tools is not UNSET or m.functions is not UNSET:
+        for name, tools in (("tools", m.tools), ("functions", m.functions)):
+            defined = _counted(name, tools, limits.tools_max)
+            seed += b",".join(defined)
+            ask.tools = ask.tools or bool(defined)
+        size += len(seed)
+    ask.prompt_bytes = size
+    if m.top_logprobs is not UNSET:
+        _bounded("top_logprobs", m.top_logprobs, 0, limits.top_logprobs_max)
+    _read_generation(ask, m, limits, extras)
+    said = m.max_completion_tokens
+    if said is not UNSET and said is not None:
+        ask.max_tokens = _bounded("max_completion_tokens", said, 0, limits.max_tokens_max)
+    if prefix_blocks and size >= BLOCK_BYTES:
+        ask.prefix = _prefix(ask.body, whole - 2, prefix_blocks, seed)
+
+
+def _read_completions(
+    ask: Ask, m: Completions, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
+) -> None:
+    one_text = False
+    if m.prompt is not UNSET:
+        one_text = _read_texts(ask, "prompt", m.prompt, limits)
+        if prefix_blocks:
+            ask.prefix = Blocks(memoryview(m.prompt), prefix_blocks)
+    elif "prompt_embeds" not in extras:
+        raise _missing("prompt")
+    if m.best_of is not UNSET:
+        _bounded("best_of", m.best_of, 1, limits.n_max)
+    _read_generation(ask, m, limits, extras)
+    if ask.continuable and not one_text:
+        ask.continuable, ask.reason = False, "the prompt is not one text"
+
+
+def _read_generation(ask: Ask, m: Chat | Completions, limits: BodyConfig, extras: Extras) -> None:
+    """What chat and completions have in common."""
+    if m.max_tokens is not UNSET:
+        ask.max_tokens = _bounded("max_tokens", m.max_tokens, 0, limits.max_tokens_max)
+    if m.n is not UNSET:
+        ask.n = _bounded("n", m.n, 1, limits.n_max) or 1
+    if m.stream_options is not UNSET:
+        options = _read("stream_options", known.decode_options, m.stream_options)
+        ask.has_stream_options = True
+        ask.wants_usage = options is not None and options.include_usage is True
+        ask.wants_running_usage = (
+            ask.wants_usage and options is not None and options.continuous_usage_stats is True
+        )
+    if m.stop is not UNSET:
+        stop = _read("stop", known.decode_stop, m.stop) or ()
+        ask.stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        if len(ask.stop) > limits.stop_max:
+            raise _too_many("stop", limits.stop_max)
+    if m.logit_bias is not UNSET:
+        bias = _read("logit_bias", known.decode_object, m.logit_bias)
+        if bias is not None and len(bias) > limits.logit_bias_max:
+            raise _too_many("logit_bias", limits.logit_bias_max)
+    if m.logprobs is not UNSET:
+        count = _read("logprobs", known.decode_count, m.logprobs)
+        if _bounded("logprobs", count, 0, limits.top_logprobs_max):
+            ask.statistic = "logprob"
+    if "prompt_logprobs" in extras:
+        count = _read("prompt_logprobs", known.decode_count, extras["prompt_logprobs"])
+        _bounded("prompt_logprobs", count, -1, limits.top_logprobs_max)  # vLLM: -1 is all of them
+    if m.presence_penalty is not UNSET:
+        _read("presence_penalty", known.decode_number, m.presence_penalty)
+    if m.frequency_penalty is not UNSET:
+        _read("frequency_penalty", known.decode_number, m.frequency_penalty)
+    guided = False
+    if m.response_format is not UNSET:
+        form = _read("response_format", known.decode_format, m.response_format)
+        guided = form is not None and form.type != "text"
+        ask.json_expected = guided and form is not None and form.type in _JSON_FORMATS
+    if ask.stream:
+        ask.reason = known.GUIDED if guided else known.forbids_continuation(m, extras)
+        ask.continuable = not ask.reason
+
+
+def _read_embeddings(
+    ask: Ask, m: Embeddings, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
+) -> None:
+    ask.statistic = "norm"
+    if m.input is not UNSET:
+        _read_texts(ask, "input", m.input, limits)
+        if prefix_blocks:
+            ask.prefix = Blocks(memoryview(m.input), prefix_blocks)
+    elif "messages" in extras:  # vLLM embeds chats, with pictures
+        ask.prompt_bytes = len(extras["messages"])
+    else:
+        raise _missing("input")
+
+
+def _read_rerank(ask: Ask, m: known.Rerank, limits: BodyConfig, *_: object) -> None:
+    documents = _counted("documents", m.documents, limits.inputs_max)
+    if not documents:
+        raise _missing("documents")
+    if m.query is UNSET:
+        raise _missing("query")
+    ask.prompt_bytes = len(m.query) + sum(map(len, documents))
+
+
+def _read_responses(
+    ask: Ask, m: known.Responses, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
+) -> None:
+    if m.input is not UNSET:
+        _read_texts(ask, "input", m.input, limits, limits.messages_max)
+        if prefix_blocks:
+            ask.prefix = Blocks(memoryview(m.input), prefix_blocks)
+    elif "prompt" not in extras:  # the name of a stored one
+        raise _missing("input")
+    if m.instructions is not UNSET:
+        ask.prompt_bytes += len(m.instructions)
+    if m.max_output_tokens is not UNSET:
+        said = m.max_output_tokens
+        ask.max_tokens = _bounded("max_output_tokens", said, 0, limits.max_tokens_max)
+    ask.tools = bool(_counted("tools", m.tools, limits.tools_max))
+    if m.text is not UNSET:
+        options = _read("text", known.decode_text_options, m.text)
+        form = None if options is None else options.format
+        ask.json_expected = form is not None and form.type in _JSON_FORMATS
+    ask.hedgeable = m.store is False  # stored unless the client says otherwise
+
+
+def _read_speech(ask: Ask, m: known.Speech, limits: BodyConfig, *_: object) -> None:
+    if m.input is UNSET:
+        raise _missing("input")
+    _read_texts(ask, "input", m.input, limits)
+    ask.hedgeable = False  # each costs as much as a long answer
+    ask.opaque = True
+
+
+def _read_images(ask: Ask, m: known.Images, limits: BodyConfig, *_: object) -> None:
+    if m.prompt is UNSET:
+        raise _missing("prompt")
+    _read_texts(ask, "prompt", m.prompt, limits)
+    if m.n is not UNSET:
+        ask.n = _bounded("n", m.n, 1, limits.n_max) or 1
+    ask.hedgeable = False  # as speech
+
+
+_Reader = tuple[Callable[[bytes], Any], Callable[..., None]]
+_READERS: Final[dict[Api, _Reader]] = {
+    Api.CHAT: (msgspec.json.Decoder(Chat).decode, _read_chat),
+    Api.COMPLETIONS: (msgspec.json.Decoder(Completions).decode, _read_completions),
+    Api.EMBEDDINGS: (msgspec.json.Decoder(Embeddings).decode, _read_embeddings),
+    Api.RERANK: (msgspec.json.Decoder(known.Rerank).decode, _read_rerank),
+    Api.RESPONSES: (msgspec.json.Decoder(known.Responses).decode, _read_responses),
+    Api.SPEECH: (msgspec.json.Decoder(known.Speech).decode, _read_speech),
+    Api.IMAGES: (msgspec.json.Decoder(known.Images).decode, _read_images),
+}
+_decode_infer: Final = msgspec.json.Decoder(known.Infer).decode
+
+
+def _parse_infer(
+    route: Route,
+    content_type: bytes,
+    path: bytes,
+    body: bytes,
+    limits: BodyConfig,
+    headers: Mapping[bytes, bytes],
+) -> Ask:
+    """A request of KServe's protocol: JSON, or JSON followed by the bytes of its tensors."""
+    model, version = path_model(route, path)
+    length = headers.get(_HEAD_LENGTH)
+    head, tensors = body, b""
+    if length is not None:
+        if not length.isdigit() or len(length) > 9 or int(length) > len(body):
+            name = _HEAD_LENGTH.decode()
+            raise invalid(f"{name} must be the length of the JSON before the tensors.", name)
+        head, tensors = body[: int(length)], body[int(length) :]
+    elif content_type:
+        _check_content_type(content_type)
+    m, text, _, _ = open_object(_decode_infer, head, FIXES, limits.json_depth_max)
+    inputs = _counted("inputs", m.inputs, limits.inputs_max)
+    if not inputs:
+        raise _missing("inputs")
+    ask = Ask(route, route.api, model, text, _JSON, version=version)
+    if length is not None:
+        ask.body = text + tensors
+        ask.content_type = _OCTETS
+        ask.headers = b"%b: %d\r\n" % (_HEAD_LENGTH, len(text))
+    ask.prompt_bytes = sum(map(len, inputs))
+    ask.prompt_tokens = estimate_tokens(ask.prompt_bytes)
+    return ask
+
+
+def _parse_form(route: Route, content_type: bytes, body: bytes, limits: BodyConfig) -> Ask:
+    """A form with a file. Its text fields are the members."""
+    boundary = multipart.boundary_of(content_type)
+    fields = multipart.parse(body, boundary, limits.multipart_fields_max)
+    texts: dict[str, str] = {}
+    for field in fields:
+        if field.name in {"model", "stream", "response_format", "prompt", "user"}:
+            if field.name in texts or field.filename is not None:
+                raise invalid(f"{field.name} must be one plain field of the form.", field.name)
+            texts[field.name] = field.text()
+    if all(field.filename is None for field in fields):
+        raise _missing("file")
+    model = _checked_model(texts.get("model", UNSET))
+    ask = Ask(route, route.api, model, body, multipart.content_type_of(boundary))
+    ask.fields, ask.boundary = fields, boundary
+    if texts.get("stream", "false").lower() not in {"", "0", "false"}:
+        raise invalid("stream is not supported here; leave it out.", "stream")
+    ask.opaque = texts.get("response_format", "json") not in {"", "json", "verbose_json"}
+    ask.session = texts.get("user", "")[:_SESSION_CHARACTERS]
+    ask.prompt_bytes = len(texts.get("prompt", ""))
+    ask.prompt_tokens = estimate_tokens(ask.prompt_bytes)
+    return ask
+
+
+# --- single members -------------------------------------------------------------------------------
+
+_Value = TypeVar("_Value")
+_MODELS_KEPT: Final = 1_024  # names found to be sane, so that each is looked at once
+_sane_models: Final[set[str]] = set()
+
+
+def _read(name: str, decode: Callable[[Raw], _Value], raw: Raw) -> _Value:
+    try:
+        return decode(raw)
+    except ValueError:  # of msgspec, which says less than we know
+        raise invalid(f"{name} must be {FIXES[name]}.", name) from None
+
+
+def _checked_model(model: str | UnsetType | None) -> str:
+    if model in _sane_models:
+        return model
+    if model is UNSET:
+        raise _missing("model")
+    if model is None or not is_sane_model(model):
+        raise invalid(f"model must be {FIXES['model']}.", "model")
+    if len(_sane_models) == _MODELS_KEPT:
+        _sane_models.clear()
+    _sane_models.add(model)
+    return model
+
+
+def _bounded(name: str, value: int | None, least: int, most: int) -> int:
+    """A number within its bounds; 0 if it was not said."""
+    if value is None:
+        return 0
+    if not least <= value <= most:
+        raise invalid(f"{name} must be from {least} to {most}.", name)
+    return value
+
+
+def _counted(name: str, items: Items, most: int) -> list[Raw]:
+    """A list within its bound; empty if it was not sent."""
+    if items is UNSET or not items:
+        return []
+    if len(items) > most:
+        raise _too_many(name, most)
+    return items
+
+
+def _read_texts(
+    ask: Ask, name: str, raw: Raw, limits: BodyConfig, count_max: int | None = None
+) -> bool:
+    """Weigh a text, a list of them, or token ids; whether it is one text."""
+    first = memoryview(raw)[0]
+    ask.prompt_bytes = len(raw)
+    if first == _QUOTE:
+        return True
+    items = _read(name, known.decode_raws, raw) if first == _BRACKET else None
+    if not items:
+        raise invalid(f"{name} must be {FIXES[name]}, and not empty.", name)
+    first = memoryview(items[0])[0]
+    if first in _NUMBER:
+        ask.prompt_bytes = 4 * len(items)  # exactly known, and divided by 4 again
+    elif len(items) > (limits.inputs_max if count_max is None else count_max):
+        raise _too_many(name, limits.inputs_max if count_max is None else count_max)
+    elif first == _BRACKET:
+        ask.prompt_bytes = 4 * sum([item.count(b",") + 1 for item in map(bytes, items)])
+    return False
+
+
+def _check_messages(messages: Raw) -> None:
+    """Refuse what is no list, and a list without a message."""
+    text = bytes(messages)
+    if text[0] != _BRACKET and text != b"null":
+        raise invalid(f"messages must be {FIXES['messages']}.", "messages")
+    if text == b"null" or not known.decode_raws(messages):
+        raise _missing("messages")
+
+
+def _prefix(body: bytes, size: int, blocks_max: int, tools: bytes) -> Blocks:
+    """Block hashes of the beginning of a conversation: the messages and the commas between them.
+
+    The name stands in the body as it is looked for; in a string its quotes would be escaped. A
+    member inside another may have it too: its sender's prompts then have no home, or one together.
+    """
+    start = body.find(_MESSAGES) + len(_MESSAGES)
+    seed = crc32(tools[:_SEED_BYTES]) if tools else 0
+    return Blocks(body, blocks_max, start=start, size=size, seed=seed)
+
+
+def _missing(name: str) -> ApiError:
+    message = f"{name} is required and must be {FIXES.get(name, 'a file')}."
+    return invalid(message, name, "missing_required_parameter")
+
+
+def _too_many(name: str, most: int) -> ApiError:
+    return invalid(f"{name} has too many entries; send at most {most}.", name)
+
+
+def _check_content_type(content_type: bytes) -> None:
+    """Only JSON. Other types may be sent by any web page to any address without being asked."""
+    kind = content_type.partition(b";")[0].strip().lower()
+    if kind != _JSON and not (kind.startswith(b"application/") and kind.endswith(b"+json")):
+        message = "Send the body as JSON, with content-type: application/json."
+        raise ApiError(415, INVALID, "unsupported_media_type", message)
+
+
+def check_coding(coding: bytes) -> None:
+    """No compressed body: a short one could grow beyond every limit."""
+    if coding.strip().lower() != b"identity":
+        message = "Send the body as it is, without content-encoding."
+        raise ApiError(415, INVALID, "unsupported_media_type", message)
+
+
+__all__ = ["Ask", "check_coding", "parse"]

@@ -1,0 +1,71 @@
+"""The body that an engine gets: the client's, with the name the engine gives the model.
+
+Streams are asked to tell their usage, where the engine can, whether the client wanted it or not:
+without it nobody knows what an answer cost, or how much of it was said when a replica died.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.gateway.api import members as known
+from holdfast.gateway.api import multipart
+from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api.jsontext import with_members
+from holdfast.gateway.api.multipart import Field
+from holdfast.gateway.api.routes import Api
+
+_USAGE: Final = b',"stream_options":{"include_usage":true}}'
+_RUNNING_USAGE: Final = b',"stream_options":{"include_usage":true,"continuous_usage_stats":true}}'
+_COUNTED_STREAMS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})  # those with stream_options
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def upstream_body(ask: Ask, model: str, *, ask_usage: bool, running_usage: bool) -> bytes:
+    """The body for an engine that calls the model so. Hot.
+
+    ``ask_usage``: let a stream end with its usage, whether or not the client wanted it;
+    ``running_usage``: with every chunk, too.
+    """
+    if ask.fields is not None:
+        return _renamed_form(ask, ask.fields, model)
+    if ask.api is Api.INFER:
+        return ask.body  # the model is in the path
+    wanted = ask.wants_running_usage if running_usage else ask.wants_usage
+    counted = ask_usage and ask.stream and not wanted and ask.api in _COUNTED_STREAMS
+    if model == ask.model:
+        if not counted:
+            return ask.body
+        if not ask.has_stream_options:
+            return ask.body[:-1] + (_RUNNING_USAGE if running_usage else _USAGE)
+    changes: dict[str, Any] = {"model": model}
+    if counted:
+        changes["stream_options"] = _counting(ask, running_usage=running_usage)
+    if ask.members is None:
+        return with_members(ask.body, changes)
+    return _encode(msgspec.structs.replace(ask.members, **changes))
+
+
+def _counting(ask: Ask, *, running_usage: bool) -> Raw:
+    """The client's stream options, and usage."""
+    sent: dict[str, Raw] = {}
+    if ask.has_stream_options:
+        raw = ask.members.stream_options if ask.members is not None else None
+        if raw is None:
+            raw = (known.decode_object(ask.body) or {})["stream_options"]
+        sent = known.decode_object(raw) or {}
+    sent["include_usage"] = Raw(b"true")
+    if running_usage:
+        sent["continuous_usage_stats"] = Raw(b"true")
+    return Raw(_encode(sent))
+
+
+def _renamed_form(ask: Ask, fields: list[Field], model: str) -> bytes:
+    name = model.encode()
+    renamed = [Field("model", name) if field.name == "model" else field for field in fields]
+    return multipart.encode(renamed, ask.boundary)
+
+
+__all__ = ["upstream_body"]

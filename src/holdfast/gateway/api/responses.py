@@ -1,0 +1,55 @@
+"""What one event of a /v1/responses stream says. Pure."""
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from holdfast.gateway.http.sse import MalformedStreamError
+
+_ENDS: Final = frozenset({"response.completed", "response.incomplete"})
+_FAILS: Final = frozenset({"response.failed", "error"})
+
+
+class ResponseEvent(NamedTuple):
+    """One event, judged."""
+
+    content: bool  # something a client would show or act on
+    finished: bool
+    failed: bool
+    output_tokens: int
+
+
+class _Usage(msgspec.Struct, gc=False):
+    output_tokens: int | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str
+    delta: Any = None
+    response: _Response | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Event).decode
+
+
+def read_response_event(payload: bytes) -> ResponseEvent:
+    """Read one payload. Raises only ``MalformedStreamError``."""
+    try:
+        event = _decode(payload)
+        if not payload.isascii():
+            payload.decode()  # members that were skipped reach the client too
+    except (ValueError, RecursionError):
+        raise MalformedStreamError("a payload is not an event of a response") from None
+    finished = event.type in _ENDS
+    tokens = 0
+    if event.response is not None and event.response.usage is not None:
+        tokens = event.response.usage.output_tokens or 0
+    content = event.type.endswith(".delta") and bool(event.delta)
+    return ResponseEvent(content, finished, event.type in _FAILS, tokens)
+
+
+__all__ = ["ResponseEvent", "read_response_event"]

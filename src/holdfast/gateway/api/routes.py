@@ -1,0 +1,206 @@
+"""Which path means what: one table, compared byte by byte.
+
+A path is taken as it was sent. Nothing is unescaped, joined or trimmed before it is looked up, so
+that a proxy before the gateway and the gateway cannot read the same bytes as two different paths:
+``//v1``, ``/v1/../``, ``%2f`` and a slash at the end are other paths, and there are none such. Only
+a model's name within a path is unescaped, after the path was recognised, and strictly.
+
+Rejected: a router with patterns. All but two paths are constants, and a dict finds those at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_from_bytes
+
+import msgspec
+
+from holdfast.gateway.api.answers import AnswerKind
+from holdfast.gateway.api.errors import INVALID, ApiError, invalid, unknown_model
+
+if TYPE_CHECKING:
+    from holdfast.gateway.api.bodies import Ask
+
+
+class Api(StrEnum):
+    """What is asked for."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    RERANK = "rerank"
+    SPEECH = "speech"
+    TRANSCRIPTIONS = "transcriptions"
+    IMAGES = "images"
+    INFER = "infer"
+    MODELS = "models"
+    MODEL = "model"
+
+
+class BodyKind(StrEnum):
+    """How a request's body is written."""
+
+    NONE = "none"
+    JSON = "json"
+    MULTIPART = "multipart"
+
+
+class ModelIn(StrEnum):
+    """Where a request names its model."""
+
+    BODY = "body"
+    PATH = "path"
+    NOWHERE = "nowhere"
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """One kind of request."""
+
+    api: Api
+    method: bytes
+    upstream: bytes  # the engine's path; of infer: its beginning, before the model
+    answer: AnswerKind = AnswerKind.JSON
+    body: BodyKind = BodyKind.JSON
+    model_in: ModelIn = ModelIn.BODY
+    streams: bool = False  # whether "stream": true has a meaning
+    lists_models: bool = False  # answered by the gateway itself
+
+    def upstream_path(self, ask: Ask, model: str) -> bytes:
+        """The path at an engine that calls the model so."""
+        if self.model_in is not ModelIn.PATH:
+            return self.upstream
+        path = self.upstream + _escape(model)
+        if ask.version:
+            path += b"/versions/" + _escape(ask.version)
+        return path + b"/infer"
+
+
+_GET: Final = b"GET"
+_POST: Final = b"POST"
+_RERANK: Final = Route(Api.RERANK, _POST, b"/v1/rerank", AnswerKind.RERANK)
+_INFER: Final = Route(Api.INFER, _POST, b"/v2/models/", AnswerKind.INFER, model_in=ModelIn.PATH)
+_MODEL: Final = Route(
+    Api.MODEL, _GET, b"/v1/models/", body=BodyKind.NONE, model_in=ModelIn.PATH, lists_models=True
+)
+
+ROUTES: Final[dict[bytes, Route]] = {
+    b"/v1/chat/completions": Route(
+        Api.CHAT, _POST, b"/v1/chat/completions", AnswerKind.CHAT, streams=True
+    ),
+    b"/v1/completions": Route(
+        Api.COMPLETIONS, _POST, b"/v1/completions", AnswerKind.COMPLETIONS, streams=True
+    ),
+    b"/v1/embeddings": Route(Api.EMBEDDINGS, _POST, b"/v1/embeddings", AnswerKind.EMBEDDINGS),
+    b"/v1/responses": Route(
+        Api.RESPONSES, _POST, b"/v1/responses", AnswerKind.RESPONSES, streams=True
+    ),
+    b"/v1/rerank": _RERANK,
+    b"/rerank": _RERANK,  # as Jina's and Cohere's first clients call it
+    b"/v1/audio/speech": Route(Api.SPEECH, _POST, b"/v1/audio/speech"),
+    b"/v1/audio/transcriptions": Route(
+        Api.TRANSCRIPTIONS, _POST, b"/v1/audio/transcriptions", body=BodyKind.MULTIPART
+    ),
+    b"/v1/images/generations": Route(
+        Api.IMAGES, _POST, b"/v1/images/generations", AnswerKind.IMAGES
+    ),
+    b"/v1/models": Route(
+        Api.MODELS,
+        _GET,
+        b"/v1/models",
+        body=BodyKind.NONE,
+        model_in=ModelIn.NOWHERE,
+        lists_models=True,
+    ),
+}
+
+MODEL_CHARACTERS_MAX: Final = 256  # names of the hub have 96 at most, with an adapter twice that
+# Letters of names, paths, tags and adapters; no blanks, quotes or percent signs.
+_sane: Final = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_@.:/+=~,-]{0,255}").fullmatch
+_infer_path: Final = re.compile(rb"/v2/models/([^/]+)(?:/versions/([0-9]{1,19}))?/infer").fullmatch
+_strictly_escaped: Final = re.compile(rb"(?:[^%]|%[0-9A-Fa-f]{2})+").fullmatch
+_escapes: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
+_CREATED: Final = 0  # nobody knows when a model was made, and the SDKs want a number
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def find(method: bytes, path: bytes) -> Route:
+    """The route of a request, or ``ApiError`` 404 or 405. Hot."""
+    route = ROUTES.get(path)
+    if route is not None and route.method == method:
+        return route
+    if route is None:
+        if path.startswith(b"/v2/models/") and _infer_path(path) is not None:
+            route = _INFER
+        elif path.startswith(b"/v1/models/") and not path.endswith(b"/"):
+            route = _MODEL
+        else:
+            raise ApiError(404, INVALID, "unknown_url", "There is nothing at this path.")
+    if route.method != method:
+        message = f"Use {route.method.decode()} for this path."
+        raise ApiError(405, INVALID, "method_not_allowed", message, allow=route.method)
+    return route
+
+
+def path_model(route: Route, path: bytes) -> tuple[str, str]:
+    """The model and the version, empty if not said, that a path names."""
+    if route.api is Api.MODEL:
+        return _unescape(path[len(b"/v1/models/") :]), ""
+    match = _infer_path(path)
+    if match is None:
+        raise ApiError(404, INVALID, "unknown_url", "There is nothing at this path.")
+    version: bytes | None = match[2]
+    return _unescape(match[1]), version.decode() if version is not None else ""
+
+
+def is_sane_model(name: str) -> bool:
+    """Whether a name may stand in a header, a log, a label and, escaped, in a path."""
+    return _sane(name) is not None and "/../" not in name and not name.endswith(("/..", "/."))
+
+
+def models_body(route: Route, path: bytes, names: Collection[str]) -> bytes:
+    """The answer to GET /v1/models, or to the question for one of them."""
+    if route.api is Api.MODELS:
+        return _encode({"object": "list", "data": [_model_object(name) for name in names]})
+    name, _ = path_model(route, path)
+    if name not in names:
+        raise unknown_model()
+    return _encode(_model_object(name))
+
+
+def _model_object(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": _CREATED, "owned_by": "holdfast"}
+
+
+def _unescape(segment: bytes) -> str:
+    """A model's name as it stands in a path."""
+    if len(segment) <= 3 * MODEL_CHARACTERS_MAX and _strictly_escaped(segment) is not None:
+        raw = _escapes.sub(lambda match: bytes((int(match[1], 16),)), segment)
+        name = raw.decode("latin-1")  # what is not ASCII is not sane, however it is read
+        if is_sane_model(name):
+            return name
+    raise invalid("The path must name a model: letters, digits and . _ : / @ + - =", "model")
+
+
+def _escape(name: str) -> bytes:
+    return quote_from_bytes(name.encode(), safe="").encode()
+
+
+__all__ = [
+    "MODEL_CHARACTERS_MAX",
+    "ROUTES",
+    "Api",
+    "BodyKind",
+    "ModelIn",
+    "Route",
+    "find",
+    "is_sane_model",
+    "models_body",
+    "path_model",
+]

@@ -1,0 +1,5 @@
+"""Bytes: the server for clients, connections to replicas, and the framing of both.
+
+Here belongs what knows HTTP and sockets. It knows no model, no tenant and no OpenAI body. May
+import ``core`` values only, and nothing else of the gateway.
+"""

@@ -1,0 +1,181 @@
+"""One request of a client and its answer, as bytes on its connection.
+
+It outlives neither its answer nor its client: ``connection`` is taken away when either is over, and
+late calls of whoever answers do nothing. That is why it is not the connection itself, which would
+save an object per request and let a late call write into somebody else's answer.
+"""
+
+import asyncio
+from typing import Final, Protocol
+
+from holdfast.gateway.http import http
+from holdfast.gateway.http.contracts import Listener
+from holdfast.gateway.http.turn import Turn
+
+JOINED_BYTES_MAX: Final = 65_536  # above, copying a body costs more than a second piece
+
+NEW: Final = 0  # the app has not seen it
+ANNOUNCED: Final = 1  # it saw the head
+ASKED: Final = 2  # it saw the whole request
+
+_CHUNKED: Final = 0  # how the pieces of an answer are framed
+_PLAIN: Final = 1  # for HTTP/1.0: the end of the connection is the end of the answer
+_NO_CONTENT: Final = 2  # HEAD, 204, 304: pieces are dropped
+
+
+class Draining(Protocol):
+    """Who knows whether connections are to end."""
+
+    draining: bool
+
+
+class Connection(Protocol):
+    """What an exchange needs of its connection."""
+
+    transport: asyncio.Transport
+    turn: Turn
+
+    @property
+    def server(self) -> Draining:
+        """Whose connection it is."""
+
+    def finish(self, exchange: "ClientExchange") -> None:
+        """The answer is complete."""
+
+    def drop(self) -> None:
+        """Break it now."""
+
+
+class ClientExchange:
+    """See the contract ``Exchange``; what stands below ``started`` is the server's."""
+
+    __slots__ = (
+        "body",
+        "body_max",
+        "closes",
+        "complete",
+        "connection",
+        "direct",
+        "expects",
+        "framing",
+        "headers",
+        "lines",
+        "listener",
+        "method",
+        "old",
+        "path",
+        "query",
+        "size",
+        "stage",
+        "started",
+        "stated",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        method: bytes,
+        path: bytes,
+        headers: dict[bytes, bytes],
+        body_max: int,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = b""
+        self.headers = headers
+        self.body = b""
+        self.body_max = body_max
+        self.listener: Listener | None = None
+        self.started = False
+        self.connection: Connection | None = connection
+        self.stage = NEW
+        self.complete = False  # the whole request is here
+        self.size = 0  # of the body so far
+        self.stated = 0  # its length, if the head says it
+        self.closes = False  # the connection ends with the answer
+        self.old = False  # HTTP/1.0
+        self.expects = False  # 100-continue
+        self.framing = _CHUNKED
+        self.lines = b""  # further header lines of the answer: CORS, keep-alive
+        self.direct: bytes | None = None  # answered 204 with these lines, without the app
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Send a whole response."""
+        connection = self.connection
+        if connection is None:
+            return
+        assert not self.started, "one exchange has one response"
+        self.started = True
+        lines = self.lines
+        if self.closes or not self.complete or connection.server.draining:
+            lines = self._last()
+        line = http.STATUS_LINES.get(status) or http.status_line(status)
+        put, transport = connection.turn.put, connection.transport
+        if status in {204, 304}:
+            put(transport, b"%b%b%b\r\n" % (line, headers, lines))
+        elif self.method == b"HEAD" or len(body) > JOINED_BYTES_MAX:
+            parts = (line, headers, lines, len(body))
+            head = b"%b%b%bcontent-length: %d\r\n\r\n" % parts
+            put(transport, head, b"" if self.method == b"HEAD" else body)
+        else:
+            whole = (line, headers, lines, len(body), body)
+            put(transport, b"%b%b%bcontent-length: %d\r\n\r\n%b" % whole)
+        connection.finish(self)
+
+    def start(self, status: int, headers: bytes) -> None:
+        """Begin a response of unknown length. Its head shares a system call with the first piece.
+
+        The writes of one turn are gathered, so the head need not be held back here.
+        """
+        connection = self.connection
+        if connection is None:
+            return
+        assert not self.started, "one exchange has one response"
+        self.started = True
+        if self.old:
+            self.framing = _PLAIN
+            self.closes = True
+        if status in {204, 304} or self.method == b"HEAD":
+            self.framing = _NO_CONTENT
+        lines = self.lines
+        if self.closes or not self.complete or connection.server.draining:
+            lines = self._last()
+        framing = b"transfer-encoding: chunked\r\n" if self.framing == _CHUNKED else b""
+        line = http.STATUS_LINES.get(status) or http.status_line(status)
+        head = b"%b%b%b%b\r\n" % (line, headers, lines, framing)
+        connection.turn.put(connection.transport, head)
+
+    def write(self, payload: bytes) -> None:
+        """Send one piece. An empty one is none: it would end the answer."""
+        connection = self.connection
+        if connection is None or not payload:
+            return
+        assert self.started, "nothing was begun"
+        if self.framing == _CHUNKED:
+            chunk = b"%x\r\n%b\r\n" % (len(payload), payload)
+            connection.turn.put(connection.transport, chunk)
+        elif self.framing == _PLAIN:
+            connection.turn.put(connection.transport, payload)
+
+    def end(self) -> None:
+        """Complete it."""
+        connection = self.connection
+        if connection is None:
+            return
+        assert self.started, "nothing was begun"
+        if self.framing == _CHUNKED:
+            connection.turn.put(connection.transport, b"0\r\n\r\n")
+        connection.finish(self)
+
+    def abort(self) -> None:
+        """Break the connection; the listener is not told what it does itself."""
+        if self.connection is not None:
+            self.connection.drop()
+
+    def _last(self) -> bytes:
+        """The further lines of an answer after which the connection ends."""
+        self.closes = True
+        return self.lines.replace(http.KEEP_ALIVE, b"") + http.CLOSE
+
+
+__all__ = ["ANNOUNCED", "ASKED", "NEW", "ClientExchange"]

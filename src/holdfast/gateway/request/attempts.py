@@ -1,0 +1,329 @@
+"""One attempt on one replica, from its first byte to its end, judged as it goes.
+
+    WholeAttempt    collects an answer in one piece and looks at it before anybody else does
+    StreamAttempt   reads every event, holds the opening back, relays the rest (streaming.py)
+    BytesAttempt    relays what cannot be read, such as audio
+
+An attempt knows what was received; what becomes of the request is the flow's business. So each
+reports three things at most: first content, silence, and its end with what was observed.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from holdfast.core.failure import Kind, kind_of_status
+from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector
+from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent
+from holdfast.core.request.deadlines import stuck
+from holdfast.gateway.api.answers import MalformedAnswerError, read_answer
+from holdfast.gateway.http.contracts import Call
+from holdfast.gateway.request.targets import Target
+from holdfast.gateway.telemetry.measures import measured_logprob, measured_norm
+
+if TYPE_CHECKING:
+    from holdfast.gateway.request.inquiry import Inquiry
+
+_ERROR_BYTES_MAX: Final = 65_536  # of an engine's error; only a message is taken from it
+_TAIL: Final = 60  # characters: every cycle of up to six, and many longer, fits into it evenly
+_JSON_BYTES: Final = b"inference-header-content-length"  # KServe: how much of a body is JSON
+# Ours, not the client's: the gateway chose the path and the credentials, and the model's name.
+_OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
+
+
+class Attempt(ABC):
+    """What all attempts share: the call, the error bodies, the report of the end."""
+
+    __slots__ = (
+        "_failing",
+        "_pieces",
+        "_retry_after_s",
+        "_size",
+        "begun",
+        "call",
+        "continues",
+        "excused",
+        "first",
+        "inquiry",
+        "last",
+        "number",
+        "over",
+        "paused",
+        "silence_max",
+        "started",
+        "status",
+        "target",
+        "worst",
+    )
+
+    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
+        self.inquiry = inquiry
+        self.number = dispatch.attempt
+        self.target = target
+        self.silence_max = dispatch.silence_max
+        self.call: Call | None = None
+        self.status = 0
+        self.continues = False  # it goes on where another attempt broke off
+        self.begun = False  # content came, and the flow knows
+        self.over = False  # its end was reported, or nobody wants to hear of it
+        self.paused = False  # its client reads too slowly: silence is not the replica's
+        self.started = 0  # when it was sent
+        self.first = 0  # when its first content came
+        self.last = 0  # when the last byte came, or the flow had patience with its silence
+        self.excused = 0  # the last time it had
+        self.worst = 0  # longest silence between two pieces of content
+        self._failing = False  # the status is an error: the body is a message
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._retry_after_s = 0.0
+
+    # --- what the replica says -------------------------------------------------------------------
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """The status decides how the body is read."""
+        self.status = status
+        if status != 200:
+            if 200 < status < 300:
+                return
+            self._failing = True
+            self._retry_after_s = _seconds(headers.get(b"retry-after"))
+
+    def on_data(self, data: bytes) -> None:
+        """Collect; the bound keeps a talkative replica from filling the memory."""
+        if self.over:
+            return
+        self._size += len(data)
+        if self._size > (_ERROR_BYTES_MAX if self._failing else self.inquiry.answer_bytes_max):
+            if self._failing:
+                return
+            self.fail(Kind.MALFORMED)
+            return
+        self._pieces.append(data)
+
+    def on_end(self) -> None:
+        """Complete: an error is read here, an answer by the kind of attempt."""
+        if self.over:
+            return
+        if self._failing:
+            self._refused()
+        else:
+            self._complete()
+
+    def on_failure(self, kind: Kind, detail: str) -> None:  # noqa: ARG002 - the kind says it all
+        """The connection failed under it."""
+        if not self.over:
+            self._broken(kind)
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Judge a response that came whole."""
+
+    def _broken(self, kind: Kind) -> None:
+        self.end(kind)
+
+    def _refused(self) -> None:
+        status, body = self.status, b"".join(self._pieces)
+        if status < 400:
+            self.end(Kind.MALFORMED)  # redirects are not followed
+            return
+        kind = kind_of_status(status, retry_after=self._retry_after_s > 0)
+        if kind is Kind.SERVER_ERROR and self.target.dialect.says_busy(status, body):
+            kind = Kind.OVERLOADED
+        elif kind is Kind.BAD_REQUEST:
+            if status in _OUR_STATUSES:
+                kind = Kind.SERVER_ERROR
+            else:
+                self.inquiry.refusal = (status, body)
+        self.end(kind, retry_after_s=self._retry_after_s)
+
+    # --- what the flow is told -------------------------------------------------------------------
+
+    def content(self) -> bool:
+        """Tell the flow of the first content; whether this attempt may go on."""
+        self.begun = True
+        inquiry = self.inquiry
+        self.first = inquiry.driver.now_ns()
+        inquiry.driver.tell(inquiry.flow, FirstContent(inquiry.serial, self.number))
+        return not self.over
+
+    def end(self, kind: Kind | None, tokens: int = 0, retry_after_s: float = 0.0) -> None:
+        """Tell the flow that it is over."""
+        self.over = True
+        inquiry = self.inquiry
+        inquiry.forget(self)
+        event = Ended(inquiry.serial, self.number, kind, tokens, self.worst, retry_after_s)
+        if kind is None:
+            event.finish = inquiry.finish_reason or ""
+            event.measured = self.measured()
+        inquiry.driver.saw_end(self, kind, tokens)
+        if kind is not None and self.begun:
+            inquiry.broke_off(tokens)
+        inquiry.driver.tell(inquiry.flow, event)
+
+    def fail(self, kind: Kind, tokens: int = 0) -> None:
+        """Give it up for what it sent: the replica need not go on."""
+        if self.call is not None:
+            self.call.cancel()
+        self.end(kind, tokens)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self.over = True
+        self.inquiry.forget(self)
+        if self.call is not None:
+            self.call.cancel()
+
+    def conclude(self) -> bool:
+        """End it now as a success if all was said and only the end of the response is missing."""
+        return False
+
+    def measured(self) -> tuple[str, float] | None:
+        """A statistic of its answer, where there is one."""
+        return None
+
+    def tokens(self) -> int:
+        """Tokens that reached the client so far, as well as it is known."""
+        return 0
+
+    def prompt_tokens(self) -> int:
+        """Tokens of its prompt, by the engine's count or by an estimate."""
+        return self.inquiry.request.prompt_tokens
+
+    def stuck(self, now: int) -> Kind | None:
+        """How it has failed by now, where its replica is found stalled; None: not yet."""
+        if self.paused or not self.inquiry.ask.stream:  # its client's fault; in one piece: unknown
+            return None
+        return stuck(now - self.last, self.prompt_tokens(), begun=self.begun)
+
+    def chunks(self) -> int:
+        """How many pieces its content came in; 0: not known."""
+        return 0
+
+    def pause(self) -> None:
+        """The client does not read: stop reading too."""
+        if self.call is not None and not self.paused:
+            self.paused = True
+            self.call.pause()
+
+    def resume(self, now: int) -> None:
+        """The client reads again; the pause was nobody's silence."""
+        if self.call is not None and self.paused:
+            self.paused = False
+            self.last = now
+            self.call.resume()
+
+
+class WholeAttempt(Attempt):
+    """An answer in one piece: nothing is shown before all of it was looked at."""
+
+    __slots__ = ("_content_type", "_json_bytes")
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """Its type is passed on."""
+        if status == 200:
+            self.status = status
+        else:
+            super().on_head(status, headers)
+        self._content_type = headers.get(b"content-type", b"application/json")
+        self._json_bytes = headers.get(_JSON_BYTES)  # tensors follow them, as they are in memory
+
+    def _complete(self) -> None:
+        pieces = self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        inquiry = self.inquiry
+        told = body
+        if self._json_bytes is not None:
+            told = body[: int(self._json_bytes)] if self._json_bytes.isdigit() else b""
+            self._content_type += b"\r\n%b: %b" % (_JSON_BYTES, self._json_bytes)
+        try:
+            answer = read_answer(told, inquiry.route.answer)
+        except MalformedAnswerError:
+            self.end(Kind.MALFORMED)
+            return
+        if answer.error:
+            kind = kind_of_status(answer.error_code or 500, retry_after=False)
+            self.end(Kind.SERVER_ERROR if kind is None else kind)
+            return
+        inquiry.take_answer(body, answer, self._content_type)
+        if answer.empty:
+            self.end(Kind.EMPTY)
+            return
+        if not inquiry.doubted and _degenerate(answer.text):
+            inquiry.doubted = True  # what a second replica says alike is the answer
+            self.end(Kind.DEGENERATE)
+            return
+        tokens, read = answer.completion_tokens, answer.prompt_tokens
+        if tokens is None:
+            tokens = inquiry.estimate(answer.text)
+        else:
+            inquiry.learn(read or 0, len(answer.text), tokens)
+        self.over = True
+        del inquiry.attempts[self.number]
+        driver = inquiry.driver
+        driver.saw_answer(self, inquiry.request.prompt_tokens if read is None else read, tokens)
+        reason = answer.finish_reason or ""
+        measured = self._measured(body) if inquiry.ask.statistic else None
+        driver.tell(inquiry.flow, Answered(inquiry.serial, self.number, tokens, reason, measured))
+
+    def _measured(self, body: bytes) -> tuple[str, float] | None:
+        if self.inquiry.ask.statistic == "logprob":
+            return measured_logprob(body)
+        if self.inquiry.driver.norm_due(self.target.replica_id):
+            return measured_norm(body)
+        return None
+
+
+class BytesAttempt(Attempt):
+    """Bytes that only the client can judge: shown from the first one on."""
+
+    __slots__ = ("_content_type",)
+
+    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
+        super().__init__(inquiry, dispatch, target)
+        self._content_type = b"application/octet-stream"
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """Its type is passed on."""
+        super().on_head(status, headers)
+        self._content_type = headers.get(b"content-type", self._content_type)
+
+    def on_data(self, data: bytes) -> None:
+        """Pass it on as it is."""
+        if self.over:
+            return
+        if self._failing:
+            super().on_data(data)
+            return
+        inquiry = self.inquiry
+        now = inquiry.driver.now_ns()
+        if self.begun:
+            self.worst = max(self.worst, now - self.last)
+        elif not data or not self.content():
+            return
+        else:
+            inquiry.driver.streaming[self] = None
+            inquiry.show(self, self._content_type)
+        self.last = now
+        inquiry.exchange.write(data)
+
+    def _complete(self) -> None:
+        self.end(None if self.begun else Kind.EMPTY)
+
+
+def _degenerate(text: str) -> bool:
+    """Whether an answer ends in one token for ever. An ordinary end does not repeat itself."""
+    if text[-_TAIL:] != text[-2 * _TAIL : -_TAIL]:
+        return False
+    return DegenerateDetector(DegenerateConfig()).feed(text) is not None
+
+
+def _seconds(value: bytes | None) -> float:
+    """Retry-After in seconds; a date is not worth reading, it says as much as one second."""
+    if value is None:
+        return 0.0
+    try:
+        return min(max(float(value), 0.001), 3600.0)
+    except ValueError:
+        return 1.0
+
+
+__all__ = ["Attempt", "BytesAttempt", "WholeAttempt"]

@@ -1,0 +1,255 @@
+"""Asking a second replica, in the background, what a first one has just answered.
+
+The policy is the core's (``core.health.comparing``): which answers, of whom, how many at once, and
+when two agree. Here are the bytes. A second question goes past the flow: no client waits for it, no
+tenant pays for it, no breaker counts it, and one that is not answered says nothing about anybody.
+Only that two replicas agreed or not leaves this module; both texts go with the comparison.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core.failure import Kind
+from holdfast.core.health.comparing import Comparing, ComparingConfig, same_answer
+from holdfast.core.messages import Finish
+from holdfast.core.plan.cost import Use
+from holdfast.core.types import SECOND
+from holdfast.engines import Continuation
+from holdfast.gateway.api.answers import Answer, AnswerKind, MalformedAnswerError, read_answer
+from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api.chunks import StreamApi
+from holdfast.gateway.api.continuation import can_continue
+from holdfast.gateway.api.routes import Api
+from holdfast.gateway.http.contracts import Call
+
+if TYPE_CHECKING:
+    from holdfast.gateway.request.driver import Driver
+    from holdfast.gateway.request.inquiry import Inquiry
+
+RESULTS_MAX: Final = 64  # kept for control, which takes them every tenth of a second
+_WAIT: Final = 120 * SECOND  # for a second answer; what is not there by then is of no use
+_FRAME_BYTES: Final = 65_536  # of an answer around its text
+_ENDS: Final = frozenset({"stop", "length"})  # the others depend on more than the request
+_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMPLETIONS}
+_STATEFUL: Final = ("store", "tools", "functions")
+_OFF: Final = frozenset({b"null", b"false", b"[]"})
+_BYTES_PER_TOKEN: Final = 2  # at least, of ordinary text: a second answer may grow to twice as long
+_JSON: Final = b"content-type: application/json\r\n"
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: str | None = None  # parts of several kinds do not decode
+
+
+_decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_messages: Final = msgspec.json.Decoder(list[_Message]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Comparisons:
+    """The second questions of one gateway."""
+
+    __slots__ = ("_driver", "_results", "_running", "_soon", "_streams", "models")
+
+    def __init__(
+        self,
+        driver: "Driver",
+        streams: Callable[[str], Random],
+        soon: Callable[..., object],
+    ) -> None:
+        self._driver = driver
+        self._streams = streams
+        self._soon = soon
+        self._running: dict[_Second, None] = {}  # the eldest first
+        self._results: deque[tuple[str, str, bool]] = deque(maxlen=RESULTS_MAX)
+        self.models: dict[str, Comparing] = {}  # those that opted in
+
+    def configure(self, configs: Mapping[str, ComparingConfig]) -> None:
+        """Follow a config; models whose section did not change go on as before."""
+        known, self.models = self.models, {}
+        for model, config in configs.items():
+            same = known.get(model)
+            if same is None or same.config != config:
+                same = Comparing(config, self._streams(f"comparison/{model}"))
+            self.models[model] = same
+
+    def keeps(self, ask: Ask, model: str) -> bool:
+        """Whether the text of an answer to this may be wanted later."""
+        return ask.greedy and model in self.models and ask.api in _APIS
+
+    def consider(self, inquiry: "Inquiry", finish: Finish) -> None:
+        """An answer is complete: perhaps have it compared, after it was sent."""
+        ask, model = inquiry.ask, finish.model
+        comparing = self.models.get(model)
+        if comparing is None or not ask.greedy or finish.continued or ask.api not in _APIS:
+            return
+        lane = None if inquiry.flow is None else inquiry.flow.lanes.get(model)
+        if lane is not None and comparing.wants(
+            finish.replica_id, lane.saturation(), len(lane.queue), self._driver.now_ns()
+        ):
+            peers = tuple(lane.pool.candidates.values())
+            peer = comparing.peer(peers, finish.replica_id, inquiry.tenant.region_names)
+            if peer is not None:
+                comparing.begin()
+                second = _Second(self, comparing, model, finish.replica_id, peer)
+                self._soon(second.ask, inquiry)
+
+    def sweep(self, now: int) -> None:
+        """Give up those that take too long."""
+        while self._running:
+            second = next(iter(self._running))
+            if second.due > now:
+                return
+            second.give_up()
+
+    def take(self) -> list[tuple[str, str, bool]]:
+        """The results since the last call."""
+        results = list(self._results)
+        self._results.clear()
+        return results
+
+    def call(self, second: "_Second", inquiry: "Inquiry", text: str) -> Call | None:
+        """Send the question on; ``None`` where it cannot be asked again."""
+        driver, ask = self._driver, inquiry.ask
+        target = driver.targets.get(second.peer)
+        body = None if target is None else _asked_again(ask, target.served_as, len(text))
+        if target is None or body is None:
+            return None
+        second.due = driver.now_ns() + _WAIT
+        self._running[second] = None
+        path = inquiry.route.upstream
+        return target.upstream.call(second, b"POST", path, _JSON + target.headers, body)
+
+    def spent(self, model: str, answer: Answer) -> None:
+        """What a second answer cost, where its engine tells."""
+        read, said = answer.prompt_tokens or 0, answer.completion_tokens or 0
+        self._driver.counters.spending.ours(model, Use.COMPARISON, read, said)
+
+    def ended(self, second: "_Second", agreed: bool | None) -> None:
+        """One is over; ``None``: without a result."""
+        self._running.pop(second, None)
+        driver = self._driver
+        second.comparing.end(second.replica, second.peer, agreed, driver.now_ns())
+        result = "unanswered"
+        if agreed is not None:
+            result = "agreed" if agreed else "disagreed"
+            self._results.append((second.replica, second.peer, agreed))
+        driver.counters.compared(second.model, result)
+
+
+class _Second:
+    """One answer that is waited for, and the text it is held against."""
+
+    __slots__ = (
+        "_bytes_left",
+        "_call",
+        "_kind",
+        "_owner",
+        "_pieces",
+        "_text",
+        "comparing",
+        "due",
+        "model",
+        "peer",
+        "replica",
+    )
+
+    def __init__(
+        self, owner: Comparisons, comparing: Comparing, model: str, replica: str, peer: str
+    ) -> None:
+        self._owner = owner
+        self.comparing = comparing
+        self.model = model
+        self.replica = replica
+        self.peer = peer
+        self.due = 0
+        self._call: Call | None = None
+        self._kind = AnswerKind.CHAT
+        self._text = ""
+        self._pieces: list[bytes] | None = []  # None: it is not wanted any more
+        self._bytes_left = 4 * comparing.config.text_max + _FRAME_BYTES
+
+    def ask(self, inquiry: "Inquiry") -> None:
+        """Ask, unless the first answer is not of the kind that can be compared."""
+        text, reason = inquiry.said()
+        most = self.comparing.config.text_max
+        if text.strip() and reason in _ENDS and len(text.encode()) <= most:
+            self._text, self._kind = text, inquiry.route.answer
+            self._call = self._owner.call(self, inquiry, text)
+        if self._call is None:
+            self.comparing.end(self.replica, self.peer, None, 0)
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:  # noqa: ARG002
+        """Whatever is no success says nothing of the answer."""
+        if status != 200:
+            self.give_up()
+
+    def on_data(self, data: bytes) -> None:
+        """Collect it, up to a bound."""
+        if self._pieces is not None:
+            self._bytes_left -= len(data)
+            self._pieces.append(data)
+            if self._bytes_left < 0:
+                self.give_up()
+
+    def on_end(self) -> None:
+        """Hold the two together."""
+        if self._pieces is not None:
+            self._over(self._agreed(b"".join(self._pieces)))
+
+    def on_failure(self, kind: Kind, detail: str) -> None:  # noqa: ARG002 - it is not judged
+        """No answer, no result."""
+        if self._pieces is not None:
+            self._over(None)
+
+    def give_up(self) -> None:
+        """Call it back."""
+        if self._call is not None:
+            self._call.cancel()
+        self._over(None)
+
+    def _agreed(self, body: bytes) -> bool | None:
+        try:
+            answer = read_answer(body, self._kind)
+        except MalformedAnswerError:
+            return None
+        self._owner.spent(self.model, answer)
+        if answer.error or answer.empty or answer.finish_reason not in _ENDS:
+            return None
+        return same_answer(self._text, answer.text).allowed
+
+    def _over(self, agreed: bool | None) -> None:
+        self._pieces = self._call = None
+        self._text = ""
+        self._owner.ended(self, agreed)
+
+
+def _asked_again(ask: Ask, model: str, text_characters: int) -> bytes | None:
+    """The question for another replica, in one piece; ``None`` where it is not text alone."""
+    if ask.n > 1 or ask.tools:
+        return None
+    # What another replica could go on with, another replica can be asked: plain text both ways.
+    if not can_continue(ask.body, _APIS[ask.api], Continuation.FINAL_MESSAGE):
+        return None
+    try:
+        members = _decode_members(ask.body)
+        if ask.api is Api.CHAT:
+            _decode_messages(members["messages"])
+    except (ValueError, KeyError, RecursionError):
+        return None
+    if any(bytes(members.get(name, b"null")) not in _OFF for name in _STATEFUL):
+        return None
+    for name in ("stream", "stream_options"):
+        members.pop(name, None)
+    members["model"] = Raw(_encode(model))
+    if not ask.max_tokens:
+        members["max_tokens"] = Raw(b"%d" % (text_characters // _BYTES_PER_TOKEN + 16))
+    return _encode(members)
+
+
+__all__ = ["RESULTS_MAX", "Comparisons"]

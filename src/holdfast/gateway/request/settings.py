@@ -1,0 +1,132 @@
+"""A fleet file as a gateway uses it: built once per epoch, read on every request."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
+from holdfast.core.health.comparing import ComparingConfig
+from holdfast.core.request.flow_config import FlowConfig
+from holdfast.core.types import nanos
+from holdfast.engines import Continuation, dialect
+from holdfast.gateway.api.prompts import BLOCK_ENDS
+from holdfast.gateway.api.routes import Api
+from holdfast.gateway.api.tenants import Tenants
+from holdfast.gateway.api.virtual import Virtual
+from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.http.upstream import Upstream
+from holdfast.gateway.http.upstream_address import Endpoint
+from holdfast.gateway.request.targets import Target
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Settings:
+    """What the driver reads."""
+
+    flow: FlowConfig
+    http: HttpConfig
+    limits: BodyConfig
+    stream: StreamConfig
+    upstream: UpstreamConfig
+    tenants: Tenants
+    virtual: Virtual
+    public_models: dict[str, bool]  # names clients may use, in the file's order: virtual ones?
+    prefix_blocks: int  # 0: no policy reads prefixes, none are hashed
+    request_ns: dict[str, int]  # by model: how long a whole request may take
+    chat_continued: frozenset[str]  # models whose engine can go on with another's chat answer
+    prompt_continued: frozenset[str]  # the same for completions
+    comparison: dict[str, ComparingConfig] = field(default_factory=dict)  # models that opted in
+    trace_share: float = 0.0  # of requests, that are told as traces
+    trace_follow: bool = False  # a caller's own mark decides instead, where it sends one
+
+    def continues(self, api: Api, model: str) -> bool:
+        """Whether an answer of this model can be continued at all."""
+        if api is Api.CHAT:
+            return model in self.chat_continued
+        return api is Api.COMPLETIONS and model in self.prompt_continued
+
+
+def settings_of(file: FleetFile) -> Settings:
+    """Build them; a hook that cannot be imported raises ``ConfigError``."""
+    names = [model.name for model in file.models]
+    virtual = Virtual(file.virtual_models, names)
+    public = dict.fromkeys(names, False)
+    public.update((section.name, True) for section in file.virtual_models)
+    reads = any(_reads_prefixes(model) for model in file.models)
+    gateway = file.gateway
+    dialects = {model.name: dialect(model.engine) for model in file.models}
+    chat = (n for n, d in dialects.items() if d.chat_continuation is not Continuation.NONE)
+    prompt = (name for name, known in dialects.items() if known.prompt_continuation)
+    return Settings(
+        flow=file.flow_config(),
+        http=gateway.http,
+        limits=gateway.limits,
+        stream=gateway.stream,
+        upstream=gateway.upstream,
+        tenants=Tenants(file.tenants),
+        virtual=virtual,
+        public_models=public,
+        prefix_blocks=len(BLOCK_ENDS) if reads else 0,
+        request_ns={m.name: nanos(m.deadlines.request_s) for m in file.models},
+        chat_continued=frozenset(chat),
+        prompt_continued=frozenset(prompt),
+        comparison={m.name: m.comparison for m in file.models if m.comparison is not None},
+        trace_share=file.exporters.trace_share,
+        trace_follow=file.exporters.trace_follow,
+    )
+
+
+NO_DETOURS: Final[Mapping[str, str]] = {}
+
+
+def _reads_prefixes(model: ModelSection) -> bool:
+    """Whether its policy, or one nested in its options, looks at prompts' beginnings."""
+    return "prefix_affinity" in f"{model.routing} {model.routing_options}"
+
+
+def targets_of(
+    file: FleetFile,
+    known: dict[str, Target],
+    loop: asyncio.AbstractEventLoop,
+    now_ns: Callable[[], int],
+    detours: Mapping[str, str] = NO_DETOURS,
+    turn: Turn | None = None,
+) -> dict[str, Target]:
+    """The replicas of a file; those that did not change keep their connections.
+
+    ``detours``: replicas that are to be reached at another URL for the time being. ``turn``: the
+    writes that all of them share.
+    """
+    targets: dict[str, Target] = {}
+    for deployed in file.replicas():
+        replica = deployed.replica
+        token = os.environ.get(deployed.api_key_env) if deployed.api_key_env else None
+        headers = b"authorization: Bearer %b\r\n" % token.encode() if token else b""
+        endpoint = Endpoint(detours.get(replica.id, deployed.url))
+        how = file.gateway.upstream
+        before = known.get(replica.id)
+        same = before is not None and before.endpoint == endpoint and before.upstream.config == how
+        if before is not None and same:
+            upstream = before.upstream
+        else:
+            upstream = Upstream(endpoint, how, loop, turn=turn, now_ns=now_ns)
+        targets[replica.id] = Target(
+            replica.id,
+            replica.model,
+            deployed.served_as,
+            dialect(deployed.engine),
+            endpoint,
+            upstream,
+            headers,
+            b"x-holdfast-replica: %b\r\n" % replica.id.encode(),
+        )
+    for replica_id, target in known.items():
+        if replica_id not in targets or targets[replica_id].upstream is not target.upstream:
+            target.upstream.close()
+    return targets
+
+
+__all__ = ["Settings", "settings_of", "targets_of"]

@@ -1,0 +1,24 @@
+"""The replicas a gateway can call: address, dialect, name of the model there, credentials."""
+
+from dataclasses import dataclass
+
+from holdfast.engines import Dialect
+from holdfast.gateway.http.upstream import Upstream
+from holdfast.gateway.http.upstream_address import Endpoint
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Target:
+    """One replica as this gateway calls it."""
+
+    replica_id: str
+    model: str  # the public name of what it serves
+    served_as: str  # the engine's own name for it
+    dialect: Dialect
+    endpoint: Endpoint
+    upstream: Upstream
+    headers: bytes  # lines that every call to it carries: credentials, if any
+    label: bytes  # the response header that names it
+
+
+__all__ = ["Target"]

@@ -1,0 +1,281 @@
+"""What a gateway counts, in plain lists and dictionaries: an addition costs a tenth of a µs.
+
+Labels come from the config or from fixed sets, never from a request, so there are at most a few
+hundred series; the bound is there all the same. Control adds up those of all gateways and renders
+them, so that no scrape ever stops a request.
+
+Histograms go by OpenTelemetry's names and buckets for generative models: a gateway is a *server* to
+whoever asks, and a *client* of an engine in each attempt. Two things are not as written there. The
+time per chunk is the mean of an attempt, one observation for each: one for every chunk would cost
+more than all the rest that is done with a chunk's time. And a series appears with its first
+observation. Names are put together once for each series, not once a second.
+
+Rejected: prometheus_client. An observation by label costs ten times as much, and it would want to
+be scraped here.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.messages import Finish
+from holdfast.core.types import MILLISECOND, SECOND
+from holdfast.gateway.telemetry.spending import Spending
+
+SERIES_MAX: Final = 4_096  # distinct names with labels; further ones are counted as overflow
+
+# Bounds by OpenTelemetry's conventions; in nanoseconds, as the gateway keeps time.
+REQUEST_MS: Final = (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10240, 20480, 40960, 81920)
+FIRST_TOKEN_MS: Final = (
+    *(1, 5, 10, 20, 40, 60, 80, 100),
+    *(250, 500, 750, 1_000, 2_500, 5_000, 7_500, 10_000),
+)
+PER_TOKEN_MS: Final = (10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1_000, 2_500)
+TOKENS: Final = tuple(4**power for power in range(14))  # 1, 4, 16 … 67,108,864
+
+# In front of each stands a bound below everything: the place before the buckets holds the sum.
+_REQUEST: Final = (-1, *(bound * MILLISECOND for bound in REQUEST_MS))
+_FIRST: Final = (-1, *(bound * MILLISECOND for bound in FIRST_TOKEN_MS))
+_PER: Final = (-1, *(bound * MILLISECOND for bound in PER_TOKEN_MS))
+_TOKENS: Final = (-1, *TOKENS)
+_ACCOUNTS_MAX: Final = 8_192  # then they are looked up anew; they only save looking
+
+
+class Histogram:
+    """The sum, then counts by bucket; and what its series are called."""
+
+    __slots__ = ("_names", "_unit", "counts")
+
+    def __init__(self, name: str, labels: str, bounds: Sequence[int], unit: int) -> None:
+        self.counts = [0] * (len(bounds) + 1)  # the last bucket has no bound
+        self._unit = unit
+        ends = [str(bound / unit) if unit > 1 else str(bound) for bound in bounds[1:]]
+        self._names = [f'{name}_bucket{{{labels},le="{end}"}}' for end in (*ends, "+Inf")]
+        self._names += [f"{name}_count{{{labels}}}", f"{name}_sum{{{labels}}}"]
+
+    def read(self, told: dict[str, int | float]) -> None:
+        """Add its series, cumulative as Prometheus has them; none before the first observation."""
+        totals = list(accumulate(self.counts[1:]))
+        if totals[-1]:
+            totals.append(totals[-1])
+            told.update(zip(self._names, totals, strict=False))
+            told[self._names[-1]] = self.counts[0] / self._unit
+
+    @property
+    def count(self) -> int:
+        """How many were observed."""
+        return sum(self.counts[1:])
+
+
+class Meter:
+    """The histograms of one model, as the lists that are added to."""
+
+    __slots__ = (
+        "failed",
+        "first_chunk",
+        "first_token",
+        "histograms",
+        "input_tokens",
+        "ok",
+        "output_tokens",
+        "per_chunk",
+        "per_token",
+    )
+
+    def __init__(self, model: str) -> None:
+        self.histograms: list[Histogram] = []
+        label = f'model="{model}"'
+        server, client = "gen_ai_server", "gen_ai_client"
+        whole = f"{client}_operation_duration_seconds"
+        self.ok = self._one(whole, f'{label},outcome="ok"', _REQUEST)
+        self.failed = self._one(whole, f'{label},outcome="failed"', _REQUEST)
+        self.first_chunk = self._one(f"{client}_time_to_first_chunk_seconds", label, _REQUEST)
+        self.per_chunk = self._one(f"{client}_time_per_output_chunk_seconds", label, _REQUEST)
+        self.first_token = self._one(f"{server}_time_to_first_token_seconds", label, _FIRST)
+        self.per_token = self._one(f"{server}_time_per_output_token_seconds", label, _PER)
+        usage = f"{client}_token_usage"
+        self.input_tokens = self._one(usage, f'{label},type="input"', _TOKENS, 1)
+        self.output_tokens = self._one(usage, f'{label},type="output"', _TOKENS, 1)
+
+    def _one(self, name: str, labels: str, bounds: Sequence[int], unit: int = SECOND) -> list[int]:
+        made = Histogram(name, labels, bounds, unit)
+        self.histograms.append(made)
+        return made.counts
+
+
+class Account:
+    """The lists that an ordinary answer is added to: found by one look instead of four."""
+
+    __slots__ = ("attempts", "input_tokens", "ok", "output_tokens", "spent")
+
+    def __init__(self, attempts: list[int], meter: Meter, spent: list[int]) -> None:
+        self.attempts = attempts
+        self.ok = meter.ok
+        self.input_tokens = meter.input_tokens
+        self.output_tokens = meter.output_tokens
+        self.spent = spent
+
+
+class Counters:
+    """Counts since the start, by Prometheus name with labels."""
+
+    __slots__ = ("_accounts", "_attempts", "_finished", "_meters", "spending", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+        # By replica and outcome: how many attempts, and the time of all.
+        self._attempts: dict[tuple[str, Kind | None], list[int]] = {}
+        self._finished: dict[tuple[str, int], Histogram] = {}  # by model and status
+        self._meters: dict[str, Meter] = {}
+        self._accounts: dict[tuple[str, str, str], Account] = {}  # by replica, tenant and route
+        self.spending = Spending()
+
+    # --- attempts --------------------------------------------------------------------------------
+
+    def attempt(self, replica_id: str, model: str, kind: Kind | None, took: int) -> None:
+        """An attempt ended otherwise than in ``answered``."""
+        self._ended(replica_id, kind, took)
+        counts = self.meter(model).ok if kind is None else self.meter(model).failed
+        counts[0] += took
+        counts[bisect_left(_REQUEST, took)] += 1
+
+    def answered(
+        self, replica_id: str, model: str, tenant: str, via: str, took: int, read: int, said: int
+    ) -> None:
+        """An attempt ended with a complete answer that is of use; ``read``, ``said``: tokens."""
+        account = self._accounts.get((replica_id, tenant, via))
+        if account is None:
+            account = self._account(replica_id, model, tenant, via)
+        counts = account.attempts
+        counts[0] += 1
+        counts[1] += took
+        counts = account.ok
+        counts[0] += took
+        counts[bisect_left(_REQUEST, took)] += 1
+        counts = account.input_tokens
+        counts[0] += read
+        counts[bisect_left(_TOKENS, read)] += 1
+        counts = account.output_tokens
+        counts[0] += said
+        counts[bisect_left(_TOKENS, said)] += 1
+        counts = account.spent
+        counts[0] += read
+        counts[1] += said
+
+    def _account(self, replica_id: str, model: str, tenant: str, via: str) -> Account:
+        if len(self._accounts) >= _ACCOUNTS_MAX:
+            self._accounts.clear()
+        attempts = self._attempts.setdefault((replica_id, None), [0, 0])
+        made = Account(attempts, self.meter(model), self.spending.row(tenant, model, via))
+        self._accounts[replica_id, tenant, via] = made
+        return made
+
+    def streamed(self, model: str, first: int, per_chunk: int, per_token: int) -> None:
+        """An answer came in pieces: until the first, and between two; 0 where there was one."""
+        meter = self._meters[model]  # that of its attempt
+        counts = meter.first_chunk
+        counts[0] += first
+        counts[bisect_left(_REQUEST, first)] += 1
+        if per_chunk:
+            counts = meter.per_chunk
+            counts[0] += per_chunk
+            counts[bisect_left(_REQUEST, per_chunk)] += 1
+        if per_token:
+            counts = meter.per_token
+            counts[0] += per_token
+            counts[bisect_left(_PER, per_token)] += 1
+
+    def first_token(self, model: str, took: int) -> None:
+        """A client is shown the beginning of its answer."""
+        counts = self.meter(model).first_token
+        counts[0] += took
+        counts[bisect_left(_FIRST, took)] += 1
+
+    def meter(self, model: str) -> Meter:
+        """The histograms of a model; models come from the config."""
+        known = self._meters.get(model)
+        if known is None:
+            known = self._meters[model] = Meter(model)
+        return known
+
+    def _ended(self, replica_id: str, kind: Kind | None, took: int) -> None:
+        known = self._attempts.setdefault((replica_id, kind), [0, 0])
+        known[0] += 1
+        known[1] += took
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def finished(self, finish: Finish, took: int) -> None:
+        """A request ended."""
+        key = (finish.model, finish.status)
+        histogram = self._finished.get(key)
+        if histogram is None:
+            name = "gen_ai_server_request_duration_seconds"
+            labels = f'model="{finish.model}",status="{finish.status}"'
+            histogram = self._finished[key] = Histogram(name, labels, _REQUEST, SECOND)
+        counts = histogram.counts
+        counts[0] += took
+        counts[bisect_left(_REQUEST, took)] += 1
+        if finish.attempts != 1:
+            self._count_attempts(finish)
+
+    def _count_attempts(self, finish: Finish) -> None:
+        if finish.continued:
+            self.add(f'continuations_total{{model="{finish.model}"}}', finish.continued)
+        extra = finish.attempts - 1 - finish.continued
+        if extra > 0:
+            self.add(f'extra_attempts_total{{model="{finish.model}"}}', extra)
+
+    def refused(self, status: int, code: str) -> None:
+        """A request was refused before the flow saw it."""
+        self.add(f'refused_total{{status="{status}",code="{code}"}}')
+
+    def escalated(self, model: str, check: str) -> None:
+        """A cheap answer failed a check and the strong model was asked."""
+        self.add(f'escalations_total{{model="{model}",check="{check}"}}')
+
+    def compared(self, model: str, result: str) -> None:
+        """A second replica was asked: agreed, disagreed, or unanswered."""
+        self.add(f'comparisons_total{{model="{model}",result="{result}"}}')
+
+    def add(self, name: str, amount: float = 1) -> None:
+        """Count anything else; labels must come from a small set."""
+        if name not in self.values and len(self.values) >= SERIES_MAX:
+            name = "series_overflow_total"
+        self.values[name] = self.values.get(name, 0) + amount
+
+    # --- for control -----------------------------------------------------------------------------
+
+    def read(self) -> dict[str, int | float]:
+        """All of it."""
+        told: dict[str, int | float] = dict(self.values)
+        spent: dict[str, int] = {}
+        for (replica_id, kind), (count, took) in self._attempts.items():
+            outcome = "ok" if kind is None else kind.value
+            told[f'attempts_total{{replica="{replica_id}",kind="{outcome}"}}'] = count
+            spent[replica_id] = spent.get(replica_id, 0) + took
+        for replica_id, took in spent.items():
+            told[f'attempt_seconds_total{{replica="{replica_id}"}}'] = took / SECOND
+        for (model, status), histogram in self._finished.items():
+            told[f'requests_total{{model="{model}",status="{status}"}}'] = histogram.count
+            histogram.read(told)
+        for meter in self._meters.values():
+            for histogram in meter.histograms:
+                histogram.read(told)
+        self.spending.read(told)
+        return told
+
+
+__all__ = [
+    "FIRST_TOKEN_MS",
+    "PER_TOKEN_MS",
+    "REQUEST_MS",
+    "SERIES_MAX",
+    "TOKENS",
+    "Account",
+    "Counters",
+    "Histogram",
+    "Meter",
+]

@@ -1,0 +1,96 @@
+"""The stories of recent requests, for ``holdfast explain``: what happened and why, no text.
+
+A ring: the latest few thousand are kept, the oldest goes when one comes. What somebody will ask
+about is kept apart and always: errors, retries, hedges, continuations, waits in the queue. Of
+answers at the first attempt a bounded number per second is kept; under high load all of them would
+be a memory of less than a second and cost as much as the rest of the bookkeeping.
+"""
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.core.messages import Finish
+from holdfast.core.types import SECOND
+
+if TYPE_CHECKING:
+    from holdfast.gateway.request.inquiry import Inquiry
+
+_PLAIN_MAX: Final = 4_096  # about a kilobyte each
+_UNUSUAL_MAX: Final = 4_096
+_PLAIN_PER_S: Final = 64  # a minute of them fills the ring
+_PLAIN_STEPS: Final = 2  # chosen and answered
+
+
+class Stories:
+    """Finished requests by id."""
+
+    __slots__ = ("_plain", "_plain_left", "_second", "_unusual")
+
+    def __init__(self) -> None:
+        # Ordered: taking the oldest out of a plain dict reads over all that left before it.
+        self._plain: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
+        self._unusual: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
+        self._second = 0
+        self._plain_left = 0  # that may still be kept in this second
+
+    def add(self, inquiry: "Inquiry", finish: Finish, now: int) -> None:
+        """Keep one; a request that escalated keeps its last story and tells of the first."""
+        story = finish.story
+        kept, most = self._unusual, _UNUSUAL_MAX
+        earlier = None
+        if inquiry.escalated:
+            earlier = self._plain.pop(inquiry.request_id, None)
+            earlier = self._unusual.pop(inquiry.request_id, earlier)
+        elif finish.status == 200 and len(story) <= _PLAIN_STEPS:
+            second = now // SECOND
+            if second != self._second:
+                self._second, self._plain_left = second, _PLAIN_PER_S
+            if not self._plain_left:
+                return
+            self._plain_left -= 1
+            kept, most = self._plain, _PLAIN_MAX
+        request = inquiry.request
+        arrived = request.arrived
+        if earlier is not None:
+            arrived, story = earlier[2], [*earlier[-1], *story]
+        kept[inquiry.request_id] = (
+            inquiry.ask.model,
+            request.tenant,
+            arrived,
+            inquiry.ask.stream,
+            finish,
+            story,
+        )
+        if len(kept) > most:
+            kept.popitem(last=False)
+
+    def tell(self, request_id: str) -> dict[str, Any] | None:
+        """One story as plain data; times in seconds since its arrival."""
+        key = request_id.encode()
+        kept = self._plain.get(key) or self._unusual.get(key)
+        if kept is None:
+            return None
+        asked, tenant, arrived, streamed, finish, story = kept
+        return {
+            "request_id": request_id,
+            "asked_for": asked,
+            "served_by": finish.model,
+            "tenant": tenant,
+            "streamed": streamed,
+            "replica": finish.replica_id,
+            "status": finish.status,
+            "code": finish.code,
+            "reason": finish.reason,
+            "attempts": finish.attempts,
+            "continued": finish.continued,
+            "story": [
+                {"at_s": round((at - arrived) / SECOND, 6), "what": what, "detail": detail}
+                for at, what, detail in story
+            ],
+        }
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._unusual)
+
+
+__all__ = ["Stories"]

@@ -1,0 +1,71 @@
+"""Control with pods for replicas, from a pod's birth to its end, and over its own restart."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from fakekube import FakeKube, node, pod
+from holdfast.control.process import Control
+from holdfast.core.types import State
+from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
+from holdfast.storage.sqlite import Store
+from holdfast.testing.launcher import FakeHost, FakeLauncher
+
+FILE = """\
+models:
+  - name: m
+    engine: vllm
+    discover: {{source: kube, port: {port}}}
+sources:
+  - {{type: kubernetes, name: kube, api_url: '{url}', period_s: 1}}
+"""
+
+
+def made(section, _control):
+    return KubernetesSource(section.called, KubernetesConfig(**section.settings()))
+
+
+@asynccontextmanager
+async def running(folder):
+    store = Store(folder / "state.db")
+    control = Control(folder / "fleet.yaml", folder, {}, "c", store, FakeLauncher(FakeHost()), made)
+    stop = asyncio.Event()
+    job = asyncio.create_task(control.run(stop))
+    try:
+        yield control
+    finally:
+        stop.set()
+        await job
+        store.close()
+
+
+def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
+    async def main(kube):
+        engine = await world.standin(models=("m",))
+        port = engine.url.rpartition(":")[2]
+        (tmp_path / "fleet.yaml").write_text(FILE.format(port=port, url=kube.url))
+        async with running(tmp_path) as control:
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.put("pods", pod("m-abc", model="m", ip="127.0.0.1"))
+            await world.until(lambda: control.model_ready("m")[0])
+            await control.drain("m-abc")
+        kube.refuse("*", 503)  # the next control finds nobody who could tell it of pods
+        async with running(tmp_path) as control:
+            await world.until(lambda: set(control.loop.deployed) == {"m-abc"})
+            out = (State.DRAINING, State.STOPPED)
+            await world.until(lambda: control.loop.health("m-abc").state in out)  # still held
+            await control.undrain("m-abc")
+            await world.until(lambda: control.model_ready("m")[0])
+            kube.refuse("*", 0)
+            await world.until(lambda: kube.watching["pods"] > 0)
+            kube.terminate("m-abc")
+            await world.until(lambda: control.loop.health("m-abc").state in out)
+            assert not (await control.undrain("m-abc"))[0]
+            rows = [row for reading in control.sourcing.readings() for row in reading.placed]
+            assert {row.replica for row in rows} <= {"m-abc", ""}
+            kube.delete("pods", "m-abc")
+            await world.until(lambda: "m-abc" not in control.loop.deployed)
+        await engine.stop()
+
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1", labels={"topology.kubernetes.io/zone": "z1"}))
+        asyncio.run(main(kube))

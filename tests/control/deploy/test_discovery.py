@@ -1,0 +1,427 @@
+"""Pods as replicas: by readings alone, with a real fleet loop, and against a fake API server."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fakekube import FakeKube, node, pod
+from holdfast.config.fleet_file import FleetFile
+from holdfast.control.deploy.discovery import Discovery, discovered
+from holdfast.control.fleet.loop import TICK, FleetLoop
+from holdfast.control.fleet.probes import LoopWatch
+from holdfast.control.gateways.inherited import unplaced
+from holdfast.core.messages import DrainAsked
+from holdfast.core.types import State
+from holdfast.core.view.layers import Host, Placed, Reading
+from holdfast.frames import ConfigFrame
+from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
+
+QUICK = {
+    "health": {"canary_s": 0.2, "canary_suspect_s": 0.1, "canary_warming_s": 0.05},
+    "drain": {"deadline_s": 0.2, "move_s": 0.2, "hear_s": 0.05},
+}
+
+
+def fleet_file(*models, **discover):
+    discover = {"source": "kube", **discover}
+    found = {"name": "m", "engine": "vllm", "discover": discover}
+    listed = {"name": "listed", "engine": "vllm", "endpoints": ["http://127.0.0.1:9"]}
+    sources = [{"type": "kubernetes", "name": "kube"}]
+    said = {"models": [found, *models, listed], "fleet": QUICK, "sources": sources}
+    return FleetFile.model_validate(said)
+
+
+def placed(name, *, state="running", ip="10.1.0.1", model="m", uid=None, space="default", **more):
+    more.setdefault("created_at", 1.0)
+    return Placed(f"{space}/{name}", model, state, "n1", address=ip, uid=uid or name, **more)
+
+
+HOSTS = (Host("n1", zone="z1"),)
+
+
+def reading(*pods, hosts=HOSTS, source="kube"):
+    return Reading(source, "kubernetes", 1.0, hosts=hosts, placed=pods)
+
+
+def found_in(reading_, **discover):
+    file = fleet_file(**discover)
+    return discovered(reading_, file.models)["m"]
+
+
+class Stage:
+    """What control is to discovery, without a fleet: ears, and the file it would send on."""
+
+    def __init__(self, store, file, sources=()):
+        self.file = file
+        self.told = []
+        self.notices = []
+        self.configs = []
+        self.discovery = Discovery(lambda: sources, store, self)
+        self.discovery.follow(file)
+
+    def tell(self, *events):
+        self.told.append(("tell", *events))
+
+    def note(self, notice):
+        self.notices.append(notice)
+
+    def placed(self):
+        file = self.file.with_endpoints(self.discovery.endpoints())
+        self.configs.append(file)
+        self.told.append(("placed", *(one.replica.id for one in file.models[0].deployed())))
+
+    def said(self, what):
+        return [notice for notice in self.notices if notice.what == what]
+
+
+# --- readings -------------------------------------------------------------------------------------
+
+
+def test_running_pods_of_the_model_are_its_replicas_in_their_zones():
+    (one,) = found_in(reading(placed("a"), placed("b", model="other")))
+    assert (one.pod, one.url, one.zone, one.host) == (
+        "default/a",
+        "http://10.1.0.1:8000",
+        "z1",
+        "n1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "count"),
+    [
+        (placed("a", state="pending"), 0),
+        (placed("a", state="stopped"), 0),
+        (placed("a", ip=""), 0),
+        (placed("a", state="stopping"), 1),
+        (placed("a", space="other"), 1),
+    ],
+)
+def test_who_can_be_reached_and_is_not_over_counts(one, count):
+    assert len(found_in(reading(one))) == count
+
+
+def test_rules_choose_by_labels_namespace_port_and_scheme():
+    labelled = placed("a", model="", labels=(("app", "llama"),))
+    other = placed("b", model="", ip="10.1.0.2", labels=(("app", "qwen"),))
+    seen = reading(labelled, other)
+    (one,) = found_in(seen, selector="app=llama", port=443, scheme="https")
+    assert one.url == "https://10.1.0.1"
+    (one,) = found_in(seen, selector="app in (qwen)", port=80)
+    assert one.url == "http://10.1.0.2"
+    assert found_in(seen, selector="app", namespace="other") == []
+    assert found_in(reading(placed("a", ip="fd00::1")))[0].url == "http://[fd00::1]:8000"
+
+
+def test_other_sources_say_nothing_of_it():
+    assert discovered(reading(placed("a"), source="aws"), fleet_file().models) == {}
+
+
+def test_of_two_at_one_address_the_one_that_stays_is_taken():
+    old, new = placed("old", created_at=1.0), placed("new", created_at=2.0)
+    assert [one.pod for one in found_in(reading(old, new))] == ["default/new"]
+    leaving = placed("new", created_at=2.0, state="stopping")
+    assert [one.pod for one in found_in(reading(leaving, old))] == ["default/old"]
+
+
+# --- what becomes of them -------------------------------------------------------------------------
+
+
+def test_a_pod_comes_leaves_and_goes(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("a")))
+    assert stage.told == [("placed", "a")]
+    stage.discovery.look(reading(placed("a")))
+    assert len(stage.told) == 1  # nothing new
+    stage.discovery.look(reading(placed("a", state="stopping")))
+    why = "its pod default/a was told to end"
+    assert stage.told[1] == ("tell", DrainAsked("a", why))
+    assert stage.discovery.leavers() == [DrainAsked("a", why)]
+    assert stage.discovery.leaves("a")
+    assert [one.id for one in stage.discovery.endpoints()["m"]] == ["a"]  # until it is gone
+    assert len(stage.told) == 2  # and gateways need no other file for that
+    stage.discovery.look(reading())
+    assert stage.told[-1] == ("placed",)
+    assert stage.discovery.leavers() == []
+    assert [notice.what for notice in stage.notices] == [
+        "discovered",
+        "leaves",
+        "gone",
+        "has no replica",
+    ]
+
+
+def test_one_that_is_leaving_when_it_is_first_seen_never_joins(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("a", state="stopping")))
+    assert stage.told == []
+    assert stage.discovery.ids() == set()
+
+
+def test_another_pod_by_the_same_name_is_not_taken_for_the_first(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("a", uid="1")))
+    stage.discovery.look(reading(placed("a", uid="1", state="stopping")))
+    stage.told.clear()
+    stage.discovery.look(reading(placed("a", uid="2")))
+    assert stage.told == [("placed",), ("placed", "a")]
+    assert not stage.discovery.leaves("a")
+    assert len(stage.said("discovered")) == 2
+
+
+def test_ids_that_others_have_are_not_taken(store):
+    launched = {"name": "web", "engine": "vllm", "launch": {"weights": "w"}}
+    stage = Stage(store, fleet_file(launched))
+    pods = [
+        placed("listed-1"),
+        placed("web-7", ip="10.1.0.2"),
+        placed("same", ip="10.1.0.3"),
+        placed("same", ip="10.1.0.4", space="other"),
+    ]
+    stage.discovery.look(reading(*pods))
+    assert stage.discovery.ids() == {
+        "default.listed-1",
+        "default.web-7",
+        "same",
+        "other.same",
+    }
+    assert stage.discovery.pods()["kube", "other/same"] == "other.same"
+    stage.discovery.look(reading(*reversed(pods)))
+    assert stage.discovery.pods()["kube", "other/same"] == "other.same"
+
+
+def test_a_pod_of_two_models_is_two_replicas(store):
+    rule = {"source": "kube", "selector": "app"}
+    other = {"name": "n", "engine": "vllm", "discover": rule}
+    stage = Stage(store, fleet_file(other, selector="app"))
+    stage.discovery.look(reading(placed("a", labels=(("app", "x"),))))
+    assert stage.discovery.ids() == {"a", "default.a"}
+    assert [len(ends) for ends in stage.discovery.endpoints().values()] == [1, 1]
+
+
+def test_what_cannot_be_an_endpoint_is_left_out_and_told_once(store):
+    stage = Stage(store, fleet_file())
+    for _ in range(3):
+        stage.discovery.look(reading(placed("a", ip="10.1.0.999"), placed("b")))
+    assert stage.discovery.ids() == {"b"}
+    (notice,) = stage.said("left out")
+    assert notice.reason.startswith("pod default/a: it cannot be an endpoint")
+
+
+def test_a_name_that_became_somebody_elses_is_left_out(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("x-1")))
+    stage.file = fleet_file({"name": "x", "engine": "vllm", "endpoints": ["http://h:1"]})
+    stage.discovery.follow(stage.file)
+    stage.placed()
+    assert stage.discovery.ids() == set()
+    assert "rename one of them" in stage.said("left out")[0].reason
+
+
+def test_long_names_fit_and_stay_apart(store):
+    stage = Stage(store, fleet_file())
+    long = "x" * 200
+    for _ in range(2):
+        stage.discovery.look(reading(placed(long + "a"), placed(long + "b", ip="10.1.0.2")))
+        assert len(stage.discovery.ids()) == 2
+    assert len(stage.told) == 1
+    assert all(len(one) <= 128 for one in stage.discovery.ids())
+
+
+def test_a_zone_stays_when_its_host_is_gone_first(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("a")))
+    stage.discovery.look(reading(placed("a"), hosts=()))
+    assert stage.discovery.endpoints()["m"][0].zone == "z1"
+    assert len(stage.told) == 1
+
+
+def test_a_changed_rule_holds_at_once(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("a")))
+    stage.discovery.follow(fleet_file(port=9000))
+    assert stage.discovery.endpoints()["m"][0].url == "http://10.1.0.1:9000"
+    without = FleetFile.model_validate(
+        {"models": [{"name": "l", "engine": "vllm", "endpoints": ["http://h:1"]}]}
+    )
+    stage.discovery.follow(without)
+    assert stage.discovery.endpoints() == {}
+
+
+def test_another_control_begins_with_what_was_known(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("a"), placed("b", ip="10.1.0.2", state="running")))
+    stage.discovery.look(reading(placed("a"), placed("b", ip="10.1.0.2", state="stopping")))
+    again = Stage(store, fleet_file())
+    assert again.discovery.ids() == {"a", "b"}
+    assert again.discovery.endpoints() == stage.discovery.endpoints()
+    assert again.discovery.leaves("b")
+
+
+@pytest.mark.parametrize(
+    "kept", [None, "x", [1], [{"id": "a"}], [{"pod": "d/a", "uid": "", "url": "no", "id": "a"}]]
+)
+def test_what_was_kept_and_makes_no_sense_is_left(store, kept):
+    store.put_setting("discovered/m", kept)
+    assert Stage(store, fleet_file()).discovery.ids() == set()
+
+
+def test_a_config_that_was_left_behind_is_read_without_places(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(placed("a")))
+    left = ConfigFrame(3, stage.configs[-1].to_json())
+    assert unplaced(left) == fleet_file().to_json()
+
+
+# --- with a real fleet loop and a real watch ------------------------------------------------------
+
+
+class Fleet(Stage):
+    """With the loop that control has, and nobody to launch or stop anything."""
+
+    def __init__(self, store, file, source, world):
+        self.asked = 0
+        super().__init__(store, file, (source,))
+        watch = LoopWatch(TICK, time.monotonic_ns())
+        self.loop = FleetLoop(self, watch, world.canaries(), self, 1)
+
+    def tell(self, *events):
+        super().tell(*events)
+        self.loop.tell(*events)
+
+    def placed(self):
+        super().placed()
+        file = self.configs[-1]
+        self.loop.adopt(file.replicas(), file.fleet_config())
+        self.loop.tell(*self.discovery.leavers())
+
+    def publish(self, view):
+        pass
+
+    def move(self, action):
+        pass
+
+    def answered(self, result, *, slow, inflight):
+        pass
+
+    def launch(self, replica_id, delay):
+        return False
+
+    def stop(self, replica_id):
+        return False
+
+    def heard(self, replica_id, source):
+        pass
+
+    def state(self, replica_id):
+        health = self.loop.health(replica_id)
+        return health.state if health is not None else None
+
+
+@asynccontextmanager
+async def fleet(kube, store, world, **discover):
+    config = KubernetesConfig(api_url=kube.url, retry_s=0.02, retry_max_s=0.1)
+    source = KubernetesSource("kube", config)
+    stage = Fleet(store, fleet_file(**discover), source, world)
+    stage.placed()
+    stage.loop.start()
+    running = asyncio.create_task(stage.discovery.run())
+    try:
+        yield stage
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await stage.loop.stop()
+        await source.close()
+
+
+def test_a_pod_from_its_birth_to_its_end(store, world):
+    async def main(kube):
+        engine = await world.standin(models=("m",))
+        port = int(engine.url.rpartition(":")[2])
+        async with fleet(kube, store, world, port=port) as stage:
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.put("pods", pod("m-abc", model="m", ip="127.0.0.1", ready=False))
+            # Not ready by its own probe, and yet a replica: canaries find that it serves.
+            await world.until(lambda: stage.state("m-abc") is State.READY)
+            assert stage.loop.deployed["m-abc"].replica.zone == "z1"
+            (row,) = stage.discovery._sources()[0].reading().placed
+            assert row.replica == "m-abc"  # what joins the pod to the replica
+            # The watch breaks, and the API server with it: who is known stays.
+            kube.refuse("*", 500)
+            kube.cut(abrupt=True)
+            source = stage.discovery._sources()[0]
+            await world.until(lambda: source.reading().parts[1].error)
+            assert stage.state("m-abc") is State.READY
+            kube.refuse("*", 0)
+            await world.until(lambda: not source.reading().parts[1].error)
+            lists = len([q for _, q in kube.asked("/pods") if "watch" not in q])
+            # Told to end: it drains at the word of the watch, and no list is needed for that.
+            kube.terminate("m-abc")
+            out = (State.DRAINING, State.STOPPED)
+            await world.until(lambda: stage.state("m-abc") in out)
+            assert len([q for _, q in kube.asked("/pods") if "watch" not in q]) == lists
+            drained = [event for told in stage.told for event in told if told[0] == "tell"]
+            assert DrainAsked("m-abc", "its pod default/m-abc was told to end") in drained
+            assert "m-abc" in stage.loop.deployed
+            kube.delete("pods", "m-abc")
+            await world.until(lambda: "m-abc" not in stage.loop.deployed)
+        await engine.stop()
+
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1", labels={"topology.kubernetes.io/zone": "z1"}))
+        asyncio.run(main(kube))
+
+
+def test_a_control_that_begins_while_nobody_answers_keeps_who_was_known(store, world):
+    before = Stage(store, fleet_file())
+    before.discovery.look(reading(placed("a", ip="127.0.0.1")))
+
+    async def main(kube):
+        async with fleet(kube, store, world) as stage:
+            await asyncio.to_thread(kube.await_request, "/pods", 3)
+            assert set(stage.loop.deployed) == {"a", "listed-1"}
+            kube.refuse("*", 0)
+            await world.until(lambda: "a" not in stage.loop.deployed)
+
+    with FakeKube() as kube:
+        kube.refuse("*", 503)
+        asyncio.run(main(kube))
+
+
+def test_a_source_that_a_reload_takes_away_is_let_go(store):
+    class Still:
+        name = "kube"
+        replica_of = None
+        known = True
+        ended = False
+
+        async def changed(self, since):
+            if since < 0:
+                return 0
+            try:
+                return await asyncio.Event().wait()
+            finally:
+                self.ended = True
+
+        def glance(self):
+            return reading(placed("a"))
+
+    async def main():
+        still = Still()
+        sources = [still, object()]
+        stage = Stage(store, fleet_file(), sources)
+        running = asyncio.create_task(stage.discovery.run())
+        async with asyncio.timeout(20):
+            while not stage.discovery.ids():  # noqa: ASYNC110 what is waited for has no event
+                await asyncio.sleep(0.005)
+            sources.clear()
+            while not still.ended:  # noqa: ASYNC110 as above
+                await asyncio.sleep(0.005)
+        assert stage.discovery.ids() == {"a"}  # nobody said that it is gone
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())

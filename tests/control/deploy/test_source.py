@@ -1,0 +1,129 @@
+import asyncio
+from hashlib import sha256
+
+import pytest
+
+from holdfast.config.document import ConfigFileError
+from holdfast.control.deploy.source import ConfigSource
+
+HASH = "sha256:" + sha256(b"token").hexdigest()
+GOOD = """
+gateway: {listen: '127.0.0.1:8000', workers: 2}
+admin: {listen: '127.0.0.1:8001'}
+models: [{name: m, engine: vllm, endpoints: ['http://127.0.0.1:9501']}]
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(GOOD)
+    return ConfigSource(path), path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("127.0.0.1:8000", "127.0.0.1:8009", "gateway.listen"),
+        ("workers: 2", "workers: 3", "gateway.workers"),
+        ("127.0.0.1:8001", "127.0.0.1:8009", "admin.listen"),
+        ("8001'}", f"8001', token: '{HASH}'}}", "admin.token"),
+    ],
+)
+def test_what_only_a_restart_can_change_is_refused_with_the_way_to_do_it(source, old, new, named):
+    found, path = source
+    path.write_text(GOOD.replace(old, new))
+    assert not asyncio.run(found.reload())
+    assert found.epoch == 1
+    (problem,) = found.problems
+    assert f" {named}: cannot change while it runs" in problem
+    assert "--takeover" in problem
+    assert HASH not in problem
+
+
+def test_a_file_that_says_the_same_in_other_words_is_no_new_epoch(source):
+    found, path = source
+    path.write_text(GOOD + "# a comment\n")
+    assert not asyncio.run(found.reload())
+    assert (found.epoch, found.problems) == (1, [])
+
+
+def test_a_file_that_vanished_is_a_problem_and_its_return_is_none(source):
+    found, path = source
+    path.unlink()
+    assert asyncio.run(found.changed())
+    assert found.problems
+    assert found.refused == 1
+    path.write_text(GOOD + "retry: {attempts: 3}\n")
+    assert asyncio.run(found.changed())
+    assert (found.epoch, found.problems) == (2, [])
+    assert not asyncio.run(found.changed())
+
+
+# --- what only an import, or an engine's dialect, can refute -------------------------------------
+
+HTTP = "canary: {shape: http, path: /x, body: '{}', check: 'CHECK'}"
+LAUNCH = """
+models:
+  - name: m
+    engine: vllm
+    launch:
+      replicas: 1
+      command: [serve, '{port}']
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        (GOOD.replace("}]", ", " + HTTP.replace("CHECK", "no_such:check") + "}]"), 4, "no_such"),
+        (GOOD.replace("}]", ", " + HTTP.replace("CHECK", "os.path:sep") + "}]"), 4, "no function"),
+        (LAUNCH.replace("{port}", "{prot}"), 7, "{prot}"),
+    ],
+)
+def test_a_file_that_cannot_work_is_refused_at_its_line(tmp_path, text, line, told):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigFileError) as caught:
+        ConfigSource(path)
+    assert f"fleet.yaml:{line}:" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_a_setting_that_an_engine_has_no_flag_for_is_refused_while_it_runs(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(LAUNCH)
+    found = ConfigSource(path)
+    assert found.file.models[0].launch.replicas == 1
+    bad = LAUNCH.replace("command: [serve, '{port}']", "weights: w\n      pipeline_parallel: 2")
+    path.write_text(bad.replace("vllm", "llamacpp"))
+    assert not asyncio.run(found.reload())
+    assert found.epoch == 1
+    (problem,) = found.problems
+    assert "fleet.yaml:8:" in problem
+    assert "pipeline_parallel" in problem
+
+
+def test_a_check_that_is_there_is_accepted(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(GOOD.replace("}]", ", " + HTTP.replace("CHECK", "os.path:isabs") + "}]"))
+    assert ConfigSource(path).problems == []
+
+
+# --- after another control -----------------------------------------------------------------------
+
+
+def test_the_same_file_goes_on_with_the_epoch_of_before(source, tmp_path):
+    found, path = source
+    again = ConfigSource(path, (7, found.json))
+    assert (again.epoch, again.file, again.problems) == (7, found.file, [])
+    path.write_text(GOOD + "retry: {attempts: 3}\n")
+    assert ConfigSource(path, (7, found.json)).epoch == 8
+
+
+def test_a_bad_file_leaves_the_one_of_before(source):
+    found, path = source
+    path.write_text("models: []\n")
+    again = ConfigSource(path, (7, found.json))
+    assert (again.epoch, again.file, again.refused) == (7, found.file, 1)
+    assert again.problems

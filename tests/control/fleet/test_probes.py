@@ -1,0 +1,276 @@
+import asyncio
+import time
+
+import orjson
+import pytest
+
+from holdfast.control.fetch import FetchError, fetch
+from holdfast.control.fleet.probes import LATE, LoopWatch, Prober, Witness, poll_load
+from holdfast.core.messages import RunCanary
+from holdfast.core.types import MILLISECOND, SECOND, nanos
+from holdfast.engines import Load
+
+PACE = 50 * MILLISECOND
+
+
+def probe(world, prepare, *, deadline_s=5.0, engine="vllm", watch=None, witness=None, env=None):
+    """What a probe of one engine says."""
+
+    async def main():
+        server = await world.Engine().start()
+        prepare(server)
+        now = time.monotonic_ns()
+        prober = Prober(
+            watch or LoopWatch(3_600 * SECOND, now),
+            witness or (lambda *_: Witness()),
+            world.canaries(environment=env),
+        )
+        if prepare is gone:
+            await server.stop()
+        action = RunCanary("m-1", "m", nanos(deadline_s), 7)
+        result = await prober.probe(world.deployed(server.url, engine=engine), action)
+        await server.stop()
+        return result, server
+
+    return asyncio.run(main())
+
+
+def gone(server):
+    """Nobody listens there."""
+
+
+def silent(server):
+    server.silent = True
+
+
+def answering(status, headers="", body=b""):
+    def prepare(server):
+        server.default = (status, headers, body)
+
+    return prepare
+
+
+def well(server):
+    """An engine that answers the question, for once without a stand-in: every byte is known."""
+    said = [{"choices": [{"index": 0, "delta": {"content": "one two three"}}]}]
+    said.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    events = b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in said)
+    server.answers["/v1/chat/completions"] = (200, "", events + b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "verdict"),
+    [
+        (well, "pass"),
+        (answering(200), "fail"),
+        (answering(500), "fail"),
+        (answering(503), "fail"),
+        (answering(404), "fail"),
+        (answering(302, "location: /elsewhere\r\n"), "fail"),
+        (answering(429), "busy"),
+        (answering(503, "retry-after: 1\r\n"), "busy"),
+        (answering(503, "", b"Request queue full."), "busy"),
+        (gone, "refused"),
+    ],
+)
+def test_an_answer_becomes_a_verdict(world, prepare, verdict):
+    result, _ = probe(world, prepare)
+    assert result.verdict == verdict
+    assert (result.replica_id, result.incarnation) == ("m-1", 7)
+    assert (result.latency > 0) is (verdict == "pass")
+    assert result.detail
+
+
+def test_it_asks_the_page_that_the_engine_names_and_then_the_question(world):
+    _, server = probe(world, well)
+    assert server.asked == ["/health", "/v1/chat/completions"]
+    _, server = probe(world, well, engine="triton")
+    assert server.asked == ["/v2/models/m/ready"]
+
+
+def test_silence_is_a_timeout_that_says_what_users_saw_meanwhile(world):
+    result, _ = probe(
+        world, silent, deadline_s=0.1, witness=lambda name, since: Witness(3, progress=False)
+    )
+    assert (result.verdict, result.running, result.progress) == ("timeout", 3, False)
+
+
+@pytest.mark.parametrize("prepare", [silent, gone, answering(500)])
+def test_while_control_itself_was_late_a_failure_is_unknown(world, prepare):
+    watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)  # its tick is overdue by far
+    result, _ = probe(world, prepare, deadline_s=0.1, watch=watch)
+    assert result.verdict == "unknown"
+
+
+def test_an_answer_stands_though_control_was_late(world):
+    watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)
+    result, _ = probe(world, well, watch=watch)
+    assert (result.verdict, result.latency) == ("pass", 0)  # its time says nothing of the replica
+
+
+def test_what_a_canary_cost_is_told(world):
+    async def main():
+        engine = await world.standin()
+        watch = LoopWatch(3_600 * SECOND, time.monotonic_ns())
+        prober = Prober(watch, lambda *_: Witness(), world.canaries())
+        action = RunCanary("m-1", "m", nanos(5), 0)
+        result = await prober.probe(world.deployed(engine.url), action)
+        await engine.stop()
+        return result
+
+    result = asyncio.run(main())
+    assert result.verdict == "pass"
+    assert result.tokens > 8
+
+
+def test_a_loop_that_is_really_blocked_makes_a_timeout_unknown(world):
+    async def main():
+        server = await world.Engine().start()
+        server.silent = True
+        loop = asyncio.get_running_loop()
+        watch = LoopWatch(PACE, time.monotonic_ns())
+
+        def beat():
+            watch.beat(time.monotonic_ns())
+            loop.call_later(0.05, beat)
+
+        beat()
+        prober = Prober(watch, lambda *_: Witness(), world.canaries())
+        loop.call_later(0.02, time.sleep, 0.3)  # what must never happen in control, happens
+        action = RunCanary("m-1", "m", nanos(0.2), 0)
+        result = await prober.probe(world.deployed(server.url), action)
+        await server.stop()
+        return result.verdict
+
+    assert asyncio.run(main()) == "unknown"
+
+
+def test_lateness_counts_while_it_lasts_and_after_it_was_noticed():
+    watch = LoopWatch(PACE, 0)
+    watch.beat(PACE)
+    assert not watch.was_late(0, 2 * PACE + LATE)
+    assert watch.was_late(0, 2 * PACE + LATE + 1)
+    watch.beat(3 * PACE + LATE)
+    assert watch.was_late(2 * PACE, 3 * PACE + LATE + 1)
+    assert not watch.was_late(3 * PACE + LATE + 1, 3 * PACE + LATE + 2)
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.5\n"
+COUNTERS = b"vllm:generation_tokens_total 5e9\nvllm:num_preemptions_total 7\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "engine", "load"),
+    [
+        ((200, "", PAGE), "vllm", Load(3, 2, 0.5)),
+        ((200, "", PAGE + COUNTERS), "vllm", Load(3, 2, 0.5, 5_000_000_000, 7)),
+        ((200, "", b"\xff\xfe nonsense"), "vllm", Load()),
+        ((404, "", PAGE), "vllm", Load()),
+        (b"what is this\r\n\r\n", "vllm", Load()),
+        ((200, "", PAGE), "openai", Load()),
+    ],
+)
+def test_what_an_engine_does_not_say_of_its_load_is_none(world, answer, engine, load):
+    async def main():
+        server = await world.Engine().start()
+        server.default = answer
+        told = await poll_load(world.deployed(server.url, engine=engine), 5, {})
+        await server.stop()
+        return told
+
+    assert asyncio.run(main()) == load
+
+
+# --- the GET itself ------------------------------------------------------------------------------
+
+
+def get(world, answer, path="/x", **more):
+    async def main():
+        server = await world.Engine().start()
+        server.default = answer
+        try:
+            return await fetch(server.url + "/base", path, 5, **more), server
+        finally:
+            await server.stop()
+
+    return asyncio.run(main())
+
+
+def test_a_body_is_posted_as_json(world):
+    _, server = get(world, (200, "", b""), body=b'{"a":1}')
+    assert server.heads[0].startswith(b"POST /base/x HTTP/1.1\r\n")
+    assert b"content-type: application/json\r\ncontent-length: 7\r\n" in server.heads[0].lower()
+
+
+def test_a_get_carries_the_base_path_and_the_token(world):
+    answer, server = get(world, (200, "x-a: b\r\n", b"hello"), bearer="secret")
+    assert (answer.status, answer.headers["x-a"], answer.body) == (200, "b", b"hello")
+    assert server.asked == ["/base/x"]
+    assert b"authorization: bearer secret\r\n" in server.heads[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("raw", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", b"abc"),
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"until the end"),
+    ],
+)
+def test_bodies_of_every_framing_are_read(world, raw, body):
+    assert get(world, raw)[0].body == body
+
+
+END = b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "lost"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", True),
+        (b"HTTP/1.1 2", True),
+        (b"", True),
+        (b"\x16\x03\x01", False),
+        (b"HTTP/1.1 200 OK\r\n" + b"".join(b"a%d: b\r\n" % n for n in range(300)) + END, False),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n" + b"x" * (5 << 20), False),
+    ],
+)
+def test_what_is_no_complete_answer_is_broken(world, raw, lost):
+    with pytest.raises(FetchError) as caught:
+        get(world, raw)
+    assert (caught.value.what, caught.value.lost) == ("broken", lost)
+
+
+def test_a_name_that_nobody_knows_is_broken():
+    with pytest.raises(FetchError) as caught:
+        asyncio.run(fetch("http://no-such-host.invalid:80", "/", 5))
+    assert caught.value.what in {"broken", "timeout"}
+
+
+def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
+    async def drip(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.sleep(0.05)
+        await asyncio.gather(reader.read(), return_exceptions=True)  # until it gives up
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+        ended.set()
+
+    ended = asyncio.Event()
+
+    async def main():
+        server = await asyncio.start_server(drip, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(FetchError) as caught:
+                await fetch(f"http://127.0.0.1:{port}", "/", 0.6)
+            await asyncio.wait_for(ended.wait(), 10)
+            return caught.value
+
+    error = asyncio.run(main())
+    assert error.what == "timeout"
+    assert 0.05 < error.moved_s < 0.6

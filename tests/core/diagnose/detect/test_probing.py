@@ -1,0 +1,389 @@
+"""Canaries: which of their verdicts are signs, and after how many."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect import probing as module
+from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
+from holdfast.core.diagnose.evidence import About, Sign
+from holdfast.core.diagnose.facts import (
+    CanariesDoubted,
+    CanaryAnswered,
+    Declared,
+    ProcessEnded,
+    StateChanged,
+)
+from holdfast.core.types import SECOND, ConfigError, State
+
+NAMES = ("r1", "r2", "r3")
+
+
+def made():
+    census = Census()
+    for name in NAMES:
+        census.take(Declared(name, "m", "1"))
+    return ProbingDetector(ProbingConfig(), census)
+
+
+def canary(verdict, replica="r1", **values):
+    return CanaryAnswered(replica, verdict, **values)
+
+
+def told(detector, *facts):
+    return [one for at, fact in enumerate(facts) for one in detector.take(fact, at * SECOND)]
+
+
+def signs(detector, *facts):
+    return [one.sign for one in told(detector, *facts)]
+
+
+HUNG = canary("timeout", page_ok=True, progress=False)
+GONE = canary("timeout", page_ok=False, progress=False)
+
+
+# --- must fire ------------------------------------------------------------------------------------
+
+
+def test_the_first_wrong_answer_is_told_and_so_is_the_second():
+    found = told(made(), *[canary("pass")] * 3, *[canary("wrong")] * 5)
+    assert [one.sign for one in found] == [Sign.CANARY_WRONG] * 2
+    assert found[0].text == "1 of its last 4 canaries got another answer than expected"
+    assert found[1].numbers == {"wrong": 2.0, "canaries": 5.0}
+    assert found[0].about == About("r1", "m", "1")
+    assert found[0].source == "canary"
+
+
+def test_wrong_answers_now_and_then_are_counted_across_right_ones():
+    verdicts = ["wrong", *["pass"] * 9, "wrong"]
+    assert len(told(made(), *map(canary, verdicts))) == 2
+
+
+def test_two_timeouts_with_a_green_page_are_a_silent_model():
+    found = told(made(), HUNG, HUNG, HUNG)
+    assert [one.sign for one in found] == [Sign.CANARY_SILENT]
+    assert found[0].text == "2 canaries in a row got no answer while its own page was well"
+
+
+def test_an_answer_that_comes_piece_by_piece_and_does_not_end_drips():
+    [found] = told(made(), canary("timeout", page_ok=True, progress=False, moved_s=5.0))
+    assert found.sign is Sign.SLOW_TOKENS
+    assert "piece by piece for 5.0 s" in found.text
+    assert signs(made(), canary("timeout", page_ok=True, progress=True, moved_s=5.0)) == []
+    assert signs(made(), canary("timeout", page_ok=True, progress=False, moved_s=0.2)) == []
+
+
+def test_what_is_no_answer_at_all_is_told_beside_the_verdict():
+    empty, same = canary("fail", status=200, flaw="empty"), canary("wrong", flaw="degenerate")
+    assert signs(made(), empty) == []
+    assert signs(made(), empty, empty) == [Sign.CANARY_ERRORS, Sign.EMPTY_ANSWERS]
+    assert signs(made(), same) == [Sign.CANARY_WRONG, Sign.DEGENERATE]
+    for flaw, sign in (("reset", Sign.CONNECTIONS_LOST), ("cut", Sign.STREAMS_CUT)):
+        broken = canary("fail", flaw=flaw)
+        assert signs(made(), broken) == []
+        assert signs(made(), broken, broken) == [Sign.CANARY_ERRORS, sign]
+
+
+def test_errors_in_a_tenth_of_the_usual_time_are_fast_ones():
+    usual = [canary("pass", latency_s=0.13)] * 3
+    fast = canary("fail", status=500, latency_s=0.002)
+    late = canary("fail", status=500, latency_s=0.05)
+    assert signs(made(), *usual, fast, fast) == [Sign.CANARY_ERRORS, Sign.FAST_ERRORS]
+    assert signs(made(), *usual, late, late) == [Sign.CANARY_ERRORS]
+    assert signs(made(), fast, fast) == [Sign.CANARY_ERRORS]  # nobody knows what is usual
+
+
+def test_two_timeouts_of_the_page_as_well_are_a_process_that_does_not_answer():
+    assert signs(made(), GONE, GONE) == [Sign.NOTHING_ANSWERS]
+
+
+def test_a_page_that_stops_as_well_changes_the_sign():
+    assert signs(made(), HUNG, HUNG, GONE, GONE) == [Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS]
+
+
+def test_an_idle_replica_without_a_page_is_silent_after_three():
+    silent = canary("timeout", running=0)
+    found = told(made(), silent, silent, silent)
+    assert [one.sign for one in found] == [Sign.CANARY_SILENT]
+    assert "has no page" in found[0].text
+
+
+def test_where_nobody_knows_of_its_users_it_takes_one_more():
+    unknown = canary("timeout", page_ok=True)
+    assert [one.text[:1] for one in told(made(), *[unknown] * 5)] == ["3"]
+
+
+def test_two_errors_and_two_refusals_in_a_row_are_signs():
+    found = told(made(), canary("fail"), canary("fail", status=500))
+    assert [one.sign for one in found] == [Sign.CANARY_ERRORS]
+    assert found[0].text.endswith("an error, the last with status 500")
+    assert signs(made(), canary("fail"), canary("fail")) == [Sign.CANARY_ERRORS]
+    assert signs(made(), canary("refused"), canary("refused")) == [Sign.REFUSES]
+
+
+def test_three_slow_ones_in_a_row_are_a_sign():
+    slow = canary("slow", latency_s=2.5)
+    found = told(made(), slow, slow, slow)
+    assert [one.sign for one in found] == [Sign.CANARY_SLOW]
+    assert found[0].numbers == {"canaries": 3.0, "latency_s": 2.5}
+    assert signs(made(), *[canary("slow")] * 3) == [Sign.CANARY_SLOW]
+
+
+@pytest.mark.parametrize(("times", "row"), [(10.0, 3), (4.0, 3), (3.2, 5), (3.0, 6)])
+def test_the_slower_they_are_the_fewer_are_enough(times, row):
+    facts = [*[canary("pass", latency_s=0.4)] * 5, *[canary("slow", latency_s=0.4 * times)] * 20]
+    detector = made()
+    first = next(at for at, fact in enumerate(facts) if detector.take(fact, at * SECOND))
+    assert first == 5 + row - 1
+
+
+def test_half_the_speed_is_a_sign_after_twenty_minutes():
+    detector = made()
+    for _ in range(5):
+        detector.take(canary("pass", latency_s=0.4), 0)
+    found = [detector.take(canary("slow", latency_s=0.9), at * 10 * SECOND) for at in range(125)]
+    assert not any(found[:120])
+    assert found[120][0].sign is Sign.CANARY_SLOW
+    assert found[120][0].numbers == pytest.approx(
+        {"canaries": 121.0, "latency_s": 0.9, "usual_s": 0.4}
+    )
+
+
+def test_one_slow_of_three_is_accused_though_the_others_were_slow_long_ago():
+    detector = made()
+    detector.take(canary("slow", "r2"), 0)
+    slow = [detector.take(canary("slow"), (100 + at) * SECOND) for at in range(3)]
+    assert len(slow[2]) == 1
+
+
+def test_a_doubt_about_all_canaries_is_told_about_the_model_while_it_holds():
+    detector = made()
+    assert signs(detector, canary("pass")) == []
+    assert not detector.take(CanariesDoubted("m", "all 3 failed"), 0)
+    wrong = [one for at in range(43) for one in detector.take(canary("wrong"), at * SECOND)]
+    assert [(one.sign, one.at) for one in wrong] == [
+        (Sign.CANARIES_DOUBTED, 3 * SECOND),  # whether users fail is known by then
+        (Sign.CANARIES_DOUBTED, 33 * SECOND),
+    ]
+    assert {(one.about, one.text) for one in wrong} == {(About(model="m"), "all 3 failed")}
+
+
+def test_all_that_are_silent_are_told_as_such_and_not_one_by_one():
+    detector = made()
+    told(detector, canary("pass"))
+    detector.take(CanariesDoubted("m", "nothing came back", answered=False), 0)
+    silent = [one for at in range(10) for one in detector.take(HUNG, at * SECOND)]
+    assert [(one.sign, one.about, one.text) for one in silent] == [
+        (Sign.CANARIES_UNANSWERED, About(model="m"), "nothing came back")
+    ]
+    detector.take(CanariesDoubted("m"), 10 * SECOND)  # they speak again, and wrong
+    [found] = detector.take(canary("wrong"), 13 * SECOND)
+    assert found.sign is Sign.CANARIES_DOUBTED
+
+
+def test_canaries_that_users_confirm_are_believed_again():
+    detector = made()
+    told(detector, canary("pass"), CanariesDoubted("m"), canary("fail"), canary("fail"))
+    assert signs(detector, CanariesDoubted("m", confirmed=True)) == []
+    assert signs(detector, canary("fail")) == [Sign.CANARY_ERRORS]
+
+
+def test_a_doubt_about_the_checker_does_not_hide_a_closed_port():
+    detector = made()
+    told(detector, canary("pass"), CanariesDoubted("m"))
+    assert signs(detector, canary("refused"), canary("refused")) == [Sign.REFUSES]
+
+
+def test_a_right_answer_ends_the_doubt_and_wrong_ones_count_again():
+    detector = made()
+    told(detector, canary("pass"), CanariesDoubted("m"), canary("wrong"), canary("wrong"))
+    assert signs(detector, canary("pass", "r2"), canary("wrong")) == [Sign.CANARY_WRONG]
+
+
+def test_a_sign_is_told_twice_a_minute_and_again_when_it_comes_back():
+    detector = made()
+    assert len(told(detector, *[HUNG] * 40)) == 2
+    assert signs(detector, canary("pass"), HUNG, HUNG) == [Sign.CANARY_SILENT]
+
+
+# --- must not fire --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", ["busy", "unknown", "unsettled", "pass", "something new"])
+def test_what_proves_nothing_is_no_sign(verdict):
+    assert signs(made(), *[canary(verdict)] * 20) == []
+
+
+@pytest.mark.parametrize("one", [HUNG, GONE, canary("fail"), canary("refused")])
+def test_one_failure_is_chance(one):
+    assert signs(made(), *[one, canary("pass")] * 5) == []
+    assert signs(made(), *[one, canary("busy")] * 5) == []
+    assert signs(made(), *[one, canary("unsettled")] * 5) == []
+
+
+def test_a_replica_whose_users_are_served_is_busy():
+    busy = canary("timeout", page_ok=True, progress=True)
+    starved_page = canary("timeout", page_ok=False, progress=True)
+    assert signs(made(), *[busy, starved_page] * 5) == []
+    assert signs(made(), *[HUNG, busy] * 5) == []
+
+
+def test_a_replica_that_may_be_busy_is_not_accused():
+    unknown = canary("timeout", page_ok=True, progress=None, running=3)
+    assert signs(made(), *[unknown] * 10) == []
+
+
+def test_a_lost_probe_neither_accuses_nor_excuses():
+    assert signs(made(), HUNG, canary("unknown"), HUNG) == [Sign.CANARY_SILENT]
+    assert signs(made(), canary("unknown"), HUNG, canary("unknown")) == []
+
+
+def test_a_page_that_comes_and_goes_proves_nothing_yet():
+    assert signs(made(), HUNG, GONE, canary("timeout"), HUNG, GONE) == []
+
+
+def test_a_neighbour_that_takes_half_of_its_speed_for_a_while_is_no_sign():
+    usual, slow, stall = (
+        canary("pass", latency_s=0.4),
+        *(canary("slow", latency_s=s) for s in (0.85, 9.0)),
+    )
+    facts = [usual] * 5 + ([slow] * 40 + [stall] + [slow] * 40 + [usual]) * 3
+    assert signs(made(), *facts) == []
+
+
+def test_a_neighbour_while_everybody_is_slower_is_no_sign():
+    detector = made()
+    for name in NAMES:
+        for _ in range(5):
+            detector.take(canary("pass", name, latency_s=0.4), 0)
+    for name in NAMES[1:]:
+        detector.take(canary("pass", name, latency_s=0.75), 10 * SECOND)
+    slow = [detector.take(canary("slow", latency_s=1.35), (11 + at) * SECOND) for at in range(20)]
+    assert not any(slow)
+    late = [detector.take(canary("slow", latency_s=1.35), (90 + at) * SECOND) for at in range(20)]
+    assert any(late)  # nobody knows how its peers are now
+
+
+def test_late_answers_beside_users_requests_neither_teach_what_is_usual_nor_end_the_row():
+    """A slow replica that still serves now and then: its canaries meet users and are not judged."""
+    quick, slow = canary("pass", latency_s=0.13, running=0), canary("slow", latency_s=1.3)
+    beside = canary("pass", latency_s=1.3, running=1)
+    facts = [*[quick] * 3, beside, slow, beside, beside, slow, beside, slow]
+    found = told(made(), *facts)
+    assert [one.sign for one in found] == [Sign.CANARY_SLOW]
+    assert found[0].numbers == pytest.approx({"canaries": 3.0, "latency_s": 1.3, "usual_s": 0.13})
+
+
+def test_a_quick_answer_beside_users_requests_ends_the_row():
+    quick, slow = canary("pass", latency_s=0.13, running=0), canary("slow", latency_s=1.3)
+    beside = canary("pass", latency_s=0.2, running=3)
+    assert signs(made(), *[quick] * 3, *[slow, slow, beside] * 5) == []
+
+
+def test_what_its_peers_take_is_usual_for_one_that_was_never_idle():
+    detector = made()
+    beside = canary("pass", latency_s=1.3, running=2)
+    row = [canary("slow", latency_s=1.3), beside]
+    for name in NAMES:
+        detector.take(canary("pass", name, latency_s=1.0, running=2), 0)
+    found = [detector.take(fact, at * SECOND) for at, fact in enumerate(row * 5)]
+    assert not any(found)  # they take as long
+    for name in NAMES[1:]:
+        detector.take(canary("pass", name, latency_s=0.13, running=2), 20 * SECOND)
+    found = [detector.take(fact, (21 + at) * SECOND) for at, fact in enumerate(row * 3)]
+    assert [bool(one) for one in found] == [False, False, False, False, True, False]
+
+
+def test_an_error_faster_than_any_answer_is_known_of_a_replica_that_was_never_idle():
+    error = canary("fail", status=500, latency_s=0.005)
+    answered = canary("pass", latency_s=0.2, running=4)
+    assert signs(made(), answered, error, error) == [Sign.CANARY_ERRORS, Sign.FAST_ERRORS]
+    assert signs(made(), error, error) == [Sign.CANARY_ERRORS]
+
+
+def test_two_slow_ones_are_noise_and_a_slow_fleet_accuses_nobody():
+    assert signs(made(), *[canary("slow"), canary("slow"), canary("pass")] * 5) == []
+    fleet = [canary("slow", name) for _ in range(9) for name in NAMES]
+    assert signs(made(), *fleet) == []
+
+
+def test_replicas_that_are_not_started_yet_say_nothing_of_the_checker():
+    refused = [canary("refused", name) for name in NAMES]
+    loading = [StateChanged(name, State.LOADING, "phase") for name in NAMES]
+    assert signs(made(), *refused, *loading, CanariesDoubted("m")) == []
+    ready = StateChanged("r1", State.READY, "passed_enough")
+    failing = [canary("fail", name) for name in (*NAMES, *NAMES)]
+    found = signs(made(), ready, CanariesDoubted("m"), *failing)
+    assert found == [Sign.CANARIES_DOUBTED]
+
+
+def test_a_new_process_and_a_forgotten_replica_begin_anew():
+    detector = made()
+    assert signs(detector, *[HUNG, ProcessEnded("r1")] * 5) == []
+    detector.take(HUNG, 0)
+    detector.forget("r1")
+    detector.forget("stranger")
+    assert signs(detector, HUNG) == []
+
+
+# --- any order ------------------------------------------------------------------------------------
+
+
+def test_doubts_have_a_bound(monkeypatch):
+    monkeypatch.setattr(module, "_DOUBTS_MAX", 3)
+    monkeypatch.setattr(module, "_MODELS_MAX", 5)
+    census = Census()
+    detector = ProbingDetector(ProbingConfig(), census)
+    for number in range(10):
+        census.take(Declared(f"r{number}", f"m{number}"))
+        detector.take(canary("pass", f"r{number}"), number)
+        detector.take(CanariesDoubted(f"m{number}"), number)
+    assert list(detector._doubts) == ["m7", "m8", "m9"]
+    assert list(detector._speak) == ["m5", "m6", "m7", "m8", "m9"]
+
+
+VERDICTS = ["pass", "slow", "wrong", "fail", "refused", "timeout", "busy", "unsettled", "unknown"]
+MAYBE = st.none() | st.booleans()
+FACTS = st.one_of(
+    st.builds(
+        CanaryAnswered,
+        st.sampled_from([*NAMES, "stranger"]),
+        st.sampled_from(VERDICTS),
+        st.none() | st.floats(0, 100),
+        st.none() | st.integers(0, 5),
+        MAYBE,
+        MAYBE,
+        st.none() | st.integers(200, 599),
+    ),
+    st.builds(CanariesDoubted, st.sampled_from(["m", ""])),
+    st.builds(ProcessEnded, st.sampled_from(NAMES)),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(FACTS, st.integers(-20, 20)), max_size=60))
+def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
+    detector, now = made(), 10_000
+    for fact, step in steps:
+        now += step
+        for found in detector.take(fact, now * SECOND):
+            assert found.text
+    for book in detector._books.values():
+        assert len(book.pages) <= 4
+        assert len(book.wrongs) <= 20
+    for name in (*NAMES, "stranger"):
+        detector.forget(name)
+    assert not detector._books
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"silent_row": 0}, {"errors_row": 0}, {"slow_row": 101}, {"fresh_s": 0}),
+        *({"slow_s": 0}, {"slow_sum": 0}),
+    ],
+)
+def test_a_config_that_cannot_work_is_refused(values):
+    with pytest.raises(ConfigError, match=f"probing.{next(iter(values))}"):
+        ProbingConfig(**values)

@@ -1,0 +1,267 @@
+from random import Random
+
+import pytest
+
+from holdfast.core.canary import CanaryConfig
+from holdfast.core.health import testimony
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
+from holdfast.core.health.member import Member
+from holdfast.core.messages import CanaryResult
+from holdfast.core.types import MILLISECOND, SECOND, Replica
+
+NOW = 1000 * SECOND
+PERIOD = 11 * SECOND  # the longest time between two canaries: 5 s, jitter, and 5 s to answer
+USUAL = 400 * MILLISECOND
+PASS, SLOW = Signal.CANARY_PASS, Signal.CANARY_SLOW
+
+
+def a_member(name: str, *signals: Signal, model: str = "m") -> Member:
+    health = ReplicaHealth(HealthConfig(), name, model, 0, Random(1))
+    member = Member(Replica(name, model), health, CanaryConfig())
+    for signal in (Signal.LOADED, PASS, *signals):
+        health.handle(signal, 0)
+    return member
+
+
+def hearing(*members: Member) -> testimony.Testimony:
+    return testimony.Testimony(FleetConfig(), {member.replica.id: member for member in members})
+
+
+def answered(member: Member, passed: bool, at: int = NOW) -> Member:
+    member.canary_at, member.canary_passed = at, passed
+    return member
+
+
+def timed(witnesses: testimony.Testimony, member: Member, latency: int, **kwargs) -> Signal:
+    signal, _ = witnesses.in_good_time(
+        member, CanaryResult(member.replica.id, "pass", latency, **kwargs)
+    )
+    return signal
+
+
+def settled(witnesses: testimony.Testimony, *members: Member, latency: int = USUAL) -> None:
+    for _ in range(5):
+        for member in members:
+            assert timed(witnesses, member, latency) is PASS
+
+
+# --- in good time --------------------------------------------------------------------------------
+
+
+def test_busy_peers_that_became_slow_too_speak_for_an_idle_one():
+    idle, *busy = (a_member(name) for name in ("r1", "r2", "r3"))
+    witnesses = hearing(idle, *busy)
+    settled(witnesses, idle, *busy)
+    for _ in range(3):
+        for member in busy:  # not judged themselves, but they show that it is everybody's trouble
+            assert timed(witnesses, member, 3 * USUAL, running=4) is PASS
+    assert timed(witnesses, idle, 3 * USUAL) is PASS
+    assert timed(witnesses, idle, 6 * USUAL) is SLOW
+
+
+def test_thrice_as_slow_as_ever_is_slow_and_says_how_slow():
+    r1, r2 = a_member("r1"), a_member("r2")
+    witnesses = hearing(r1, r2)
+    settled(witnesses, r1, r2)
+    signal, why = witnesses.in_good_time(r1, CanaryResult("r1", "pass", 3 * USUAL))
+    assert signal is SLOW
+    assert "1.200 s where 0.400 s is usual" in why
+    assert "peers take 0.400 s" in why
+
+
+def test_in_good_time_keeps_what_the_canary_had_to_tell():
+    r1 = a_member("r1")
+    witnesses = hearing(r1)
+    for running in (0, 3):
+        told = CanaryResult("r1", "pass", USUAL, running, detail="no peer confirmed it yet")
+        assert witnesses.in_good_time(r1, told) == (PASS, "no peer confirmed it yet")
+
+
+def test_a_newcomer_is_not_judged_before_it_has_a_usual():
+    r1, r2 = a_member("r1"), a_member("r2")
+    witnesses = hearing(r1, r2)
+    settled(witnesses, r2)
+    assert [timed(witnesses, r1, n * SECOND) for n in (1, 9, 1, 9)] == [PASS] * 4
+
+
+def test_slow_answers_do_not_teach_what_is_usual():
+    r1, r2 = a_member("r1"), a_member("r2")
+    witnesses = hearing(r1, r2)
+    settled(witnesses, r1, r2)
+    assert {timed(witnesses, r1, 3 * USUAL) for _ in range(200)} == {SLOW}
+
+
+@pytest.mark.parametrize(("running", "inflight"), [(1, 0), (None, 1), (0, 1), (7, 3)])
+def test_a_busy_replica_is_never_slow_and_learns_nothing(running, inflight):
+    r1, r2 = a_member("r1"), a_member("r2")
+    witnesses = hearing(r1, r2)
+    settled(witnesses, r1, r2)
+    before = r1.baseline.export()["buckets"]
+    r1.inflight_at = {"g1": inflight}
+    assert timed(witnesses, r1, 100 * USUAL, running=running) is PASS
+    assert r1.baseline.export()["buckets"] == before  # its peers are told what it took
+
+
+def test_a_replica_without_peers_is_compared_with_itself():
+    r1 = a_member("r1")
+    witnesses = hearing(r1, a_member("o1", model="other"))
+    settled(witnesses, r1)
+    assert timed(witnesses, r1, 3 * USUAL) is SLOW
+
+
+def test_where_most_peers_are_as_slow_it_is_everybodys_trouble():
+    members = [a_member(f"r{n}") for n in range(4)]
+    witnesses = hearing(*members)
+    settled(witnesses, *members)
+    for peer in members[1:3]:
+        for _ in range(2):
+            timed(witnesses, peer, 3 * USUAL)
+    assert timed(witnesses, members[0], 3 * USUAL) is PASS
+
+
+def test_a_stopped_peer_says_nothing_of_how_quick_the_pool_is():
+    r1, r2, r3 = a_member("r1"), a_member("r2"), a_member("r3")
+    witnesses = hearing(r1, r2, r3)
+    settled(witnesses, r1, r2, r3)
+    for _ in range(2):
+        timed(witnesses, r2, 3 * USUAL)
+    settled(witnesses, r3)
+    r3.health.handle(Signal.FROZEN, NOW)
+    assert timed(witnesses, r1, 3 * USUAL) is PASS
+
+
+# --- asking peers --------------------------------------------------------------------------------
+
+
+def test_peers_of_the_same_model_are_asked_at_once():
+    r1, r2, o1 = a_member("r1"), a_member("r2"), a_member("o1", model="other")
+    for member in (r1, r2, o1):
+        member.health.next_canary_at = member.wake_at = NOW + SECOND
+    hearing(r1, r2, o1).ask_peers(r1, NOW)
+    due = [member.health.canary_due(NOW) for member in (r1, r2, o1)]
+    assert due == [False, True, False]
+    assert [member.wake_at for member in (r1, r2, o1)] == [NOW + SECOND, NOW, NOW + SECOND]
+
+
+def test_those_who_are_slow_do_not_call_each_other_without_end():
+    r1, *peers = (a_member(f"r{n}") for n in range(1, 5))
+    for member in peers:
+        member.health.next_canary_at = NOW + SECOND
+    r1.slow = peers[0].slow = True
+    peers[1].canary_out = True  # its answer will tell
+    hearing(r1, *peers).ask_peers(r1, NOW)
+    assert [member.health.canary_due(NOW) for member in peers] == [False, False, True]
+    r1.slow = False  # it failed
+    hearing(r1, *peers).ask_peers(r1, NOW)
+    assert [member.health.canary_due(NOW) for member in peers] == [True, True, True]
+
+
+# --- witnesses of a lie --------------------------------------------------------------------------
+
+
+def test_a_peer_that_passed_lately_is_a_witness():
+    r1, r2 = answered(a_member("r1"), passed=False), answered(a_member("r2"), passed=True)
+    decision = hearing(r1, r2).witness(r1, NOW)
+    assert decision
+    assert "r2" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("passed", "at"), [(False, NOW), (True, NOW - PERIOD - 1), (True, 0)], ids=str
+)
+def test_a_peer_that_failed_or_was_not_asked_lately_is_none(passed, at):
+    r1, r2 = answered(a_member("r1"), passed=False), answered(a_member("r2"), passed, at)
+    assert not hearing(r1, r2).witness(r1, NOW)
+
+
+def test_without_peers_no_witness_is_waited_for():
+    r1 = answered(a_member("r1"), passed=False)
+    stopped = a_member("r2", Signal.FROZEN)
+    assert hearing(r1).witness(r1, NOW)
+    assert hearing(r1, stopped).witness(r1, NOW)
+
+
+# --- silence -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heard", "own"),
+    [
+        ([NOW - SECOND], True),
+        ([NOW - 2 * SECOND, NOW], True),
+        ([NOW - 60 * SECOND], False),
+        ([NOW - 60 * SECOND, NOW - SECOND // 2], False),  # all stood still, and it is the first
+    ],
+)
+def test_silence_is_its_own_where_a_peer_was_heard_of_meanwhile(heard, own):
+    r1, r2 = a_member("r1"), a_member("r2")
+    for at in heard:
+        r2.hear(at)
+    assert bool(hearing(r1, r2).silence(r1, 5 * SECOND, NOW)) is own
+
+
+def test_a_stopped_peer_need_not_be_heard_of():
+    r1, r2 = a_member("r1"), a_member("r2", Signal.FROZEN)
+    assert hearing(r1, r2).silence(r1, 5 * SECOND, NOW)
+
+
+# --- doubt about the canaries --------------------------------------------------------------------
+
+
+def failing(name: str) -> Member:
+    return answered(a_member(name), passed=False, at=NOW - 4 * SECOND)
+
+
+def test_all_failing_at_once_is_doubted_and_told_once_until_somebody_passes():
+    r1, r2 = failing("r1"), failing("r2")
+    witnesses = hearing(r1, r2)
+    actions: list = []
+    assert witnesses.doubt("m", NOW, actions)
+    assert witnesses.doubt("m", NOW, actions)
+    (doubted,) = actions
+    assert (doubted.what, doubted.model, doubted.replica_id) == ("canaries doubted", "m", "")
+    assert witnesses.doubts["m"].reason == doubted.reason
+    answered(r2, passed=True)
+    assert not witnesses.doubt("m", NOW, actions)
+    assert actions[-1].what == "canaries trusted again"
+    assert witnesses.doubts == {}
+    assert not witnesses.doubt("m", NOW, actions)
+    assert len(actions) == 2
+    assert witnesses.was_doubted("m", NOW - 1)
+    assert not witnesses.was_doubted("m", NOW)
+    assert not witnesses.was_doubted("other", 0)
+
+
+@pytest.mark.parametrize(
+    ("failed_s", "served_s", "what"),
+    [
+        (1, 4, "canaries confirmed"),
+        (1, 60, "canaries confirmed"),
+        (1, 2, "canaries doubted"),  # it may be the same second, told by two gateways
+        (4, 1, "canaries doubted"),  # somebody was served since
+        (60, 90, "canaries doubted"),  # long ago
+    ],
+)
+def test_where_users_fail_as_well_no_checker_is_at_fault(failed_s, served_s, what):
+    r1, r2 = failing("r1"), failing("r2")
+    r1.failed_at, r2.served_at = NOW - failed_s * SECOND, NOW - served_s * SECOND
+    other = a_member("o1", model="other")
+    other.failed_at, other.served_at = NOW, NOW
+    witnesses = hearing(r1, r2, other)
+    actions: list = []
+    assert witnesses.doubt("m", NOW, actions)  # states are held all the same
+    assert [notice.what for notice in actions] == [what]
+
+
+def test_those_who_could_not_have_passed_are_not_asked():
+    r1, r2 = answered(a_member("r1"), passed=False), answered(a_member("r2"), passed=False)
+    loading = answered(a_member("r3", Signal.RELAUNCH), passed=True)
+    other = answered(a_member("o1", model="other"), passed=True)
+    assert hearing(r1, r2, loading, other).doubt("m", NOW, [])
+
+
+def test_a_stopped_process_that_does_not_answer_raises_no_doubt_about_the_others():
+    r1 = answered(a_member("r1"), passed=False)
+    stopped = answered(a_member("r2", Signal.FROZEN), passed=False)
+    assert not hearing(r1, stopped).doubt("m", NOW, [])

@@ -1,0 +1,429 @@
+from fractions import Fraction
+from itertools import product
+from math import comb, erfc, exp, fsum, inf, isclose, log, nan, sqrt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.plan.capacity import (
+    HOURS_PER_MONTH,
+    Redundancy,
+    attempts_to_collapse,
+    availability,
+    beta_binomial_availability,
+    cost,
+    erlang_c,
+    fan_out_tail,
+    hedged_quantile,
+    hedged_survival,
+    mm1_sojourn_quantile,
+    mmc_wait,
+    mmc_wait_tail,
+    nines,
+    per_call_tail,
+    pollaczek_khinchine,
+    power_of_two_tail,
+    power_of_two_time,
+    replica_availability,
+    replicas_by_mean,
+    retry_amplification,
+    shared_processor_time,
+    spares_for,
+    spread,
+    zone_availability,
+)
+from holdfast.core.types import ConfigError
+
+
+def exponential(t: float) -> float:
+    return exp(-t)
+
+
+def lognormal(t: float) -> float:
+    return 0.5 * erfc(log(t) / sqrt(2)) if t > 0 else 1.0
+
+
+def one_percent_slow(t: float) -> float:
+    return 1.0 if t < 1 else 0.01 if t < 100 else 0.0
+
+
+P95_LOGNORMAL = hedged_quantile(lognormal, inf, 0.95)
+
+GOLDENS = {
+    "binomial 8+0": (availability(8, 0, 0.99), 0.9227446944),
+    "binomial 8+1": (availability(8, 1, 0.99), 0.99656427),
+    "binomial 8+2": (availability(8, 2, 0.99), 0.9998861509),
+    "binomial 8+4": (availability(8, 4, 0.99), 0.9999999253),
+    "binomial 20+0": (availability(20, 0, 0.995), 0.9046104802746177),
+    "binomial 20+1": (availability(20, 1, 0.995), 0.9950715283020793),
+    "binomial 20+2": (availability(20, 2, 0.995), 0.9998207333235212),
+    "binomial 20+3": (availability(20, 3, 0.995), 0.999994870840974),
+    "binomial 20+6": (availability(20, 6, 0.995), 0.9999999999527146),
+    "three zones of 4": (zone_availability(8, 3, 4, 0.99, 0.999), 0.99976562),
+    "four zones of 3": (zone_availability(8, 4, 3, 0.99, 0.999), 0.99998023),
+    "one zone of 12": (zone_availability(8, 1, 12, 0.99, 0.999), 0.99899993),
+    "three zones of 5": (zone_availability(8, 3, 5, 0.99, 0.999), 0.99999666),
+    "three zones of 6": (zone_availability(8, 3, 6, 0.99, 0.999), 0.999997),
+    "twelve taken as independent": (availability(8, 4, 0.99 * 0.999), 0.99999988),
+    "correlation 0, k 2": (beta_binomial_availability(20, 2, 0.995, 0.0), 0.99982073),
+    "correlation 0, k 3": (beta_binomial_availability(20, 3, 0.995, 0.0), 0.99999487),
+    "correlation .01, k 3": (beta_binomial_availability(20, 3, 0.995, 0.01), 0.99969935),
+    "correlation .05, k 2": (beta_binomial_availability(20, 2, 0.995, 0.05), 0.99113006),
+    "correlation .05, k 3": (beta_binomial_availability(20, 3, 0.995, 0.05), 0.99602385),
+    "correlation .1, k 2": (beta_binomial_availability(20, 2, 0.995, 0.1), 0.98709293),
+    "correlation .1, k 3": (beta_binomial_availability(20, 3, 0.995, 0.1), 0.99229279),
+    "correlation .3, k 2": (beta_binomial_availability(20, 2, 0.995, 0.3), 0.98638512),
+    "correlation .3, k 3": (beta_binomial_availability(20, 3, 0.995, 0.3), 0.98918682),
+    "6.5 failures in 1000 days, 4 h": (replica_availability(24000 / 6.5, 0, 4), 0.998918),
+    "6.5 failures in 1000 days, 48 h": (replica_availability(24000 / 6.5, 0, 48), 0.987167),
+    "spot, 5 minutes to reload": (replica_availability(240, 0, 5), 0.979592),
+    "spot, 2 minutes' notice": (replica_availability(240, 0, 3), 0.987654),
+    "the book's replica": (replica_availability(500, 3, 20), 0.956022945),
+    "the book's fragile replica": (replica_availability(100, 3, 20), 0.81300813),
+    "k 2 per month": (cost(2, 2.0), 2920.0),
+    "k 3 per month": (cost(3, 2.0), 4380.0),
+    "k 3 in 30 days": (cost(3, 2.0, 720), 4320.0),
+    "Erlang C 1, .8": (erlang_c(1, 0.8), 0.8),
+    "Erlang C 2, 1.6": (erlang_c(2, 1.6), 0.71111111),
+    "Erlang C 8, 6.4": (erlang_c(8, 6.4), 0.45764493),
+    "Erlang C 10, 8": (erlang_c(10, 8), 0.40918015),
+    "Erlang C 64, 51.2": (erlang_c(64, 51.2), 0.05605638),
+    "Erlang C 64, 57.6": (erlang_c(64, 57.6), 0.31066332),
+    "Erlang C 64, 60.8": (erlang_c(64, 60.8), 0.58801093),
+    "wait 2, 1.6": (mmc_wait(2, 1.6), 1.77777778),
+    "wait 10, 8": (mmc_wait(10, 8), 0.20459008),
+    "wait 64, 51.2": (mmc_wait(64, 51.2), 0.00437940),
+    "wait 64, 57.6": (mmc_wait(64, 57.6), 0.04854114),
+    "wait 64, 60.8": (mmc_wait(64, 60.8), 0.18375342),
+    "M/M/1 whole time": (mmc_wait(1, 0.8) + 1, 5.0),
+    "M/M/1 p99": (mm1_sojourn_quantile(0.8, 0.99), 23.025851),
+    "M/D/1 wait": (pollaczek_khinchine(0.8, 0.0), 2.0),
+    "M/G/1 wait, cv2 4": (pollaczek_khinchine(0.8, 4.0), 10.0),
+    "processor sharing": (shared_processor_time(0.8), 5.0),
+    "two choices at .5": (power_of_two_time(0.5), 1.265686),
+    "two choices at .7": (power_of_two_time(0.7), 1.614454),
+    "two choices at .8": (power_of_two_time(0.8), 1.947363),
+    "two choices at .9": (power_of_two_time(0.9), 2.614057),
+    "two choices at .95": (power_of_two_time(0.95), 3.383046),
+    "two choices at .99": (power_of_two_time(0.99), 5.431997),
+    "two choices, queue 2": (power_of_two_tail(0.9, 2), 0.7290000000000001),
+    "two choices, queue 3": (power_of_two_tail(0.9, 3), 0.4782969000000001),
+    "two choices, queue 4": (power_of_two_tail(0.9, 4), 0.20589113209464907),
+    "two choices, queue 5": (power_of_two_tail(0.9, 5), 0.038152042447694615),
+    "each of 100 calls": (per_call_tail(0.001, 100), 1.0004953285958074e-05),
+    "any of 100 calls": (fan_out_tail(0.01, 100), 0.633968),
+    "bimodal, hedged": (hedged_survival(one_percent_slow, 1.0, 50.0), 0.0001),
+    "lognormal p99.9": (hedged_quantile(lognormal, inf, 0.999), 21.982184),
+    "lognormal p95": (P95_LOGNORMAL, 5.180252),
+    "lognormal p99.9 hedged": (hedged_quantile(lognormal, P95_LOGNORMAL, 0.999), 9.312947),
+    "exponential p99.9": (hedged_quantile(exponential, inf, 0.999), 6.907755),
+    "exponential p99.9 hedged": (hedged_quantile(exponential, log(20), 0.999), 4.951744),
+    "exponential p99 hedged": (hedged_quantile(exponential, log(20), 0.99), 3.800451),
+    "3 attempts": (retry_amplification(3, 0.5), 1.75),
+    "4 attempts": (retry_amplification(4, 0.5), 1.875),
+    "5 attempts, all fail": (retry_amplification(5, 1.0), 5.0),
+    "4 attempts in 3 layers": (retry_amplification(4, 1.0, layers=3), 64),
+    "a budget of 10 %": (retry_amplification(5, 1.0, budget=0.1), 1.1),
+    "a budget of 20 %": (retry_amplification(5, 1.0, budget=0.2), 1.2),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_closed_forms_give_the_published_values(name):
+    value, expected = GOLDENS[name]
+    assert value == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("target", "correlation", "spares"),
+    [
+        (0.99, 0.0, 1),
+        (0.999, 0.0, 2),
+        (0.9999, 0.0, 3),
+        (0.99999, 0.0, 3),
+        (0.999, 0.01, 3),
+        (0.999, 0.05, 5),
+        (0.999, 0.1, 9),
+        (0.9999, 0.01, 4),
+        (0.9999, 0.05, 9),
+        (0.9999, 0.1, 17),
+    ],
+)
+def test_spares_for_twenty_replicas_match_the_published_table(target, correlation, spares):
+    assert spares_for(target, 20, 0.995, correlation=correlation).spares == spares
+
+
+@pytest.mark.parametrize(
+    ("need", "a", "target", "spares"),
+    [
+        (20, 0.95, 0.999, 6),
+        (20, 0.95, 0.9999, 7),
+        (8, 240 / 245, 0.999, 2),
+        (8, 240 / 243, 0.999, 2),
+        (8, 100 / 123, 0.999, 8),
+        (1, 1.0, 0.999999, 0),
+    ],
+)
+def test_spares_for_other_fleets(need, a, target, spares):
+    assert spares_for(target, need, a).spares == spares
+
+
+@pytest.mark.parametrize(
+    ("a", "replicas", "given"), [(0.995, 21, 0.99507), (0.95, 22, 0.905), (1.0, 20, 1.0)]
+)
+def test_sizing_by_the_mean_buys_too_little(a, replicas, given):
+    assert replicas_by_mean(20, a) == replicas
+    assert availability(20, replicas - 20, a) == pytest.approx(given, abs=5e-4)
+
+
+@pytest.mark.parametrize(("utilisation", "attempts"), [(0.5, 3), (0.7, 2), (0.9, 2), (1.0, 2)])
+def test_a_fleet_stays_down_when_attempts_exceed_its_headroom(utilisation, attempts):
+    assert attempts_to_collapse(utilisation) == attempts
+
+
+def test_fifty_prefill_servers_keep_waits_under_a_tenth_of_a_second():
+    offered = 10_000 / 1.005 * 0.005
+    few = next(c for c in range(50, 100) if mmc_wait_tail(c, offered, 0.1, 0.005) <= 0.01)
+    assert few == 50
+    assert mmc_wait_tail(50, offered, 0.0, 0.005) == erlang_c(50, offered)
+
+
+def exact_shortfall(need: int, spares: int, share: Fraction) -> Fraction:
+    up, down, n = share.numerator, share.denominator - share.numerator, need + spares
+    below = sum(comb(n, j) * up**j * down ** (n - j) for j in range(need))
+    return Fraction(below, share.denominator**n)
+
+
+@pytest.mark.measured
+@pytest.mark.parametrize(
+    ("need", "spares", "a"),
+    [(1, 0, 0.5), (500, 300, 0.6), (2000, 30, 0.99), (2000, 9, 0.9999), (4000, 60, 0.99)],
+)
+def test_the_tail_is_exact_at_any_size_and_any_depth(need, spares, a):
+    exact = float(exact_shortfall(need, spares, Fraction(str(a))))
+    assert isclose(Redundancy(need, a).shortfall(spares), exact, rel_tol=1e-11)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 60), st.integers(0, 20), st.floats(0.01, 1.0))
+def test_the_tail_equals_rational_arithmetic(need, spares, a):
+    exact = float(exact_shortfall(need, spares, Fraction(a)))
+    assert isclose(Redundancy(need, a).shortfall(spares), exact, rel_tol=1e-10, abs_tol=1e-300)
+
+
+def beta_binomial_pmf(size: int, a: float, correlation: float) -> list[Fraction]:
+    rho = Fraction(correlation)
+    up, down = Fraction(a) * (1 - rho) / rho, (1 - Fraction(a)) * (1 - rho) / rho
+    weights = []
+    for j in range(size + 1):
+        weight = Fraction(comb(size, j))
+        for i in range(j):
+            weight *= up + i
+        for i in range(size - j):
+            weight *= down + i
+        weights.append(weight)
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def enumerated_shortfall(need, sizes, a, zone_a, correlation) -> float:
+    """Every zone up or down, every number up in each: no convolution, no recurrence."""
+    pmf = {
+        size: beta_binomial_pmf(size, a, correlation)
+        if correlation
+        else [
+            comb(size, j) * Fraction(a) ** j * (1 - Fraction(a)) ** (size - j)
+            for j in range(size + 1)
+        ]
+        for size in set(sizes)
+    }
+    z = Fraction(zone_a)
+    total = Fraction(0)
+    for ups in product(*(range(-1, size + 1) for size in sizes)):  # -1 is a zone that is down
+        if sum(max(0, up) for up in ups) < need:
+            chance = Fraction(1)
+            for up, size in zip(ups, sizes, strict=True):
+                chance *= (1 - z) if up < 0 else z * pmf[size][up]
+            total += chance
+    return float(total)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    need=st.integers(1, 6),
+    spares=st.integers(0, 4),
+    zones=st.integers(1, 4),
+    a=st.sampled_from([0.5, 0.9, 0.995]),
+    zone_a=st.sampled_from([0.5, 0.999, 1.0]),
+    rho=st.sampled_from([0.0, 0.01, 0.5, 0.9]),
+)
+def test_zones_of_unequal_size_and_correlation_combine(*, need, spares, zones, a, zone_a, rho):
+    fleet = Redundancy(need, a, zones, zone_a, rho)
+    expected = enumerated_shortfall(need, spread(need + spares, zones), a, zone_a, rho)
+    assert isclose(fleet.shortfall(spares), expected, rel_tol=1e-10, abs_tol=1e-300)
+
+
+@pytest.mark.parametrize(("zones", "per_zone"), [(3, 4), (5, 3), (8, 40)])
+def test_equal_zones_follow_the_mixture_over_zones_that_are_up(zones, per_zone):
+    need, a, zone_a = 2 * per_zone, 0.97, 0.99
+    mixture = fsum(
+        comb(zones, u)
+        * zone_a**u
+        * (1 - zone_a) ** (zones - u)
+        * availability(need, u * per_zone - need, a)
+        for u in range(2, zones + 1)
+    )
+    assert zone_availability(need, zones, per_zone, a, zone_a) == pytest.approx(mixture, rel=1e-12)
+
+
+@given(st.integers(0, 500), st.integers(1, 40))
+def test_replicas_spread_evenly(replicas, zones):
+    sizes = spread(replicas, zones)
+    assert len(sizes) == zones
+    assert sum(sizes) == replicas
+    assert max(sizes) - min(sizes) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    need=st.integers(1, 40),
+    a=st.floats(0.6, 0.9999),
+    target=st.sampled_from([0.9, 0.99, 0.9995]),
+    zones=st.integers(1, 4),
+    z=st.sampled_from([0.99, 1.0]),
+    rho=st.sampled_from([0.0, 0.02, 0.2]),
+)
+def test_the_planned_k_is_the_smallest_that_reaches_it(*, need, a, target, zones, z, rho):
+    try:
+        plan = spares_for(target, need, a, zones=zones, zone_a=z, correlation=rho)
+    except ConfigError:
+        fleet = Redundancy(need, a, zones, z, rho)
+        assert target > fleet.ceiling or fleet.availability(1000 + 2 * need) < target
+        return
+    fleet = Redundancy(need, a, zones, z, rho)
+    assert plan.availability >= target
+    assert plan.availability == fleet.availability(plan.spares)
+    assert plan.replicas == need + plan.spares
+    assert plan.zone_sizes == spread(plan.replicas, zones)
+    assert plan.shortfall == fleet.shortfall(plan.spares)
+    assert all(fleet.availability(k) < target for k in range(max(0, plan.spares - 3), plan.spares))
+
+
+def test_another_replica_never_hurts():
+    for fleet in (
+        Redundancy(8, 0.9),
+        Redundancy(8, 0.9, correlation=0.3),
+        Redundancy(8, 0.9, 3, 0.99),
+        Redundancy(8, 0.9, 3, 0.99, 0.1),
+    ):
+        shortfalls = [fleet.shortfall(k) for k in range(25)]
+        assert shortfalls == sorted(shortfalls, reverse=True)
+
+
+def test_perfect_replicas_fall_short_only_with_their_zone():
+    assert Redundancy(8, 1.0).shortfall(0) == 0.0
+    assert zone_availability(8, 1, 8, 1.0, 0.999) == pytest.approx(0.999)
+    assert spares_for(0.999, 8, 1.0, zone_a=0.999).spares == 0
+    two_or_three_up = 0.999**3 + 3 * 0.999**2 * 0.001
+    assert zone_availability(8, 3, 4, 1.0, 0.999) == pytest.approx(two_or_three_up, rel=1e-12)
+
+
+def test_too_few_replicas_are_never_enough():
+    assert zone_availability(8, 2, 3, 0.9, 0.99) == 0.0
+
+
+def test_one_zone_of_three_nines_cannot_give_four():
+    with pytest.raises(ConfigError) as refused:
+        spares_for(0.9999, 8, 0.99, zone_a=0.999)
+    assert refused.value.field == "capacity.target"
+    assert "no more than 0.999 with any k" in str(refused.value)
+    assert "more zones" in refused.value.fix
+
+
+def test_a_target_out_of_reach_says_how_far_the_spares_got():
+    with pytest.raises(ConfigError, match=r"10 spares give only 0\.99") as refused:
+        spares_for(0.9999, 20, 0.995, correlation=0.1, limit=10)
+    assert "correlation" in refused.value.fix
+    assert spares_for(0.9999, 20, 0.995, correlation=0.1, limit=17).spares == 17
+
+
+def test_nines_are_counted_from_the_shortfall():
+    assert nines(0.001) == pytest.approx(3.0)
+    assert nines(1.0) == 0.0
+    assert nines(0.0) == inf
+    assert nines(Redundancy(20, 0.995).shortfall(12)) > 20
+
+
+def test_a_month_has_730_hours():
+    assert HOURS_PER_MONTH * 12 == 8760
+    assert cost(0, 2.0) == 0.0
+
+
+def test_an_empty_system_does_not_wait():
+    assert erlang_c(4, 0.0) == 0.0
+    assert mmc_wait(4, 0.0) == 0.0
+    assert power_of_two_time(0.0) == 1.0
+    assert power_of_two_tail(0.5, 0) == 1.0
+    assert power_of_two_tail(0.999999, 64) == 0.0
+
+
+def test_an_immediate_hedge_takes_the_faster_of_two():
+    assert hedged_quantile(exponential, 0.0, 0.99) == pytest.approx(log(100) / 2)
+
+
+def test_fan_out_and_its_inverse_agree():
+    assert fan_out_tail(per_call_tail(0.001, 100), 100) == pytest.approx(0.001, rel=1e-12)
+
+
+REFUSED = {
+    "need": lambda: availability(0, 1, 0.9),
+    "spares": lambda: availability(1, -1, 0.9),
+    "a": lambda: availability(1, 1, 1.1),
+    "a ": lambda: availability(1, 1, nan),
+    "zones": lambda: zone_availability(1, 0, 1, 0.9, 0.9),
+    "per_zone": lambda: zone_availability(1, 1, 0, 0.9, 0.9),
+    "zone_a": lambda: zone_availability(1, 1, 1, 0.9, 0.0),
+    "correlation": lambda: beta_binomial_availability(1, 1, 0.9, 1.0),
+    "mtbf": lambda: replica_availability(0, 1, 1),
+    "detect": lambda: replica_availability(1, -1, 1),
+    "repair": lambda: replica_availability(1, 1, inf),
+    "target": lambda: spares_for(1.0, 1, 0.9),
+    "limit": lambda: spares_for(0.9, 1, 0.9, limit=-1),
+    "need ": lambda: replicas_by_mean(0, 0.9),
+    "a  ": lambda: replicas_by_mean(1, 0.0),
+    "spares ": lambda: cost(-1, 2.0),
+    "cost_per_hour": lambda: cost(1, -2.0),
+    "hours": lambda: cost(1, 2.0, -1),
+    "shortfall": lambda: nines(1.5),
+    "servers": lambda: erlang_c(0, 0.5),
+    "offered": lambda: erlang_c(2, 2.0),
+    "service": lambda: mmc_wait(2, 1.0, -1.0),
+    "service ": lambda: mmc_wait_tail(2, 1.0, 1.0, 0.0),
+    "wait": lambda: mmc_wait_tail(2, 1.0, -1.0),
+    "q": lambda: mm1_sojourn_quantile(0.5, 1.0),
+    "utilisation": lambda: shared_processor_time(1.0),
+    "cv2": lambda: pollaczek_khinchine(0.5, -1.0),
+    "load": lambda: power_of_two_time(1.0),
+    "depth": lambda: power_of_two_tail(0.5, -1),
+    "attempts": lambda: retry_amplification(0, 0.5),
+    "layers": lambda: retry_amplification(2, 0.5, layers=0),
+    "failure": lambda: retry_amplification(2, 1.5),
+    "budget": lambda: retry_amplification(2, 0.5, budget=-0.1),
+    "utilisation ": lambda: attempts_to_collapse(0.0),
+    "delay": lambda: hedged_quantile(exponential, -1.0, 0.5),
+    "q ": lambda: hedged_quantile(exponential, 1.0, 1.0),
+    "survival": lambda: hedged_quantile(lambda t: 1.0, 1.0, 0.5),
+    "tail": lambda: fan_out_tail(1.0, 2),
+    "tail ": lambda: per_call_tail(-0.1, 2),
+    "calls": lambda: fan_out_tail(0.1, 0),
+    "calls ": lambda: per_call_tail(0.1, 0),
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_an_impossible_argument_is_refused_by_name_and_with_a_fix(field):
+    with pytest.raises(ConfigError) as refused:
+        REFUSED[field]()
+    assert refused.value.field == f"capacity.{field.strip()}"
+    assert refused.value.fix.startswith("use")

@@ -1,0 +1,283 @@
+"""What clients see while replicas fail under them, each in its own way."""
+
+import asyncio
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from holdfast.testing.standin import Like, Options, expected_text
+
+ASK = [{"role": "user", "content": "Tell me about fleets that keep answering."}]
+TEXT = expected_text("m", ASK, 12)
+STEADY = Options(ttft_ms=2.0, tpot_ms=2.0, tokens=12)
+
+
+def client(gateway) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=gateway.url, api_key="unused", max_retries=0)
+
+
+async def stream(api: AsyncOpenAI, **extra):
+    """All chunks of one streamed answer, and its headers."""
+    raw = await api.chat.completions.with_raw_response.create(
+        model="m", messages=ASK, stream=True, **extra
+    )
+    return [chunk async for chunk in raw.parse()], raw.headers
+
+
+def text_of(chunks) -> str:
+    return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+
+
+def reasons(chunks) -> list[str]:
+    return [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
+
+
+BEFORE_CONTENT = [
+    ("black_hole", {}),
+    ("empty", {}),
+    ("garbage", {"form": "bytes"}),
+    ("garbage", {"form": "json"}),
+    ("status", {"code": 500}),
+    ("status", {"code": 503}),
+    ("refuse_busy", {}),
+    ("cut", {"tokens": 0}),
+    ("close", {"tokens": 0}),
+    ("error_frame", {"tokens": 0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "how"), BEFORE_CONTENT, ids=str)
+def test_a_failure_before_the_first_content_is_never_seen(live, kind, how):
+    async def body(gateway):
+        gateway.ail(0, kind, **how)
+        async with client(gateway) as api:
+            for _ in range(8):
+                chunks, _ = await stream(api)
+                assert text_of(chunks) == TEXT
+                assert reasons(chunks) == ["stop"]
+                whole = await api.chat.completions.create(model="m", messages=ASK)
+                assert whole.choices[0].message.content == TEXT
+
+    live(body, options=STEADY)
+
+
+MID_STREAM = ["cut", "close", "error_frame"]
+
+
+@pytest.mark.parametrize("kind", MID_STREAM)
+@pytest.mark.parametrize("like", [Like.VLLM, Like.LLAMACPP])
+def test_a_stream_that_breaks_off_goes_on_elsewhere_as_one_answer(live, kind, like):
+    async def body(gateway):
+        gateway.ail(0, kind, tokens=5)
+        async with client(gateway) as api:
+            continued = 0
+            for _ in range(6):
+                chunks, _ = await stream(api, max_tokens=20, stream_options={"include_usage": True})
+                assert text_of(chunks) == TEXT
+                assert reasons(chunks) == ["stop"]
+                assert len({chunk.id for chunk in chunks}) == 1
+                assert sum(c.choices[0].delta.role is not None for c in chunks if c.choices) == 1
+                assert chunks[-1].usage.completion_tokens == 12
+                extra = [c.model_extra for c in chunks if (c.model_extra or {}).get("holdfast")]
+                continued += bool(extra)
+            assert continued
+
+    options = Options(ttft_ms=2.0, tpot_ms=2.0, tokens=12, like=like)
+    live(body, options=options, model={"engine": str(like)})
+
+
+@pytest.mark.parametrize("like", [Like.VLLM, Like.LLAMACPP])
+def test_what_was_said_before_the_seam_counts_against_max_tokens(live, like):
+    async def body(gateway):
+        gateway.ail(0, "cut", tokens=5)
+        gateway.ail(1, "cut", tokens=5)
+        async with client(gateway) as api:
+            for _ in range(4):
+                chunks, _ = await stream(api, max_tokens=9)
+                assert text_of(chunks).split() == TEXT.split()[:9]
+                assert reasons(chunks) == ["length"]
+
+    options = Options(ttft_ms=2.0, tpot_ms=2.0, tokens=12, like=like)
+    live(body, options=options, model={"engine": str(like)})
+
+
+def test_a_completion_that_breaks_off_goes_on_elsewhere(live):
+    async def body(gateway):
+        gateway.ail(0, "cut", tokens=5)
+        async with client(gateway) as api:
+            for _ in range(4):
+                pieces = [
+                    chunk.choices[0].text
+                    async for chunk in await api.completions.create(
+                        model="m", prompt="Once", stream=True
+                    )
+                    if chunk.choices
+                ]
+                assert "".join(pieces) == expected_text("m", "Once", 12)
+
+    live(body, options=STEADY)
+
+
+def test_a_stream_that_cannot_be_continued_ends_with_an_error_event(live):
+    async def body(gateway):
+        gateway.ail(0, "cut", tokens=5)
+        gateway.ail(1, "cut", tokens=5)
+        async with client(gateway) as api:
+            with pytest.raises(openai.APIError) as caught:
+                await stream(api, n=2)
+        assert caught.value.code == "upstream_failed"
+
+    live(body, options=STEADY)
+
+
+def test_a_stall_in_the_middle_is_noticed_and_continued(live):
+    async def body(gateway):
+        async with client(gateway) as api:
+            gateway.ail(0, "stall", tokens=5)
+            chunks = [await stream(api) for _ in range(4)]
+        assert {text_of(one) for one, _ in chunks} == {TEXT}
+
+    quick = {"between_tokens_s": 0.3, "between_tokens_floor_s": 0.2}
+    live(body, options=STEADY, model={"deadlines": quick})
+
+
+def test_a_stall_before_the_finish_reason_alone_is_mended_too(live):
+    async def body(gateway):
+        async with client(gateway) as api:
+            gateway.ail(0, "stall", tokens=12)
+            for _ in range(4):
+                chunks, _ = await stream(api)
+                assert text_of(chunks) == TEXT
+                assert reasons(chunks) == ["stop"]
+
+    quick = {"between_tokens_s": 0.3, "between_tokens_floor_s": 0.2}
+    live(body, options=STEADY, model={"deadlines": quick})
+
+
+def test_a_replica_that_never_answers_is_given_up(live):
+    async def body(gateway):
+        async with client(gateway) as api:
+            gateway.ail(0, "hang")
+            for _ in range(4):
+                chunks, _ = await stream(api)
+                assert text_of(chunks) == TEXT
+
+    quick = {"first_token_s": 0.3, "first_token_floor_s": 0.2}
+    live(body, options=STEADY, model={"deadlines": quick})
+
+
+def test_endless_exclamation_marks_are_never_shown(live):
+    async def body(gateway):
+        gateway.ail(0, "garbage")
+        async with client(gateway) as api:
+            for _ in range(6):
+                chunks, _ = await stream(api, max_tokens=40)
+                assert text_of(chunks) == expected_text("m", ASK, 30)
+
+    live(body, options=Options(ttft_ms=2.0, tpot_ms=1.0, tokens=30))
+
+
+def test_what_two_replicas_say_alike_is_the_answer(live):
+    async def body(gateway):
+        gateway.ail(0, "empty")
+        gateway.ail(1, "empty")
+        async with client(gateway) as api:
+            whole = await api.chat.completions.create(model="m", messages=ASK)
+            chunks, _ = await stream(api)
+        assert not whole.choices[0].message.content
+        assert text_of(chunks) == ""
+        assert reasons(chunks) == ["stop"]
+
+    live(body, options=STEADY)
+
+
+def test_with_nobody_left_the_error_is_honest_and_says_whether_to_retry(live):
+    async def body(gateway):
+        gateway.ail(0, "black_hole")
+        gateway.ail(1, "black_hole")
+        async with client(gateway) as api:
+            with pytest.raises(openai.InternalServerError) as caught:
+                await api.chat.completions.create(model="m", messages=ASK)
+        assert caught.value.status_code == 502
+        assert caught.value.request_id
+
+    live(body)
+
+
+def test_a_busy_fleet_says_when_to_come_back(live):
+    async def body(gateway):
+        gateway.ail(0, "refuse_busy")
+        gateway.ail(1, "refuse_busy")
+        async with client(gateway) as api:
+            with pytest.raises(openai.InternalServerError) as caught:
+                await api.chat.completions.create(model="m", messages=ASK)
+        assert caught.value.status_code == 503
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        assert caught.value.response.headers["x-should-retry"] == "true"
+
+    live(body)
+
+
+def test_a_client_that_leaves_takes_its_attempt_along(live):
+    async def body(gateway):
+        async with client(gateway) as api:
+            answer = await api.chat.completions.create(model="m", messages=ASK, stream=True)
+            async for _ in answer:
+                break
+            await answer.close()
+        await gateway.until(lambda: gateway.driver.busy == 0, 2.0)
+        stats = [engine.engine.stats() for engine in gateway.engines]
+        await gateway.until(
+            lambda: sum(e.engine.stats()["cancelled"] for e in gateway.engines) == 1, 2.0
+        )
+        assert len(stats) == 2
+
+    live(body, options=Options(ttft_ms=2.0, tpot_ms=50.0, tokens=200))
+
+
+def test_a_long_wait_shows_signs_of_life_and_then_the_answer(live):
+    async def body(gateway):
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        asked = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(asked), asked)
+        )
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert answer.index(b": waiting") < answer.index(b"data: ")
+        assert b"data: [DONE]" in answer
+
+    live(
+        body,
+        options=Options(ttft_ms=500.0, tpot_ms=1.0, tokens=4),
+        gateway={"listen": "127.0.0.1:0", "stream": {"sign_of_life_s": 0.1}},
+    )
+
+
+def test_errors_after_a_sign_of_life_are_events(live):
+    async def body(gateway):
+        gateway.ail(0, "hang")
+        async with client(gateway) as api:
+            with pytest.raises(openai.APIError) as caught:
+                await stream(api)
+        assert caught.value.code in {"upstream_timeout", "deadline_exceeded"}
+
+    live(
+        body,
+        replicas=1,
+        gateway={"listen": "127.0.0.1:0", "stream": {"sign_of_life_s": 0.1}},
+        model={
+            "deadlines": {
+                "request_s": 1.0,
+                "first_token_s": 0.5,
+                "first_token_floor_s": 0.2,
+                "between_tokens_s": 0.5,
+                "between_tokens_floor_s": 0.2,
+                "answer_floor_s": 0.5,
+            }
+        },
+    )
