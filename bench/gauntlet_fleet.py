@@ -96,6 +96,7 @@ def launched(rng: Random, model: dict[str, Any]) -> Iterator[Launchers]:
         told = {
             "gateway": {"listen": f"127.0.0.1:{listen}", "workers": 1},
             "admin": {"listen": f"127.0.0.1:{admin}"},
+            "chaos": {"enabled": True},  # game days are played on it
             "models": [section],
         }
         config = folder / "fleet.yaml"

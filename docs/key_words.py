@@ -76,6 +76,7 @@ SAID_HERE: Final = {
     "Kind.CLIENT_GONE": "the client closed its connection",
     "FleetFile.gateway": "the data port, where clients connect",
     "FleetFile.admin": "the port for operators",
+    "FleetFile.chaos": "trouble on purpose: see [chaos](../chaos.md)",
     "FleetFile.models": "what is served, and where; at least one",
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",
@@ -185,6 +186,8 @@ SAID_HERE: Final = {
     "TlsSection.key": "PEM, the private key of it",
     "AdminSection.listen": "as `gateway.listen`; beyond loopback only with a `token`",
     "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators send",
+    "ChaosSection.enabled": "true: `holdfast chaos` may put a proxy before replicas and change "
+    "what control sees of them; taken back, what holds ends at once",
     "models.ModelSection.name": "what clients put into `model`",
     "models.ModelSection.engine": "the serving software: see [engines](engines.md)",
     "models.ModelSection.endpoints": "replicas that run already: each a URL, or a mapping with "
@@ -224,8 +227,10 @@ SAID_HERE: Final = {
     "`{host}`, `{port}`, `{weights}`, `{served_as}` and `{revision}` are filled in; needed for "
     "`openai`",
     "LaunchSection.arguments": "added at the end; places are filled in as in `command`",
-    "LaunchSection.environment": "variables in addition to those that holdfast was started with; "
-    "no secrets",
+    "LaunchSection.environment": "variables in addition to those that every engine gets "
+    "([which](../fleet.md#the-environment-of-an-engine)); no secrets",
+    "LaunchSection.pass_env": "names of variables of holdfast's own environment that the engine "
+    "gets as well, such as `HF_TOKEN`",
     "LaunchSection.tensor_parallel": "devices that each layer is split over",
     "LaunchSection.pipeline_parallel": "groups of devices that the layers are dealt out to",
     "LaunchSection.context": "tokens of one request, prompt and answer; 0: the engine's own",

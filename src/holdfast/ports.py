@@ -23,9 +23,10 @@ class Order:
 
     replica_id: str
     command: tuple[str, ...]  # "{python}" stands for the interpreter that runs Holdfast
-    environment: Mapping[str, str] = field(default_factory=dict)  # beside what control has itself
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside what engines get anyway
     port: int = 0  # where the engine will listen; the launcher only carries it
     note: Mapping[str, str] = field(default_factory=dict)  # handed back at adoption, never read
+    pass_env: tuple[str, ...] = ()  # variables of control's own environment that it gets as well
 
 
 @dataclass(slots=True, frozen=True)

@@ -363,6 +363,8 @@ def test_the_built_in_fleet_is_what_the_docs_promise(tmp_path):
     assert (launch.replicas, launch.zones, launch.embedded) == (3, ["zone-a", "zone-b"], True)
     assert (launch.threads, launch.slots, launch.context) == (1, 2, 4096)
     assert provisions.named_weights(file) == ["smollm2-135m"]
+    assert file.chaos.enabled  # the README breaks it on purpose
+    assert not FleetFile.model_validate({"models": [model]}).chaos.enabled
 
 
 @pytest.fixture

@@ -213,6 +213,22 @@ def test_a_secret_is_refused_and_not_repeated(tmp_path, name):
     assert PLAIN not in said
 
 
+def test_a_secret_is_passed_on_by_its_name_alone(tmp_path):
+    text = model("vllm", "weights: w", "pass_env: [HF_TOKEN, MY_KEY]")
+    assert launch_of(read(tmp_path, text)).pass_env == ["HF_TOKEN", "MY_KEY"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("pass_env: [HF_TOKEN=x]", "models[0].launch.pass_env[0]: does not fit"),
+        ("pass_env: [A]\n      environment: {A: b}", "models[0].launch.pass_env[0]: is 'A', as in"),
+    ],
+)
+def test_a_variable_to_pass_on_is_a_name_with_one_value(tmp_path, text, told):
+    assert refused(tmp_path, model("vllm", "weights: w", text)).startswith(f"fleet.yaml:6: {told}")
+
+
 @pytest.mark.parametrize(
     "name", ["TOKENIZERS_PARALLELISM", "KEYBOARD", "OMP_NUM_THREADS", "MONKEY"]
 )

@@ -9,12 +9,14 @@ from holdfast.config.document import ConfigFileError
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
+from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE, read_state, write_state
 from holdfast.control.process import Control
 from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.core.messages import LoadReported, Report, Seen
 from holdfast.frames import (
     ConfigFrame,
+    DetoursFrame,
     EpochFrame,
     ExplainAnswer,
     ExplainAsk,
@@ -651,6 +653,24 @@ def test_orders_about_what_is_not_there_are_refused(stage, world):
         assert not (await control.restart("m-1"))[0]
         with pytest.raises(UnknownReplicaError):
             control.log_path("stranger")
+
+    play(stage, scene)
+
+
+def test_disturbances_need_the_leave_of_the_file_and_end_with_it(stage, world):
+    async def scene(control, engine):
+        gateway = await stage.gateway()
+        url = "http://127.0.0.1:9"
+        with pytest.raises(ChaosDisabledError):
+            await control.disturb("m-1", "detour", 60.0, url)
+        assert control.status()["disturbed"] == {}
+        stage.write(fleet_yaml(engine.url, more="chaos: {enabled: true}\n"))
+        await world.until(lambda: control.file.chaos.enabled)
+        assert (await control.disturb("m-1", "detour", 60.0, url))[0]
+        await world.until(lambda: gateway.last(DetoursFrame).detours == {"m-1": url})
+        stage.write(fleet_yaml(engine.url))
+        await world.until(lambda: gateway.last(DetoursFrame).detours == {})
+        assert control.status()["disturbed"] == {}
 
     play(stage, scene)
 

@@ -601,6 +601,44 @@ def test_a_replica_that_leaves_hands_its_streams_to_another(play):
     play(scene, engines=2, options=Options(ttft_ms=1.0, tpot_ms=20.0, tokens=60))
 
 
+@contextlib.asynccontextmanager
+async def recorder():
+    """A server that refuses every request and keeps its head: URL and heads."""
+    heads = []
+
+    async def answer(reader, writer):
+        heads.append((await reader.readuntil(b"\r\n\r\n")).lower())
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+    finally:
+        server.close()
+
+
+def test_the_engine_s_credential_is_sent_to_the_engine_and_never_to_a_detour(play, monkeypatch):
+    monkeypatch.setenv("ENGINE_TOKEN", "planted")
+
+    async def scene(stage):
+        async with recorder() as (real, at_engine), recorder() as (elsewhere, at_detour):
+            config = stage.config(1, model={"endpoints": [real], "api_key_env": "ENGINE_TOKEN"})
+            stage.greeting = [DetoursFrame({"m-1": elsewhere}), config, stage.view()]
+            await stage.serving()
+            await stage.chat()
+            assert at_engine == []
+            assert at_detour
+            assert not any(b"planted" in head or b"authorization" in head for head in at_detour)
+            stage.send(DetoursFrame({}))
+            await stage.until(lambda: not stage.gateway._detours)
+            await stage.chat()
+            assert at_engine
+            assert all(b"authorization: bearer planted" in head for head in at_engine)
+
+    play(scene)
+
+
 def test_a_detour_leads_a_replicas_requests_elsewhere_until_it_is_taken_back(play):
     async def scene(stage):
         elsewhere = await StandIn(QUICK).start()

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
 from holdfast.launchers import keeper
 from holdfast.launchers.keeper import runs, stat
@@ -93,6 +94,72 @@ def test_what_is_written_is_for_the_owner_only(tmp_path, notes):
     asyncio.run(main())
 
 
+def environment_of(pid):
+    pairs = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def test_secrets_of_control_reach_neither_the_engine_nor_its_keeper(tmp_path, notes, monkeypatch):
+    planted = {
+        "AWS_SECRET_ACCESS_KEY": "planted-1",
+        "HOLDFAST_ADMIN_TOKEN": "planted-2",
+        "HF_TOKEN": "planted-3",
+        "OTHER_ENGINE": "planted-4",
+        "https_proxy": "http://user:planted-5@proxy.example:3128",
+    }
+    kept = {"CUDA_VISIBLE_DEVICES": "1", "HF_HOME": "/hf", "LC_ALL": "C", "http_proxy": "p:1"}
+    for name, value in {**planted, **kept}.items():
+        monkeypatch.setenv(name, value)
+
+    async def main():
+        async with launched(tmp_path, notes) as launcher:
+            engine = await launcher.start(Order("a", WAITS))
+            await notes.first("line")
+            found = [environment_of(pid) for pid in (engine, keeper_pid(tmp_path, "a"))]
+            files = [path.read_text() for path in (tmp_path / "a").iterdir() if path.is_file()]
+        return found, files
+
+    found, files = asyncio.run(main())
+    for around in found:
+        assert "planted" not in str(around)
+        assert {name: around.get(name) for name in kept} == kept
+        assert around["PATH"] == os.environ["PATH"]
+    assert "planted" not in str(files)
+
+
+def test_what_the_file_names_or_sets_reaches_its_engine_alone(tmp_path, notes, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "planted-1")
+    named = Order("a", WAITS, environment={"MODE": "fast"}, pass_env=("HF_TOKEN", "NOT_SET"))
+
+    async def main():
+        async with launched(tmp_path, notes) as launcher:
+            first = environment_of(await launcher.start(named))
+            second = environment_of(await launcher.start(Order("b", WAITS)))
+            files = [path.read_text() for path in (tmp_path / "a").iterdir() if path.is_file()]
+        return first, second, files
+
+    first, second, files = asyncio.run(main())
+    assert (first["HF_TOKEN"], first["MODE"], "NOT_SET" in first) == ("planted-1", "fast", False)
+    assert not {"HF_TOKEN", "MODE"} & second.keys()
+    assert "planted" not in str(files)
+
+
+def test_withheld_variables_are_logged_once_by_name(tmp_path, notes, monkeypatch):
+    monkeypatch.setenv("OTHER_ENGINE", "planted")
+
+    async def main():
+        async with launched(tmp_path, notes) as launcher:
+            for name in ("a", "b"):
+                await launcher.start(Order(name, WAITS))
+
+    with structlog.testing.capture_logs() as logged:
+        asyncio.run(main())
+    (told,) = [line for line in logged if line["event"] == "variables withheld from engines"]
+    assert "OTHER_ENGINE" in told["names"]
+    assert "PATH" not in told["names"]
+    assert "planted" not in str(logged)
+
+
 def test_lines_of_an_earlier_run_are_kept_but_not_told_again(tmp_path, notes, waits):
     async def main():
         async with launched(tmp_path, notes) as launcher:
@@ -136,10 +203,12 @@ def test_whoever_gives_up_waiting_for_a_start_finds_it_running(tmp_path, notes, 
 
 
 CONTROL = """
-import asyncio, sys
+import asyncio, structlog, sys
 from pathlib import Path
 from holdfast.launchers.process import ProcessLauncher
 from holdfast.ports import Order
+
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 class Quiet:
     def started(self, *_): pass

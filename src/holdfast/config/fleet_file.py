@@ -90,6 +90,12 @@ class AdminSection(Section):
         return parse_listen(self.listen)
 
 
+class ChaosSection(Section):
+    """Whether operators may make trouble on purpose."""
+
+    enabled: bool = False  # a detour leads users' prompts to another process: never by default
+
+
 class FleetFile(Section):
     """A whole fleet file."""
 
@@ -97,6 +103,7 @@ class FleetFile(Section):
 
     gateway: GatewaySection = GatewaySection()
     admin: AdminSection = AdminSection()
+    chaos: ChaosSection = ChaosSection()
     models: Annotated[list[ModelSection], Field(description="at least one model")] = Field(
         default_factory=list
     )
@@ -312,6 +319,7 @@ __all__ = [
     "ENGINES",
     "Address",
     "AdminSection",
+    "ChaosSection",
     "Deployed",
     "EndpointSection",
     "EngineName",

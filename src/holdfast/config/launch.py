@@ -25,16 +25,22 @@ _SECRET: Final = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)"
 )
 
+_Variable = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # A NUL ends a string for the kernel: an argument would be cut where nobody sees it.
 _Word = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$", description="text")]
-_Variables = dict[Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], _Word]
+_Variables = dict[_Variable, _Word]
+
+
+def names_secret(name: str) -> bool:
+    """Whether a variable is, by its name, a secret."""
+    return _SECRET.fullmatch(name.upper()) is not None
 
 
 def _without_secrets(value: object) -> object:
     """Refuse what is named like a secret before anything could repeat its value."""
     for name in value if isinstance(value, dict) else ():
-        if isinstance(name, str) and _SECRET.fullmatch(name.upper()):
-            fix = "set it where holdfast itself is started: its replicas inherit that"
+        if isinstance(name, str) and names_secret(name):
+            fix = "set it where holdfast itself is started, and name it under pass_env"
             raise ConfigError("variable", f"{name[:80]} is, by its name, a secret", fix)
     return value
 
@@ -56,6 +62,9 @@ class LaunchSection(Section):
         BeforeValidator(_without_secrets, json_schema_input_type=_Variables),
         Field(max_length=256, repr=False),
     ] = Field(default_factory=dict)
+    pass_env: Annotated[
+        list[_Variable], Field(max_length=256, description="names of variables")
+    ] = Field(default_factory=list)
     tensor_parallel: Annotated[int, Field(ge=1, le=1024, description="devices")] = 1
     pipeline_parallel: Annotated[int, Field(ge=1, le=1024, description="stages")] = 1
     context: Annotated[int, Field(ge=0, description="tokens; 0 = the engine's own")] = 0
@@ -74,6 +83,10 @@ def check_launch(launch: LaunchSection, engine: str) -> None:
         first = first_at.setdefault(zone, index)
         field, problem = f"model.launch.zones.{index}", f"is {zone!r}, as that of zones[{first}]"
         require(first == index, field, problem, "list each zone once")
+    for index, name in enumerate(launch.pass_env):
+        field, problem = f"model.launch.pass_env.{index}", f"is {name!r}, as in environment"
+        fix = "remove one of the two: a variable has one value"
+        require(name not in launch.environment, field, problem, fix)
     commanded = bool(launch.command)
     named = not commanded or bool(launch.command[0])
     require(named, "model.launch.command.0", "is empty", "begin with the program to run")
@@ -90,4 +103,4 @@ def check_launch(launch: LaunchSection, engine: str) -> None:
     require(commanded or bool(launch.weights), "model.launch.weights", "is missing", fix)
 
 
-__all__ = ["REPLICAS_MAX", "LaunchSection", "check_launch"]
+__all__ = ["REPLICAS_MAX", "LaunchSection", "check_launch", "names_secret"]

@@ -227,6 +227,7 @@ class Control(Orders):
             _log.info("config unchanged", epoch=self._epoch)
 
     def _follow(self, file: FleetFile) -> None:
+        self._disturbances.follow(time.monotonic_ns(), enabled=file.chaos.enabled)
         self._discovery.follow(file)
         self._deployments.follow(file, self._discovery.ids())
         self._adopt()

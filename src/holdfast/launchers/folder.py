@@ -38,8 +38,13 @@ class Found:
     known: dict[str, Any]  # what its keeper wrote about itself; empty where it never began
 
 
-def spawn(order: Order, folder: Path, lease_s: float, notice: int) -> int:
-    """Lay the order out and start a keeper for it. Logs of earlier runs stay."""
+def spawn(
+    order: Order, folder: Path, lease_s: float, notice: int, environment: Mapping[str, str]
+) -> int:
+    """Lay the order out and start a keeper for it. Logs of earlier runs stay.
+
+    The engine inherits ``environment`` from its keeper. Values that it holds are written nowhere.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if _busy(folder, keeper_of(folder)):
         raise LaunchError(f"replica {order.replica_id!r} runs already, under another control")
@@ -53,6 +58,7 @@ def spawn(order: Order, folder: Path, lease_s: float, notice: int) -> int:
         "port": order.port,
         "note": dict(order.note),
         "ordered": [list(order.command), dict(order.environment)],  # as control gave it
+        "pass_env": list(order.pass_env),
         "lease_s": lease_s,
         "token": uuid.uuid4().hex,
     }
@@ -61,7 +67,7 @@ def spawn(order: Order, folder: Path, lease_s: float, notice: int) -> int:
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", keeper.__file__, str(folder.absolute()), "3"],
-        os.environ,
+        environment,
         file_actions=[
             (os.POSIX_SPAWN_DUP2, notice, 3),
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -115,7 +121,9 @@ def _order(folder: Path) -> Order | None:
         return None
     try:
         command, environment = data["ordered"]
-        return Order(data["replica_id"], tuple(command), environment, data["port"], data["note"])
+        passed = tuple(data.get("pass_env", ()))  # an older order has none
+        told = (data["port"], data["note"], passed)
+        return Order(data["replica_id"], tuple(command), environment, *told)
     except (KeyError, TypeError, ValueError):
         return None
 

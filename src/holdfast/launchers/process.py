@@ -28,6 +28,7 @@ import structlog
 
 from holdfast.launchers import folder as folders
 from holdfast.launchers import keeper
+from holdfast.launchers.environment import engine_environment
 from holdfast.launchers.tail import Tail
 from holdfast.ports import Adopted, Ended, LaunchError, Order, Watcher
 
@@ -87,6 +88,7 @@ class ProcessLauncher:
         self._watcher: Watcher | None = None
         self._running: dict[str, _Running] = {}
         self._starting: set[str] = set()
+        self._withheld: set[str] = set()  # names of variables, each logged once
         self._tasks: set[asyncio.Task[Any]] = set()  # starts and ends under way
         self._looking: asyncio.Task[None] | None = None
 
@@ -206,9 +208,12 @@ class ProcessLauncher:
 
     async def _launch(self, order: Order, folder: Path) -> tuple[dict[str, Any], int]:
         """Start the keeper, hear from it that the engine runs, hold its pidfd."""
+        around = self._environment(order)
         reading, writing = os.pipe()
         try:
-            pid = await asyncio.to_thread(folders.spawn, order, folder, self._lease_s, writing)
+            pid = await asyncio.to_thread(
+                folders.spawn, order, folder, self._lease_s, writing, around
+            )
         except (OSError, LaunchError):
             os.close(reading)
             raise
@@ -234,6 +239,21 @@ class ProcessLauncher:
         known = await asyncio.to_thread(folders.read, folder / keeper.KEEPER)
         assert known is not None, "its keeper wrote it before the notice"
         return known, os.pidfd_open(pid)  # our child: its number is its own until it is reaped
+
+    def _environment(self, order: Order) -> dict[str, str]:
+        """What the keeper and the engine inherit; names of the rest are logged once."""
+        own = dict(os.environ)
+        around = engine_environment(own, order.pass_env)
+        withheld = own.keys() - around.keys() - self._withheld
+        if withheld:
+            self._withheld |= withheld
+            fix = "name what an engine needs under launch.pass_env"
+            _log.info("variables withheld from engines", names=sorted(withheld), fix=fix)
+        unset = [name for name in order.pass_env if name not in own]
+        if unset:
+            fix = "set them where holdfast is started, or remove them from launch.pass_env"
+            _log.warning("variables not set", replica=order.replica_id, names=unset, fix=fix)
+        return around
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from holdfast.config.fleet_file import AdminSection
 from holdfast.control.admin import admin as module
 from holdfast.control.admin.admin import build_admin
+from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
 from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.ports import UnreadableError
@@ -25,6 +26,7 @@ class FakeFacts:
         self.answer = (True, "begun")
         self.log = log
         self.platform = None
+        self.chaos = True
 
     def problems(self):
         return []
@@ -77,6 +79,8 @@ class FakeFacts:
 
     async def disturb(self, replica_id, kind, seconds, url):
         self._known(replica_id)
+        if not self.chaos:
+            raise ChaosDisabledError
         self.asked.append(("disturb", replica_id, kind, seconds, url))
         return self.answer
 
@@ -158,6 +162,14 @@ def test_trouble_that_is_not_described_is_refused(client, facts, body):
     answer = client.post("/replicas/org/m-1/disturb", json=body)
     assert answer.status_code == 400
     assert "kind" in answer.json()["error"]
+    assert facts.asked == []
+
+
+def test_trouble_that_the_fleet_file_does_not_allow_is_forbidden_with_the_fix(client, facts):
+    facts.chaos = False
+    answer = client.post("/replicas/org/m-1/disturb", json={"kind": "silence", "seconds": 1})
+    assert answer.status_code == 403
+    assert "chaos: {enabled: true}" in answer.json()["error"]
     assert facts.asked == []
 
 

@@ -43,7 +43,8 @@ def test_an_engine_that_cannot_be_started_so_is_refused():
 
 
 def test_what_must_survive_comes_back_and_the_rest_begins_anew():
-    one = unit(section(launch={"arguments": ["--x", "1"], "memory_fraction": 0.5}))
+    launch = {"arguments": ["--x", "1"], "memory_fraction": 0.5, "pass_env": ["HF_TOKEN"]}
+    one = unit(section(launch=launch))
     one.held = one.loaded = one.was_ready = True
     one.pid, one.phase, one.removing, one.early_exits = 77, "loaded", True, 2
     one.fatal = (Kind.EXITED, "why")
@@ -54,6 +55,12 @@ def test_what_must_survive_comes_back_and_the_rest_begins_anew():
     assert again.order() == one.order()
     assert (again.pid, again.phase, again.removing, again.early_exits) == (None, "", False, 0)
     assert again.fatal is None
+
+
+def test_a_unit_that_was_stored_before_variables_could_be_passed_on_comes_back():
+    data = unit().to_store()
+    del data["pass_env"]
+    assert Unit.from_store(data).order().pass_env == ()
 
 
 @pytest.mark.parametrize(
@@ -77,12 +84,13 @@ def test_what_is_no_stored_unit_is_an_error_that_callers_know(spoil):
 
 
 def test_a_sibling_is_started_the_same_way_elsewhere():
-    one = unit(section(launch={"arguments": ["--x"]}))
+    one = unit(section(launch={"arguments": ["--x"], "pass_env": ["HF_TOKEN"]}))
     one.was_ready = one.held = True
     other = one.sibling("m-2", "zone-b", {one.spec.port})
     assert (other.id, other.zone, other.build) == ("m-2", "zone-b", one.build)
     assert other.spec.port != one.spec.port
     assert other.spec.arguments == ("--x",)
+    assert other.order().pass_env == ("HF_TOKEN",)
     assert (other.was_ready, other.held) == (False, False)
     other.environment["A"] = "changed"
     assert one.environment["A"] == "b"
@@ -98,6 +106,7 @@ def test_a_sibling_is_started_the_same_way_elsewhere():
         {"launch": {"context": 4096}},
         {"launch": {"environment": {"A": "c"}}},
         {"launch": {"arguments": ["--x"]}},
+        {"launch": {"pass_env": ["HF_TOKEN"]}},
     ],
 )
 def test_what_changes_how_it_is_started_is_another_build(change):
@@ -115,6 +124,10 @@ def test_what_changes_how_it_is_started_is_another_build(change):
 )
 def test_what_changes_only_how_many_or_how_they_are_watched_is_the_same_build(change):
     assert build_of(section(**change), "") == build_of(section(), "")
+
+
+def test_a_build_is_called_as_it_was_before_variables_could_be_passed_on():
+    assert build_of(section(), "") == "1+40b1fa5d"
 
 
 def test_another_version_of_the_engine_is_another_build():

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.control.fetch import FetchError
 from holdfast.control.fleet import canaries as module
+from holdfast.control.fleet.disturbances import DETOUR, Disturbances
 from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Shape
 from holdfast.core.health.answers import AnswerBook
 from holdfast.testing.standin import fault
@@ -364,6 +365,25 @@ def test_the_engine_s_own_token_is_sent(world):
     heads = asyncio.run(main())
     assert len(heads) == 2
     assert all(b"authorization: bearer secret" in head.lower() for head in heads)
+
+
+def test_at_a_detour_the_engine_s_own_token_is_not_sent(world):
+    deaf = types.SimpleNamespace(note=lambda _: None, broadcast=lambda _: None)
+    detoured = Disturbances(deaf)
+    detoured.follow(0, enabled=True)
+
+    async def main():
+        server = await bare(world, {CHAT: (200, "", b"")})
+        there = module.replace(world.deployed("http://127.0.0.1:9"), api_key_env="ENGINE_KEY")
+        assert detoured.begin(there.replica.id, DETOUR, 10.0, 0, server.url)[0]
+        asked = world.canaries(environment={"ENGINE_KEY": "secret"})
+        await asked.ask(detoured.reach(there), 10.0)
+        await server.stop()
+        return server.heads
+
+    heads = asyncio.run(main())
+    assert len(heads) == 2
+    assert not any(b"secret" in head or b"authorization" in head.lower() for head in heads)
 
 
 # --- checks of the user's own --------------------------------------------------------------------

@@ -2,6 +2,7 @@ import pytest
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.fleet import disturbances as module
+from holdfast.control.fleet.canaries import bearer
 from holdfast.control.fleet.disturbances import (
     DETOUR,
     KINDS,
@@ -9,6 +10,7 @@ from holdfast.control.fleet.disturbances import (
     SILENCE,
     SKEW,
     SPOT_NOTICE,
+    ChaosDisabledError,
     Disturbances,
 )
 from holdfast.core.diagnose.facts import (
@@ -46,11 +48,13 @@ class House:
 
 
 def made():
-    return Disturbances(House())
+    known = Disturbances(House())
+    known.follow(0, enabled=True)
+    return known
 
 
-def deployed():
-    model = {"name": "m", "engine": "vllm", "endpoints": ["http://127.0.0.1:1"]}
+def deployed(**more):
+    model = {"name": "m", "engine": "vllm", "endpoints": ["http://127.0.0.1:1"], **more}
     (one,) = FleetFile.model_validate({"models": [model]}).replicas()
     return one
 
@@ -84,7 +88,7 @@ def test_one_can_be_taken_back_and_another_begun():
 
 def test_a_detour_is_told_to_gateways_and_to_canaries_until_it_ends():
     known, one = made(), deployed()
-    assert known.greeting() == []
+    assert known.greeting() == [DetoursFrame({})]
     assert known.reach(one) is one
     known.begin("m-1", DETOUR, 10.0, 0, URL)
     assert known.greeting() == [DetoursFrame({"m-1": URL})]
@@ -92,6 +96,38 @@ def test_a_detour_is_told_to_gateways_and_to_canaries_until_it_ends():
     known.end("m-1", 1)
     assert known._house.frames == [DetoursFrame({"m-1": URL}), DetoursFrame({})]
     assert known.reach(one) is one
+
+
+def test_the_engine_s_credential_does_not_follow_a_detour():
+    known, one = made(), deployed(api_key_env="ENGINE_TOKEN")
+    environment = {"ENGINE_TOKEN": "secret"}
+    assert bearer(known.reach(one), environment) == "secret"
+    known.begin("m-1", DETOUR, 10.0, 0, URL)
+    assert bearer(known.reach(one), environment) is None
+    known.end("m-1", 1)
+    assert bearer(known.reach(one), environment) == "secret"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_begun_unless_the_file_enables_chaos(kind):
+    known = Disturbances(House())
+    with pytest.raises(ChaosDisabledError, match=r"chaos\.enabled is false.*enabled: true"):
+        known.begin("r1", kind, 10.0, 0, URL)
+    assert known.snapshot() == {}
+    known.follow(0, enabled=True)
+    assert known.begin("r1", kind, 10.0, 0, URL)[0]
+
+
+def test_a_file_that_no_longer_enables_chaos_ends_what_holds():
+    known = made()
+    known.begin("r1", DETOUR, 10.0, 0, URL)
+    known.begin("r2", SILENCE, 10.0, 0)
+    known.follow(1, enabled=True)
+    assert known.snapshot() == {"r1": DETOUR, "r2": SILENCE}
+    known.follow(2, enabled=False)
+    assert known.snapshot() == {}
+    assert known._house.frames[-1] == DetoursFrame({})
+    assert known._house.noted[-2:] == [("r1", "no longer disturbed"), ("r2", "no longer disturbed")]
 
 
 def test_a_blinded_canary_is_not_asked():

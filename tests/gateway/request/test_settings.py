@@ -94,6 +94,26 @@ def test_a_target_says_how_to_call_a_replica(monkeypatch):
     assert (targets["n-1"].headers, targets["n-1"].served_as) == (b"", "n")
 
 
+def test_the_engine_s_credential_does_not_follow_a_detour(monkeypatch):
+    monkeypatch.setenv("ENGINE_TOKEN", "engine-secret")
+    file = fleet({"name": "m", "endpoints": URLS, "api_key_env": "ENGINE_TOKEN"})
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        steps, known = [], {}
+        for detours in ({"m-1": "http://127.0.0.1:9600"}, {"m-1": URLS[0]}, {}):
+            known = targets_of(file, known, loop, monotonic_ns, detours)
+            steps.append({name: target.headers for name, target in known.items()})
+        for target in known.values():
+            target.upstream.close()
+        return steps
+
+    sent = b"authorization: Bearer engine-secret\r\n"
+    elsewhere, same_address, none = asyncio.run(main())
+    assert elsewhere == same_address == {"m-1": b"", "m-2": sent}
+    assert none == {"m-1": sent, "m-2": sent}
+
+
 def test_a_token_that_is_not_set_is_not_sent(monkeypatch):
     monkeypatch.delenv("ENGINE_TOKEN", raising=False)
     (targets,) = built(fleet({"name": "m", "api_key_env": "ENGINE_TOKEN"}))

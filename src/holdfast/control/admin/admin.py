@@ -25,6 +25,7 @@ from holdfast.control.access.guard import OPEN, Guard, json_answer
 from holdfast.control.access.sessions import Sessions
 from holdfast.control.admin.logs import follow, read_tail
 from holdfast.control.admin.openapi import openapi_document
+from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
 from holdfast.control.incidents.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
 from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
@@ -154,6 +155,7 @@ def build_admin(
         routes=[*_Admin(facts).routes(), *more],
         exception_handlers={
             HTTPException: _refused,
+            ChaosDisabledError: _forbidden,
             UnknownReplicaError: _unknown,
             UnknownModelError: _unknown,
         },
@@ -440,6 +442,11 @@ async def _refused(_: Request, error: Exception) -> Response:
     response = json_answer({"error": error.detail}, error.status_code)
     response.headers.update(error.headers or {})
     return response
+
+
+async def _forbidden(_: Request, error: Exception) -> Response:
+    """403: neither waiting nor another order helps; the fleet file has to allow it first."""
+    return json_answer({"error": str(error)}, 403)
 
 
 async def _unknown(_: Request, error: Exception) -> Response:

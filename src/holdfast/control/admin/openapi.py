@@ -66,12 +66,14 @@ def _post(name: str, summary: str, responses: _Data, *parameters: _Data, **more:
     return {"post": operation | more}
 
 
-def _order(name: str, summary: str, cannot: str) -> _Data:
+def _order(name: str, summary: str, cannot: str, forbidden: str = "") -> _Data:
     responses = {
         "202": _json("Taken on; /status and /events tell how it goes on.", "Taken"),
         "404": _json("No replica has this id.", "Error"),
         "409": _json(cannot, "Error"),
     }
+    if forbidden:
+        responses["403"] = _json(forbidden, "Error")
     return _post(name, summary, responses, _REPLICA)
 
 
@@ -367,6 +369,7 @@ def _orders() -> _Data:
             "disturb",
             "Make trouble on purpose, for so many seconds, as 'holdfast chaos' does.",
             "It is disturbed already, or this cannot be done; the error says why.",
+            forbidden="The fleet file does not enable chaos (chaos.enabled).",
         ),
         "/replicas/{replica_id}/undisturb": _order(
             "undisturb", "End that before its time.", "It is not disturbed."

@@ -54,7 +54,7 @@ class Orders(Questions):
     async def disturb(
         self, replica_id: str, kind: str, seconds: float, url: str
     ) -> tuple[bool, str]:
-        """Make trouble on purpose, for so long."""
+        """Make trouble on purpose, for so long; raises where the fleet file allows none."""
         self._known(replica_id)
         return self._disturbances.begin(replica_id, kind, seconds, time.monotonic_ns(), url)
 

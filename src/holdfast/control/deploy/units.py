@@ -35,6 +35,7 @@ class Unit:
     spec: LaunchSpec
     environment: dict[str, str] = field(default_factory=dict)  # what the file adds
     version: str = ""  # of the engine, where it is known
+    pass_env: list[str] = field(default_factory=list)  # what it gets of control's environment
     held: bool = False  # drained by an operator: it stays until it is asked back
     loaded: bool = False  # the process that runs said so; another control then finds it serving
     was_ready: bool = False  # in this life or an earlier one
@@ -58,7 +59,8 @@ class Unit:
         """What the launcher is told; ``ConfigError`` where its engine cannot be started."""
         known, spec = dialect(self.engine), self.spec
         around = {**environment(known, spec), **self.environment}
-        return Order(self.id, command_line(known, spec), around, spec.port, {"model": self.model})
+        told = (around, spec.port, {"model": self.model}, tuple(self.pass_env))
+        return Order(self.id, command_line(known, spec), *told)
 
     def endpoint(self) -> EndpointSection:
         """As the fleet file would list it."""
@@ -75,13 +77,15 @@ class Unit:
         """Another replica that is started as this one was."""
         spec = replace(self.spec, port=free_port(taken))
         told = (self.region, self.engine, self.build, spec, dict(self.environment), self.version)
-        return Unit(replica_id, self.model, self.revision, zone, *told)
+        return Unit(
+            replica_id, self.model, self.revision, zone, *told, pass_env=list(self.pass_env)
+        )
 
     def to_store(self) -> dict[str, Any]:
         """What must survive this process."""
         names = (
             *("id", "model", "revision", "zone", "region", "engine", "build"),
-            *("environment", "version", "held", "loaded", "was_ready"),
+            *("environment", "version", "pass_env", "held", "loaded", "was_ready"),
         )
         return {**{name: getattr(self, name) for name in names}, "spec": asdict(self.spec)}
 
@@ -97,6 +101,8 @@ def build_of(model: ModelSection, version: str) -> str:
     """Names what is launched: whoever has the same one need not be replaced."""
     assert model.launch is not None, "only launched models have builds"
     how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region", "memory"})
+    if not how["pass_env"]:
+        del how["pass_env"]  # or a fleet of before this key would be replaced for nothing
     text = orjson.dumps([how, model.engine, model.served_as, version], option=orjson.OPT_SORT_KEYS)
     return f"{model.revision}+{blake2b(text, digest_size=4).hexdigest()}"
 
@@ -135,6 +141,7 @@ def new_unit(
         spec=spec,
         environment=dict(launch.environment),
         version=version,
+        pass_env=list(launch.pass_env),
     )
 
 

@@ -8,6 +8,9 @@
 
 One at a time for a replica, and each ends by itself: whoever asked for it may be gone by then. They
 are told as events, so that a history shows which trouble was made on purpose.
+
+All of it is refused unless the fleet file enables chaos, and a detour never gets the engine's
+credential: whoever may reach the admin port could otherwise lead both prompts and credential away.
 """
 
 from dataclasses import dataclass, replace
@@ -38,6 +41,16 @@ KINDS: Final = (DETOUR, SILENCE, SKEW, SPOT_NOTICE, PROBE_BLIND)
 _HEARD: Final = (LineSeen, LoadSeen, MemorySeen, PhaseSeen)  # what silence takes away
 _SKEWED: Final = "0.0-skewed"  # no engine and no CUDA is called that
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class ChaosDisabledError(Exception):
+    """A disturbance was asked for, and the fleet file does not allow any."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "chaos.enabled is false in the fleet file, so nothing is disturbed on purpose; set "
+            "'chaos: {enabled: true}' there and reload, if this fleet's users may be harmed"
+        )
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,11 +84,25 @@ class Disturbances:
     def __init__(self, house: House) -> None:
         self._house = house
         self._by_replica: dict[str, Disturbance] = {}
+        self._enabled = False
+
+    def follow(self, now: int, *, enabled: bool) -> None:
+        """Take over what the fleet file says; where it allows none, what holds is ended.
+
+        Rejected: refusing new ones only. Who turns chaos off wants it over, and a detour may have
+        an hour left.
+        """
+        self._enabled = enabled
+        if not enabled:
+            for replica in list(self._by_replica):
+                self.end(replica, now)
 
     def begin(
         self, replica: str, kind: str, seconds: float, now: int, url: str = ""
     ) -> tuple[bool, str]:
-        """Whether it was begun, and why (not)."""
+        """Whether it was begun, and why (not); raises where the fleet file allows none."""
+        if not self._enabled:
+            raise ChaosDisabledError
         if kind not in KINDS:
             return False, f"kind is one of {', '.join(KINDS)}"
         if not 0 < seconds <= SECONDS_MAX:
@@ -118,11 +145,16 @@ class Disturbances:
     # --- what others see of it -------------------------------------------------------------------
 
     def reach(self, deployed: Deployed) -> Deployed | None:
-        """How to reach a replica now; ``None``: its canary is to fail unasked."""
+        """How to reach a replica now; ``None``: its canary is to fail unasked.
+
+        The credential is for the engine alone: at a detour it would be anybody's.
+        """
         one = self._by_replica.get(deployed.replica.id) if self._by_replica else None
         if one is None or one.kind not in (DETOUR, PROBE_BLIND):
             return deployed
-        return None if one.kind == PROBE_BLIND else replace(deployed, url=one.url)
+        if one.kind == PROBE_BLIND:
+            return None
+        return replace(deployed, url=one.url, api_key_env=None)
 
     def distorted(self, fact: Fact) -> Fact | None:
         """What is seen of a fact; ``None``: nothing."""
@@ -136,9 +168,11 @@ class Disturbances:
         return fact
 
     def greeting(self) -> list[ToGateway]:
-        """What a gateway that has just come must know."""
-        detours = self.detours()
-        return [DetoursFrame(detours)] if detours else []
+        """What a gateway that has just come must know.
+
+        Also that there is no detour: it may follow one of an earlier control, which cannot end it.
+        """
+        return [DetoursFrame(self.detours())]
 
     def is_so(self, replica: str, kind: str) -> bool:
         """Whether a replica is disturbed in this way."""
@@ -173,6 +207,7 @@ __all__ = [
     "SILENCE",
     "SKEW",
     "SPOT_NOTICE",
+    "ChaosDisabledError",
     "Disturbance",
     "Disturbances",
 ]

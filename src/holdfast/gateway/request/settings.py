@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.config.fleet_file import Deployed, FleetFile, ModelSection
 from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
 from holdfast.core.health.comparing import ComparingConfig
 from holdfast.core.request.flow_config import FlowConfig
@@ -97,15 +97,16 @@ def targets_of(
 ) -> dict[str, Target]:
     """The replicas of a file; those that did not change keep their connections.
 
-    ``detours``: replicas that are to be reached at another URL for the time being. ``turn``: the
-    writes that all of them share.
+    ``detours``: replicas that are to be reached at another URL for the time being, and without
+    the engine's credential, which is for the engine alone. ``turn``: the writes that all of them
+    share.
     """
     targets: dict[str, Target] = {}
     for deployed in file.replicas():
         replica = deployed.replica
-        token = os.environ.get(deployed.api_key_env) if deployed.api_key_env else None
-        headers = b"authorization: Bearer %b\r\n" % token.encode() if token else b""
-        endpoint = Endpoint(detours.get(replica.id, deployed.url))
+        detour = detours.get(replica.id)
+        headers = _credential(deployed) if detour is None else b""
+        endpoint = Endpoint(deployed.url if detour is None else detour)
         how = file.gateway.upstream
         before = known.get(replica.id)
         same = before is not None and before.endpoint == endpoint and before.upstream.config == how
@@ -127,6 +128,12 @@ def targets_of(
         if replica_id not in targets or targets[replica_id].upstream is not target.upstream:
             target.upstream.close()
     return targets
+
+
+def _credential(deployed: Deployed) -> bytes:
+    """The header line that an engine with a token of its own asks for."""
+    token = os.environ.get(deployed.api_key_env) if deployed.api_key_env else None
+    return b"authorization: Bearer %b\r\n" % token.encode() if token else b""
 
 
 __all__ = ["Settings", "settings_of", "targets_of"]
