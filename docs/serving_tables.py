@@ -42,7 +42,7 @@ from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
 from holdfast.core.request.admission import shed
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
-from holdfast.core.request.desk import DEADLY, ERROR_DEFAULT, ERRORS
+from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.types import SECOND
 from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes

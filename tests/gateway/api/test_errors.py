@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.messages import Finish
 from holdfast.core.request.admission import shed
 from holdfast.core.request.admission.quota import Quota, QuotaConfig
-from holdfast.core.request.desk import ERROR_DEFAULT, ERRORS
+from holdfast.core.request.admission_desk import ERROR_DEFAULT, ERRORS
 from holdfast.gateway.api import errors
 from holdfast.gateway.api.errors import ApiError
 

@@ -12,8 +12,8 @@ part of a late first token, cannot be taken back.
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.core.request.active_request import ActiveRequest
 from holdfast.core.request.deadlines import Deadlines
-from holdfast.core.request.life import Life
 from holdfast.core.stats import RateWindow
 from holdfast.core.types import Decision, nanos, require
 
@@ -79,11 +79,11 @@ class Hedger:
         if self._enabled:
             self._requests.add(now)
 
-    def plan(self, life: Life, waits: Deadlines, due: int, now: int) -> int:
+    def plan(self, active: ActiveRequest, waits: Deadlines, due: int, now: int) -> int:
         """Note in ``life`` when to consider a hedge; the earlier of that and ``due``."""
-        life.hedge_at = 0
-        request = life.request
-        if not request.hedgeable or life.shown_tokens or life.made:
+        active.hedge_at = 0
+        request = active.request
+        if not request.hedgeable or active.shown_tokens or active.made:
             return due
         config = self._config
         delay = self.delay(
@@ -91,8 +91,8 @@ class Hedger:
         )
         if delay is None:
             return due
-        life.hedge_at = now + delay
-        return min(due, life.hedge_at)
+        active.hedge_at = now + delay
+        return min(due, active.hedge_at)
 
     def delay(self, expected: int | None) -> int | None:
         """When to consider a hedge, from the attempt's start; ``None``: plan none.

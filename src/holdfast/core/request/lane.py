@@ -11,8 +11,9 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.core.failure import Kind, Outcome
-from holdfast.core.messages import ReplicaView, Tally
+from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report, Tally
 from holdfast.core.request import routing
+from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.limit import GradientLimit, LimitConfig
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
@@ -20,7 +21,6 @@ from holdfast.core.request.breaker import TRIAL, Breaker, BreakerChange, Breaker
 from holdfast.core.request.candidate import SAMPLES_MAX, Candidate
 from holdfast.core.request.deadlines import DeadlineConfig, Deadlines
 from holdfast.core.request.failover import FailoverConfig, Ladder
-from holdfast.core.request.life import Attempt, Life
 from holdfast.core.request.pool import Pool
 from holdfast.core.stats import PeakEwma, RecentSketch
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
@@ -127,16 +127,16 @@ class Lane:
         """The deadlines that hold for this request."""
         return self.answers if request.whole else self.deadlines
 
-    def open(self, life: Life, candidate: Candidate, now: int) -> Attempt:
+    def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
         """Claim a slot on the chosen replica and start the clock of its first token."""
         trial = False
         if candidate.breaker.state is not _CLOSED:
             trial = candidate.breaker.allow(now) is TRIAL
             self.pool.changed(now)
-        request = life.request
+        request = active.request
         deadlines = self.answers if request.whole else self.deadlines
         patience = deadlines.first_token(request.size, candidate.waiting, now)
-        number = life.attempts
+        number = active.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
         attempt.doubt_at = now + deadlines.first_token_norm(request.size)
@@ -144,25 +144,27 @@ class Lane:
         candidate.inflight += 1
         candidate.own_tokens += tokens
         self.pool.inflight += 1
-        life.attempts = number + 1
-        life.live.append(attempt)
-        life.tried += (candidate.id,)
+        active.attempts = number + 1
+        active.live.append(attempt)
+        active.tried += (candidate.id,)
         return attempt
 
-    def bears_with(self, life: Life, attempt: Attempt, now: int) -> bool:
+    def bears_with(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
         """Wait on where the whole pool has become slower since the attempt was made."""
-        waits = self.waits(life.request)
+        waits = self.waits(active.request)
         if waits.scale > attempt.scale:
             allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
             attempt.first_due = attempt.started + min(int(allowed), waits.request)
             attempt.scale = waits.scale
         return now < attempt.first_due
 
-    def first_content(self, life: Life, attempt: Attempt, now: int) -> BreakerChange | None:
+    def first_content(
+        self, active: ActiveRequest, attempt: Attempt, now: int
+    ) -> BreakerChange | None:
         """Learn from a first token: latency, limit, deadlines; a trial has passed."""
         attempt.first_at = now
         candidate = attempt.candidate
-        request = life.request
+        request = active.request
         candidate.tokens += request.prompt_tokens
         elapsed = now - attempt.started
         deadlines = self.answers if request.whole else self.deadlines
@@ -170,7 +172,7 @@ class Lane:
         self._first += 1
         if now - request.arrived > self._slo:
             self._first_late += 1
-        if not (request.whole or life.shown_tokens):
+        if not (request.whole or active.shown_tokens):
             # Waiting for a replica to start says nothing of how much those carry that run.
             since = request.arrived if request.arrived > self._woken_at else self._woken_at
             self._recent.add((now - since) * 1.0, now)
@@ -192,25 +194,25 @@ class Lane:
             return candidate.breaker.record(_SUCCESS, now, trial=True)
         return None
 
-    def overdue(self, life: Life, attempt: Attempt, now: int) -> None:
+    def overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> None:
         """No first token yet, long after the usual time: let routing know before it comes.
 
         Learning from arrivals alone, the pool would go on sending to a replica that has become ten
         times slower for as long as its first late token takes.
         """
-        request = life.request
+        request = active.request
         typical = self.waits(request).first_token_typical(request.size)
         elapsed = now - attempt.started
         if typical:
             attempt.candidate.latency.penalise(elapsed / typical, now)
         attempt.doubt_at = now + elapsed
 
-    def overtaken(self, life: Life, slower: list[Attempt], now: int) -> None:
+    def overtaken(self, active: ActiveRequest, slower: list[Attempt], now: int) -> None:
         """A hedge was faster: its elders took at least this long.
 
         Learning from winners alone would make hedging come ever earlier.
         """
-        request = life.request
+        request = active.request
         deadlines = self.waits(request)
         typical = deadlines.first_token_typical(request.size)
         for attempt in slower:
@@ -221,7 +223,7 @@ class Lane:
                 candidate.latency.observe(elapsed / typical, now)
 
     def close(
-        self, life: Life, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
+        self, active: ActiveRequest, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
     ) -> BreakerChange | None:
         """Give the slot back and take in how the attempt ended."""
         candidate = attempt.candidate
@@ -229,7 +231,7 @@ class Lane:
         if attempt.report == candidate.reports:
             candidate.own_tokens -= attempt.tokens
         self.pool.inflight -= 1
-        life.live.remove(attempt)
+        active.live.remove(attempt)
         self._ended += 1
         if outcome is _SUCCESS:
             candidate.successes += 1
@@ -297,4 +299,87 @@ class Lane:
         }
 
 
-__all__ = ["Lane", "LaneConfig"]
+class LaneTable:
+    """One lane per model that the config or control has named."""
+
+    __slots__ = (
+        "_configs",
+        "_default",
+        "_stale",
+        "_streams",
+        "_view_at",
+        "_weights",
+        "by_model",
+        "view",
+    )
+
+    def __init__(
+        self,
+        default: LaneConfig,
+        configs: Mapping[str, LaneConfig],
+        tenant_weights: Mapping[str, float],
+        stale: int,
+        streams: Callable[[str], Random],
+    ) -> None:
+        self.by_model: dict[str, Lane] = {}
+        self.view = (0, -1)  # epoch and version of the view that holds
+        self._default = default
+        self._configs = configs
+        self._weights = tenant_weights
+        self._stale = stale
+        self._streams = streams
+        self._view_at: int | None = None
+        for model in configs:
+            self._lane(model)
+
+    def _lane(self, model: str) -> Lane:
+        lane = self.by_model.get(model)
+        if lane is None:
+            config = self._configs.get(model, self._default)
+            lane = self.by_model[model] = Lane(model, config, self._weights, self._streams)
+        return lane
+
+    def apply(self, view: FleetView, now: int) -> bool:
+        """Follow a view; False for a late frame. The same one again says that control is there."""
+        came = (view.epoch, view.version)
+        if came < self.view:
+            return False
+        self.view = came
+        self._view_at = now
+        by_model: dict[str, list[ReplicaView]] = {model: [] for model in self.by_model}
+        for replica in view.replicas:
+            by_model.setdefault(replica.replica.model, []).append(replica)
+        for model, replicas in by_model.items():
+            self._lane(model).follow(replicas, now)
+        return True
+
+    def take_report(self, event: LoadReported) -> None:
+        """An engine's own account of its load; of replicas that are not ours, nothing."""
+        lane = self.by_model.get(event.model)
+        candidate = lane.pool.candidates.get(event.replica_id) if lane is not None else None
+        if candidate is not None:
+            candidate.take_report(event.tokens, event.waiting, event.kv_used)
+
+    def lease(self, trials: frozenset[tuple[str, str]] | None, now: int) -> None:
+        """Hand each lane the trials that are this gateway's turn."""
+        for model, lane in self.by_model.items():
+            mine = None if trials is None else frozenset(r for m, r in trials if m == model)
+            lane.pool.lease(mine, now)
+
+    def tallies(self) -> list[Tally]:
+        """What was seen of each replica since the last call."""
+        return [tally for lane in self.by_model.values() for tally in lane.tallies()]
+
+    def doubt(self, now: int) -> list[Report]:
+        """If control is silent, let quarantines on suspicion decay to trials; say which did."""
+        if self._view_at is None or now - self._view_at <= self._stale:
+            return []
+        what = "view stale: quarantine decays to a trial"
+        return [
+            Report(lane.model, replica_id, what, "control is silent")
+            for lane in self.by_model.values()
+            for replica_id in lane.pool.doubt_view(now)
+        ]
+
+
+__all__ = ["Lane", "LaneConfig", "LaneTable"]

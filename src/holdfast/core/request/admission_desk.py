@@ -10,12 +10,12 @@ from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish, Report, RequestId
+from holdfast.core.request.active_request import ActiveRequest, RequestStep
 from holdfast.core.request.admission.quota import Quota, Reservation
 from holdfast.core.request.admission.shed import Shed
 from holdfast.core.request.degrade import Degrader
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.lane import Lane
-from holdfast.core.request.life import Life, Step
 from holdfast.core.request.wheel import Wheel
 from holdfast.core.types import Request, nanos
 
@@ -34,19 +34,19 @@ ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave
 DEADLY: Final = (502, "replicas_lost")  # as above; its own code, because it must not be sent again
 
 
-class Desk:
+class AdmissionDesk:
     """The requests under way, and the books that outlive them."""
 
-    __slots__ = ("_degraders", "_quotas", "_wheel", "_whole", "lives")
+    __slots__ = ("_degraders", "_quotas", "_wheel", "_whole", "requests")
 
     def __init__(
         self,
         config: FlowConfig,
         streams: Callable[[str], Random],
-        wheel: Wheel[Life],
+        wheel: Wheel[ActiveRequest],
     ) -> None:
         self._wheel = wheel
-        self.lives: dict[RequestId, Life] = {}
+        self.requests: dict[RequestId, ActiveRequest] = {}
         whole = nanos(config.lane.deadlines.request_s)
         # A batch request may wait in the queue for longer than any answer takes.
         self._whole = (whole, whole + nanos(config.lane.queue.wait_batch_s))
@@ -56,32 +56,32 @@ class Desk:
             for ladder in config.degrade
         }
 
-    def open(self, request: Request, now: int) -> Life:
+    def open(self, request: Request, now: int) -> ActiveRequest:
         """A life for this request, on the model that is to serve it."""
-        if request.id in self.lives:
+        if request.id in self.requests:
             raise ValueError(f"request id {request.id!r} is already under way; ids must be unique")
         model = request.model
         deadline = request.deadline or now + self._whole[request.priority]
         degrader = self._degraders.get(model) if request.degradable else None
         if degrader is None:
-            life = Life(request, model, deadline)
+            active = ActiveRequest(request, model, deadline)
         else:
             model, reason = degrader.choose(request, now)
-            life = Life(request, model, deadline)
+            active = ActiveRequest(request, model, deadline)
             if model != request.model:
-                life.story.append((now, "degraded", reason))
-        self.lives[request.id] = life
-        return life
+                active.story.append((now, "degraded", reason))
+        self.requests[request.id] = active
+        return active
 
-    def reserve(self, life: Life, now: int) -> Shed | None:
+    def reserve(self, active: ActiveRequest, now: int) -> Shed | None:
         """Take the tenant's quota for this request; the refusal says when to come back."""
-        request = life.request
+        request = active.request
         quota = self._quotas.get(request.tenant) if self._quotas else None
         if quota is None:
             return None
         reserved = quota.reserve(request.prompt_tokens, request.max_tokens, now)
         if isinstance(reserved, Reservation):
-            life.reservation = reserved
+            active.reservation = reserved
             return None
         return reserved
 
@@ -92,7 +92,7 @@ class Desk:
             if quota is not None:
                 quota.lease(share)
 
-    def inherit(self, earlier: "Desk") -> None:
+    def inherit(self, earlier: "AdmissionDesk") -> None:
         """Share the quotas that did not change: requests of both settle in the same buckets."""
         for tenant, quota in earlier._quotas.items():  # noqa: SLF001 - of the same class
             mine = self._quotas.get(tenant)
@@ -104,48 +104,54 @@ class Desk:
         return self._quotas.get(tenant)
 
     def finish(
-        self, life: Life, status: int, code: str, reason: str, now: int, replica_id: str = ""
+        self,
+        active: ActiveRequest,
+        status: int,
+        code: str,
+        reason: str,
+        now: int,
+        replica_id: str = "",
     ) -> Finish:
         """The one terminal answer. What was reserved and not used goes back to the tenant."""
-        life.step(Step.FINISH)
-        self._wheel.drop(life)
-        request = life.request
-        del self.lives[request.id]
-        if life.reservation is not None:
+        active.step(RequestStep.FINISH)
+        self._wheel.drop(active)
+        request = active.request
+        del self.requests[request.id]
+        if active.reservation is not None:
             quota = self._quotas[request.tenant]
-            if life.attempts:
-                quota.settle(life.reservation, request.prompt_tokens + life.shown_tokens)
+            if active.attempts:
+                quota.settle(active.reservation, request.prompt_tokens + active.shown_tokens)
             else:
-                quota.release(life.reservation)  # never sent: it costs the tenant nothing
-        story = life.story
+                quota.release(active.reservation)  # never sent: it costs the tenant nothing
+        story = active.story
         story.append((now, code, reason))
         return Finish(
             request.id,
             status,
             code,
             reason,
-            life.attempts,
-            life.continued,
-            life.model,
+            active.attempts,
+            active.continued,
+            active.model,
             replica_id,
-            life.revision is not None,
+            active.revision is not None,
             0.0,
             story,
         )
 
-    def fail(self, life: Life, kind: Kind, reason: str, now: int) -> Finish:
+    def fail(self, active: ActiveRequest, kind: Kind, reason: str, now: int) -> Finish:
         """An honest error for a failure that nothing could mend."""
         status, code = ERRORS.get(kind, ERROR_DEFAULT)
-        return self.finish(life, status, code, f"{kind.value}: {reason}", now)
+        return self.finish(active, status, code, f"{kind.value}: {reason}", now)
 
-    def fail_deadly(self, life: Life, now: int) -> Finish:
+    def fail_deadly(self, active: ActiveRequest, now: int) -> Finish:
         """It may be the request that ends its replicas: it gets no third one."""
-        reason = f"its connection died on {' and '.join(life.died)}: it is not tried on a third"
-        return self.finish(life, *DEADLY, reason, now)
+        reason = f"its connection died on {' and '.join(active.died)}: it is not tried on a third"
+        return self.finish(active, *DEADLY, reason, now)
 
-    def shed(self, life: Life, shed: Shed, now: int) -> Finish:
+    def shed(self, active: ActiveRequest, shed: Shed, now: int) -> Finish:
         """A refusal before any work was done."""
-        finish = self.finish(life, shed.status, shed.code, shed.reason, now)
+        finish = self.finish(active, shed.status, shed.code, shed.reason, now)
         finish.retry_after_s = shed.retry_after_s
         return finish
 
@@ -178,4 +184,4 @@ def _has_room(lanes: Mapping[str, Lane], model: str | None, now: int) -> bool | 
     return None if saturation is None else saturation < _ROOM_BELOW
 
 
-__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "Desk"]
+__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "AdmissionDesk"]

@@ -19,7 +19,7 @@ from holdfast.core.request.wheel import Timed
 from holdfast.core.types import MILLISECOND, Request
 
 
-class Phase(StrEnum):
+class RequestPhase(StrEnum):
     """Where a request is in its life."""
 
     NEW = "new"
@@ -30,7 +30,7 @@ class Phase(StrEnum):
     DONE = "done"
 
 
-class Step(StrEnum):
+class RequestStep(StrEnum):
     """What moves it on."""
 
     DISPATCH = "dispatch"
@@ -40,23 +40,23 @@ class Step(StrEnum):
     FINISH = "finish"
 
 
-TRANSITIONS: Final[dict[tuple[Phase, Step], Phase]] = {
-    (Phase.NEW, Step.DISPATCH): Phase.RUNNING,
-    (Phase.NEW, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.NEW, Step.FINISH): Phase.DONE,
-    (Phase.QUEUED, Step.DISPATCH): Phase.RUNNING,
-    (Phase.QUEUED, Step.FINISH): Phase.DONE,
-    (Phase.RUNNING, Step.DISPATCH): Phase.RUNNING,
-    (Phase.RUNNING, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.RUNNING, Step.CONTENT): Phase.STREAMING,
-    (Phase.RUNNING, Step.BACK_OFF): Phase.BACKING_OFF,
-    (Phase.RUNNING, Step.FINISH): Phase.DONE,
-    (Phase.BACKING_OFF, Step.DISPATCH): Phase.RUNNING,
-    (Phase.BACKING_OFF, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.BACKING_OFF, Step.FINISH): Phase.DONE,
-    (Phase.STREAMING, Step.DISPATCH): Phase.RUNNING,
-    (Phase.STREAMING, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.STREAMING, Step.FINISH): Phase.DONE,
+TRANSITIONS: Final[dict[tuple[RequestPhase, RequestStep], RequestPhase]] = {
+    (RequestPhase.NEW, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.NEW, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.NEW, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.QUEUED, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.QUEUED, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.RUNNING, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.RUNNING, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.RUNNING, RequestStep.CONTENT): RequestPhase.STREAMING,
+    (RequestPhase.RUNNING, RequestStep.BACK_OFF): RequestPhase.BACKING_OFF,
+    (RequestPhase.RUNNING, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.BACKING_OFF, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.BACKING_OFF, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.BACKING_OFF, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.STREAMING, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.STREAMING, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.STREAMING, RequestStep.FINISH): RequestPhase.DONE,
 }
 
 
@@ -100,7 +100,7 @@ class Attempt:
         self.report = candidate.reports  # a later report of the replica includes them
 
 
-class Life(Timed):
+class ActiveRequest(Timed):
     """One request from arrival to its one terminal answer."""
 
     __slots__ = (
@@ -127,7 +127,7 @@ class Life(Timed):
         self.request = request
         self.model = model  # the model that serves it: another than asked for when degraded
         self.deadline = deadline
-        self.phase = Phase.NEW
+        self.phase = RequestPhase.NEW
         self.live: list[Attempt] = []  # attempts out now: one, or two while a hedge races
         self.attempts = 0  # dispatches of any sort; also the next attempt's number
         self.made = 0  # attempts that count against the cap: not free ones, not continuations
@@ -144,7 +144,7 @@ class Life(Timed):
         self.reservation: Reservation | None = None
         self.story: list[tuple[int, str, str]] = []  # bounded: attempts are
 
-    def step(self, step: Step) -> None:
+    def step(self, step: RequestStep) -> None:
         """Move along the table, or say how it came to this."""
         try:
             self.phase = TRANSITIONS[self.phase, step]
@@ -157,7 +157,7 @@ class Life(Timed):
     def waited(self) -> int:
         """How long it stood in a queue, in all its stays: whatever was told next ended each."""
         told = pairwise(self.story)
-        return sum(then - at for (at, what, _), (then, _, _) in told if what == Phase.QUEUED)
+        return sum(then - at for (at, what, _), (then, _, _) in told if what == RequestPhase.QUEUED)
 
     def find(self, number: int) -> Attempt | None:
         """The live attempt of that number; late news of ended ones finds none."""
@@ -187,11 +187,11 @@ def apart(before: int, now: int) -> bool:
 __all__ = [
     "DEATHS_MAX",
     "TRANSITIONS",
+    "ActiveRequest",
     "Attempt",
     "IllegalStepError",
-    "Life",
-    "Phase",
-    "Step",
+    "RequestPhase",
+    "RequestStep",
     "apart",
     "died",
 ]
