@@ -109,7 +109,7 @@ class Cause(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Meaning:
+class KindMeaning:
     """How a kind is to be read."""
 
     outcome: Outcome
@@ -122,36 +122,40 @@ class Meaning:
 _FAIL = Outcome.FAILURE
 _RUN = Class.RUNTIME
 
-MEANINGS: Final[dict[Kind, Meaning]] = {
-    Kind.REFUSED: Meaning(_FAIL, retryable=True, continuable=True, free=True, failure_class=_RUN),
-    Kind.CONNECT_TIMEOUT: Meaning(
+MEANINGS: Final[dict[Kind, KindMeaning]] = {
+    Kind.REFUSED: KindMeaning(
+        _FAIL, retryable=True, continuable=True, free=True, failure_class=_RUN
+    ),
+    Kind.CONNECT_TIMEOUT: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=Class.ROUTING
     ),
-    Kind.RESET: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.STALE_SOCKET: Meaning(Outcome.CANCELLED, retryable=True, continuable=True, free=True),
-    Kind.FIRST_TOKEN_TIMEOUT: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.BETWEEN_TOKENS_TIMEOUT: Meaning(
+    Kind.RESET: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.STALE_SOCKET: KindMeaning(Outcome.CANCELLED, retryable=True, continuable=True, free=True),
+    Kind.FIRST_TOKEN_TIMEOUT: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=_RUN
     ),
-    Kind.DEADLINE: Meaning(Outcome.CANCELLED, retryable=False, failure_class=Class.ROUTING),
-    Kind.CUT: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.EMPTY: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.MALFORMED: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.DEGENERATE: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.WRONG_OUTPUT: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.SERVER_ERROR: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.OVERLOADED: Meaning(
+    Kind.BETWEEN_TOKENS_TIMEOUT: KindMeaning(
+        _FAIL, retryable=True, continuable=True, failure_class=_RUN
+    ),
+    Kind.DEADLINE: KindMeaning(Outcome.CANCELLED, retryable=False, failure_class=Class.ROUTING),
+    Kind.CUT: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.EMPTY: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.MALFORMED: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.DEGENERATE: KindMeaning(_FAIL, retryable=True, failure_class=_RUN),
+    Kind.WRONG_OUTPUT: KindMeaning(_FAIL, retryable=True, failure_class=_RUN),
+    Kind.SERVER_ERROR: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.OVERLOADED: KindMeaning(
         Outcome.BACKPRESSURE, retryable=True, continuable=True, failure_class=Class.ROUTING
     ),
-    Kind.BAD_REQUEST: Meaning(Outcome.CLIENT_ERROR, retryable=False),
-    Kind.OUT_OF_MEMORY: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.EXITED: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.LOAD_STALLED: Meaning(
+    Kind.BAD_REQUEST: KindMeaning(Outcome.CLIENT_ERROR, retryable=False),
+    Kind.OUT_OF_MEMORY: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.EXITED: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.LOAD_STALLED: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=Class.LOADING
     ),
-    Kind.CLIENT_GONE: Meaning(Outcome.CANCELLED, retryable=False),
-    Kind.SUPERSEDED: Meaning(Outcome.CANCELLED, retryable=False),
-    Kind.DRAINED: Meaning(Outcome.CANCELLED, retryable=True, continuable=True),
+    Kind.CLIENT_GONE: KindMeaning(Outcome.CANCELLED, retryable=False),
+    Kind.SUPERSEDED: KindMeaning(Outcome.CANCELLED, retryable=False),
+    Kind.DRAINED: KindMeaning(Outcome.CANCELLED, retryable=True, continuable=True),
 }
 
 
@@ -170,4 +174,4 @@ def kind_of_status(status: int, *, retry_after: bool) -> Kind | None:
     return Kind.BAD_REQUEST
 
 
-__all__ = ["MEANINGS", "Cause", "Class", "Kind", "Meaning", "Outcome", "kind_of_status"]
+__all__ = ["MEANINGS", "Cause", "Class", "Kind", "KindMeaning", "Outcome", "kind_of_status"]

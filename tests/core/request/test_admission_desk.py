@@ -6,12 +6,12 @@ from holdfast.core.failure import Kind, Outcome
 from holdfast.core.messages import ReplicaView
 from holdfast.core.request.active_request import ActiveRequest, IllegalStepError, RequestStep
 from holdfast.core.request.admission.quota import QuotaConfig
-from holdfast.core.request.admission.shed import Shed, queue_full
+from holdfast.core.request.admission.refusals import Refusal, queue_full
 from holdfast.core.request.admission_desk import ERROR_DEFAULT, ERRORS, AdmissionDesk
 from holdfast.core.request.degrade import DegradeConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.lane import Lane, LaneConfig
-from holdfast.core.request.wheel import Wheel
+from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State
 
 WHOLE = 600 * SECOND
@@ -19,7 +19,7 @@ LADDER = DegradeConfig(ladder=("big", "small"), step_s=1.0, hold_s=2.0, share_st
 
 
 def desk(quotas: dict[str, QuotaConfig] | None = None, *ladders: DegradeConfig) -> AdmissionDesk:
-    return AdmissionDesk(FlowConfig(quotas=quotas or {}, degrade=ladders), Random, Wheel())
+    return AdmissionDesk(FlowConfig(quotas=quotas or {}, degrade=ladders), Random, TimerWheel())
 
 
 def request(request_id: str = "q1", model: str = "m", **kwargs: object) -> Request:
@@ -112,7 +112,7 @@ def test_a_request_cannot_be_answered_twice():
 
 
 def test_a_finished_request_has_no_timer_left():
-    wheel: Wheel[ActiveRequest] = Wheel()
+    wheel: TimerWheel[ActiveRequest] = TimerWheel()
     subject = AdmissionDesk(FlowConfig(), Random, wheel)
     active = subject.open(request(), 0)
     active.due = 5 * SECOND
@@ -157,7 +157,7 @@ QUOTA = {"t": QuotaConfig(tokens_per_minute=600.0, requests_per_minute=3.0)}
 
 def reserved(
     subject: AdmissionDesk, request_id: str, now: int = 0, **kwargs: object
-) -> ActiveRequest | Shed:
+) -> ActiveRequest | Refusal:
     active = subject.open(request(request_id, tenant="t", **kwargs), now)
     return subject.reserve(active, now) or active
 
@@ -172,9 +172,13 @@ def test_a_tenant_without_a_quota_is_not_limited():
 def test_a_tenant_over_its_tokens_is_told_when_they_will_be_there():
     subject = desk(QUOTA)
     reserved(subject, "q1", prompt_tokens=300, max_tokens=300)
-    shed = reserved(subject, "q2", prompt_tokens=50, max_tokens=50)
-    assert isinstance(shed, Shed)
-    assert (shed.status, shed.code, shed.retry_after_s) == (429, "rate_limit_exceeded", 10.0)
+    refusal = reserved(subject, "q2", prompt_tokens=50, max_tokens=50)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.status, refusal.code, refusal.retry_after_s) == (
+        429,
+        "rate_limit_exceeded",
+        10.0,
+    )
 
 
 def test_what_was_reserved_and_not_used_goes_back():
@@ -183,7 +187,7 @@ def test_what_was_reserved_and_not_used_goes_back():
     active.attempts, active.shown_tokens = 1, 50
     subject.finish(active, 200, "ok", "answered", 0)
     assert isinstance(reserved(subject, "q2", prompt_tokens=150, max_tokens=300), ActiveRequest)
-    assert isinstance(reserved(subject, "q3", prompt_tokens=1, max_tokens=1), Shed)
+    assert isinstance(reserved(subject, "q3", prompt_tokens=1, max_tokens=1), Refusal)
 
 
 def test_a_request_that_was_never_sent_costs_its_tenant_nothing():
@@ -199,7 +203,7 @@ def test_a_request_that_was_sent_and_failed_costs_its_prompt():
     active = reserved(subject, "q1", prompt_tokens=400, max_tokens=200)
     active.attempts = 1
     subject.fail(active, Kind.RESET, "all attempts used", 0)
-    assert isinstance(reserved(subject, "q2", prompt_tokens=201, max_tokens=0), Shed)
+    assert isinstance(reserved(subject, "q2", prompt_tokens=201, max_tokens=0), Refusal)
     assert isinstance(reserved(subject, "q3", prompt_tokens=100, max_tokens=100), ActiveRequest)
 
 

@@ -83,7 +83,7 @@ def test_tenant_weights_reach_the_queue():
     for number in range(3):
         for tenant in ("tin", "gold"):
             request = Request(f"{tenant}{number}", "m", arrived=0, tenant=tenant)
-            assert subject.queue.offer(request, 0, ready=True).shed is None
+            assert subject.queue.offer(request, 0, ready=True).refusal is None
     order = [subject.queue.pop(0).tenant for _ in range(6)]
     assert order == ["tin", "gold", "gold", "gold", "tin", "tin"]
 

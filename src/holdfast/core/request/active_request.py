@@ -15,7 +15,7 @@ from typing import Final
 from holdfast.core.failure import Kind
 from holdfast.core.request.admission.quota import Reservation
 from holdfast.core.request.candidate import Candidate
-from holdfast.core.request.wheel import Timed
+from holdfast.core.request.timer_wheel import TimerEntry
 from holdfast.core.types import MILLISECOND, Request
 
 
@@ -100,7 +100,7 @@ class Attempt:
         self.report = candidate.reports  # a later report of the replica includes them
 
 
-class ActiveRequest(Timed):
+class ActiveRequest(TimerEntry):
     """One request from arrival to its one terminal answer."""
 
     __slots__ = (

@@ -12,11 +12,11 @@ from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish, Report, RequestId
 from holdfast.core.request.active_request import ActiveRequest, RequestStep
 from holdfast.core.request.admission.quota import Quota, Reservation
-from holdfast.core.request.admission.shed import Shed
+from holdfast.core.request.admission.refusals import Refusal
 from holdfast.core.request.degrade import Degrader
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.lane import Lane
-from holdfast.core.request.wheel import Wheel
+from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import Request, nanos
 
 # The answer for an attempt's failure that nothing could mend. Beside each status: why this one.
@@ -43,7 +43,7 @@ class AdmissionDesk:
         self,
         config: FlowConfig,
         streams: Callable[[str], Random],
-        wheel: Wheel[ActiveRequest],
+        wheel: TimerWheel[ActiveRequest],
     ) -> None:
         self._wheel = wheel
         self.requests: dict[RequestId, ActiveRequest] = {}
@@ -73,7 +73,7 @@ class AdmissionDesk:
         self.requests[request.id] = active
         return active
 
-    def reserve(self, active: ActiveRequest, now: int) -> Shed | None:
+    def reserve(self, active: ActiveRequest, now: int) -> Refusal | None:
         """Take the tenant's quota for this request; the refusal says when to come back."""
         request = active.request
         quota = self._quotas.get(request.tenant) if self._quotas else None
@@ -149,10 +149,10 @@ class AdmissionDesk:
         reason = f"its connection died on {' and '.join(active.died)}: it is not tried on a third"
         return self.finish(active, *DEADLY, reason, now)
 
-    def shed(self, active: ActiveRequest, shed: Shed, now: int) -> Finish:
+    def shed(self, active: ActiveRequest, refusal: Refusal, now: int) -> Finish:
         """A refusal before any work was done."""
-        finish = self.finish(active, shed.status, shed.code, shed.reason, now)
-        finish.retry_after_s = shed.retry_after_s
+        finish = self.finish(active, refusal.status, refusal.code, refusal.reason, now)
+        finish.retry_after_s = refusal.retry_after_s
         return finish
 
     def watch_ladders(self, lanes: Mapping[str, Lane], now: int) -> list[Report]:

@@ -40,7 +40,7 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"  # one at a time passes, as the trial
 
 
-class Signal(StrEnum):
+class BreakerSignal(StrEnum):
     """What can move a breaker."""
 
     THRESHOLD = "threshold"  # too many failures, in share or in a row
@@ -57,22 +57,22 @@ _HALF_OPEN: Final = BreakerState.HALF_OPEN
 _SUCCESS: Final = Outcome.SUCCESS
 _FAILURE: Final = Outcome.FAILURE
 
-TRANSITIONS: Final[dict[tuple[BreakerState, Signal], BreakerState]] = {
-    (_CLOSED, Signal.THRESHOLD): _OPEN,
-    (_CLOSED, Signal.REFUSED): _OPEN,
-    (_OPEN, Signal.TRIAL_TAKEN): _HALF_OPEN,
-    (_HALF_OPEN, Signal.TRIAL_TAKEN): _HALF_OPEN,
-    (_HALF_OPEN, Signal.TRIAL_RETURNED): _HALF_OPEN,
-    (_HALF_OPEN, Signal.TRIAL_SUCCEEDED): _CLOSED,
-    (_HALF_OPEN, Signal.TRIAL_FAILED): _OPEN,
+TRANSITIONS: Final[dict[tuple[BreakerState, BreakerSignal], BreakerState]] = {
+    (_CLOSED, BreakerSignal.THRESHOLD): _OPEN,
+    (_CLOSED, BreakerSignal.REFUSED): _OPEN,
+    (_OPEN, BreakerSignal.TRIAL_TAKEN): _HALF_OPEN,
+    (_HALF_OPEN, BreakerSignal.TRIAL_TAKEN): _HALF_OPEN,
+    (_HALF_OPEN, BreakerSignal.TRIAL_RETURNED): _HALF_OPEN,
+    (_HALF_OPEN, BreakerSignal.TRIAL_SUCCEEDED): _CLOSED,
+    (_HALF_OPEN, BreakerSignal.TRIAL_FAILED): _OPEN,
 }
 
-_TRIAL_SIGNALS: Final[dict[Outcome, Signal]] = {
-    Outcome.SUCCESS: Signal.TRIAL_SUCCEEDED,
-    Outcome.FAILURE: Signal.TRIAL_FAILED,
-    Outcome.BACKPRESSURE: Signal.TRIAL_RETURNED,
-    Outcome.CLIENT_ERROR: Signal.TRIAL_RETURNED,
-    Outcome.CANCELLED: Signal.TRIAL_RETURNED,
+_TRIAL_SIGNALS: Final[dict[Outcome, BreakerSignal]] = {
+    Outcome.SUCCESS: BreakerSignal.TRIAL_SUCCEEDED,
+    Outcome.FAILURE: BreakerSignal.TRIAL_FAILED,
+    Outcome.BACKPRESSURE: BreakerSignal.TRIAL_RETURNED,
+    Outcome.CLIENT_ERROR: BreakerSignal.TRIAL_RETURNED,
+    Outcome.CANCELLED: BreakerSignal.TRIAL_RETURNED,
 }
 
 TRIAL: Final = Decision(True, "trial")  # compare with `is`: this attempt must report trial=True
@@ -186,7 +186,7 @@ class Breaker:
             return _TRIAL_OUT
         if now < self.opens_until:
             return _COOLING
-        self._move(Signal.TRIAL_TAKEN, "cooldown over", now)
+        self._move(BreakerSignal.TRIAL_TAKEN, "cooldown over", now)
         self._trial_out = True
         return TRIAL
 
@@ -212,18 +212,18 @@ class Breaker:
         self._consecutive += 1
         self._window.add(True)
         if strong:
-            return self._open(Signal.REFUSED, "connection refused", now)
+            return self._open(BreakerSignal.REFUSED, "connection refused", now)
         reason = self._too_many()
-        return self._open(Signal.THRESHOLD, reason, now) if reason else None
+        return self._open(BreakerSignal.THRESHOLD, reason, now) if reason else None
 
     def _record_trial(self, outcome: Outcome, now: int) -> BreakerChange | None:
         signal = _TRIAL_SIGNALS[outcome]
         if not self._trial_out:
             raise self._unknown(signal, "no trial is out")
         self._trial_out = False
-        if signal is Signal.TRIAL_FAILED:
+        if signal is BreakerSignal.TRIAL_FAILED:
             return self._open(signal, "trial failed", now)
-        if signal is Signal.TRIAL_SUCCEEDED:
+        if signal is BreakerSignal.TRIAL_SUCCEEDED:
             self._closed_since = now
             self.opens_until = 0
             return self._move(signal, "trial succeeded", now)
@@ -242,7 +242,7 @@ class Breaker:
             return f"{failures} of the last {count} failed"
         return ""
 
-    def _open(self, signal: Signal, reason: str, now: int) -> BreakerChange:
+    def _open(self, signal: BreakerSignal, reason: str, now: int) -> BreakerChange:
         following = min(self._cooldown * 2, self._cooldown_max)
         proven = self.state is _CLOSED and now - self._closed_since >= following
         self._cooldown = self._base if proven or not self._cooldown else following
@@ -255,7 +255,7 @@ class Breaker:
     def _jittered(self, cooldown: int) -> int:
         return round(cooldown * (1.0 + self._jitter * (2.0 * self._rng.random() - 1.0)))
 
-    def _move(self, signal: Signal, reason: str, now: int) -> BreakerChange:
+    def _move(self, signal: BreakerSignal, reason: str, now: int) -> BreakerChange:
         before = self.state
         after = TRANSITIONS.get((before, signal))
         if after is None:
@@ -265,7 +265,7 @@ class Breaker:
         self.state = after
         return change
 
-    def _unknown(self, signal: Signal, problem: str) -> BreakerError:
+    def _unknown(self, signal: BreakerSignal, problem: str) -> BreakerError:
         lines = [
             f"  at {change.at}: {change.before} -> {change.after} ({change.reason})"
             for change in self._history
@@ -299,6 +299,6 @@ __all__ = [
     "BreakerChange",
     "BreakerConfig",
     "BreakerError",
+    "BreakerSignal",
     "BreakerState",
-    "Signal",
 ]

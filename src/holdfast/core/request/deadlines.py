@@ -1,19 +1,20 @@
-"""How long to wait: deadlines that are learned, relative and doubt themselves.
+"""How long to wait for an answer: deadlines learned from what each pool delivers.
 
 Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
 So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
-(``learned.py``), with a generous factor, scaled by how much longer than usual the engine's waiting
-queue is, and by how much slower than its own median the pool as a whole has become, also since the
-attempt was made. A deadline that fires is evidence against the replica only while its peers
-deliver.
+(``learned_deadline.py``), with a generous factor. Two things make a wait longer: a waiting queue in
+the engine that is longer than usual, and a pool that as a whole has become slower than its median,
+also since the attempt was made. A deadline that fires is evidence against the replica only while
+its peers deliver.
 When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
-and nobody is sick, so deadlines double and retries, which would make it slower, stop. The doubling
-also keeps learning alive, because an attempt that was given up leaves no sample; if even the
-largest rise does not help, what was learned is forgotten.
+and no replica is sick, so deadlines double and retries, which would make it slower, stop. The
+doubling also keeps learning alive, because an attempt that was given up leaves no sample; if even
+the largest rise does not help, what was learned is forgotten.
 
-When everything stands still, somebody's deadline is the first to fire. Where half of its peers have
-work and none of them has delivered either, that proves nothing yet: it is waited for those that may
-fire too. And whoever waited through such a silence waits anew from the moment the pool is back.
+When a whole pool stands still, some attempt's deadline is the first to fire. Where half of the
+peers have work and none of them has delivered either, that proves nothing yet: the attempt waits
+on until the deadlines of the others could fire too. An attempt that waited through such a silence
+starts its wait again at the moment the pool is back.
 
 Rejected: one fixed timeout. It either kills long prompts or lets a hung replica hold everybody
 for minutes.
@@ -26,7 +27,7 @@ from math import inf
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.request.learned import HANDS, LearnedDeadline, Rise
+from holdfast.core.request.learned_deadline import GROUPS, DeadlineRise, LearnedDeadline
 from holdfast.core.types import SECOND, nanos, require
 
 _REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
@@ -112,7 +113,7 @@ class DeadlineConfig:
 
 
 @dataclass(slots=True, frozen=True)
-class Verdict:
+class TimeoutVerdict:
     """What a deadline that fired means."""
 
     counts: bool  # against the replica
@@ -121,12 +122,12 @@ class Verdict:
 
 
 class _Recent:
-    """The last thing a replica did about a first token, and the hand it was dealt into."""
+    """The last thing a replica did about a first token, and its group of samples."""
 
-    __slots__ = ("at", "hand", "last", "silent_from")
+    __slots__ = ("at", "group", "last", "silent_from")
 
-    def __init__(self, hand: int) -> None:
-        self.hand = hand
+    def __init__(self, group: int) -> None:
+        self.group = group
         self.last = _WELL
         self.at = -_NEVER  # no evidence yet
         self.silent_from = _NEVER  # its first firing of a row in which no peer delivered
@@ -136,11 +137,11 @@ class Deadlines:
     """The deadlines of one pool: asked for once per attempt, told what came of it."""
 
     __slots__ = (
+        "_admitted",
         "_back_at",
         "_bounds",
         "_classes",
         "_config",
-        "_dealt",
         "_evidence",
         "_firings",
         "_gaps",
@@ -184,13 +185,13 @@ class Deadlines:
         self._wide = nanos(config.first_token_s)
         self._window = nanos(config.firing_window_s)
         self._evidence = nanos(min(config.first_token_floor_s, config.between_tokens_floor_s))
-        self._rise = Rise(config.rise_max, config.calm_s)
+        self._rise = DeadlineRise(config.rise_max, config.calm_s)
         self._slow_until = 0
         self._stuck = False  # several fired and nobody has delivered since
         self._back_at = 0  # when it came back from the last such silence
         self._silent_from = _NEVER  # the largest rise has not helped and nothing has arrived since
         self._replicas: dict[str, _Recent] = {}
-        self._dealt = self._firings = 0
+        self._admitted = self._firings = 0
         self._pace = 1.0  # recent first tokens of the whole pool, in medians of their class
         self.scale = 1.0  # by which waits are longer than they were learned
 
@@ -237,7 +238,7 @@ class Deadlines:
         self, replica_id: str, prompt_tokens: int, elapsed: int, now: int
     ) -> int | None:
         """A first token came after ``elapsed``; returns what was typical before it."""
-        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        replica = self._replicas.get(replica_id) or self._admit(replica_id)
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         if self._stuck:
             self._stuck, self._back_at = False, now
@@ -252,20 +253,20 @@ class Deadlines:
             self._pace = pace = self._pace + more * (_PACE_UP if more > 0.0 else _PACE_DOWN)
             self.scale = pace if pace > _PACE_NORMAL else 1.0
         learned.fresh += 1
-        hand = learned.hands[replica.hand]
-        hand.young_total += elapsed
-        hand.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
+        group = learned.groups[replica.group]
+        group.young_total += elapsed
+        group.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
         return median
 
     def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
         """A stream finished with ``count`` gaps; without an id no replica can be left out."""
         if count > 0:
             replica = self._replicas.get(replica_id)
-            self._gaps.add_worst(0 if replica is None else replica.hand, worst_gap, count)
+            self._gaps.add_worst(0 if replica is None else replica.group, worst_gap, count)
 
     def fired(
         self, replica_id: str, peers: int, now: int, busy: int = 0, started: int | None = None
-    ) -> Verdict:
+    ) -> TimeoutVerdict:
         """A first-token or between-tokens deadline fired; ``peers``: the pool's other replicas.
 
         A replica is firing if it fired within the window and delivered nothing in normal time
@@ -274,7 +275,7 @@ class Deadlines:
         peers have attempts under way: only their silence can mean anything. ``started`` is when
         the attempt began.
         """
-        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        replica = self._replicas.get(replica_id) or self._admit(replica_id)
         self._firings += 1
         since = self._evidence_from(replica, now)
         replica.last, replica.at = _FIRED, now
@@ -305,8 +306,12 @@ class Deadlines:
             return self._wait(now, f"nobody delivers, and {busy} of its peers have work")
         self._slow_until = 0
         if peers_slow:
-            return Verdict(False, True, f"its peers are slow too: {slow} slow, {well} normal")
-        return Verdict(True, True, f"it fired and its peers are not slow: {well} deliver normally")
+            return TimeoutVerdict(
+                False, True, f"its peers are slow too: {slow} slow, {well} normal"
+            )
+        return TimeoutVerdict(
+            True, True, f"it fired and its peers are not slow: {well} deliver normally"
+        )
 
     def _evidence_from(self, replica: _Recent, now: int) -> int:
         """Since when a delivery of a peer says something of the attempt that fires now."""
@@ -326,9 +331,9 @@ class Deadlines:
         known = [one.deadline for one in self._classes if one.is_learned()]
         return max(known or [one.deadline for one in self._classes])
 
-    def _wait(self, now: int, why: str) -> Verdict:
+    def _wait(self, now: int, why: str) -> TimeoutVerdict:
         self._slow_until = now + self._window
-        return Verdict(False, False, f"{why}: nobody can be blamed yet")
+        return TimeoutVerdict(False, False, f"{why}: nobody can be blamed yet")
 
     def fleet_slow(self, now: int) -> bool:
         """Whether the last firings were the fleet's rather than a replica's."""
@@ -348,14 +353,14 @@ class Deadlines:
             "replicas": {name: recent.last for name, recent in self._replicas.items()},
         }
 
-    def _deal(self, replica_id: str) -> _Recent:
+    def _admit(self, replica_id: str) -> _Recent:
         if len(self._replicas) >= _REPLICAS_MAX:
             del self._replicas[next(iter(self._replicas))]
-        replica = self._replicas[replica_id] = _Recent(self._dealt % HANDS)
-        self._dealt += 1
+        replica = self._replicas[replica_id] = _Recent(self._admitted % GROUPS)
+        self._admitted += 1
         return replica
 
-    def _doubt(self, now: int, what: str, *, peers_well: bool) -> Verdict:
+    def _doubt(self, now: int, what: str, *, peers_well: bool) -> TimeoutVerdict:
         self._slow_until = now + self._window
         learnt = (*self._classes, self._gaps)
         known = any(one.is_learned() for one in self._classes)
@@ -373,10 +378,14 @@ class Deadlines:
         if any(one.has_samples() for one in learnt):
             self._silent_from = _NEVER
         if peers_well:
-            return Verdict(True, False, f"{what}, though its peers deliver normally")
+            return TimeoutVerdict(True, False, f"{what}, though its peers deliver normally")
         if now >= self._silent_from:
-            return Verdict(True, False, f"{what}, and nothing came even at the widest deadline")
-        return Verdict(False, False, f"{what}: the fleet is slow, deadlines x {self._rise.value}")
+            return TimeoutVerdict(
+                True, False, f"{what}, and nothing came even at the widest deadline"
+            )
+        return TimeoutVerdict(
+            False, False, f"{what}: the fleet is slow, deadlines x {self._rise.value}"
+        )
 
 
 def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
@@ -391,4 +400,4 @@ def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
     return Kind.FIRST_TOKEN_TIMEOUT if enough else None
 
 
-__all__ = ["DeadlineConfig", "Deadlines", "Verdict", "stuck"]
+__all__ = ["DeadlineConfig", "Deadlines", "TimeoutVerdict", "stuck"]

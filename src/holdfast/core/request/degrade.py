@@ -30,7 +30,7 @@ class Level(StrEnum):
     RECOVERING = "recovering"
 
 
-class Move(StrEnum):
+class LadderMove(StrEnum):
     """One step, or its absence."""
 
     DOWN = "down"
@@ -40,13 +40,13 @@ class Move(StrEnum):
     SETTLED = "settled"  # no step for as long as one may take
 
 
-TRANSITIONS: Final[dict[tuple[Level, Move], Level]] = {
-    **{(level, Move.DOWN): Level.DEGRADING for level in Level},
-    **{(level, Move.BOTTOM): Level.DEGRADED for level in Level},
-    **{(level, Move.UP): Level.RECOVERING for level in Level if level is not Level.STEADY},
-    **{(level, Move.TOP): Level.STEADY for level in Level if level is not Level.STEADY},
-    (Level.DEGRADING, Move.SETTLED): Level.DEGRADED,
-    (Level.RECOVERING, Move.SETTLED): Level.DEGRADED,
+TRANSITIONS: Final[dict[tuple[Level, LadderMove], Level]] = {
+    **{(level, LadderMove.DOWN): Level.DEGRADING for level in Level},
+    **{(level, LadderMove.BOTTOM): Level.DEGRADED for level in Level},
+    **{(level, LadderMove.UP): Level.RECOVERING for level in Level if level is not Level.STEADY},
+    **{(level, LadderMove.TOP): Level.STEADY for level in Level if level is not Level.STEADY},
+    (Level.DEGRADING, LadderMove.SETTLED): Level.DEGRADED,
+    (Level.RECOVERING, LadderMove.SETTLED): Level.DEGRADED,
 }
 
 
@@ -104,7 +104,7 @@ class DegradeChange:
     reason: str
 
 
-class MoveError(Exception):
+class LadderError(Exception):
     """A step that the level does not know: our own fault, told with what led there."""
 
 
@@ -218,7 +218,7 @@ class Degrader:
         if back and lasted >= self._patience(saturation):
             return self._move(self._depth - 1, "well for long enough", now)
         if self.level in (Level.DEGRADING, Level.RECOVERING) and rest >= self._hold_ns:
-            return self._enter(Move.SETTLED, "neither worse nor well enough to return", now)
+            return self._enter(LadderMove.SETTLED, "neither worse nor well enough to return", now)
         return None
 
     def _breach(self, saturation: float | None, met: float | None, errors: float | None) -> str:
@@ -264,14 +264,16 @@ class Degrader:
         self._rung, step = divmod(depth, self._steps_per_rung)
         self._share = step * self._config.share_step
         if down:
-            return self._enter(Move.BOTTOM if depth == self._depth_max else Move.DOWN, why, now)
-        return self._enter(Move.UP if depth else Move.TOP, why, now)
+            return self._enter(
+                LadderMove.BOTTOM if depth == self._depth_max else LadderMove.DOWN, why, now
+            )
+        return self._enter(LadderMove.UP if depth else LadderMove.TOP, why, now)
 
-    def _enter(self, move: Move, why: str, now: int) -> DegradeChange:
+    def _enter(self, move: LadderMove, why: str, now: int) -> DegradeChange:
         before, after = self.level, TRANSITIONS.get((self.level, move))
         if after is None:
             told = " | ".join(f"{c.at} {c.before}>{c.after} {c.reason}" for c in self.history)
-            raise MoveError(f"{before} cannot take {move}; history: {told or 'none'}")
+            raise LadderError(f"{before} cannot take {move}; history: {told or 'none'}")
         self.level = after
         lower = self._rung + 1 if self._share else self._rung
         model, share = self._config.ladder[lower], self._share if self._share or not lower else 1.0
@@ -297,4 +299,4 @@ def _place(session: str) -> float:
     return crc32(session.encode(errors="replace")) / 2**32
 
 
-__all__ = ["DegradeChange", "DegradeConfig", "Degrader", "Level", "Move", "MoveError"]
+__all__ = ["DegradeChange", "DegradeConfig", "Degrader", "LadderError", "LadderMove", "Level"]

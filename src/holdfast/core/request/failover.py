@@ -54,7 +54,7 @@ class FailoverConfig:
 
 
 @dataclass(slots=True, frozen=True)
-class Rung:
+class FailoverRung:
     """Candidates that are equally near."""
 
     name: str  # "zone", "region", "remote:<region>", or "all" without a home
@@ -70,7 +70,7 @@ _UNKNOWN: Final = Decision(
 _ROOM: Final = Decision(allowed=True, reason="the rung has room")
 
 
-class Ladder:
+class FailoverLadder:
     """The rungs of one pool, as one gateway climbs them."""
 
     __slots__ = (
@@ -92,23 +92,16 @@ class Ladder:
         self.pinned_why = "declared" if config.pinned_revision else "nothing seen yet"
         self.excluded: tuple[str, ...] = ()  # ids that the revision gate keeps out
         self._pinned_most = 0  # most home candidates of the pinned revision seen at once
-        self._rungs: list[Rung] = []
+        self._rungs: list[FailoverRung] = []
         self._full_until: dict[str, int] = {}  # by rung; bounded by the number of regions
         self._hold_ns = nanos(config.spill_hold_s)
         limit = f"{config.remote_utilisation_max:.0%}"
         self._full = Decision(allowed=False, reason=f"the rung is at or above {limit}")
         self._held = Decision(allowed=False, reason=f"the rung was above {limit} a moment ago")
 
-    def pin(self, revision: str) -> None:
-        """The deployment moved to another revision: take effect at the next ``rungs``."""
-        require(bool(revision), "failover.pinned_revision", "is empty", "name a revision")
-        self.pinned_revision = revision
-        self.pinned_why = "declared"
-        self._pinned_most = 0
-
     def rungs(
         self, candidates: Sequence[Candidate], members: Collection[Candidate] | None = None
-    ) -> list[Rung]:
+    ) -> list[FailoverRung]:
         """Sort the candidates, nearest first. Call it when membership changes, not per request.
 
         ``members`` are all replicas of the pool, where ``candidates`` are only those that may be
@@ -143,7 +136,7 @@ class Ladder:
             return _ROOM
         return self._held if now < self._full_until.get(rung.name, 0) else _UNKNOWN
 
-    def _near(self, admitted: list[Candidate]) -> list[Rung]:
+    def _near(self, admitted: list[Candidate]) -> list[FailoverRung]:
         zone, region = self.config.home_zone, self.config.home_region
         home = [c for c in admitted if c.replica.region == region]
         if not zone:
@@ -153,7 +146,7 @@ class Ladder:
         reason = f"in other zones of the home region {region}"
         return _rung("zone", local, f"in the home zone {zone}") + _rung("region", others, reason)
 
-    def _far(self, admitted: list[Candidate]) -> list[Rung]:
+    def _far(self, admitted: list[Candidate]) -> list[FailoverRung]:
         if not self.config.cross_region:
             return []
         by_region: dict[str, list[Candidate]] = {}
@@ -163,7 +156,7 @@ class Ladder:
         preferred = [region for region in self.config.regions if region in by_region]
         others = sorted(region for region in by_region if region not in preferred)
         return [
-            Rung(f"remote:{region}", by_region[region], f"in region {region}", remote=True)
+            FailoverRung(f"remote:{region}", by_region[region], f"in region {region}", remote=True)
             for region in preferred + others
         ]
 
@@ -216,9 +209,9 @@ class Ladder:
         }
 
 
-def _rung(name: str, candidates: list[Candidate], reason: str) -> list[Rung]:
+def _rung(name: str, candidates: list[Candidate], reason: str) -> list[FailoverRung]:
     """One rung, or none when nobody is on it."""
-    return [Rung(name, candidates, reason)] if candidates else []
+    return [FailoverRung(name, candidates, reason)] if candidates else []
 
 
-__all__ = ["FailoverConfig", "Ladder", "Rung"]
+__all__ = ["FailoverConfig", "FailoverLadder", "FailoverRung"]

@@ -52,7 +52,7 @@ from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import Hedger
 from holdfast.core.request.lane import Lane, LaneTable
 from holdfast.core.request.retry import Retry, RetryBudget
-from holdfast.core.request.wheel import Wheel
+from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import SECOND, nanos
 
 _SUCCESS: Final = Outcome.SUCCESS
@@ -73,7 +73,7 @@ class Flow:
         self._hedger = Hedger(config.hedge)
         self._hedging = config.hedge.enabled and config.retry.attempts > 1  # a hedge is an attempt
         self._metered = bool(config.quotas)
-        self._wheel: Wheel[ActiveRequest] = Wheel()
+        self._wheel: TimerWheel[ActiveRequest] = TimerWheel()
         self._desk = AdmissionDesk(config, streams, self._wheel)
         self._requests = self._desk.requests
         self._summary_every = nanos(config.summary_s)
@@ -131,9 +131,9 @@ class Flow:
         if lane is None:
             return [self._desk.finish(active, 404, "model_not_found", "no such model", now)]
         if self._metered:
-            shed = self._desk.reserve(active, now)
-            if shed is not None:
-                return [self._desk.shed(active, shed, now)]
+            refusal = self._desk.reserve(active, now)
+            if refusal is not None:
+                return [self._desk.shed(active, refusal, now)]
         self._budget.on_request(now)
         if self._hedging:
             self._hedger.on_request(now)
@@ -148,10 +148,10 @@ class Flow:
         ready, waited = lane.pool.ready(now), active.waited()
         offer = lane.queue.offer(active.request, now, ready=ready, waited=waited)
         actions: list[FlowAction] = []
-        for dropped, shed in offer.dropped:
-            actions.append(self._desk.shed(self._requests[dropped.id], shed, now))
-        if offer.shed is not None:
-            actions.append(self._desk.shed(active, offer.shed, now))
+        for dropped, refusal in offer.dropped:
+            actions.append(self._desk.shed(self._requests[dropped.id], refusal, now))
+        if offer.refusal is not None:
+            actions.append(self._desk.shed(active, offer.refusal, now))
         else:
             active.step(RequestStep.ENQUEUE)
             active.due = active.deadline  # the queue itself keeps the shorter wait
@@ -452,8 +452,8 @@ class Flow:
             if queue.held:
                 expires = queue.expires_at_next
                 if expires is not None and expires <= now:
-                    for request, shed in queue.expire(now):
-                        actions.append(self._desk.shed(self._requests[request.id], shed, now))
+                    for request, refusal in queue.expire(now):
+                        actions.append(self._desk.shed(self._requests[request.id], refusal, now))
                 self._serve_queue(lane, now, actions)
         return actions
 

@@ -20,7 +20,7 @@ from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.breaker import TRIAL, Breaker, BreakerChange, BreakerConfig, BreakerState
 from holdfast.core.request.candidate import SAMPLES_MAX, Candidate
 from holdfast.core.request.deadlines import DeadlineConfig, Deadlines
-from holdfast.core.request.failover import FailoverConfig, Ladder
+from holdfast.core.request.failover import FailoverConfig, FailoverLadder
 from holdfast.core.request.pool import Pool
 from holdfast.core.stats import PeakEwma, RecentSketch
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
@@ -93,7 +93,7 @@ class Lane:
         policy = routing.build(
             config.routing, streams(f"routing/{model}"), **dict(config.routing_options)
         )
-        self.pool = Pool(model, policy, Ladder(config.failover), self._candidate)
+        self.pool = Pool(model, policy, FailoverLadder(config.failover), self._candidate)
         self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
         self.deadlines = Deadlines(config.deadlines)
         self.answers = Deadlines(config.deadlines.for_answers())  # those in one piece

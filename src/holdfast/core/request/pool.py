@@ -12,7 +12,7 @@ from holdfast.core.failure import Outcome
 from holdfast.core.messages import ReplicaView
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.candidate import UNLIMITED, Candidate
-from holdfast.core.request.failover import Ladder
+from holdfast.core.request.failover import FailoverLadder
 from holdfast.core.request.routing.policy import Choice, RoutingPolicy
 from holdfast.core.types import Replica, Request, State
 
@@ -46,7 +46,7 @@ class Pool:
         self,
         model: str,
         policy: RoutingPolicy,
-        ladder: Ladder,
+        ladder: FailoverLadder,
         candidate: Callable[[Replica], Candidate],
     ) -> None:
         self.model = model

@@ -2,7 +2,7 @@
 
     quota ─► queue (fairness inside each class) ─► limit (room at a replica) ─► dispatch
       │ 429    │ 503, 504                              (no room: the request stays queued)
-      └────────┴─► Shed: status, code, Retry-After, reason
+      └────────┴─► Refusal: status, code, Retry-After, reason
 
 One rule holds for all parts: work is refused before it costs anything, or it is carried through.
 """

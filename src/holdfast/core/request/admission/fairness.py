@@ -206,7 +206,7 @@ class TokenCounters:
         heapify(self._heap)
 
 
-class Entry:
+class QueueEntry:
     """One waiting request, with what its queue has to remember of it."""
 
     __slots__ = (
@@ -231,7 +231,7 @@ class Entry:
         self.queued = True
 
 
-class Lanes:
+class TenantQueues:
     """One priority class: a line per tenant, served least first, and the order of arrival.
 
     Every operation is O(1), or O(log tenants) where the order between tenants is touched.
@@ -241,39 +241,39 @@ class Lanes:
 
     def __init__(self, counters: TokenCounters) -> None:
         self.counters = counters
-        self.entries: OrderedDict[int | str, Entry] = OrderedDict()
-        self.tenants: dict[str, OrderedDict[int | str, Entry]] = {}
+        self.entries: OrderedDict[int | str, QueueEntry] = OrderedDict()
+        self.tenants: dict[str, OrderedDict[int | str, QueueEntry]] = {}
         self.tokens = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Queue at the end of its tenant's line."""
         request = entry.request
-        lane = self.tenants.get(request.tenant)
-        if lane is None:
-            lane = self.tenants[request.tenant] = OrderedDict()
+        queue = self.tenants.get(request.tenant)
+        if queue is None:
+            queue = self.tenants[request.tenant] = OrderedDict()
             self.counters.arrive(request.tenant)
-        lane[request.id] = self.entries[request.id] = entry
+        queue[request.id] = self.entries[request.id] = entry
         self.tokens += entry.tokens
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: QueueEntry) -> None:
         """Remove from wherever in its line it stands."""
         request = entry.request
         entry.queued = False
         self.tokens -= entry.tokens
         del self.entries[request.id]
-        lane = self.tenants[request.tenant]
-        del lane[request.id]
-        if not lane:
+        queue = self.tenants[request.tenant]
+        del queue[request.id]
+        if not queue:
             del self.tenants[request.tenant]
             self.counters.leave(request.tenant)
 
-    def first(self) -> Entry:
+    def first(self) -> QueueEntry:
         """The oldest of the tenant that was served least; there must be one."""
         return next(iter(self.tenants[self.counters.least()].values()))
 
-    def newest(self) -> Entry:
+    def newest(self) -> QueueEntry:
         """Who came last, of all tenants; there must be one."""
         return next(reversed(self.entries.values()))
 
 
-__all__ = ["Entry", "Lanes", "TokenCounters"]
+__all__ = ["QueueEntry", "TenantQueues", "TokenCounters"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Final
 
-from holdfast.core.request.admission import shed
-from holdfast.core.request.admission.shed import Shed
+from holdfast.core.request.admission import refusals
+from holdfast.core.request.admission.refusals import Refusal
 from holdfast.core.types import SECOND, require, seconds
 
 NEVER: Final = 2**63 - 1  # nanoseconds; the amount is more than the bucket can hold
@@ -152,7 +152,7 @@ class Quota:
         self._tokens = _bucket(config.tokens_per_minute, config.burst_s)
         self._unlimited = self._requests is None and self._tokens is None
 
-    def reserve(self, prompt_tokens: int, max_tokens: int, now: int) -> Reservation | Shed:
+    def reserve(self, prompt_tokens: int, max_tokens: int, now: int) -> Reservation | Refusal:
         """Take one request and its worst case of tokens; both or nothing. Hot."""
         if self._unlimited:
             return _UNLIMITED
@@ -161,18 +161,18 @@ class Quota:
         if tokens is not None and asked > tokens.burst:
             if max_tokens:
                 if asked > tokens.burst_whole:
-                    return shed.beyond_quota(asked, tokens.burst_whole)
+                    return refusals.beyond_quota(asked, tokens.burst_whole)
             # The size was our guess, not the client's wish: reserve what can be reserved.
             elif prompt_tokens > tokens.burst_whole:
-                return shed.beyond_quota(prompt_tokens, tokens.burst_whole)
+                return refusals.beyond_quota(prompt_tokens, tokens.burst_whole)
             else:
                 asked = max(prompt_tokens, floor(tokens.burst))
         if requests is not None and not requests.take(1.0, now):
-            return shed.over_quota("requests", requests.per_minute, requests.wait_s(1.0, now))
+            return refusals.over_quota("requests", requests.per_minute, requests.wait_s(1.0, now))
         if tokens is not None and not tokens.take(asked, now):
             if requests is not None:
                 requests.give_back(1.0)
-            return shed.over_quota("tokens", tokens.per_minute, tokens.wait_s(asked, now))
+            return refusals.over_quota("tokens", tokens.per_minute, tokens.wait_s(asked, now))
         return Reservation(asked)
 
     def lease(self, share: float) -> None:

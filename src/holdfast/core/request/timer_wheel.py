@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from holdfast.core.types import MILLISECOND
 
 
-class Timed:
+class TimerEntry:
     """What the wheel needs of an entry. A base class: it compiles to plain field access."""
 
     __slots__ = ("due", "filed")
@@ -21,10 +21,10 @@ class Timed:
     filed: int  # slot it is filed under, 0 = none; the wheel's own note
 
 
-T = TypeVar("T", bound=Timed)
+T = TypeVar("T", bound=TimerEntry)
 
 
-class Wheel(Generic[T]):
+class TimerWheel(Generic[T]):
     """Entries by slot; ``advance`` returns those whose time has come."""
 
     __slots__ = ("_cursor", "_slots", "_tick")
@@ -85,4 +85,4 @@ class Wheel(Generic[T]):
         return sum(map(len, self._slots.values()))
 
 
-__all__ = ["Timed", "Wheel"]
+__all__ = ["TimerEntry", "TimerWheel"]

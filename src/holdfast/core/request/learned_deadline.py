@@ -2,8 +2,8 @@
 
 Until there are enough samples the deadline is wide. Then it is a factor on a far quantile of the
 samples of the last minutes. That quantile is the work of very few samples, so one slow replica
-alone could teach the pool that slow is normal. Therefore replicas are dealt into hands, and the
-slowest quarter of the hands is not listened to: a slow replica taints its own hand only.
+alone could teach the pool that slow is normal. Therefore replicas are divided into groups, and the
+slowest quarter of the groups is not listened to: a slow replica taints its own group only.
 
 Rejected: the median over the replicas' own p99.9 (each has too few samples for a p99.9, and the
 result is far too tight), and bounding each replica's share of the samples (one in a thousand is
@@ -16,7 +16,7 @@ from typing import Final
 from holdfast.core.stats import QuantileSketch
 from holdfast.core.types import SECOND, nanos, seconds
 
-HANDS: Final = 8  # replicas share hands when there are more; two of eight are left out
+GROUPS: Final = 8  # replicas share groups when there are more; two of eight are left out
 _ACCURACY: Final = 0.05  # far below any factor put on top, and few bins are quick to merge
 _REFRESH: Final = SECOND  # how old a cached deadline may be
 _MERGE_SAMPLES: Final = 256  # merging costs tens of µs: spread over this many samples …
@@ -25,7 +25,7 @@ _MEDIAN_SAMPLES_MIN: Final = 20  # below that nothing is typical
 _ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are computed again
 
 
-class Hand:
+class SampleGroup:
     """The samples of one share of the replicas, in two generations."""
 
     __slots__ = ("old", "old_below", "old_total", "young", "young_below", "young_total")
@@ -47,7 +47,7 @@ class Hand:
         return self.young.count + self.young_below + self.old.count + self.old_below
 
     def mean(self) -> float:
-        """How slow this hand is; it must hold a sample."""
+        """How slow this group is; it must hold a sample."""
         return (self.young_total + self.old_total) / self.count()
 
 
@@ -55,7 +55,7 @@ class LearnedDeadline:
     """Wide at first, then ``factor`` times the quantile of what the pool delivers.
 
     ``deadline`` and ``norm`` are cached durations: owners compare ``now`` with ``refresh_at`` and
-    call ``refresh`` when it has passed. Samples go straight into ``hands[i]`` and are announced
+    call ``refresh`` when it has passed. Samples go straight into ``groups[i]`` and are announced
     in ``fresh``; both are open because they are touched on every request.
     """
 
@@ -74,7 +74,7 @@ class LearnedDeadline:
         "attempts",
         "deadline",
         "fresh",
-        "hands",
+        "groups",
         "heard",
         "median",
         "norm",
@@ -107,8 +107,8 @@ class LearnedDeadline:
 
     def forget(self) -> None:
         """Start over: what was learned is not true any more."""
-        self.hands = [Hand() for _ in range(HANDS)]
-        self.heard = QuantileSketch(_ACCURACY)  # the hands that are listened to, merged
+        self.groups = [SampleGroup() for _ in range(GROUPS)]
+        self.heard = QuantileSketch(_ACCURACY)  # the groups that are listened to, merged
         self.fresh = 0  # samples since the last merge
         self.attempts = self.waiting = 0  # how many, and the sum of the queues they met
         self.waiting_typical = inf  # until learned the deadline is wide enough for any queue
@@ -132,15 +132,15 @@ class LearnedDeadline:
         """Bring the cached deadline up to date; cheap unless many samples came."""
         self.refresh_at = now + _REFRESH
         young = 0
-        for hand in self.hands:
-            young += hand.young.count + hand.young_below
+        for group in self.groups:
+            young += group.young.count + group.young_below
         enough = young >= self._samples_min
         if enough and now - self._rotated_at >= self._rotate_after:
             # Only when the young can stand in: a quiet pool keeps what it knows.
             self._rotated_at = now
             self.attempts, self.waiting = self.attempts // 2, self.waiting // 2
-            for hand in self.hands:
-                hand.rotate()
+            for group in self.groups:
+                group.rotate()
         due = self.fresh >= _MERGE_SAMPLES or now - self._merged_at >= _MERGE_AFTER
         if self.fresh and (due or (enough and not self.is_learned())):
             self._merge(now)
@@ -156,7 +156,7 @@ class LearnedDeadline:
         scale = (1 + waiting) / (1 + self.waiting_typical)
         return min(int(self.deadline * min(scale, scale_max)), self._limit)
 
-    def add_worst(self, hand: int, worst: int, count: int) -> None:
+    def add_worst(self, group: int, worst: int, count: int) -> None:
         """Take in ``count`` samples of which only the largest is known.
 
         It stands for a little more than its share of the tail, and the others count as zero: they
@@ -164,11 +164,11 @@ class LearnedDeadline:
         thousand this finds the true p99.9; for longer ones it errs to the patient side.
         """
         tail = int(count * (1.0 - self._quantile)) + 1
-        dealt = self.hands[hand]
-        dealt.young.add(worst * 1.0, tail)
+        samples = self.groups[group]
+        samples.young.add(worst * 1.0, tail)
         if count > tail:
-            dealt.young_below += count - tail
-        dealt.young_total += worst * tail
+            samples.young_below += count - tail
+        samples.young_total += worst * tail
         self.fresh += count
 
     def quantile(self, q: float, samples_min: int) -> int | None:
@@ -194,17 +194,17 @@ class LearnedDeadline:
     def _merge(self, now: int) -> None:
         self._merged_at, self.fresh = now, 0
         self._asked_for.clear()
-        dealt = sorted((hand for hand in self.hands if hand.count()), key=Hand.mean)
-        chosen = dealt[: -max(1, len(dealt) // 4)]
+        filled = sorted((group for group in self.groups if group.count()), key=SampleGroup.mean)
+        chosen = filled[: -max(1, len(filled) // 4)]
         samples = 0
-        for hand in chosen:
-            samples += hand.count()
+        for group in chosen:
+            samples += group.count()
         self.heard.clear()
-        # Too few samples without the slowest hands: better to know from all than not to know.
-        for hand in chosen if samples >= self._samples_min else dealt:
-            self.heard.merge(hand.young)
-            self.heard.merge(hand.old)
-            below = hand.young_below + hand.old_below
+        # Too few samples without the slowest groups: better to know from all than not to know.
+        for group in chosen if samples >= self._samples_min else filled:
+            self.heard.merge(group.young)
+            self.heard.merge(group.old)
+            below = group.young_below + group.old_below
             if below:
                 self.heard.add(0.0, below)
         self._tail = self.heard.quantile(self._quantile) or 0.0
@@ -212,7 +212,7 @@ class LearnedDeadline:
         self.settled = self.is_learned()
 
 
-class Rise:
+class DeadlineRise:
     """What all deadlines of a pool are multiplied by while its fleet is slow."""
 
     __slots__ = ("_calm", "_calm_since", "_maximum", "_next", "value")
@@ -251,4 +251,4 @@ class Rise:
         self.value = 1
 
 
-__all__ = ["HANDS", "Hand", "LearnedDeadline", "Rise"]
+__all__ = ["GROUPS", "DeadlineRise", "LearnedDeadline", "SampleGroup"]
