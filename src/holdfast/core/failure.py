@@ -1,4 +1,4 @@
-"""What can go wrong, in one place: outcomes of attempts and the taxonomy of failures.
+"""The taxonomy of failures: outcomes of attempts, observed kinds, failure classes and causes.
 
     attempt ─► Outcome (five, not two) ─► Kind (what was seen) ─► Class (loading, runtime, routing)
     incident ─► Cause (what is behind it) ─► Class
@@ -15,7 +15,7 @@ from typing import Final
 
 
 class Outcome(StrEnum):
-    """What one attempt means for its replica."""
+    """What the end of one attempt means for its replica."""
 
     SUCCESS = "success"
     FAILURE = "failure"  # counts against the replica
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
 
 class Class(StrEnum):
-    """Where to look: the three places a serving failure can live."""
+    """Where an operator should look for a failure: loading, runtime or routing."""
 
     LOADING = "loading"
     RUNTIME = "runtime"
@@ -59,7 +59,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """What is behind an incident. Their signs, consequences and fixes are in ``causes.py``."""
+    """The cause of an incident. Signs, consequences and fixes are in ``core.diagnose``."""
 
     # loading
     LOAD_FAILED = "load_failed"  # the model is missing, damaged or refused
@@ -110,7 +110,7 @@ class Cause(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class KindMeaning:
-    """How a kind is to be read."""
+    """How a kind of failure is treated: its outcome, whether it is retried, continued, or free."""
 
     outcome: Outcome
     retryable: bool  # another replica may do better; the budget still has to agree
@@ -160,7 +160,7 @@ MEANINGS: Final[dict[Kind, KindMeaning]] = {
 
 
 def kind_of_status(status: int, *, retry_after: bool) -> Kind | None:
-    """Read an upstream HTTP status; ``None`` is success.
+    """The kind of failure that an upstream HTTP status means; ``None`` is success.
 
     429 and a 503 *with* Retry-After are a busy replica saying so. A bare 503 is a failure: load
     balancers and dying engines send it, and treating it as politeness hides them.

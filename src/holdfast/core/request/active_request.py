@@ -1,4 +1,4 @@
-"""What is known of one request under way, and the table of its phases.
+"""One request while a gateway works on it: its attempts, its phase, and the table of phases.
 
     new ─► queued ─► running ─► streaming ─► done
               ▲         │  ▲        │
@@ -20,7 +20,7 @@ from holdfast.core.types import MILLISECOND, Request
 
 
 class RequestPhase(StrEnum):
-    """Where a request is in its life."""
+    """What a request is waiting for at the moment: a replica, an answer, a retry, or nothing."""
 
     NEW = "new"
     QUEUED = "queued"
@@ -31,7 +31,7 @@ class RequestPhase(StrEnum):
 
 
 class RequestStep(StrEnum):
-    """What moves it on."""
+    """An event that moves a request from one phase to the next."""
 
     DISPATCH = "dispatch"
     ENQUEUE = "enqueue"
@@ -61,7 +61,7 @@ TRANSITIONS: Final[dict[tuple[RequestPhase, RequestStep], RequestPhase]] = {
 
 
 class IllegalStepError(Exception):
-    """A request was asked to do what its phase does not know: a bug, told with its story."""
+    """Raised when a request takes a step that its phase does not allow: a bug in the flow."""
 
 
 DEATHS_MAX: Final = 2  # of replicas under one request; a third would show nothing new
@@ -70,7 +70,7 @@ _TOGETHER: Final = 20 * MILLISECOND  # what ends two replicas so soon after each
 
 
 class Attempt:
-    """One try of one request on one replica."""
+    """One attempt of one request at one replica: when it began and how long it may take."""
 
     __slots__ = (
         "candidate",
@@ -101,7 +101,7 @@ class Attempt:
 
 
 class ActiveRequest(TimerEntry):
-    """One request from arrival to its one terminal answer."""
+    """All that a gateway knows of one request, from its arrival to its one final answer."""
 
     __slots__ = (
         "attempts",
@@ -145,7 +145,7 @@ class ActiveRequest(TimerEntry):
         self.story: list[tuple[int, str, str]] = []  # bounded: attempts are
 
     def step(self, step: RequestStep) -> None:
-        """Move along the table, or say how it came to this."""
+        """Move to the next phase by the table, or raise ``IllegalStepError``."""
         try:
             self.phase = TRANSITIONS[self.phase, step]
         except KeyError:
@@ -160,7 +160,7 @@ class ActiveRequest(TimerEntry):
         return sum(then - at for (at, what, _), (then, _, _) in told if what == RequestPhase.QUEUED)
 
     def find(self, number: int) -> Attempt | None:
-        """The live attempt of that number; late news of ended ones finds none."""
+        """Return the running attempt with this number; ``None`` if it has already ended."""
         live = self.live
         if live and live[0].number == number:
             return live[0]
@@ -171,7 +171,7 @@ class ActiveRequest(TimerEntry):
 
 
 def died(kind: Kind, lived: int) -> bool:
-    """Whether an attempt's connection died under it, with the request taken.
+    """Whether an attempt failed because its connection broke after the replica took the request.
 
     A cut in good order, silence and errors say nothing of the sort. A pooled connection that
     breaks at once had been closed before.
@@ -180,7 +180,10 @@ def died(kind: Kind, lived: int) -> bool:
 
 
 def apart(before: int, now: int) -> bool:
-    """Whether a death is one of its own: a zone that is lost ends many replicas at once."""
+    """Whether a broken connection came long enough after the last one to have its own cause.
+
+    A zone that is lost ends many replicas at once: that is one event, not several.
+    """
     return not before or now - before > _TOGETHER
 
 

@@ -1,7 +1,8 @@
-"""Where a request's life is opened and closed: quota, ladder of models, the one terminal answer.
+"""Opens each request at its arrival and closes it with its one final answer.
 
-Every request that enters gets exactly one ``Finish``, and it is written here and nowhere else. The
-table of errors says what a client is told when nothing could mend a failure.
+Quotas are reserved and settled here, the model is chosen on its ladder, and every ``Finish`` is
+built here and nowhere else. The table of errors says what a client is told when a failure could not
+be repaired.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,19 +24,19 @@ from holdfast.core.types import Request, nanos
 ERRORS: Final[dict[Kind, tuple[int, str]]] = {
     Kind.BAD_REQUEST: (400, "bad_request"),  # the engine's own refusal, passed on
     Kind.OVERLOADED: (503, "overloaded"),  # ours, not the tenant's: 429 would blame the caller
-    Kind.FIRST_TOKEN_TIMEOUT: (504, "upstream_timeout"),  # a gateway that waited in vain
-    Kind.BETWEEN_TOKENS_TIMEOUT: (504, "upstream_timeout"),  # as above
-    Kind.CONNECT_TIMEOUT: (504, "upstream_timeout"),  # as above
-    Kind.DEADLINE: (504, "deadline_exceeded"),  # as above, for the whole request
+    Kind.FIRST_TOKEN_TIMEOUT: (504, "upstream_timeout"),  # we waited in vain for a replica
+    Kind.BETWEEN_TOKENS_TIMEOUT: (504, "upstream_timeout"),  # the same, amid a stream
+    Kind.CONNECT_TIMEOUT: (504, "upstream_timeout"),  # the same, before anything was sent
+    Kind.DEADLINE: (504, "deadline_exceeded"),  # the whole request ran out of time
     Kind.CLIENT_GONE: (499, "client_gone"),  # never sent; the log's word for it
 }
 _ROOM_BELOW: Final = 0.9  # of capacity: a step of a quarter of the traffic must find some room
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
-DEADLY: Final = (502, "replicas_lost")  # as above; its own code, because it must not be sent again
+DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must not be sent again
 
 
 class AdmissionDesk:
-    """The requests under way, and the books that outlive them."""
+    """The requests under way in one gateway, with the quotas and model ladders that they share."""
 
     __slots__ = ("_degraders", "_quotas", "_wheel", "_whole", "requests")
 
@@ -57,7 +58,7 @@ class AdmissionDesk:
         }
 
     def open(self, request: Request, now: int) -> ActiveRequest:
-        """A life for this request, on the model that is to serve it."""
+        """Register a new request and choose the model that serves it; raise if its id is in use."""
         if request.id in self.requests:
             raise ValueError(f"request id {request.id!r} is already under way; ids must be unique")
         model = request.model
@@ -74,7 +75,7 @@ class AdmissionDesk:
         return active
 
     def reserve(self, active: ActiveRequest, now: int) -> Refusal | None:
-        """Take the tenant's quota for this request; the refusal says when to come back."""
+        """Reserve the tenant's quota for this request; return a refusal if it is used up."""
         request = active.request
         quota = self._quotas.get(request.tenant) if self._quotas else None
         if quota is None:
@@ -86,21 +87,21 @@ class AdmissionDesk:
         return reserved
 
     def lease(self, shares: Mapping[str, float]) -> None:
-        """Take over this gateway's parts of the tenants' quotas."""
+        """Change this gateway's shares of the tenants' quotas."""
         for tenant, share in shares.items():
             quota = self._quotas.get(tenant)
             if quota is not None:
                 quota.lease(share)
 
     def inherit(self, earlier: "AdmissionDesk") -> None:
-        """Share the quotas that did not change: requests of both settle in the same buckets."""
+        """Take over an earlier desk's quotas where their config is the same, with what is left."""
         for tenant, quota in earlier._quotas.items():  # noqa: SLF001 - of the same class
             mine = self._quotas.get(tenant)
             if mine is not None and mine.config == quota.config:
                 self._quotas[tenant] = quota
 
     def quota(self, tenant: str) -> Quota | None:
-        """What this tenant has left here; ``None`` = it is not limited."""
+        """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
         return self._quotas.get(tenant)
 
     def finish(
@@ -112,7 +113,7 @@ class AdmissionDesk:
         now: int,
         replica_id: str = "",
     ) -> Finish:
-        """The one terminal answer. What was reserved and not used goes back to the tenant."""
+        """Close a request and build its final answer; unused quota goes back to the tenant."""
         active.step(RequestStep.FINISH)
         self._wheel.drop(active)
         request = active.request
@@ -140,23 +141,23 @@ class AdmissionDesk:
         )
 
     def fail(self, active: ActiveRequest, kind: Kind, reason: str, now: int) -> Finish:
-        """An honest error for a failure that nothing could mend."""
+        """Close a request with the error that belongs to this kind of failure."""
         status, code = ERRORS.get(kind, ERROR_DEFAULT)
         return self.finish(active, status, code, f"{kind.value}: {reason}", now)
 
     def fail_deadly(self, active: ActiveRequest, now: int) -> Finish:
-        """It may be the request that ends its replicas: it gets no third one."""
+        """Close a request that may be what kills replicas, so that no third one gets it."""
         reason = f"its connection died on {' and '.join(active.died)}: it is not tried on a third"
         return self.finish(active, *DEADLY, reason, now)
 
     def shed(self, active: ActiveRequest, refusal: Refusal, now: int) -> Finish:
-        """A refusal before any work was done."""
+        """Close a request with a refusal, before any replica worked on it."""
         finish = self.finish(active, refusal.status, refusal.code, refusal.reason, now)
         finish.retry_after_s = refusal.retry_after_s
         return finish
 
     def watch_ladders(self, lanes: Mapping[str, Lane], now: int) -> list[Report]:
-        """Let each ladder of models look at the load of its rungs; report the moves."""
+        """Give each model ladder the load of its models; return a report for each step it takes."""
         reports = []
         for model, degrader in self._degraders.items():
             lane = lanes.get(degrader.watched)
@@ -174,7 +175,10 @@ class AdmissionDesk:
 
 
 def _has_room(lanes: Mapping[str, Lane], model: str | None, now: int) -> bool | None:
-    """Whether a rung could take more; a rung without a lane has no replica at all."""
+    """Whether a model of a ladder could take more requests; ``None`` if that is unknown.
+
+    A model without a lane has no replica at all.
+    """
     lane = lanes.get(model) if model is not None else None
     if lane is None:
         return model is None

@@ -1,4 +1,4 @@
-"""Stop sending to a replica that keeps failing; find out cheaply when it is well again.
+"""The circuit breaker: stops sending to a replica that keeps failing, then tries it again.
 
 Closed, the breaker counts: too large a share of the last outcomes failed, or several failed in a
 row, or a connection was refused, and it opens. Open, nothing is sent until a cooldown has passed.
@@ -33,7 +33,7 @@ from holdfast.core.types import Decision, nanos, require, seconds
 
 
 class BreakerState(StrEnum):
-    """Whether requests may pass."""
+    """Whether a breaker lets requests pass to its replica."""
 
     CLOSED = "closed"  # they pass
     OPEN = "open"  # none pass
@@ -41,7 +41,7 @@ class BreakerState(StrEnum):
 
 
 class BreakerSignal(StrEnum):
-    """What can move a breaker."""
+    """An event that moves a breaker from one state to another."""
 
     THRESHOLD = "threshold"  # too many failures, in share or in a row
     REFUSED = "refused"  # nobody listens: no need to count
@@ -85,7 +85,7 @@ _HISTORY_MAX: Final = 8  # enough to see how a breaker came into a state, cheap 
 
 @dataclass(slots=True, frozen=True)
 class BreakerConfig:
-    """When to open and for how long."""
+    """When a breaker opens, and how long it stays open."""
 
     enabled: bool = True  # False: always closed, nothing is counted
     window: int = 25  # outcomes: short enough that a replica gone bad is out within seconds
@@ -115,7 +115,7 @@ class BreakerConfig:
 
 @dataclass(slots=True, frozen=True)
 class BreakerChange:
-    """One move of a breaker, for the event log."""
+    """One change of a breaker's state, with its reason, for reports and its history."""
 
     before: BreakerState
     after: BreakerState
@@ -124,11 +124,11 @@ class BreakerChange:
 
 
 class BreakerError(Exception):
-    """A breaker was told something its table does not know: a bug in whoever drives it."""
+    """Raised when a breaker gets a signal that its state does not allow: a bug in its caller."""
 
 
 class Breaker:
-    """The breaker of one (replica, model) as one gateway sees it.
+    """The circuit breaker of one (replica, model) in one gateway.
 
     Contract: an attempt for which ``allow`` answered ``TRIAL`` reports exactly once with
     ``trial=True``, whatever becomes of it (``CANCELLED`` if nothing did). A long answer may report
@@ -175,11 +175,11 @@ class Breaker:
         self._history: deque[BreakerChange] = deque(maxlen=_HISTORY_MAX)
 
     def would_allow(self, now: int) -> bool:
-        """Whether a request could pass now. Asking claims nothing."""
+        """Whether a request could pass now; claims nothing."""
         return self.state is _CLOSED or (now >= self.opens_until and not self._trial_out)
 
     def allow(self, now: int) -> Decision:
-        """Let a request pass, or not. Past the cooldown this claims the one trial."""
+        """Decide whether a request may pass; after the cooldown this claims the one trial."""
         if self.state is _CLOSED:
             return _PASS
         if self._trial_out:
@@ -193,7 +193,7 @@ class Breaker:
     def record(
         self, outcome: Outcome, now: int, *, strong: bool = False, trial: bool = False
     ) -> BreakerChange | None:
-        """Take in how an attempt ended; a change is returned only when the state moved.
+        """Count how an attempt ended; return the change if that moved the breaker.
 
         ``strong`` marks a failure that needs no second opinion: a refused connection.
         """
@@ -233,7 +233,7 @@ class Breaker:
         return None
 
     def _too_many(self) -> str:
-        """Why the counts are too bad to go on, or nothing."""
+        """The reason to open the breaker by its counts; empty if there is none."""
         if self._consecutive >= self._consecutive_max:
             return f"{self._consecutive} failures in a row"
         window = self._window
@@ -274,7 +274,7 @@ class Breaker:
         return BreakerError(f"{signal} while {self.state}: {problem}; history:\n{past}")
 
     def hasten(self, now: int) -> None:
-        """Somebody else saw the replica well: the trial need not wait for the cooldown."""
+        """Allow the trial at once, because control saw that the replica is well again."""
         if self.state is not _CLOSED:
             self.opens_until = min(self.opens_until, now)
 

@@ -47,7 +47,7 @@ _FIRED: Final = "fired"
 
 @dataclass(slots=True, frozen=True)
 class DeadlineConfig:
-    """The waits of one pool, in seconds."""
+    """How long requests of one pool may wait, and how these deadlines are learned."""
 
     first_token_s: float = 60.0  # until learned: above a cold long prompt on a busy engine
     first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
@@ -95,7 +95,7 @@ class DeadlineConfig:
         self._require(ascending and len(bounds) <= 16, "prompt_bounds", fix)
 
     def for_answers(self) -> "DeadlineConfig":
-        """The same for answers that come in one piece: their first token is their last."""
+        """The config for answers that come in one piece, whose first token is also their last."""
         return replace(
             self,
             first_token_s=self.request_s,
@@ -114,7 +114,7 @@ class DeadlineConfig:
 
 @dataclass(slots=True, frozen=True)
 class TimeoutVerdict:
-    """What a deadline that fired means."""
+    """What a deadline that fired means: whether it counts against the replica, whether to retry."""
 
     counts: bool  # against the replica
     retry: bool  # another replica may do better
@@ -122,7 +122,7 @@ class TimeoutVerdict:
 
 
 class _Recent:
-    """The last thing a replica did about a first token, and its group of samples."""
+    """What one replica last did about a first token, and which sample group it belongs to."""
 
     __slots__ = ("at", "group", "last", "silent_from")
 
@@ -134,7 +134,7 @@ class _Recent:
 
 
 class Deadlines:
-    """The deadlines of one pool: asked for once per attempt, told what came of it."""
+    """The learned deadlines of one pool: gives attempts their waits and learns from results."""
 
     __slots__ = (
         "_admitted",
@@ -226,7 +226,7 @@ class Deadlines:
         return self._classes[bisect_left(self._bounds, prompt_tokens)].median
 
     def first_token_norm(self, prompt_tokens: int) -> int:
-        """What takes no longer is normal in this class; until learned, whatever is waited for."""
+        """The longest first token that counts as normal for this prompt length."""
         return self._classes[bisect_left(self._bounds, prompt_tokens)].norm
 
     def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
@@ -237,7 +237,7 @@ class Deadlines:
     def observe_first_token(
         self, replica_id: str, prompt_tokens: int, elapsed: int, now: int
     ) -> int | None:
-        """A first token came after ``elapsed``; returns what was typical before it."""
+        """Learn from a first token; return the median for its prompt length before it."""
         replica = self._replicas.get(replica_id) or self._admit(replica_id)
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         if self._stuck:
@@ -259,7 +259,7 @@ class Deadlines:
         return median
 
     def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
-        """A stream finished with ``count`` gaps; without an id no replica can be left out."""
+        """Learn from the longest of the ``count`` gaps between the tokens of a finished stream."""
         if count > 0:
             replica = self._replicas.get(replica_id)
             self._gaps.add_worst(0 if replica is None else replica.group, worst_gap, count)
@@ -267,7 +267,7 @@ class Deadlines:
     def fired(
         self, replica_id: str, peers: int, now: int, busy: int = 0, started: int | None = None
     ) -> TimeoutVerdict:
-        """A first-token or between-tokens deadline fired; ``peers``: the pool's other replicas.
+        """Judge a deadline that fired: blame the replica, the whole pool, or nobody yet.
 
         A replica is firing if it fired within the window and delivered nothing in normal time
         since. Of deliveries only those of the last second (the shortest possible deadline) are
@@ -314,14 +314,14 @@ class Deadlines:
         )
 
     def _evidence_from(self, replica: _Recent, now: int) -> int:
-        """Since when a delivery of a peer says something of the attempt that fires now."""
+        """The time from which a peer's delivery is evidence for the attempt that fires now."""
         again = replica.last is _FIRED and now - replica.at <= self._longest() + self._window
         if not again:
             replica.silent_from = _NEVER  # it has delivered meanwhile, or was not asked for long
         return min(replica.silent_from, now - self._evidence)
 
     def _may_be_everybody(self, replica: _Recent, joined: int, now: int) -> bool:
-        """Whether others that are stuck too have had no time to fire, or have fired as well."""
+        """Whether the whole pool may be stuck, so that no single replica can be blamed yet."""
         waited = now - replica.silent_from
         if waited < min(self._longest(), self._window):
             return True
@@ -336,7 +336,7 @@ class Deadlines:
         return TimeoutVerdict(False, False, f"{why}: nobody can be blamed yet")
 
     def fleet_slow(self, now: int) -> bool:
-        """Whether the last firings were the fleet's rather than a replica's."""
+        """Whether the last firings were judged to be the slowness of the whole pool."""
         return now < self._slow_until
 
     def snapshot(self) -> dict[str, object]:
@@ -389,7 +389,7 @@ class Deadlines:
 
 
 def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
-    """How a stream without a token for so long has failed, where its replica is found stalled.
+    """The kind of failure of a stream that got no token for so long on a stalled replica.
 
     Its own deadline may be a minute, until one is learned. What a long prompt keeps busy may be
     found stalled, too, and that prompt must stay: it would do the same to the next replica.

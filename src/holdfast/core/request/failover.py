@@ -1,4 +1,4 @@
-"""Where to look next when the nearest replicas cannot take a request: zone, region, elsewhere.
+"""Failover between zones and regions: in which order the replicas of a pool are considered.
 
 Candidates are sorted into rungs when membership changes, so that a request only walks a short
 list. Two rules hold on every rung. *Revision*: a request never moves to another revision of its
@@ -19,7 +19,7 @@ from holdfast.core.types import Decision, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class FailoverConfig:
-    """Where home is, and what may leave it."""
+    """The home zone and region of a gateway, and which requests may leave them."""
 
     home_zone: str = ""  # empty: zones are alike
     home_region: str = ""  # empty: regions are alike, everything is one rung
@@ -55,7 +55,7 @@ class FailoverConfig:
 
 @dataclass(slots=True, frozen=True)
 class FailoverRung:
-    """Candidates that are equally near."""
+    """A group of candidates at the same distance: home zone, home region, or one remote region."""
 
     name: str  # "zone", "region", "remote:<region>", or "all" without a home
     candidates: list[Candidate]
@@ -71,7 +71,7 @@ _ROOM: Final = Decision(allowed=True, reason="the rung has room")
 
 
 class FailoverLadder:
-    """The rungs of one pool, as one gateway climbs them."""
+    """Sorts the candidates of one pool into rungs by distance and keeps out other revisions."""
 
     __slots__ = (
         "_full",
@@ -102,7 +102,7 @@ class FailoverLadder:
     def rungs(
         self, candidates: Sequence[Candidate], members: Collection[Candidate] | None = None
     ) -> list[FailoverRung]:
-        """Sort the candidates, nearest first. Call it when membership changes, not per request.
+        """Sort the candidates into rungs, nearest first; called when membership changes.
 
         ``members`` are all replicas of the pool, where ``candidates`` are only those that may be
         chosen now: a revision is learned from who belongs, not from who happens to be well. Empty
@@ -123,7 +123,7 @@ class FailoverLadder:
         return self._rungs
 
     def may_spill(self, rung_index: int, utilisation_of_target: float | None, now: int) -> Decision:
-        """Whether requests may go up to this rung, as full as it is."""
+        """Whether requests may be sent to this rung, given how full it is."""
         rung = self._rungs[rung_index]
         if not rung.remote:
             return _NEAR
@@ -167,7 +167,7 @@ class FailoverLadder:
         return candidate.revision == self.pinned_revision
 
     def _learn_revision(self, home: list[Candidate], everyone: Collection[Candidate]) -> None:
-        """Follow the majority at home, but not into what an outage leaves over.
+        """Pin the revision that most replicas at home run, but do not follow an outage.
 
         A learned pin moves when another revision outnumbers it at home and holds more than half of
         what the pinned one ever held (a rollout), or when the pinned one is nowhere left at all.
@@ -210,7 +210,7 @@ class FailoverLadder:
 
 
 def _rung(name: str, candidates: list[Candidate], reason: str) -> list[FailoverRung]:
-    """One rung, or none when nobody is on it."""
+    """A list with one rung, or an empty list when there are no candidates."""
     return [FailoverRung(name, candidates, reason)] if candidates else []
 
 

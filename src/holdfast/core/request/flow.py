@@ -1,4 +1,4 @@
-"""One request's whole life: events in, actions out.
+"""The state machine of all requests of one gateway: events go in, actions come out.
 
     Arrived ─► quota ─► model (degrade) ─► replica, or the queue ─► Dispatch
     FirstContent ─► content may be shown; rivals are aborted
@@ -61,7 +61,10 @@ _QUEUED: Final = RequestPhase.QUEUED.value
 
 
 class Flow:
-    """All requests of one gateway. ``handle`` is its only mutator."""
+    """All requests of one gateway: decides for each when it is sent, retried, hedged and answered.
+
+    ``handle`` is its only mutator.
+    """
 
     def __init__(self, config: FlowConfig, streams: Callable[[str], Random]) -> None:
         stale = nanos(config.view_stale_s)
@@ -93,24 +96,24 @@ class Flow:
 
     @property
     def lanes(self) -> Mapping[str, Lane]:
-        """The lanes by model. To be read only."""
+        """The lane of each model; read only."""
         return self._lanes
 
     @property
     def lives(self) -> Mapping[RequestId, ActiveRequest]:
-        """The requests under way by id. To be read only."""
+        """The requests under way by id; read only."""
         return self._requests
 
     def quota(self, tenant: str) -> Quota | None:
-        """What a tenant has left at this gateway, for the headers; ``None`` = no limit."""
+        """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
         return self._desk.quota(tenant)
 
     def inherit(self, earlier: "Flow") -> None:
-        """Take over what tenants have left: a new config is no new quota."""
+        """Take over the quotas of the flow before, so that a new config gives no new quota."""
         self._desk.inherit(earlier._desk)  # noqa: SLF001 - another of the same class
 
     def handle(self, event: FlowEvent, now: int) -> list[FlowAction]:
-        """Take one event; return the work it causes, in order."""
+        """Take one event and return the actions it causes, in order."""
         # Those of every request go past the table: direct calls compile to direct calls.
         if isinstance(event, Arrived):
             return self._on_arrived(event, now)
@@ -125,6 +128,7 @@ class Flow:
     # --- a request arrives ------------------------------------------------------------------------
 
     def _on_arrived(self, event: Arrived, now: int) -> list[FlowAction]:
+        """Admit a new request: dispatch it at once, queue it, or refuse it."""
         request = event.request
         active = self._desk.open(request, now)
         lane = self._lanes.get(active.model)
@@ -145,6 +149,7 @@ class Flow:
         return self._enqueue(active, lane, now)
 
     def _enqueue(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
+        """Put a request into its model's queue, or finish it with the queue's refusal."""
         ready, waited = lane.pool.ready(now), active.waited()
         offer = lane.queue.offer(active.request, now, ready=ready, waited=waited)
         actions: list[FlowAction] = []
@@ -162,7 +167,7 @@ class Flow:
     def _dispatch(
         self, active: ActiveRequest, lane: Lane, now: int, excluded: tuple[str, ...] = ()
     ) -> Dispatch | None:
-        """Send one attempt to the replica that routing chooses; ``None`` if nobody has room."""
+        """Start an attempt at the replica that routing chooses; ``None`` if none has room."""
         request = active.request
         choice = lane.pool.choose(request, excluded, now, active.revision)
         if choice is None:
@@ -187,7 +192,7 @@ class Flow:
         )
 
     def _serve_queue(self, lane: Lane, now: int, actions: list[FlowAction]) -> None:
-        """Give freed room to those who wait, in the queue's order."""
+        """Dispatch queued requests while replicas have room."""
         queue = lane.queue
         while queue.held and lane.pool.has_room(now):
             request = queue.pop(now)
@@ -207,6 +212,7 @@ class Flow:
     # --- an attempt answers -----------------------------------------------------------------------
 
     def _on_first_content(self, event: FirstContent, now: int) -> list[FlowAction]:
+        """Note the first content of an attempt and abort the attempts it was racing."""
         active = self._requests.get(event.request_id)
         attempt = active.find(event.attempt) if active is not None else None
         if active is None or attempt is None or attempt.first_at:
@@ -227,7 +233,7 @@ class Flow:
         return actions
 
     def _on_answered(self, event: Answered, now: int) -> list[FlowAction]:
-        """A whole answer: its first content and its end in one."""
+        """Finish a request whose complete answer came in one piece."""
         active = self._requests.get(event.request_id)
         attempt = active.find(event.attempt) if active is not None else None
         if active is None or attempt is None:
@@ -258,7 +264,7 @@ class Flow:
         actions: list[FlowAction],
         now: int,
     ) -> None:
-        """Call the others of a race back; those that began earlier took at least this long."""
+        """Abort the attempts that lost a race; the older ones count as at least this slow."""
         rivals = [rival for rival in active.live if rival is not winner]
         lane.overtaken(active, [each for each in rivals if each.started < winner.started], now)
         self._abort_all(active, lane, rivals, Kind.SUPERSEDED, actions, now)
@@ -272,21 +278,24 @@ class Flow:
         actions: list[FlowAction],
         now: int,
     ) -> None:
-        """Call attempts back that nobody is to blame for."""
+        """Abort attempts without counting them against their replicas."""
         for attempt in list(attempts):
             lane.close(active, attempt, _CANCELLED, kind, now)
             actions.append(self._called_back(active, attempt, kind, now))
 
     def _called_back(self, active: ActiveRequest, attempt: Attempt, kind: Kind, now: int) -> Abort:
+        """The action that aborts an attempt, noted in the request's story."""
         active.story.append((now, kind.value, attempt.candidate.id))
         return Abort(active.request.id, attempt.number, attempt.candidate.id, kind)
 
     def _report(self, lane: Lane, attempt: Attempt, change: BreakerChange) -> Report:
+        """The report that tells control that a breaker moved."""
         return Report(lane.model, attempt.candidate.id, change.after.value, change.reason)
 
     # --- an attempt ends or goes silent -----------------------------------------------------------
 
     def _on_ended(self, event: Ended, now: int) -> list[FlowAction]:
+        """Close an attempt and finish its request, or decide what follows its failure."""
         active = self._requests.get(event.request_id)
         attempt = active.find(event.attempt) if active is not None else None
         if active is None or attempt is None:
@@ -321,6 +330,7 @@ class Flow:
         return actions
 
     def _on_silent(self, event: Silent, now: int) -> list[FlowAction]:
+        """Judge a stream that sent nothing for longer than its deadline between tokens."""
         active = self._requests.get(event.request_id)
         attempt = active.find(event.attempt) if active is not None else None
         if active is None or attempt is None:
@@ -340,7 +350,7 @@ class Flow:
         actions: list[FlowAction],
         now: int,
     ) -> bool:
-        """A wait is over. Blame the replica only where its peers are not slow too."""
+        """Judge a deadline that fired; ``False`` if the attempt is to be waited for longer."""
         candidate = attempt.candidate
         pool = lane.pool.candidates
         busy = sum(1 for peer in pool.values() if peer.inflight and peer is not candidate)
@@ -371,7 +381,7 @@ class Flow:
         actions: list[FlowAction],
         now: int,
     ) -> None:
-        """The attempt is closed and did not answer: continue, retry, or say so."""
+        """Decide what follows a failed attempt: a continuation, a retry, or the final error."""
         active.story.append((now, "failed", kind.value))
         if died(kind, now - attempt.started) and apart(active.died_at, now):
             active.died_at = now
@@ -415,7 +425,7 @@ class Flow:
     def _continue(
         self, active: ActiveRequest, lane: Lane, kind: Kind, now: int
     ) -> list[FlowAction]:
-        """Content was shown: only a continuation on the same revision is honest."""
+        """Continue a broken stream on a replica of the same revision, or finish with the error."""
         if not (active.request.continuable and MEANINGS[kind].continuable):
             return [self._desk.fail(active, kind, "this answer cannot be continued", now)]
         decision = self._retry.decide_continuation(
@@ -427,7 +437,7 @@ class Flow:
         return self._again(active, lane, now)
 
     def _again(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
-        """Another attempt, elsewhere if possible, queued if nobody has room."""
+        """Start another attempt, at a replica not tried yet if possible, else queue the request."""
         dispatch = self._dispatch(active, lane, now, active.tried)
         if dispatch is not None:
             return [dispatch]
@@ -439,6 +449,7 @@ class Flow:
     # --- time passes ------------------------------------------------------------------------------
 
     def _on_tick(self, _event: Tick, now: int) -> list[FlowAction]:
+        """Run the timers that are due, the summary of each second, and the queues."""
         actions: list[FlowAction] = []
         for active in self._wheel.advance(now):
             if (
@@ -458,6 +469,7 @@ class Flow:
         return actions
 
     def _on_due(self, active: ActiveRequest, actions: list[FlowAction], now: int) -> None:
+        """Act on what is due for one request: deadline, backoff, hedge, or a late first token."""
         lane = self._lanes[active.model]
         if now >= active.deadline:
             if active.phase is RequestPhase.QUEUED:
@@ -488,6 +500,7 @@ class Flow:
     def _hedge(
         self, active: ActiveRequest, lane: Lane, actions: list[FlowAction], now: int
     ) -> None:
+        """Start a second attempt beside the first, if there is spare capacity for it."""
         decision = self._hedger.decide(now, lane.pool.utilisation(), len(lane.queue))
         if not decision:
             active.story.append((now, "no hedge", decision.reason))
@@ -499,6 +512,7 @@ class Flow:
             actions.append(dispatch)
 
     def _file_next(self, active: ActiveRequest) -> None:
+        """Set the request's timer to the earliest of its deadlines."""
         due = active.deadline
         for attempt in active.live:
             if not attempt.first_at:
@@ -507,6 +521,7 @@ class Flow:
         self._wheel.file(active)
 
     def _each_second(self, actions: list[FlowAction], now: int) -> None:
+        """Move the model ladders, and tell control what was counted."""
         self._summary_at = now + self._summary_every
         actions.extend(self._desk.watch_ladders(self._lanes, now))
         tallies = self._lane_table.tallies()
@@ -517,6 +532,7 @@ class Flow:
     # --- the client leaves; control and engines report --------------------------------------------
 
     def _on_client_gone(self, event: ClientGone, now: int) -> list[FlowAction]:
+        """Abort the attempts of a request whose client has left, and finish it."""
         active = self._requests.get(event.request_id)
         if active is None:
             return []
@@ -531,6 +547,7 @@ class Flow:
         return actions
 
     def _on_view_changed(self, event: ViewChanged, now: int) -> list[FlowAction]:
+        """Take over a new fleet view, and use the room it brings."""
         actions: list[FlowAction] = []
         if self._lane_table.apply(event.view, now):
             for lane in self._lanes.values():

@@ -1,4 +1,4 @@
-"""One model's lane through a gateway: its pool, its queue, its learned deadlines.
+"""What a gateway keeps for one model: its pool of replicas, its queue, its learned deadlines.
 
 The flow decides what becomes of requests; the lane keeps the books that those decisions read:
 who holds which slot, what each replica's breaker, limit and latency have learned, how long a first
@@ -40,7 +40,7 @@ _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
 @dataclass(slots=True, frozen=True)
 class LaneConfig:
-    """How one model's requests are queued, routed and judged."""
+    """How the requests of one model are queued, routed, limited and timed."""
 
     routing: str = "power_of_two"
     routing_options: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +58,10 @@ class LaneConfig:
 
 
 class Lane:
-    """The books of one model. Only its flow writes here."""
+    """The pool, queue and deadlines of one model, and what is learned from its attempts.
+
+    Only the flow changes it.
+    """
 
     __slots__ = (
         "_active",
@@ -116,7 +119,7 @@ class Lane:
         return Candidate(replica, breaker, PeakEwma(), gradient)
 
     def follow(self, views: Sequence[ReplicaView], now: int) -> None:
-        """Take over control's view of this model's replicas."""
+        """Take over control's view of the replicas of this model."""
         serves = any(view.share > 0 for view in views)
         if serves and not self._serves:
             self._woken_at = now
@@ -124,11 +127,11 @@ class Lane:
         self.pool.apply(views, now)
 
     def waits(self, request: Request) -> Deadlines:
-        """The deadlines that hold for this request."""
+        """The deadlines for this request: those of streams, or of answers in one piece."""
         return self.answers if request.whole else self.deadlines
 
     def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
-        """Claim a slot on the chosen replica and start the clock of its first token."""
+        """Start an attempt: claim a slot at the replica and set the deadline of its first token."""
         trial = False
         if candidate.breaker.state is not _CLOSED:
             trial = candidate.breaker.allow(now) is TRIAL
@@ -150,7 +153,7 @@ class Lane:
         return attempt
 
     def bears_with(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
-        """Wait on where the whole pool has become slower since the attempt was made."""
+        """Extend the wait of an attempt where the whole pool became slower since it began."""
         waits = self.waits(active.request)
         if waits.scale > attempt.scale:
             allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
@@ -161,7 +164,7 @@ class Lane:
     def first_content(
         self, active: ActiveRequest, attempt: Attempt, now: int
     ) -> BreakerChange | None:
-        """Learn from a first token: latency, limit, deadlines; a trial has passed."""
+        """Learn from a first token: latency, limit, deadlines; a breaker's trial has passed."""
         attempt.first_at = now
         candidate = attempt.candidate
         request = active.request
@@ -195,7 +198,7 @@ class Lane:
         return None
 
     def overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> None:
-        """No first token yet, long after the usual time: let routing know before it comes.
+        """Raise the latency that routing sees for a replica whose first token is late.
 
         Learning from arrivals alone, the pool would go on sending to a replica that has become ten
         times slower for as long as its first late token takes.
@@ -208,7 +211,7 @@ class Lane:
         attempt.doubt_at = now + elapsed
 
     def overtaken(self, active: ActiveRequest, slower: list[Attempt], now: int) -> None:
-        """A hedge was faster: its elders took at least this long.
+        """Learn from the attempts that lost against a hedge: they took at least this long.
 
         Learning from winners alone would make hedging come ever earlier.
         """
@@ -225,7 +228,7 @@ class Lane:
     def close(
         self, active: ActiveRequest, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
     ) -> BreakerChange | None:
-        """Give the slot back and take in how the attempt ended."""
+        """End an attempt: free its slot and record its outcome; return the breaker's change."""
         candidate = attempt.candidate
         candidate.inflight -= 1
         if attempt.report == candidate.reports:
@@ -254,31 +257,31 @@ class Lane:
         return change
 
     def saturation(self) -> float | None:
-        """Share of the pool's capacity in use; above one while requests wait for it."""
+        """The share of the pool's capacity in use; at least 1 while requests wait in the queue."""
         used = self.pool.utilisation()
         if used is None:
             return None
         return max(1.0, used) if len(self.queue) else used
 
     def readings(self) -> tuple[float | None, float | None, float | None]:
-        """Saturation, SLO attainment and error share since the last call, for a ladder."""
+        """Saturation, share within the objective, and error share since the last call."""
         attained = 1.0 - self._first_late / self._first if self._first else None
         errors = self._failed / self._ended if self._ended else None
         self._first = self._first_late = self._ended = self._failed = 0
         return self.saturation(), attained, errors
 
     def first_token_p95(self, now: int) -> float | None:
-        """Of streams in the last minute, in nanoseconds; ``None`` where too few began."""
+        """The p95 first token of streams in the last minute, in ns; ``None`` if too few."""
         return self._recent.quantile(0.95, now, _RECENT_MIN)
 
     def take_served(self) -> tuple[int, int]:
-        """Attempts that ran or ended, and tokens, as told in tallies since the last call."""
+        """Attempts and tokens that the tallies counted since the last call."""
         served = self._active, self._tokens
         self._active = self._tokens = 0
         return served
 
     def tallies(self) -> list[Tally]:
-        """What was seen since the last call, of replicas that had any traffic."""
+        """One tally for each replica with traffic since the last call."""
         told = []
         for candidate in self.pool.candidates.values():
             tally = candidate.take_tally(self.model)
@@ -300,7 +303,7 @@ class Lane:
 
 
 class LaneTable:
-    """One lane per model that the config or control has named."""
+    """The lanes of all models in one gateway, and the fleet view that they follow."""
 
     __slots__ = (
         "_configs",
@@ -340,7 +343,7 @@ class LaneTable:
         return lane
 
     def apply(self, view: FleetView, now: int) -> bool:
-        """Follow a view; False for a late frame. The same one again says that control is there."""
+        """Take over a fleet view; ``False`` if it is older than the one that holds."""
         came = (view.epoch, view.version)
         if came < self.view:
             return False
@@ -354,24 +357,24 @@ class LaneTable:
         return True
 
     def take_report(self, event: LoadReported) -> None:
-        """An engine's own account of its load; of replicas that are not ours, nothing."""
+        """Store the load that an engine reported; unknown replicas are ignored."""
         lane = self.by_model.get(event.model)
         candidate = lane.pool.candidates.get(event.replica_id) if lane is not None else None
         if candidate is not None:
             candidate.take_report(event.tokens, event.waiting, event.kv_used)
 
     def lease(self, trials: frozenset[tuple[str, str]] | None, now: int) -> None:
-        """Hand each lane the trials that are this gateway's turn."""
+        """Tell each lane which half-open trials this gateway may run."""
         for model, lane in self.by_model.items():
             mine = None if trials is None else frozenset(r for m, r in trials if m == model)
             lane.pool.lease(mine, now)
 
     def tallies(self) -> list[Tally]:
-        """What was seen of each replica since the last call."""
+        """The tallies of all lanes since the last call."""
         return [tally for lane in self.by_model.values() for tally in lane.tallies()]
 
     def doubt(self, now: int) -> list[Report]:
-        """If control is silent, let quarantines on suspicion decay to trials; say which did."""
+        """When control is silent, let quarantines on suspicion decay to trials; report each."""
         if self._view_at is None or now - self._view_at <= self._stale:
             return []
         what = "view stale: quarantine decays to a trial"

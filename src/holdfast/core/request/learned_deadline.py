@@ -1,4 +1,4 @@
-"""One deadline learned from what a pool delivers, without trusting any single replica.
+"""One deadline learned from what a pool delivers, which no single slow replica can spoil.
 
 Until there are enough samples the deadline is wide. Then it is a factor on a far quantile of the
 samples of the last minutes. That quantile is the work of very few samples, so one slow replica
@@ -26,7 +26,7 @@ _ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are c
 
 
 class SampleGroup:
-    """The samples of one share of the replicas, in two generations."""
+    """The samples of one group of replicas, in two generations so that old ones expire."""
 
     __slots__ = ("old", "old_below", "old_total", "young", "young_below", "young_total")
 
@@ -37,22 +37,22 @@ class SampleGroup:
         self.rotate()
 
     def rotate(self) -> None:
-        """The young generation becomes the old one, which is forgotten."""
+        """Drop the old generation of samples and make the young one the old."""
         self.old, self.old_total = self.young, self.young_total
         self.young, self.young_total = QuantileSketch(_ACCURACY), 0
         self.old_below, self.young_below = self.young_below, 0
 
     def count(self) -> int:
-        """Samples of both generations."""
+        """The number of samples in both generations."""
         return self.young.count + self.young_below + self.old.count + self.old_below
 
     def mean(self) -> float:
-        """How slow this group is; it must hold a sample."""
+        """The mean of the samples; there must be one."""
         return (self.young_total + self.old_total) / self.count()
 
 
 class LearnedDeadline:
-    """Wide at first, then ``factor`` times the quantile of what the pool delivers.
+    """A deadline that is wide at first, then a factor times a high quantile of the samples.
 
     ``deadline`` and ``norm`` are cached durations: owners compare ``now`` with ``refresh_at`` and
     call ``refresh`` when it has passed. Samples go straight into ``groups[i]`` and are announced
@@ -106,7 +106,7 @@ class LearnedDeadline:
         self.forget()
 
     def forget(self) -> None:
-        """Start over: what was learned is not true any more."""
+        """Drop all samples: what was learned is no longer true."""
         self.groups = [SampleGroup() for _ in range(GROUPS)]
         self.heard = QuantileSketch(_ACCURACY)  # the groups that are listened to, merged
         self.fresh = 0  # samples since the last merge
@@ -121,15 +121,15 @@ class LearnedDeadline:
         self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
 
     def is_learned(self) -> bool:
-        """Whether the deadline follows the pool rather than the config."""
+        """Whether there are enough samples to use the learned deadline."""
         return self.heard.count >= self._samples_min
 
     def has_samples(self) -> bool:
-        """Whether anything was delivered since the start or the last ``forget``."""
+        """Whether there is any sample since the start or the last ``forget``."""
         return self.fresh > 0 or self.heard.count > 0
 
     def refresh(self, now: int, rise: int) -> None:
-        """Bring the cached deadline up to date; cheap unless many samples came."""
+        """Compute the cached deadline anew from the samples; cheap unless many came."""
         self.refresh_at = now + _REFRESH
         young = 0
         for group in self.groups:
@@ -152,12 +152,12 @@ class LearnedDeadline:
         self.deadline = min(base * rise, self._limit)
 
     def scaled(self, waiting: int, scale_max: float) -> int:
-        """The deadline behind a queue longer than those the samples were learned under."""
+        """The deadline for an engine whose queue is longer than when the samples were taken."""
         scale = (1 + waiting) / (1 + self.waiting_typical)
         return min(int(self.deadline * min(scale, scale_max)), self._limit)
 
     def add_worst(self, group: int, worst: int, count: int) -> None:
-        """Take in ``count`` samples of which only the largest is known.
+        """Add ``count`` samples of which only the largest is known.
 
         It stands for a little more than its share of the tail, and the others count as zero: they
         lie below it, and only the tail is asked for. For independent samples in lots well below a
@@ -172,7 +172,7 @@ class LearnedDeadline:
         self.fresh += count
 
     def quantile(self, q: float, samples_min: int) -> int | None:
-        """Any quantile of what is listened to, as of the last merge."""
+        """A quantile of the samples as of the last merge; ``None`` below ``samples_min``."""
         if self.heard.count < samples_min:
             return None
         if q not in self._asked_for:
@@ -213,7 +213,7 @@ class LearnedDeadline:
 
 
 class DeadlineRise:
-    """What all deadlines of a pool are multiplied by while its fleet is slow."""
+    """The factor by which all deadlines of a pool are raised while the whole pool is slow."""
 
     __slots__ = ("_calm", "_calm_since", "_maximum", "_next", "value")
 
@@ -225,14 +225,14 @@ class DeadlineRise:
         self.value = 1
 
     def settle(self, now: int) -> int:
-        """Halve once for each calm time since the fleet was last slow; returns the value."""
+        """Halve the factor once for each calm period since the pool was slow; return it."""
         while self.value > 1 and now - self._calm_since >= self._calm:
             self.value = (self.value + 1) // 2
             self._calm_since += self._calm
         return self.value
 
     def lift(self, now: int, pause: int, longest: int) -> bool:
-        """The fleet is slow: double, at most once per ``pause``. False if there is no way up.
+        """Double the factor, at most once per ``pause``; ``False`` if it is at its maximum.
 
         ``longest`` is the longest deadline: calm means nothing before doubled ones could fire.
         """
@@ -247,7 +247,7 @@ class DeadlineRise:
         return True
 
     def reset(self) -> None:
-        """Back to no rise at all."""
+        """Set the factor back to 1."""
         self.value = 1
 
 

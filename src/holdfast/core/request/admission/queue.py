@@ -1,4 +1,4 @@
-"""Where requests wait when no replica has room: bounded, fair, and never past their time.
+"""The queue in which a model's requests wait while no replica has room for them.
 
 Interactive goes before batch; inside a class the tenant that was served the fewest tokens goes
 first; inside a tenant the oldest. A request that has waited too long is dropped *before* it is
@@ -27,7 +27,7 @@ _SHARE_SCALE = 1_000_000  # batch_share is counted in whole millionths: exact on
 
 @dataclass(slots=True, frozen=True)
 class QueueConfig:
-    """Bounds of one model's queue, and how tokens are weighed."""
+    """Bounds and waiting times of one model's queue, and how tokens are weighed."""
 
     depth_max: int = 1_000  # requests; at 50/s this is 20 s of work, inside the interactive wait
     tokens_max: int = 8_000_000  # prompt + max_tokens; a flood of long prompts ends here first
@@ -58,7 +58,7 @@ class QueueConfig:
 
 @dataclass(slots=True, frozen=True)
 class Offer:
-    """The queue's answer. ``refusal is None``: accepted.
+    """What the queue answered to a new request: accepted where ``refusal`` is ``None``.
 
     ``dropped`` left the queue to make room, each with the answer its client gets: overdue requests
     first, then displaced batch requests. It may be set whether accepted or not.
@@ -72,7 +72,7 @@ _ACCEPTED = Offer(None)
 
 
 class FairQueue:
-    """The queue of one model. The driver pops when a replica has room, and expires on a timer.
+    """The bounded queue of one model: interactive before batch, tenants in fair order, expiring.
 
     ``counters`` belong to this queue alone and count interactive work; batch has counters of its
     own with the same weights, so that a night of batch jobs costs a tenant nothing when its people
@@ -130,7 +130,7 @@ class FairQueue:
         waited: int = 0,
         service_rate: float | None = None,
     ) -> Offer:
-        """Take ``request`` in, or say why not.
+        """Queue a request, or refuse it; may drop overdue and batch requests to make room.
 
         ``waited``: in earlier stays. ``service_rate``: requests per second, if known.
         """
@@ -157,7 +157,7 @@ class FairQueue:
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
     def pop(self, now: int) -> Request | None:
-        """The next request to dispatch, already charged. Call it when a replica has room."""
+        """Remove and return the next request to dispatch, and charge its tenant for it."""
         if self._expiries and self._expiries[0][0] <= now:
             self._retire(now)
         self._ready_sequence = self._sequence
@@ -171,7 +171,7 @@ class FairQueue:
         return request
 
     def expire(self, now: int) -> list[tuple[Request, Refusal]]:
-        """Drop what has waited too long; each with the answer its client gets."""
+        """Remove the requests that waited too long; return each with its refusal."""
         self._retire(now)
         dropped = [(entry.request, self._refusal(entry)) for entry in self._overdue.values()]
         for request, _ in dropped:
@@ -179,7 +179,7 @@ class FairQueue:
         return dropped
 
     def remove(self, request_id: int | str) -> bool:
-        """Forget a request whose client has gone; ``False`` if it is not (or no longer) here."""
+        """Remove a request whose client has gone; ``False`` if it is not queued."""
         entry = self.held.get(request_id)
         if entry is None:
             return False
@@ -187,19 +187,19 @@ class FairQueue:
         return True
 
     def charge_dispatch(self, request: Request) -> None:
-        """Count a request that was dispatched without waiting. Hot."""
+        """Charge a tenant for a request that was dispatched without waiting. Hot."""
         cost = (request.prompt_tokens or 1) * self.config.input_weight
         self._classes[request.priority].counters.pass_by(request.tenant, cost)
 
     def charge_output(
         self, tenant: str, tokens: int, priority: Priority = Priority.INTERACTIVE
     ) -> None:
-        """Count an answer's tokens once they are known, in the class of its request. Hot."""
+        """Charge a tenant for the tokens of an answer, once they are known. Hot."""
         self._classes[priority].counters.charge(tenant, tokens * self.config.output_weight)
 
     @property
     def expires_at_next(self) -> int | None:
-        """When ``expire`` next has something to do; in the past if it has already."""
+        """The earliest time at which ``expire`` has a request to remove; ``None`` if none waits."""
         for entry in self._overdue.values():
             return entry.expires
         heap = self._expiries
@@ -227,7 +227,7 @@ class FairQueue:
         }
 
     def _full(self, queues: TenantQueues, tokens: int) -> str:
-        """Which bound stands in the way; empty when there is room."""
+        """Name the bound that a new request would break; empty when there is room."""
         config = self.config
         if len(self.held) >= config.depth_max:
             return "no place left (depth_max)"
@@ -238,7 +238,7 @@ class FairQueue:
         return ""
 
     def _displace(self, tokens: int) -> list[tuple[Request, Refusal]]:
-        """Send the newest batch requests away, if that can make room at all."""
+        """Remove the newest batch requests, if that can make room for an interactive one."""
         dropped: list[tuple[Request, Refusal]] = []
         if self.tokens - self._batch.tokens + tokens > self.config.tokens_max:
             return dropped
@@ -277,7 +277,7 @@ class FairQueue:
             heapify(self._expiries)
 
     def _retire(self, now: int) -> None:
-        """Move what is due out of the queues, so that no pop can return it."""
+        """Move requests whose wait is over out of the queues; ``pop`` cannot return them then."""
         heap = self._expiries
         while heap and heap[0][0] <= now:
             entry = heappop(heap)[2]

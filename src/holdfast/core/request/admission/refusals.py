@@ -1,4 +1,4 @@
-"""What a refused client is told: status, code, when to come back, and why.
+"""Refusals: the status, code, Retry-After and reason that a refused client is sent.
 
 A refusal is an answer, and a good one tells three cases apart: *you* asked for too much (429, come
 back when your bucket has filled), *we* have too little (503, come back when the queue has drained),
@@ -19,7 +19,7 @@ RETRY_AFTER_UNKNOWN_S: Final = 5.0  # no drain rate known: about the time a repl
 
 @dataclass(slots=True, frozen=True)
 class Refusal:
-    """A refusal. ``retry_after_s == 0`` means: send no Retry-After, trying again is useless."""
+    """A refusal of a request before any work; ``retry_after_s`` 0 means that no retry can help."""
 
     status: int
     code: str
@@ -28,7 +28,7 @@ class Refusal:
 
 
 def retry_after_s(ahead: int, service_rate: float | None) -> float:
-    """When the work now ahead will be done, bounded; ``service_rate`` is in requests per second.
+    """Estimate when the requests now waiting will be done, within bounds.
 
     The whole backlog is counted, not one place in it: everybody who is refused now gets the same
     number, and they must not all come back for the first place that becomes free. Jitter is the
