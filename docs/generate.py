@@ -37,7 +37,7 @@ from holdfast.core.failure import MEANINGS, Kind
 from holdfast.core.health import drain, lifecycle
 from holdfast.core.health.liveness import RESPONSES
 from holdfast.core.plan.faults import FaultKind
-from holdfast.core.request import breaker, degrade, life
+from holdfast.core.request import active_request, breaker, degrade
 from holdfast.core.request.routing import POLICIES
 from holdfast.core.types import State
 from holdfast.engines import capabilities_table
@@ -231,7 +231,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "breaker": lambda: machine(breaker.TRANSITIONS, breaker.BreakerState.CLOSED),
     "replica": lambda: machine(lifecycle.TRANSITIONS, State.STARTING, everywhere=True),
     "verdicts": verdicts_table,
-    "request": lambda: machine(life.TRANSITIONS, life.Phase.NEW),
+    "request": lambda: machine(active_request.TRANSITIONS, active_request.RequestPhase.NEW),
     "drain": lambda: machine(drain.TRANSITIONS, drain.DrainPhase.SERVING),
     "ladder": lambda: machine(degrade.TRANSITIONS, degrade.Level.STEADY),
     "scenario": partial(reference, Scenario),

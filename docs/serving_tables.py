@@ -39,10 +39,10 @@ from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.messages import Finish, LoadReported
 from holdfast.core.plan.cost import Prices
 from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
-from holdfast.core.request.admission import shed
+from holdfast.core.request.admission import refusals
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
-from holdfast.core.request.desk import DEADLY, ERROR_DEFAULT, ERRORS
+from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.types import SECOND
 from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes
@@ -86,7 +86,7 @@ _EARLY: Final = {
 def client_errors_table() -> str:
     """Every error in OpenAI's shape: status, type, code, when, and what the client is told."""
     when: dict[tuple[int, str], list[str]] = {}
-    for status, code, said in (*_early(), *_shed(), *_failures()):
+    for status, code, said in (*_early(), *_refusals(), *_failures()):
         when.setdefault((status, code), []).append(said)
     rows = [_error_row(status, code, "; ".join(said)) for (status, code), said in when.items()]
     rows.sort(key=lambda row: (row[0], row[2]))
@@ -120,10 +120,10 @@ def _text(node: ast.expr | None) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else ""
 
 
-def _shed() -> Iterator[tuple[int, str, str]]:
-    for name in shed.__all__:
-        built = getattr(shed, name)
-        if inspect.isfunction(built) and built.__annotations__.get("return") is shed.Shed:
+def _refusals() -> Iterator[tuple[int, str, str]]:
+    for name in refusals.__all__:
+        built = getattr(refusals, name)
+        if inspect.isfunction(built) and built.__annotations__.get("return") is refusals.Refusal:
             parameters = inspect.signature(built).parameters.values()
             called = built(*("" if p.annotation is str else 1 for p in parameters))
             yield called.status, called.code, _sentence(first_paragraph(built))

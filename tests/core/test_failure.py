@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.core.failure import MEANINGS, Class, Kind, Meaning, Outcome, kind_of_status
+from holdfast.core.failure import MEANINGS, Class, Kind, KindMeaning, Outcome, kind_of_status
 
 
 def test_every_kind_has_a_meaning():
@@ -74,7 +74,7 @@ def test_each_class_has_a_kind_that_leads_to_it():
 
 
 def test_a_meaning_is_not_free_unless_it_says_so():
-    assert not Meaning(Outcome.FAILURE, retryable=True).free
+    assert not KindMeaning(Outcome.FAILURE, retryable=True).free
 
 
 @pytest.mark.parametrize("status", [100, 200, 204, 302, 399])

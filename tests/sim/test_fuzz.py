@@ -9,8 +9,8 @@ from typing import Any, Self
 import pytest
 
 from holdfast.core.failure import Kind, Outcome
+from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.lane import Lane
-from holdfast.core.request.life import Attempt, Life
 from holdfast.sim import fuzz
 from holdfast.sim.fuzz import command, fuzz_one, main, random_setup
 from holdfast.sim.invariants import InvariantError
@@ -45,9 +45,14 @@ def planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     close = Lane.close
 
     def forgetful(
-        self: Lane, life: Life, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
+        self: Lane,
+        active: ActiveRequest,
+        attempt: Attempt,
+        outcome: Outcome,
+        kind: Kind | None,
+        now: int,
     ) -> Any:
-        change = close(self, life, attempt, outcome, kind, now)
+        change = close(self, active, attempt, outcome, kind, now)
         if outcome is Outcome.FAILURE:
             self.pool.inflight += 1
         return change

@@ -291,7 +291,7 @@ def test_what_is_left_in_a_queue_is_found_at_the_end() -> None:
     auditor = Auditor.watch(world)
     world.run()
     late = Request(10**9, "m", arrived=0)
-    assert world.flow.lanes["m"].queue.offer(late, world.clock.now, ready=True).shed is None
+    assert world.flow.lanes["m"].queue.offer(late, world.clock.now, ready=True).refusal is None
     with broken("in-flight returns to zero"):
         auditor.finish(world.clock.now)
 

@@ -1,4 +1,4 @@
-"""What can go wrong, in one place: outcomes of attempts and the taxonomy of failures.
+"""The taxonomy of failures: outcomes of attempts, observed kinds, failure classes and causes.
 
     attempt ─► Outcome (five, not two) ─► Kind (what was seen) ─► Class (loading, runtime, routing)
     incident ─► Cause (what is behind it) ─► Class
@@ -15,7 +15,7 @@ from typing import Final
 
 
 class Outcome(StrEnum):
-    """What one attempt means for its replica."""
+    """What the end of one attempt means for its replica."""
 
     SUCCESS = "success"
     FAILURE = "failure"  # counts against the replica
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
 
 class Class(StrEnum):
-    """Where to look: the three places a serving failure can live."""
+    """Where an operator should look for a failure: loading, runtime or routing."""
 
     LOADING = "loading"
     RUNTIME = "runtime"
@@ -59,7 +59,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """What is behind an incident. Their signs, consequences and fixes are in ``causes.py``."""
+    """The cause of an incident. Signs, consequences and fixes are in ``core.diagnose``."""
 
     # loading
     LOAD_FAILED = "load_failed"  # the model is missing, damaged or refused
@@ -109,8 +109,8 @@ class Cause(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Meaning:
-    """How a kind is to be read."""
+class KindMeaning:
+    """How a kind of failure is treated: its outcome, whether it is retried, continued, or free."""
 
     outcome: Outcome
     retryable: bool  # another replica may do better; the budget still has to agree
@@ -122,41 +122,45 @@ class Meaning:
 _FAIL = Outcome.FAILURE
 _RUN = Class.RUNTIME
 
-MEANINGS: Final[dict[Kind, Meaning]] = {
-    Kind.REFUSED: Meaning(_FAIL, retryable=True, continuable=True, free=True, failure_class=_RUN),
-    Kind.CONNECT_TIMEOUT: Meaning(
+MEANINGS: Final[dict[Kind, KindMeaning]] = {
+    Kind.REFUSED: KindMeaning(
+        _FAIL, retryable=True, continuable=True, free=True, failure_class=_RUN
+    ),
+    Kind.CONNECT_TIMEOUT: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=Class.ROUTING
     ),
-    Kind.RESET: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.STALE_SOCKET: Meaning(Outcome.CANCELLED, retryable=True, continuable=True, free=True),
-    Kind.FIRST_TOKEN_TIMEOUT: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.BETWEEN_TOKENS_TIMEOUT: Meaning(
+    Kind.RESET: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.STALE_SOCKET: KindMeaning(Outcome.CANCELLED, retryable=True, continuable=True, free=True),
+    Kind.FIRST_TOKEN_TIMEOUT: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=_RUN
     ),
-    Kind.DEADLINE: Meaning(Outcome.CANCELLED, retryable=False, failure_class=Class.ROUTING),
-    Kind.CUT: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.EMPTY: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.MALFORMED: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.DEGENERATE: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.WRONG_OUTPUT: Meaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.SERVER_ERROR: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.OVERLOADED: Meaning(
+    Kind.BETWEEN_TOKENS_TIMEOUT: KindMeaning(
+        _FAIL, retryable=True, continuable=True, failure_class=_RUN
+    ),
+    Kind.DEADLINE: KindMeaning(Outcome.CANCELLED, retryable=False, failure_class=Class.ROUTING),
+    Kind.CUT: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.EMPTY: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.MALFORMED: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.DEGENERATE: KindMeaning(_FAIL, retryable=True, failure_class=_RUN),
+    Kind.WRONG_OUTPUT: KindMeaning(_FAIL, retryable=True, failure_class=_RUN),
+    Kind.SERVER_ERROR: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.OVERLOADED: KindMeaning(
         Outcome.BACKPRESSURE, retryable=True, continuable=True, failure_class=Class.ROUTING
     ),
-    Kind.BAD_REQUEST: Meaning(Outcome.CLIENT_ERROR, retryable=False),
-    Kind.OUT_OF_MEMORY: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.EXITED: Meaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.LOAD_STALLED: Meaning(
+    Kind.BAD_REQUEST: KindMeaning(Outcome.CLIENT_ERROR, retryable=False),
+    Kind.OUT_OF_MEMORY: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.EXITED: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.LOAD_STALLED: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=Class.LOADING
     ),
-    Kind.CLIENT_GONE: Meaning(Outcome.CANCELLED, retryable=False),
-    Kind.SUPERSEDED: Meaning(Outcome.CANCELLED, retryable=False),
-    Kind.DRAINED: Meaning(Outcome.CANCELLED, retryable=True, continuable=True),
+    Kind.CLIENT_GONE: KindMeaning(Outcome.CANCELLED, retryable=False),
+    Kind.SUPERSEDED: KindMeaning(Outcome.CANCELLED, retryable=False),
+    Kind.DRAINED: KindMeaning(Outcome.CANCELLED, retryable=True, continuable=True),
 }
 
 
 def kind_of_status(status: int, *, retry_after: bool) -> Kind | None:
-    """Read an upstream HTTP status; ``None`` is success.
+    """The kind of failure that an upstream HTTP status means; ``None`` is success.
 
     429 and a 503 *with* Retry-After are a busy replica saying so. A bare 503 is a failure: load
     balancers and dying engines send it, and treating it as politeness hides them.
@@ -170,4 +174,4 @@ def kind_of_status(status: int, *, retry_after: bool) -> Kind | None:
     return Kind.BAD_REQUEST
 
 
-__all__ = ["MEANINGS", "Cause", "Class", "Kind", "Meaning", "Outcome", "kind_of_status"]
+__all__ = ["MEANINGS", "Cause", "Class", "Kind", "KindMeaning", "Outcome", "kind_of_status"]

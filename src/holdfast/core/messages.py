@@ -1,4 +1,4 @@
-"""What goes into the two machines and what comes out: plain values, no behaviour.
+"""The events and actions of the two state machines, ``Flow`` and ``Fleet``, as plain values.
 
 Events are facts a driver reports; actions are work a driver must do. Both are unfrozen slotted
 dataclasses: building a frozen one costs three times as much, and these are built for every request.
@@ -22,7 +22,7 @@ RequestId = int | str
 
 @dataclass(slots=True, frozen=True)
 class ReplicaView:
-    """One (replica, model) as control sees it; ``share`` is 0 when it must get no new work."""
+    """One (replica, model) as control sees it; with ``share`` 0 it must get no new work."""
 
     replica: Replica
     state: State
@@ -33,7 +33,10 @@ class ReplicaView:
 
 @dataclass(slots=True, frozen=True)
 class FleetView:
-    """All replicas at one moment. A higher version replaces a lower one, never the reverse."""
+    """All replicas as control sees them at one moment, for the gateways.
+
+    A higher version replaces a lower one, never the reverse.
+    """
 
     version: int
     replicas: tuple[ReplicaView, ...]
@@ -46,14 +49,14 @@ class FleetView:
 
 @dataclass(slots=True)
 class Arrived:
-    """A client's request is complete and valid."""
+    """A complete and valid request of a client arrived."""
 
     request: Request
 
 
 @dataclass(slots=True)
 class FirstContent:
-    """The first non-empty delta of an attempt. From here on the client may have seen text."""
+    """An attempt delivered its first content; from here on the client may have seen text."""
 
     request_id: RequestId
     attempt: int
@@ -61,7 +64,7 @@ class FirstContent:
 
 @dataclass(slots=True)
 class Ended:
-    """An attempt is over. ``kind`` is ``None`` for a complete, well-formed answer."""
+    """An attempt ended; ``kind`` is ``None`` for a complete, well-formed answer."""
 
     request_id: RequestId
     attempt: int
@@ -75,18 +78,18 @@ class Ended:
 
 @dataclass(slots=True)
 class Answered:
-    """A complete, well-formed answer came in one piece: first content and end at once."""
+    """An attempt delivered a complete answer in one piece: its first content and its end."""
 
     request_id: RequestId
     attempt: int
     tokens: int = 0  # by the engine's usage
-    finish: str = ""  # as above
-    measured: tuple[str, float] | None = None  # as above
+    finish: str = ""  # the engine's reason for the end of the answer
+    measured: tuple[str, float] | None = None  # a statistic of the answer: logprob or norm
 
 
 @dataclass(slots=True)
 class Silent:
-    """An attempt that had begun to answer emitted nothing for the time given at its dispatch."""
+    """A stream sent nothing for ``silence_max``, the time that its dispatch allowed."""
 
     request_id: RequestId
     attempt: int
@@ -95,7 +98,7 @@ class Silent:
 
 @dataclass(slots=True)
 class ClientGone:
-    """The client closed its connection; nobody waits for this answer."""
+    """The client closed its connection, so that its answer is not needed any more."""
 
     request_id: RequestId
 
@@ -109,7 +112,7 @@ class ViewChanged:
 
 @dataclass(slots=True)
 class LoadReported:
-    """An engine's own account of its load. ``None`` means it did not say."""
+    """An engine reported its load; ``None`` means that it did not say."""
 
     model: str
     replica_id: str
@@ -120,7 +123,10 @@ class LoadReported:
 
 @dataclass(slots=True)
 class Leased:
-    """Control's split of what all gateways share. Without control each keeps its last share."""
+    """Control gave this gateway new shares of what all gateways share.
+
+    Without control each gateway keeps its last shares.
+    """
 
     quota: dict[str, float]  # by tenant: this gateway's part, 0 to 1; absent = unchanged
     retry: float = 1.0  # its part of the retry budget's floor
@@ -129,7 +135,7 @@ class Leased:
 
 @dataclass(slots=True)
 class Tick:
-    """Time passed. Drivers send one every few milliseconds; all timers hang on it."""
+    """Time passed; all timers depend on it. Drivers send one every few milliseconds."""
 
 
 FlowEvent = (
@@ -151,7 +157,7 @@ FlowEvent = (
 
 @dataclass(slots=True)
 class Dispatch:
-    """Send the request to a replica. The driver reports FirstContent, Silent and Ended for it."""
+    """Send a request to a replica; the driver reports FirstContent, Silent and Ended for it."""
 
     request: Request
     model: str  # the model that serves it: another than asked for when degraded
@@ -164,7 +170,7 @@ class Dispatch:
 
 @dataclass(slots=True)
 class Abort:
-    """Cancel an attempt upstream; nothing more is expected of it."""
+    """Cancel an attempt at its replica; no further event of it is expected."""
 
     request_id: RequestId
     attempt: int
@@ -174,7 +180,7 @@ class Abort:
 
 @dataclass(slots=True)
 class Finish:
-    """The one terminal answer of a request: success, honest error, or nobody there to tell."""
+    """Answer the client of a request, finally: with success or with an error."""
 
     request_id: RequestId
     status: int
@@ -191,7 +197,7 @@ class Finish:
 
 @dataclass(slots=True)
 class Report:
-    """Something control should know at once: a breaker moved, a pool is slow as a whole."""
+    """Tell control at once that a breaker, a model ladder or a quarantine changed here."""
 
     model: str
     replica_id: str
@@ -201,7 +207,7 @@ class Report:
 
 @dataclass(slots=True, frozen=True)
 class Tally:
-    """What one gateway saw of one replica since its last summary."""
+    """What one gateway counted of one replica since its last summary."""
 
     model: str
     replica_id: str
@@ -223,13 +229,13 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """Attempts that are over, but for those that were called back."""
+        """The number of attempts that ended, without those that were aborted."""
         return self.successes + self.failures + self.backpressure
 
 
 @dataclass(slots=True)
 class Summary:
-    """Tallies for control, once a second, only of replicas that had traffic."""
+    """Tell control the tallies of all replicas that had traffic, once a second."""
 
     tallies: tuple[Tally, ...]
 
@@ -242,7 +248,7 @@ FlowAction = Dispatch | Abort | Finish | Report | Summary
 
 @dataclass(slots=True)
 class Joined:
-    """A replica was declared or discovered. ``running`` = it was there before we looked."""
+    """A replica was declared or discovered; ``running`` if it was already started by others."""
 
     replica: Replica
     running: bool = False
@@ -253,14 +259,14 @@ class Joined:
 
 @dataclass(slots=True)
 class Left:
-    """A replica was taken out of the fleet for good."""
+    """A replica was removed from the fleet for good."""
 
     replica_id: str
 
 
 @dataclass(slots=True)
 class Phase:
-    """The platform saw a replica's life move: launched, load began, loaded."""
+    """The platform reported how far a replica's start is: launched, loading, or loaded."""
 
     replica_id: str
     phase: State  # STARTING, LOADING or WARMING
@@ -268,7 +274,7 @@ class Phase:
 
 @dataclass(slots=True)
 class Exited:
-    """A replica's process ended."""
+    """The process of a replica ended."""
 
     replica_id: str
     kind: Kind = Kind.EXITED  # OUT_OF_MEMORY where the kernel was the witness
@@ -277,7 +283,7 @@ class Exited:
 
 @dataclass(slots=True)
 class Frozen:
-    """The platform sees that a replica's process is not run at all, or that it is again."""
+    """The platform reported that a replica's process is stopped, or that it runs again."""
 
     replica_id: str
     frozen: bool
@@ -285,7 +291,7 @@ class Frozen:
 
 @dataclass(slots=True)
 class Headroom:
-    """How full a replica's memory for users' requests is, by its own account."""
+    """An engine reported how full its KV cache is."""
 
     replica_id: str
     kv_used: float  # share of the KV cache, 0 to 1
@@ -293,7 +299,7 @@ class Headroom:
 
 @dataclass(slots=True)
 class SpotNotice:
-    """The platform will take this replica's host away."""
+    """The platform announced that it will take the host of a replica away."""
 
     replica_id: str
     lead: int
@@ -301,7 +307,7 @@ class SpotNotice:
 
 @dataclass(slots=True)
 class CanaryResult:
-    """A canary came back, or did not. ``None`` = unknown, and unknown is not a failure."""
+    """The result of a canary; ``None`` in a field means unknown, which is not a failure."""
 
     replica_id: str
     verdict: str  # pass, fail, wrong, unsettled, busy, refused, timeout, unknown
@@ -320,7 +326,7 @@ class CanaryResult:
 
 @dataclass(slots=True)
 class Seen:
-    """Passive evidence of a gateway: its reports and summaries, forwarded as they are."""
+    """A gateway sent its reports and summaries of users' requests."""
 
     actions: tuple[Report | Summary, ...]
     gateway: str = ""  # who saw it; in-flight counts are kept for each
@@ -328,7 +334,7 @@ class Seen:
 
 @dataclass(slots=True)
 class DrainAsked:
-    """An operator or a rollout wants this replica empty."""
+    """An operator or a rollout asked to drain a replica."""
 
     replica_id: str
     reason: str
@@ -336,7 +342,7 @@ class DrainAsked:
 
 @dataclass(slots=True)
 class RestartAsked:
-    """Somebody wants a new process for this replica, without harm to whom it serves."""
+    """An operator or an incident asked to restart a replica without harm to its requests."""
 
     replica_id: str
     reason: str
@@ -344,7 +350,7 @@ class RestartAsked:
 
 @dataclass(slots=True)
 class UndrainAsked:
-    """Somebody wants a drained replica back."""
+    """An operator asked to put a drained replica back into service."""
 
     replica_id: str
     reason: str
@@ -352,9 +358,10 @@ class UndrainAsked:
 
 @dataclass(slots=True)
 class TakeOutAsked:
-    """An incident wants no more work sent there, whatever canaries say, or wants it judged again.
+    """An incident asked to send a replica no more work, or took that back (``out`` false).
 
-    Within the bound of its pool. Only a new process, or whoever takes this back, ends it.
+    It holds whatever canaries say, within the bound of the pool, until a new process starts or the
+    request is taken back.
     """
 
     replica_id: str
@@ -364,7 +371,7 @@ class TakeOutAsked:
 
 @dataclass(slots=True)
 class CanaryAsked:
-    """Somebody doubts these replicas and wants their canaries now."""
+    """A part of control doubts these replicas and asked for their canaries at once."""
 
     replica_ids: tuple[str, ...]
 
@@ -393,7 +400,7 @@ FleetEvent = (
 
 @dataclass(slots=True)
 class RunCanary:
-    """Ask this replica the known question on the real path; report CanaryResult."""
+    """Ask a replica its canary's question as a user would; the driver reports CanaryResult."""
 
     replica_id: str
     model: str
@@ -403,7 +410,7 @@ class RunCanary:
 
 @dataclass(slots=True)
 class Launch:
-    """Start, or start again, this replica's engine after a delay."""
+    """Start or restart the engine of a replica after a delay."""
 
     replica_id: str
     delay: int
@@ -412,7 +419,7 @@ class Launch:
 
 @dataclass(slots=True)
 class Stop:
-    """End this replica's engine."""
+    """Stop the engine of a replica."""
 
     replica_id: str
     reason: str
@@ -420,9 +427,9 @@ class Stop:
 
 @dataclass(slots=True)
 class Move:
-    """Cut what still runs there; report each attempt as Ended with kind DRAINED.
+    """Cut the attempts that still run at a replica; each is reported Ended with kind DRAINED.
 
-    Where it is stalled, only streams that are stuck (``deadlines.stuck``), as it says.
+    If ``stalled``, only the streams for which ``deadlines.stuck`` says so are cut.
     """
 
     model: str
@@ -432,14 +439,14 @@ class Move:
 
 @dataclass(slots=True)
 class Publish:
-    """Send the new view to all gateways."""
+    """Send a new fleet view to all gateways."""
 
     view: FleetView
 
 
 @dataclass(slots=True)
 class Notice:
-    """A fact for people: state changes, held ejections, panic. Never acted on by a driver."""
+    """A fact for people, such as a change of state or a panic; drivers never act on it."""
 
     at: int
     model: str

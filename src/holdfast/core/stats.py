@@ -1,10 +1,9 @@
-"""What policies remember of many samples, in bounded space and without keeping the samples.
+"""Statistics of many samples in bounded space: averages, quantiles, rates and windows.
 
 Each class answers one question: how large is it lately (``Ewma``, ``PeakEwma``), how is it spread
 (``QuantileSketch``, ``RecentSketch``, ``Moments``), how often lately (``RateWindow``,
-``OutcomeWindow``), has it moved away from what it was (``Cusum``). None reads a clock: ``now`` is
-integer nanoseconds, and a ``now`` that steps back is read as "no time has passed". What many
-gateways count apart merges.
+``OutcomeWindow``). None reads a clock: ``now`` is integer nanoseconds, and a ``now`` that goes back
+is read as "no time has passed". What several gateways counted can be merged.
 
 Rejected: fixed histogram buckets (their error depends on guessing the range of latencies before
 seeing an engine) and reservoirs of samples (they draw random numbers and lose the far tail, which
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from math import ceil, exp, isfinite, log, log2, sqrt
 from typing import Any, Final, Self
 
-from holdfast.core.types import Decision, nanos, require
+from holdfast.core.types import nanos, require
 
 # ruff: noqa: SLF001 - merging reads the other object's state, which is of the same class
 
@@ -25,7 +24,7 @@ _ZERO_BIN: Final = -(2**62)  # so low that gamma to its power underflows to exac
 
 
 class Ewma:
-    """Mean of all samples, each weighing half as much per half-life of age.
+    """An exponentially weighted mean: each sample weighs half as much per half-life of age.
 
     Weights count samples, not time, so that several samples at one instant all count.
     """
@@ -54,7 +53,7 @@ class Ewma:
 
 
 class PeakEwma:
-    """A level that jumps up at once and comes down slowly: pessimism with a memory.
+    """A level that rises to a larger sample at once and comes down slowly.
 
     A plain mean needs many slow answers before it admits that a replica became slow; by then they
     have all been sent there.
@@ -69,7 +68,7 @@ class PeakEwma:
         self.value: float | None = None  # None = unknown: neither fast nor slow
 
     def observe(self, value: float, now: int) -> None:
-        """Rise to a larger sample at once; else move toward it with the time since the last."""
+        """Rise to a larger sample at once, or move towards a smaller one with the time passed."""
         known = self.value
         elapsed = now - self._last
         if elapsed > 0:
@@ -81,7 +80,7 @@ class PeakEwma:
             self.value = value
 
     def penalise(self, floor: float, now: int) -> None:
-        """Hold the level at ``floor`` at least, from now on. Never lowers it."""
+        """Raise the level to at least ``floor``; never lowers it."""
         known = self.value
         if known is None or floor > known:
             self.value = floor
@@ -105,7 +104,7 @@ class _Range:
 
 
 class QuantileSketch(_Range):
-    """Counts in bins whose width grows with the value: any quantile within a relative error.
+    """Quantiles within a relative error, by counting samples in bins of growing width.
 
     When more than ``bins_max`` bins are open the lowest eighth is folded into the next one up:
     the error of the low quantiles grows, that of the high ones, which deadlines use, does not.
@@ -169,7 +168,7 @@ class QuantileSketch(_Range):
         return min(max(middle, self._low), self._high)
 
     def merge(self, other: "QuantileSketch") -> None:
-        """Take in the samples of another sketch of the same accuracy; ``other`` is unchanged."""
+        """Add the samples of another sketch of the same accuracy; ``other`` is unchanged."""
         if other.relative_accuracy != self.relative_accuracy:
             raise ValueError(
                 f"cannot merge a sketch of accuracy {other.relative_accuracy} into one of "
@@ -185,7 +184,7 @@ class QuantileSketch(_Range):
         self._high = max(self._high, other._high)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain data, in an order that does not depend on the order of the samples."""
+        """The sketch as plain data; the order of the samples does not matter."""
         return {
             "relative_accuracy": self.relative_accuracy,
             "bins_max": self.bins_max,
@@ -197,7 +196,7 @@ class QuantileSketch(_Range):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The sketch that ``to_dict`` described."""
+        """Build a sketch from the data that ``to_dict`` returned."""
         sketch = cls(data["relative_accuracy"], data["bins_max"])
         for index, count in data["bins"]:
             sketch._open(index, count)
@@ -216,7 +215,7 @@ class QuantileSketch(_Range):
 
 
 class RecentSketch:
-    """Quantiles of the last half to whole span: two sketches, of which the elder is forgotten.
+    """Quantiles of the samples of about the last ``span_s``, by two sketches in turn.
 
     Forgetting costs a comparison per sample and nothing else: no sample has a time of its own.
     """
@@ -257,7 +256,7 @@ class RecentSketch:
 
 
 class Moments(_Range):
-    """Mean, variance and range in one pass (Welford): no squares of large numbers to cancel."""
+    """Mean, variance and range of samples in one pass, by Welford's method."""
 
     __slots__ = ("_squares", "count", "mean")
 
@@ -278,7 +277,7 @@ class Moments(_Range):
         self._high = max(self._high, value)
 
     def merge(self, other: "Moments") -> None:
-        """Take in the samples another has seen; ``other`` is unchanged."""
+        """Add the samples of another; ``other`` is unchanged."""
         if other.count == 0:
             return
         count = self.count + other.count
@@ -301,57 +300,8 @@ class Moments(_Range):
         return None if variance is None else sqrt(variance)
 
 
-class Cusum:
-    """Two-sided cumulative sum on a frozen baseline: small lasting shifts add up, noise does not.
-
-    The baseline must not follow the samples, or a slow drift would teach it that drift is normal.
-    With the defaults a shift of half a standard deviation is caught after some 80 samples, and a
-    false alarm comes about once in a hundred thousand.
-    """
-
-    __slots__ = ("_alarm", "_sd", "_slack", "_threshold", "high", "low", "mean", "samples")
-
-    def __init__(self, mean: float, sd: float, slack: float = 0.25, threshold: float = 20) -> None:
-        require(isfinite(mean), "cusum.mean", f"is {mean}", "use the baseline's finite mean")
-        require(0 < sd < _INFINITE, "cusum.sd", f"is {sd}", "use the baseline's deviation")
-        require(slack >= 0, "cusum.slack", f"is {slack}", "use half the shift to catch, in sd")
-        require(threshold > 0, "cusum.threshold", f"is {threshold}", "use a positive sum, in sd")
-        self.mean = mean
-        self._sd = sd
-        self._slack = slack
-        self._threshold = threshold
-        self._alarm: Decision | None = None
-        self.high = self.low = 0.0
-        self.samples = 0
-
-    def add(self, x: float) -> Decision | None:
-        """Weigh one sample; once fired, every call returns that alarm until ``reset()``."""
-        _require_finite(x)
-        self.samples += 1
-        if self._alarm is not None:
-            return self._alarm
-        distance = (x - self.mean) / self._sd
-        self.high = max(0.0, self.high + distance - self._slack)
-        self.low = max(0.0, self.low - distance - self._slack)
-        if self.high > self._threshold:
-            self._alarm = self._fire("up", self.high)
-        elif self.low > self._threshold:
-            self._alarm = self._fire("down", self.low)
-        return self._alarm
-
-    def reset(self) -> None:
-        """Start over on the same baseline: the cause was found, or the replica replaced."""
-        self._alarm = None
-        self.high = self.low = 0.0
-        self.samples = 0
-
-    def _fire(self, direction: str, total: float) -> Decision:
-        what = f"drifted {direction} from mean {self.mean:.6g}: cumulative sum {total:.1f} sd"
-        return Decision(True, f"{what} after {self.samples} samples, limit {self._threshold:.6g}")
-
-
 class RateWindow:
-    """How many in the last ``span_s``, in coarse buckets that expire one at a time.
+    """The number of events in the last ``span_s``, in buckets that expire one at a time.
 
     The oldest bucket leaves whole, so the total covers between ``span - span/buckets`` and
     ``span``: it never counts anything older than the span.
@@ -384,7 +334,7 @@ class RateWindow:
         return self._total
 
     def merge(self, other: "RateWindow") -> None:
-        """Add what another window of the same shape counted; ``other`` is unchanged."""
+        """Add the counts of another window of the same shape; ``other`` is unchanged."""
         if (other._width, other._buckets) != (self._width, self._buckets):
             raise ValueError("cannot merge rate windows of different span or buckets")
         if other._tick > self._tick:
@@ -406,7 +356,7 @@ class RateWindow:
 
 
 class OutcomeWindow:
-    """The last ``size`` outcomes, failed or not; the oldest leaves when a new one comes."""
+    """The last ``size`` outcomes, failed or not; a new one replaces the oldest."""
 
     __slots__ = ("_next", "_ring", "count", "failures", "size")
 
@@ -439,7 +389,6 @@ def _require_finite(value: float) -> None:
 
 
 __all__ = [
-    "Cusum",
     "Ewma",
     "Moments",
     "OutcomeWindow",

@@ -1,4 +1,4 @@
-"""The nouns that every policy shares: time, requests, replicas.
+"""The values that all policies share: time, requests, replicas, decisions.
 
 What may live here: values that at least two policies exchange. No behaviour beyond validation.
 """
@@ -13,17 +13,17 @@ MILLISECOND: Final = 1_000_000
 
 
 def nanos(seconds: float) -> int:
-    """Seconds, as people write them in configs, to the integer time of the core."""
+    """Convert seconds, as configs have them, to the integer nanoseconds of the core."""
     return round(seconds * SECOND)
 
 
 def seconds(duration: int) -> float:
-    """Core time back to seconds, for people and for rates."""
+    """Convert nanoseconds of the core to seconds, for people and for rates."""
     return duration / SECOND
 
 
 class ConfigError(ValueError):
-    """A policy was given values that cannot work; names the field and the fix."""
+    """Raised for a setting that cannot work; names the field, the problem and the fix."""
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         super().__init__(f"{field}: {problem}; {fix}")
@@ -36,20 +36,20 @@ class ConfigError(ValueError):
 
 
 def require(condition: bool, field: str, problem: str, fix: str) -> None:
-    """Refuse a config value: every frozen config calls this from ``__post_init__``."""
+    """Raise ``ConfigError`` unless ``condition`` holds; each config checks its fields with it."""
     if not condition:
         raise ConfigError(field, problem, fix)
 
 
 class Priority(IntEnum):
-    """Who goes first when there is not enough for all. Lower is more urgent."""
+    """The class of a request: interactive goes before batch. Lower is more urgent."""
 
     INTERACTIVE = 0
     BATCH = 1
 
 
 class State(StrEnum):
-    """A replica's life, per model. The transitions are the table in ``health.py``."""
+    """The state of one (replica, model). The allowed transitions are in ``health.lifecycle``."""
 
     STARTING = "starting"
     LOADING = "loading"
@@ -64,7 +64,7 @@ class State(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Replica:
-    """One engine unit holding one model: what is declared about it, never how it feels."""
+    """What is declared of one engine unit that serves one model; nothing about its health."""
 
     id: str
     model: str
@@ -82,7 +82,10 @@ class Replica:
 
 
 class Request:
-    """What one client asked for. Read-only for policies; a plain slotted class for speed."""
+    """One client's request, as policies see it: model, tenant, sizes, deadline. Read only.
+
+    A plain slotted class for speed.
+    """
 
     __slots__ = (
         "arrived",
@@ -147,7 +150,7 @@ class Request:
 
 @dataclass(slots=True, frozen=True)
 class Decision:
-    """A yes or no with its reason: decisions are returned with reasons, always."""
+    """A yes or no together with its reason; true or false in conditions."""
 
     allowed: bool
     reason: str

@@ -14,8 +14,8 @@ from holdfast.core.request.breaker import (
     BreakerChange,
     BreakerConfig,
     BreakerError,
+    BreakerSignal,
     BreakerState,
-    Signal,
 )
 from holdfast.core.types import SECOND, ConfigError, nanos
 
@@ -284,7 +284,7 @@ class TestMisuse:
 
     def test_a_move_the_table_does_not_know_raises(self):
         with pytest.raises(BreakerError, match="trial_failed while closed: the table has no such"):
-            breaker()._move(Signal.TRIAL_FAILED, "", 0)
+            breaker()._move(BreakerSignal.TRIAL_FAILED, "", 0)
 
     def test_the_history_is_bounded(self):
         subject = opened()
@@ -345,7 +345,7 @@ def test_snapshot_is_plain_data():
 def test_every_state_can_be_left_and_reached():
     assert {before for before, _ in TRANSITIONS} == set(BreakerState)
     assert set(TRANSITIONS.values()) == set(BreakerState)
-    assert {signal for _, signal in TRANSITIONS} == set(Signal)
+    assert {signal for _, signal in TRANSITIONS} == set(BreakerSignal)
 
 
 class BreakerAgainstModel(RuleBasedStateMachine):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.core.failure import Kind
-from holdfast.core.request.deadlines import DeadlineConfig, Deadlines, Verdict, stuck
+from holdfast.core.request.deadlines import DeadlineConfig, Deadlines, TimeoutVerdict, stuck
 from holdfast.core.types import SECOND, ConfigError, nanos
 
 WARM_UNTIL = 20 * SECOND
@@ -182,7 +182,7 @@ def test_firing_on_more_than_a_quarter_of_the_pool_blames_the_fleet():
     first, second, third = (deadlines.fired(f"r{number}", 7, now) for number in range(3))
     assert (first.counts, first.retry) == (True, True)
     assert (second.counts, second.retry) == (False, True)
-    assert third == Verdict(False, False, third.reason)
+    assert third == TimeoutVerdict(False, False, third.reason)
     assert "3 of 8 replicas fire: the fleet is slow, deadlines x 2" in third.reason
     assert deadlines.fleet_slow(now)
     assert deadlines.fleet_slow(now + 10 * SECOND - 1)

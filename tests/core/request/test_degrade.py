@@ -12,9 +12,9 @@ from holdfast.core.request.degrade import (
     DegradeChange,
     DegradeConfig,
     Degrader,
+    LadderError,
+    LadderMove,
     Level,
-    Move,
-    MoveError,
 )
 from holdfast.core.types import SECOND, ConfigError, Priority, Request
 
@@ -429,16 +429,16 @@ def test_an_impossible_move_is_loud_and_tells_the_history():
     degrader = make()
     watch(degrader, 0, 3, 1.0)
     degrader.level = Level.STEADY
-    with pytest.raises(MoveError, match=r"steady cannot take settled; .*saturated"):
-        degrader._enter(Move.SETTLED, "no reason", 0)
-    with pytest.raises(MoveError, match="history: none"):
-        make()._enter(Move.UP, "no reason", 0)
+    with pytest.raises(LadderError, match=r"steady cannot take settled; .*saturated"):
+        degrader._enter(LadderMove.SETTLED, "no reason", 0)
+    with pytest.raises(LadderError, match="history: none"):
+        make()._enter(LadderMove.UP, "no reason", 0)
 
 
 def test_from_the_top_one_can_only_go_down():
     assert {move for (level, move) in TRANSITIONS if level is Level.STEADY} == {
-        Move.DOWN,
-        Move.BOTTOM,
+        LadderMove.DOWN,
+        LadderMove.BOTTOM,
     }
 
 

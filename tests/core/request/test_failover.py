@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.request.breaker import Breaker, BreakerConfig
 from holdfast.core.request.candidate import Candidate
-from holdfast.core.request.failover import FailoverConfig, Ladder
+from holdfast.core.request.failover import FailoverConfig, FailoverLadder
 from holdfast.core.stats import PeakEwma
 from holdfast.core.types import SECOND, ConfigError, Replica
 
@@ -22,7 +22,7 @@ def at(place: str, revision: str = "1", name: str = "") -> Candidate:
     return Candidate(replica, Breaker(BreakerConfig(), Random(0)), PeakEwma())
 
 
-def shape(ladder: Ladder, candidates: list[Candidate]) -> list[tuple[str, list[str]]]:
+def shape(ladder: FailoverLadder, candidates: list[Candidate]) -> list[tuple[str, list[str]]]:
     return [(rung.name, [c.id for c in rung.candidates]) for rung in ladder.rungs(candidates)]
 
 
@@ -52,11 +52,13 @@ def test_a_config_that_cannot_work_is_refused_with_field_and_fix(values, field, 
 
 
 def test_without_a_home_everybody_is_on_one_rung():
-    assert shape(Ladder(FailoverConfig()), [at("a1"), at("b1")]) == [("all", ["a1/1", "b1/1"])]
+    assert shape(FailoverLadder(FailoverConfig()), [at("a1"), at("b1")]) == [
+        ("all", ["a1/1", "b1/1"])
+    ]
 
 
 def test_the_ladder_goes_from_zone_over_region_to_elsewhere():
-    assert shape(Ladder(HOME), [at("c1"), at("a2"), at("b1"), at("a1")]) == [
+    assert shape(FailoverLadder(HOME), [at("c1"), at("a2"), at("b1"), at("a1")]) == [
         ("zone", ["a1/1"]),
         ("region", ["a2/1"]),
         ("remote:b", ["b1/1"]),
@@ -66,7 +68,7 @@ def test_the_ladder_goes_from_zone_over_region_to_elsewhere():
 
 def test_without_a_home_zone_the_region_is_one_rung():
     config = FailoverConfig(home_region="a")
-    assert shape(Ladder(config), [at("a2"), at("a1"), at("b1")]) == [
+    assert shape(FailoverLadder(config), [at("a2"), at("a1"), at("b1")]) == [
         ("region", ["a2/1", "a1/1"]),
         ("remote:b", ["b1/1"]),
     ]
@@ -74,17 +76,17 @@ def test_without_a_home_zone_the_region_is_one_rung():
 
 def test_preferred_regions_come_first_and_the_others_by_name():
     config = FailoverConfig(home_region="a", regions=("d", "z"))
-    found = shape(Ladder(config), [at("b1"), at("c1"), at("d1"), at("a1")])
+    found = shape(FailoverLadder(config), [at("b1"), at("c1"), at("d1"), at("a1")])
     assert [name for name, _ in found] == ["region", "remote:d", "remote:b", "remote:c"]
 
 
 def test_a_deployment_that_stays_in_its_region_has_no_remote_rung():
     config = FailoverConfig(home_region="a", cross_region=False)
-    assert shape(Ladder(config), [at("a1"), at("b1")]) == [("region", ["a1/1"])]
+    assert shape(FailoverLadder(config), [at("a1"), at("b1")]) == [("region", ["a1/1"])]
 
 
 def test_empty_rungs_are_left_out_and_every_rung_says_why():
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     rungs = ladder.rungs([at("a2"), at("b1")])
     assert [(r.name, r.remote) for r in rungs] == [("region", False), ("remote:b", True)]
     assert rungs[0].reason == "in other zones of the home region a"
@@ -95,7 +97,7 @@ def test_empty_rungs_are_left_out_and_every_rung_says_why():
 
 
 def test_elsewhere_another_revision_is_not_on_the_ladder():
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     assert shape(ladder, [at("a1", "5"), at("b1", "4"), at("c1", "5")]) == [
         ("zone", ["a1/5"]),
         ("remote:c", ["c1/5"]),
@@ -104,14 +106,14 @@ def test_elsewhere_another_revision_is_not_on_the_ladder():
 
 
 def test_losing_every_home_replica_does_not_unpin_the_revision():
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     ladder.rungs([at("a1", "5"), at("b1", "4"), at("c1", "5")])
     assert shape(ladder, [at("b1", "4"), at("c1", "5")]) == [("remote:c", ["c1/5"])]
     assert shape(ladder, [at("b1", "4")]) == []
 
 
 def test_what_an_outage_leaves_over_at_home_does_not_become_the_revision():
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     new = at("a1", "2")
     old = [at("a1", "1", f"old{i}") for i in range(3)]
     away = at("b1", "1")
@@ -120,7 +122,7 @@ def test_what_an_outage_leaves_over_at_home_does_not_become_the_revision():
 
 
 def test_a_rollout_moves_the_learned_revision_once_it_has_the_majority():
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     pinned = []
     for new in range(5):
         members = [at("a1", "1", f"o{i}") for i in range(4 - new)]
@@ -132,14 +134,14 @@ def test_a_rollout_moves_the_learned_revision_once_it_has_the_majority():
 
 
 def test_when_the_pinned_revision_is_nowhere_left_the_learned_pin_moves_and_says_so():
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     ladder.rungs([at("a1", "1", f"o{i}") for i in range(10)])
     assert shape(ladder, [at("a1", "2")]) == [("zone", ["a1/2"])]
     assert ladder.pinned_why == "no replica of 1 is left anywhere"
 
 
 def test_the_revision_is_learned_from_members_not_from_those_who_are_well():
-    ladder = Ladder(FailoverConfig())
+    ladder = FailoverLadder(FailoverConfig())
     members = [at("a1", "1", "x"), at("a1", "1", "y"), at("a1", "2", "z")]
     ladder.rungs(members, members)
     assert ladder.rungs([members[2]], members) == []
@@ -148,41 +150,35 @@ def test_the_revision_is_learned_from_members_not_from_those_who_are_well():
 
 
 def test_before_anybody_was_seen_at_home_the_majority_elsewhere_counts_until_home_appears():
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     away = [at("b1", "4", f"b{i}") for i in range(3)]
     assert shape(ladder, away) == [("remote:b", ["b0", "b1", "b2"])]
     assert "elsewhere" in ladder.pinned_why
     assert shape(ladder, [*away, at("a1", "5")]) == [("zone", ["a1/5"])]
 
 
-def test_a_declared_revision_moves_only_when_it_is_declared_anew():
-    ladder = Ladder(FailoverConfig(pinned_revision="1"))
-    new = [at("a1", "2", f"n{i}") for i in range(4)]
-    assert ladder.rungs(new) == []
-    ladder.pin("2")
-    assert len(ladder.rungs(new)[0].candidates) == 4
-    ladder.rungs([at("a1", "3", f"x{i}") for i in range(9)])
-    assert ladder.pinned_revision == "2"
-    with pytest.raises(ConfigError, match="pinned_revision"):
-        ladder.pin("")
+def test_a_declared_revision_is_not_given_up_for_another_one():
+    ladder = FailoverLadder(FailoverConfig(pinned_revision="1"))
+    assert ladder.rungs([at("a1", "2", f"n{i}") for i in range(9)]) == []
+    assert ladder.pinned_revision == "1"
 
 
 def test_revisions_that_the_deployment_allows_are_interchangeable():
     config = FailoverConfig(home_region="a", allowed_revisions=("4",))
-    found = shape(Ladder(config), [at("a1", "5"), at("b1", "4"), at("b2", "3")])
+    found = shape(FailoverLadder(config), [at("a1", "5"), at("b1", "4"), at("b2", "3")])
     assert found == [("region", ["a1/5"]), ("remote:b", ["b1/4"])]
 
 
 def test_the_gate_can_be_opened():
     config = FailoverConfig(home_region="a", revision_gate=False)
-    assert len(shape(Ladder(config), [at("a1", "5"), at("b1", "4")])) == 2
+    assert len(shape(FailoverLadder(config), [at("a1", "5"), at("b1", "4")])) == 2
 
 
 # --- capacity ------------------------------------------------------------------------------------
 
 
-def climbed() -> Ladder:
-    ladder = Ladder(HOME)
+def climbed() -> FailoverLadder:
+    ladder = FailoverLadder(HOME)
     ladder.rungs([at("a1"), at("a2"), at("b1")])
     return ladder
 
@@ -218,7 +214,7 @@ def test_a_full_region_is_left_alone_for_a_moment():
 
 
 def test_the_moment_can_be_none_at_all():
-    ladder = Ladder(FailoverConfig(home_region="a", spill_hold_s=0.0))
+    ladder = FailoverLadder(FailoverConfig(home_region="a", spill_hold_s=0.0))
     ladder.rungs([at("b1")])
     assert not ladder.may_spill(0, 0.99, 5)
     assert ladder.may_spill(0, 0.5, 5)
@@ -250,7 +246,7 @@ places = st.sampled_from(["a1", "a2", "b1", "b2", "c1"])
 )
 @settings(max_examples=60, deadline=None)
 def test_no_ladder_ever_mixes_revisions_and_each_candidate_stands_on_one_rung(history):
-    ladder = Ladder(HOME)
+    ladder = FailoverLadder(HOME)
     for number, membership in enumerate(history):
         members = [at(p, r, f"{number}.{i}") for i, (p, r) in enumerate(membership)]
         rungs = ladder.rungs(members)

@@ -412,7 +412,9 @@ def test_a_nearly_full_other_region_keeps_requests_waiting_and_fails_none():
         only(gateway.arrive(f"q{n}"), Dispatch)
     assert gateway.arrive("q20") == []
     assert gateway.wait(2.0) == []
-    near = next(r for r, life in gateway.flow.lives.items() if life.live[0].candidate.id == "near")
+    near = next(
+        r for r, active in gateway.flow.lives.items() if active.live[0].candidate.id == "near"
+    )
     assert last(gateway.end(near), Dispatch).request.id == "q20"
 
 

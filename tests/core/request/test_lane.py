@@ -4,12 +4,12 @@ from random import Random
 import pytest
 
 from holdfast.core.failure import Kind, Outcome
-from holdfast.core.messages import ReplicaView, Tally
+from holdfast.core.messages import FleetView, ReplicaView, Tally
+from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.admission.limit import LimitConfig
 from holdfast.core.request.breaker import BreakerConfig, BreakerState
 from holdfast.core.request.candidate import SAMPLES_MAX
-from holdfast.core.request.lane import Lane, LaneConfig
-from holdfast.core.request.life import Attempt, Life
+from holdfast.core.request.lane import Lane, LaneConfig, LaneTable
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Replica, Request, State
 
 BREAKER = BreakerConfig(jitter=0.0)
@@ -27,15 +27,17 @@ def lane(*names: str, slots: int = 0, weights: dict[str, float] | None = None, *
     return subject
 
 
-def life(prompt_tokens: int = 100, max_tokens: int = 50, arrived: int = 0) -> Life:
+def active(prompt_tokens: int = 100, max_tokens: int = 50, arrived: int = 0) -> ActiveRequest:
     request = Request(
         "q1", "m", arrived=arrived, prompt_tokens=prompt_tokens, max_tokens=max_tokens
     )
-    return Life(request, "m", 600 * SECOND)
+    return ActiveRequest(request, "m", 600 * SECOND)
 
 
-def opened(subject: Lane, name: str = "r1", now: int = 0, **kwargs) -> tuple[Life, Attempt]:
-    started = life(**kwargs)
+def opened(
+    subject: Lane, name: str = "r1", now: int = 0, **kwargs
+) -> tuple[ActiveRequest, Attempt]:
+    started = active(**kwargs)
     return started, subject.open(started, subject.pool.candidates[name], now)
 
 
@@ -71,7 +73,7 @@ def test_an_unknown_routing_policy_is_refused_by_name():
 
 def test_settings_of_the_routing_policy_are_passed_on():
     subject = lane(routing="power_of_two", routing_options={"by": "inflight"})
-    assert subject.pool.choose(life().request, (), 0) is not None
+    assert subject.pool.choose(active().request, (), 0) is not None
     with pytest.raises(ConfigError, match=r"power_of_two\.by"):
         lane(routing="power_of_two", routing_options={"by": "colour"})
 
@@ -81,7 +83,7 @@ def test_tenant_weights_reach_the_queue():
     for number in range(3):
         for tenant in ("tin", "gold"):
             request = Request(f"{tenant}{number}", "m", arrived=0, tenant=tenant)
-            assert subject.queue.offer(request, 0, ready=True).shed is None
+            assert subject.queue.offer(request, 0, ready=True).refusal is None
     order = [subject.queue.pop(0).tenant for _ in range(6)]
     assert order == ["tin", "gold", "gold", "gold", "tin", "tin"]
 
@@ -222,7 +224,7 @@ def test_a_refused_connection_opens_the_breaker_and_the_pool_leaves_it_out_at_on
     change = subject.close(started, attempt, Outcome.FAILURE, Kind.REFUSED, 1)
     assert change is not None
     assert (change.after, change.reason) == (BreakerState.OPEN, "connection refused")
-    choices = [subject.pool.choose(life().request, (), 1) for _ in range(4)]
+    choices = [subject.pool.choose(active().request, (), 1) for _ in range(4)]
     assert [choice and choice[0].id for choice in choices] == ["r2"] * 4
 
 
@@ -236,7 +238,7 @@ def test_other_failures_open_it_only_in_a_row():
     assert changes[4].reason == "5 failures in a row"
 
 
-def on_trial(subject: Lane) -> tuple[Life, Attempt, int]:
+def on_trial(subject: Lane) -> tuple[ActiveRequest, Attempt, int]:
     started, attempt = opened(subject)
     subject.close(started, attempt, Outcome.FAILURE, Kind.REFUSED, 0)
     started, attempt = opened(subject, now=SECOND)
@@ -272,7 +274,7 @@ def test_a_trial_that_says_nothing_is_handed_to_the_next_request():
     subject = lane("r1", "r2")
     started, attempt, now = on_trial(subject)
     assert subject.close(started, attempt, Outcome.CANCELLED, Kind.CLIENT_GONE, now) is None
-    choice = subject.pool.choose(life().request, (), now)
+    choice = subject.pool.choose(active().request, (), now)
     assert choice is not None
     assert (choice[0].id, choice[1]) == ("r1", "half-open trial")
 
@@ -299,7 +301,7 @@ def test_seconds_to_the_first_token_are_those_of_streams_that_began_here():
     started, attempt = opened(subject)
     started.shown_tokens = 5  # its prompt is longer by what another has said already
     subject.first_content(started, attempt, SECOND)
-    whole = Life(Request("q2", "m", arrived=0, whole=True), "m", 600 * SECOND)
+    whole = ActiveRequest(Request("q2", "m", arrived=0, whole=True), "m", 600 * SECOND)
     one = subject.open(whole, subject.pool.candidates["r1"], 0)
     subject.first_content(whole, one, SECOND)
     assert subject.tallies()[0].firsts == ()
@@ -405,7 +407,7 @@ def test_waiting_for_a_model_that_starts_is_not_held_against_those_that_run():
     subject.follow(rows(0.2), woken)
     subject.follow(rows(1.0), woken + SECOND)  # it was awake already
     for _ in range(20):
-        started = life(arrived=START)
+        started = active(arrived=START)
         attempt = subject.open(started, subject.pool.candidates["r1"], woken)
         subject.first_content(started, attempt, woken + SECOND)
     assert subject.first_token_p95(woken + SECOND) == pytest.approx(SECOND, rel=0.05)
@@ -431,3 +433,79 @@ def test_what_was_served_is_taken_once_and_after_it_was_tallied():
     assert subject.take_served() == (0, 0)
     subject.tallies()
     assert (subject.take_served(), subject.take_served()) == ((2, 130), (0, 0))
+
+
+# --- all lanes of a gateway ----------------------------------------------------------------------
+
+STALE = 10 * SECOND
+
+
+def lanes(**configs: LaneConfig) -> LaneTable:
+    return LaneTable(LaneConfig(), configs, {}, STALE, Random)
+
+
+def view(version: int, *replicas: ReplicaView, epoch: int = 0) -> FleetView:
+    return FleetView(version, replicas, epoch=epoch)
+
+
+def ready(name: str, model: str = "m") -> ReplicaView:
+    return ReplicaView(Replica(name, model), State.READY, 1.0)
+
+
+def test_a_view_makes_a_lane_for_each_model_with_its_own_config():
+    table = lanes(b=LaneConfig(routing="round_robin"))
+    assert table.apply(view(1, ready("r1", "a"), ready("r2", "b")), 0)
+    assert set(table.by_model) == {"a", "b"}
+    assert list(table.by_model["b"].pool.candidates) == ["r2"]
+
+
+def test_every_model_of_the_config_has_a_lane_before_anybody_serves_it():
+    table = lanes(b=LaneConfig(routing="round_robin"))
+    lane = table.by_model["b"]
+    assert (lane.pool.candidates, lane.pool.ready(0)) == ({}, False)
+    table.apply(view(1, ready("r2", "b")), 0)
+    assert table.by_model["b"] is lane
+
+
+def test_a_late_frame_changes_nothing():
+    table = lanes()
+    table.apply(view(2, ready("r1")), 0)
+    assert not table.apply(view(1, ready("r2")), 1)
+    assert list(table.by_model["m"].pool.candidates) == ["r1"]
+
+
+def test_a_control_that_took_over_is_followed_though_it_counts_from_one():
+    table = lanes()
+    table.apply(view(900, ready("r1")), 0)
+    assert table.apply(view(1, ready("r2"), epoch=1), 1)
+    assert list(table.by_model["m"].pool.candidates) == ["r2"]
+    assert not table.apply(view(901, ready("r1")), 2)  # the old one, heard of late
+    assert table.view == (1, 1)
+
+
+def test_a_model_that_is_no_longer_named_keeps_its_lane_without_replicas():
+    table = lanes()
+    table.apply(view(1, ready("r1")), 0)
+    table.apply(view(2), 1)
+    assert table.by_model["m"].pool.candidates == {}
+
+
+def test_what_was_only_suspected_is_doubted_when_control_is_silent():
+    table = lanes()
+    suspected = ReplicaView(Replica("r1", "m"), State.QUARANTINED, 0.0)
+    known = ReplicaView(Replica("r2", "m"), State.QUARANTINED, 0.0, firm=True)
+    table.apply(view(1, suspected, known), 0)
+    assert table.doubt(STALE) == []
+    assert [report.replica_id for report in table.doubt(STALE + 1)] == ["r1"]
+    assert table.doubt(STALE + 2) == []  # said once
+
+
+def test_before_any_view_there_is_nothing_to_doubt():
+    assert lanes().doubt(100 * SECOND) == []
+
+
+def test_tallies_of_all_lanes_come_together():
+    table = lanes()
+    table.apply(view(1, ready("r1", "a"), ready("r2", "b")), 0)
+    table.by_model["b"].pool.candidates["r2"].successes = 3
+    assert [(tally.replica_id, tally.successes) for tally in table.tallies()] == [("r2", 3)]

@@ -8,7 +8,7 @@ from holdfast.core.messages import ReplicaView
 from holdfast.core.request import routing
 from holdfast.core.request.breaker import TRIAL, Breaker, BreakerConfig, BreakerState
 from holdfast.core.request.candidate import Candidate
-from holdfast.core.request.failover import FailoverConfig, Ladder
+from holdfast.core.request.failover import FailoverConfig, FailoverLadder
 from holdfast.core.request.pool import Pool
 from holdfast.core.stats import PeakEwma
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, State
@@ -29,7 +29,7 @@ def pool(*views: ReplicaView, now: int = 0, **failover: object) -> Pool:
         return Candidate(replica, Breaker(BREAKER, Random(1)), PeakEwma())
 
     policy = routing.build("round_robin", Random(1))
-    subject = Pool("m", policy, Ladder(FailoverConfig(**failover)), candidate)
+    subject = Pool("m", policy, FailoverLadder(FailoverConfig(**failover)), candidate)
     subject.apply(views, now)
     return subject
 

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from holdfast.core.messages import Finish
-from holdfast.core.request.admission import shed
+from holdfast.core.request.admission import refusals
 from holdfast.core.request.admission.quota import Quota, QuotaConfig
-from holdfast.core.request.desk import ERROR_DEFAULT, ERRORS
+from holdfast.core.request.admission_desk import ERROR_DEFAULT, ERRORS
 from holdfast.gateway.api import errors
 from holdfast.gateway.api.errors import ApiError
 
@@ -18,13 +18,13 @@ def headers_of(raw: bytes) -> dict[str, str]:
 
 
 SHEDS = [
-    shed.over_quota("requests", 60.0, 2.5),
-    shed.beyond_quota(9000, 100.0),
-    shed.queue_full("64 requests wait", 64, 10.0),
-    shed.displaced(64, 10.0),
-    shed.wait_expired(30.0, 3, None),
-    shed.no_ready_replica(30.0),
-    shed.deadline_passed(),
+    refusals.over_quota("requests", 60.0, 2.5),
+    refusals.beyond_quota(9000, 100.0),
+    refusals.queue_full("64 requests wait", 64, 10.0),
+    refusals.displaced(64, 10.0),
+    refusals.wait_expired(30.0, 3, None),
+    refusals.no_ready_replica(30.0),
+    refusals.deadline_passed(),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Stop sending to a replica that keeps failing; find out cheaply when it is well again.
+"""The circuit breaker: stops sending to a replica that keeps failing, then tries it again.
 
 Closed, the breaker counts: too large a share of the last outcomes failed, or several failed in a
 row, or a connection was refused, and it opens. Open, nothing is sent until a cooldown has passed.
@@ -33,15 +33,15 @@ from holdfast.core.types import Decision, nanos, require, seconds
 
 
 class BreakerState(StrEnum):
-    """Whether requests may pass."""
+    """Whether a breaker lets requests pass to its replica."""
 
     CLOSED = "closed"  # they pass
     OPEN = "open"  # none pass
     HALF_OPEN = "half_open"  # one at a time passes, as the trial
 
 
-class Signal(StrEnum):
-    """What can move a breaker."""
+class BreakerSignal(StrEnum):
+    """An event that moves a breaker from one state to another."""
 
     THRESHOLD = "threshold"  # too many failures, in share or in a row
     REFUSED = "refused"  # nobody listens: no need to count
@@ -57,22 +57,22 @@ _HALF_OPEN: Final = BreakerState.HALF_OPEN
 _SUCCESS: Final = Outcome.SUCCESS
 _FAILURE: Final = Outcome.FAILURE
 
-TRANSITIONS: Final[dict[tuple[BreakerState, Signal], BreakerState]] = {
-    (_CLOSED, Signal.THRESHOLD): _OPEN,
-    (_CLOSED, Signal.REFUSED): _OPEN,
-    (_OPEN, Signal.TRIAL_TAKEN): _HALF_OPEN,
-    (_HALF_OPEN, Signal.TRIAL_TAKEN): _HALF_OPEN,
-    (_HALF_OPEN, Signal.TRIAL_RETURNED): _HALF_OPEN,
-    (_HALF_OPEN, Signal.TRIAL_SUCCEEDED): _CLOSED,
-    (_HALF_OPEN, Signal.TRIAL_FAILED): _OPEN,
+TRANSITIONS: Final[dict[tuple[BreakerState, BreakerSignal], BreakerState]] = {
+    (_CLOSED, BreakerSignal.THRESHOLD): _OPEN,
+    (_CLOSED, BreakerSignal.REFUSED): _OPEN,
+    (_OPEN, BreakerSignal.TRIAL_TAKEN): _HALF_OPEN,
+    (_HALF_OPEN, BreakerSignal.TRIAL_TAKEN): _HALF_OPEN,
+    (_HALF_OPEN, BreakerSignal.TRIAL_RETURNED): _HALF_OPEN,
+    (_HALF_OPEN, BreakerSignal.TRIAL_SUCCEEDED): _CLOSED,
+    (_HALF_OPEN, BreakerSignal.TRIAL_FAILED): _OPEN,
 }
 
-_TRIAL_SIGNALS: Final[dict[Outcome, Signal]] = {
-    Outcome.SUCCESS: Signal.TRIAL_SUCCEEDED,
-    Outcome.FAILURE: Signal.TRIAL_FAILED,
-    Outcome.BACKPRESSURE: Signal.TRIAL_RETURNED,
-    Outcome.CLIENT_ERROR: Signal.TRIAL_RETURNED,
-    Outcome.CANCELLED: Signal.TRIAL_RETURNED,
+_TRIAL_SIGNALS: Final[dict[Outcome, BreakerSignal]] = {
+    Outcome.SUCCESS: BreakerSignal.TRIAL_SUCCEEDED,
+    Outcome.FAILURE: BreakerSignal.TRIAL_FAILED,
+    Outcome.BACKPRESSURE: BreakerSignal.TRIAL_RETURNED,
+    Outcome.CLIENT_ERROR: BreakerSignal.TRIAL_RETURNED,
+    Outcome.CANCELLED: BreakerSignal.TRIAL_RETURNED,
 }
 
 TRIAL: Final = Decision(True, "trial")  # compare with `is`: this attempt must report trial=True
@@ -85,7 +85,7 @@ _HISTORY_MAX: Final = 8  # enough to see how a breaker came into a state, cheap 
 
 @dataclass(slots=True, frozen=True)
 class BreakerConfig:
-    """When to open and for how long."""
+    """When a breaker opens, and how long it stays open."""
 
     enabled: bool = True  # False: always closed, nothing is counted
     window: int = 25  # outcomes: short enough that a replica gone bad is out within seconds
@@ -115,7 +115,7 @@ class BreakerConfig:
 
 @dataclass(slots=True, frozen=True)
 class BreakerChange:
-    """One move of a breaker, for the event log."""
+    """One change of a breaker's state, with its reason, for reports and its history."""
 
     before: BreakerState
     after: BreakerState
@@ -124,11 +124,11 @@ class BreakerChange:
 
 
 class BreakerError(Exception):
-    """A breaker was told something its table does not know: a bug in whoever drives it."""
+    """Raised when a breaker gets a signal that its state does not allow: a bug in its caller."""
 
 
 class Breaker:
-    """The breaker of one (replica, model) as one gateway sees it.
+    """The circuit breaker of one (replica, model) in one gateway.
 
     Contract: an attempt for which ``allow`` answered ``TRIAL`` reports exactly once with
     ``trial=True``, whatever becomes of it (``CANCELLED`` if nothing did). A long answer may report
@@ -175,25 +175,25 @@ class Breaker:
         self._history: deque[BreakerChange] = deque(maxlen=_HISTORY_MAX)
 
     def would_allow(self, now: int) -> bool:
-        """Whether a request could pass now. Asking claims nothing."""
+        """Whether a request could pass now; claims nothing."""
         return self.state is _CLOSED or (now >= self.opens_until and not self._trial_out)
 
     def allow(self, now: int) -> Decision:
-        """Let a request pass, or not. Past the cooldown this claims the one trial."""
+        """Decide whether a request may pass; after the cooldown this claims the one trial."""
         if self.state is _CLOSED:
             return _PASS
         if self._trial_out:
             return _TRIAL_OUT
         if now < self.opens_until:
             return _COOLING
-        self._move(Signal.TRIAL_TAKEN, "cooldown over", now)
+        self._move(BreakerSignal.TRIAL_TAKEN, "cooldown over", now)
         self._trial_out = True
         return TRIAL
 
     def record(
         self, outcome: Outcome, now: int, *, strong: bool = False, trial: bool = False
     ) -> BreakerChange | None:
-        """Take in how an attempt ended; a change is returned only when the state moved.
+        """Count how an attempt ended; return the change if that moved the breaker.
 
         ``strong`` marks a failure that needs no second opinion: a refused connection.
         """
@@ -212,18 +212,18 @@ class Breaker:
         self._consecutive += 1
         self._window.add(True)
         if strong:
-            return self._open(Signal.REFUSED, "connection refused", now)
+            return self._open(BreakerSignal.REFUSED, "connection refused", now)
         reason = self._too_many()
-        return self._open(Signal.THRESHOLD, reason, now) if reason else None
+        return self._open(BreakerSignal.THRESHOLD, reason, now) if reason else None
 
     def _record_trial(self, outcome: Outcome, now: int) -> BreakerChange | None:
         signal = _TRIAL_SIGNALS[outcome]
         if not self._trial_out:
             raise self._unknown(signal, "no trial is out")
         self._trial_out = False
-        if signal is Signal.TRIAL_FAILED:
+        if signal is BreakerSignal.TRIAL_FAILED:
             return self._open(signal, "trial failed", now)
-        if signal is Signal.TRIAL_SUCCEEDED:
+        if signal is BreakerSignal.TRIAL_SUCCEEDED:
             self._closed_since = now
             self.opens_until = 0
             return self._move(signal, "trial succeeded", now)
@@ -233,7 +233,7 @@ class Breaker:
         return None
 
     def _too_many(self) -> str:
-        """Why the counts are too bad to go on, or nothing."""
+        """The reason to open the breaker by its counts; empty if there is none."""
         if self._consecutive >= self._consecutive_max:
             return f"{self._consecutive} failures in a row"
         window = self._window
@@ -242,7 +242,7 @@ class Breaker:
             return f"{failures} of the last {count} failed"
         return ""
 
-    def _open(self, signal: Signal, reason: str, now: int) -> BreakerChange:
+    def _open(self, signal: BreakerSignal, reason: str, now: int) -> BreakerChange:
         following = min(self._cooldown * 2, self._cooldown_max)
         proven = self.state is _CLOSED and now - self._closed_since >= following
         self._cooldown = self._base if proven or not self._cooldown else following
@@ -255,7 +255,7 @@ class Breaker:
     def _jittered(self, cooldown: int) -> int:
         return round(cooldown * (1.0 + self._jitter * (2.0 * self._rng.random() - 1.0)))
 
-    def _move(self, signal: Signal, reason: str, now: int) -> BreakerChange:
+    def _move(self, signal: BreakerSignal, reason: str, now: int) -> BreakerChange:
         before = self.state
         after = TRANSITIONS.get((before, signal))
         if after is None:
@@ -265,7 +265,7 @@ class Breaker:
         self.state = after
         return change
 
-    def _unknown(self, signal: Signal, problem: str) -> BreakerError:
+    def _unknown(self, signal: BreakerSignal, problem: str) -> BreakerError:
         lines = [
             f"  at {change.at}: {change.before} -> {change.after} ({change.reason})"
             for change in self._history
@@ -274,7 +274,7 @@ class Breaker:
         return BreakerError(f"{signal} while {self.state}: {problem}; history:\n{past}")
 
     def hasten(self, now: int) -> None:
-        """Somebody else saw the replica well: the trial need not wait for the cooldown."""
+        """Allow the trial at once, because control saw that the replica is well again."""
         if self.state is not _CLOSED:
             self.opens_until = min(self.opens_until, now)
 
@@ -299,6 +299,6 @@ __all__ = [
     "BreakerChange",
     "BreakerConfig",
     "BreakerError",
+    "BreakerSignal",
     "BreakerState",
-    "Signal",
 ]

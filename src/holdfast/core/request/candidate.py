@@ -1,4 +1,4 @@
-"""One replica as a gateway's routing sees it.
+"""One replica as the routing of a gateway sees it: weight, load, limit, breaker, statistics.
 
 A ``Candidate`` is one (replica, model): declared facts, the weight that health gives it, what this
 gateway has in flight there, and what the engine last reported. Unknown load is ``None``: neither
@@ -21,7 +21,10 @@ OTHER_FINISH: Final = "other"  # all further ones
 
 
 class Candidate:
-    """One replica of a pool. Mutable and slotted: the hot path reads it on every choice."""
+    """One (replica, model) that routing may choose, with its load here and its statistics.
+
+    Mutable and slotted: the hot path reads it on every choice.
+    """
 
     __slots__ = (
         "backpressure",
@@ -103,7 +106,7 @@ class Candidate:
             self.limit = min(self.slots, gradient.limit)
 
     def update(self, replica: Replica) -> None:
-        """Take over changed declarations; attempts under way keep their place here."""
+        """Replace what is declared of the replica; running attempts are not affected."""
         self.replica = replica
         self.zone = replica.zone
         self.revision = replica.revision
@@ -113,7 +116,7 @@ class Candidate:
             self.limit = min(self.slots, self.gradient.limit)
 
     def take_report(self, tokens: int | None, waiting: int | None, kv_used: float | None) -> None:
-        """Take over the engine's own account; it includes what was sent before it."""
+        """Store the load that the engine reported; it includes all requests sent before."""
         self.reported_tokens = tokens
         self.waiting = waiting
         self.kv_used = kv_used
@@ -122,7 +125,7 @@ class Candidate:
             self.reports += 1
 
     def answered(self, tokens: int, finish: str, measured: tuple[str, float] | None) -> None:
-        """Note how a whole answer of this replica came out. Hot."""
+        """Record the length, finish reason and statistic of a complete answer. Hot."""
         if tokens and len(self.lengths) < SAMPLES_MAX:
             self.lengths.append(tokens)
         if finish:
@@ -149,7 +152,7 @@ class Candidate:
             kept.append(value)
 
     def failed(self, kind: Kind | None, *, fast: bool) -> None:
-        """Note a failure that counts."""
+        """Record a failed attempt that counts against the replica."""
         self.failures += 1
         self.fast += fast
         if kind is not None:
@@ -158,7 +161,7 @@ class Candidate:
             self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def take_tally(self, model: str) -> Tally | None:
-        """What was seen since the last call; ``None`` without any traffic."""
+        """Return what was counted since the last call and reset it; ``None`` without traffic."""
         ended = self.successes + self.failures + self.backpressure
         # Where only cancellations emptied it, that it is empty is said once more.
         if not (ended or self.inflight or self.told_inflight):

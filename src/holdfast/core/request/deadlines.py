@@ -1,19 +1,20 @@
-"""How long to wait: deadlines that are learned, relative and doubt themselves.
+"""How long to wait for an answer: deadlines learned from what each pool delivers.
 
 Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
 So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
-(``learned.py``), with a generous factor, scaled by how much longer than usual the engine's waiting
-queue is, and by how much slower than its own median the pool as a whole has become, also since the
-attempt was made. A deadline that fires is evidence against the replica only while its peers
-deliver.
+(``learned_deadline.py``), with a generous factor. Two things make a wait longer: a waiting queue in
+the engine that is longer than usual, and a pool that as a whole has become slower than its median,
+also since the attempt was made. A deadline that fires is evidence against the replica only while
+its peers deliver.
 When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
-and nobody is sick, so deadlines double and retries, which would make it slower, stop. The doubling
-also keeps learning alive, because an attempt that was given up leaves no sample; if even the
-largest rise does not help, what was learned is forgotten.
+and no replica is sick, so deadlines double and retries, which would make it slower, stop. The
+doubling also keeps learning alive, because an attempt that was given up leaves no sample; if even
+the largest rise does not help, what was learned is forgotten.
 
-When everything stands still, somebody's deadline is the first to fire. Where half of its peers have
-work and none of them has delivered either, that proves nothing yet: it is waited for those that may
-fire too. And whoever waited through such a silence waits anew from the moment the pool is back.
+When a whole pool stands still, some attempt's deadline is the first to fire. Where half of the
+peers have work and none of them has delivered either, that proves nothing yet: the attempt waits
+on until the deadlines of the others could fire too. An attempt that waited through such a silence
+starts its wait again at the moment the pool is back.
 
 Rejected: one fixed timeout. It either kills long prompts or lets a hung replica hold everybody
 for minutes.
@@ -26,7 +27,7 @@ from math import inf
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.request.learned import HANDS, LearnedDeadline, Rise
+from holdfast.core.request.learned_deadline import GROUPS, DeadlineRise, LearnedDeadline
 from holdfast.core.types import SECOND, nanos, require
 
 _REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
@@ -46,7 +47,7 @@ _FIRED: Final = "fired"
 
 @dataclass(slots=True, frozen=True)
 class DeadlineConfig:
-    """The waits of one pool, in seconds."""
+    """How long requests of one pool may wait, and how these deadlines are learned."""
 
     first_token_s: float = 60.0  # until learned: above a cold long prompt on a busy engine
     first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
@@ -94,7 +95,7 @@ class DeadlineConfig:
         self._require(ascending and len(bounds) <= 16, "prompt_bounds", fix)
 
     def for_answers(self) -> "DeadlineConfig":
-        """The same for answers that come in one piece: their first token is their last."""
+        """The config for answers that come in one piece, whose first token is also their last."""
         return replace(
             self,
             first_token_s=self.request_s,
@@ -112,8 +113,8 @@ class DeadlineConfig:
 
 
 @dataclass(slots=True, frozen=True)
-class Verdict:
-    """What a deadline that fired means."""
+class TimeoutVerdict:
+    """What a deadline that fired means: whether it counts against the replica, whether to retry."""
 
     counts: bool  # against the replica
     retry: bool  # another replica may do better
@@ -121,26 +122,26 @@ class Verdict:
 
 
 class _Recent:
-    """The last thing a replica did about a first token, and the hand it was dealt into."""
+    """What one replica last did about a first token, and which sample group it belongs to."""
 
-    __slots__ = ("at", "hand", "last", "silent_from")
+    __slots__ = ("at", "group", "last", "silent_from")
 
-    def __init__(self, hand: int) -> None:
-        self.hand = hand
+    def __init__(self, group: int) -> None:
+        self.group = group
         self.last = _WELL
         self.at = -_NEVER  # no evidence yet
         self.silent_from = _NEVER  # its first firing of a row in which no peer delivered
 
 
 class Deadlines:
-    """The deadlines of one pool: asked for once per attempt, told what came of it."""
+    """The learned deadlines of one pool: gives attempts their waits and learns from results."""
 
     __slots__ = (
+        "_admitted",
         "_back_at",
         "_bounds",
         "_classes",
         "_config",
-        "_dealt",
         "_evidence",
         "_firings",
         "_gaps",
@@ -184,13 +185,13 @@ class Deadlines:
         self._wide = nanos(config.first_token_s)
         self._window = nanos(config.firing_window_s)
         self._evidence = nanos(min(config.first_token_floor_s, config.between_tokens_floor_s))
-        self._rise = Rise(config.rise_max, config.calm_s)
+        self._rise = DeadlineRise(config.rise_max, config.calm_s)
         self._slow_until = 0
         self._stuck = False  # several fired and nobody has delivered since
         self._back_at = 0  # when it came back from the last such silence
         self._silent_from = _NEVER  # the largest rise has not helped and nothing has arrived since
         self._replicas: dict[str, _Recent] = {}
-        self._dealt = self._firings = 0
+        self._admitted = self._firings = 0
         self._pace = 1.0  # recent first tokens of the whole pool, in medians of their class
         self.scale = 1.0  # by which waits are longer than they were learned
 
@@ -225,7 +226,7 @@ class Deadlines:
         return self._classes[bisect_left(self._bounds, prompt_tokens)].median
 
     def first_token_norm(self, prompt_tokens: int) -> int:
-        """What takes no longer is normal in this class; until learned, whatever is waited for."""
+        """The longest first token that counts as normal for this prompt length."""
         return self._classes[bisect_left(self._bounds, prompt_tokens)].norm
 
     def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
@@ -236,8 +237,8 @@ class Deadlines:
     def observe_first_token(
         self, replica_id: str, prompt_tokens: int, elapsed: int, now: int
     ) -> int | None:
-        """A first token came after ``elapsed``; returns what was typical before it."""
-        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        """Learn from a first token; return the median for its prompt length before it."""
+        replica = self._replicas.get(replica_id) or self._admit(replica_id)
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         if self._stuck:
             self._stuck, self._back_at = False, now
@@ -252,21 +253,21 @@ class Deadlines:
             self._pace = pace = self._pace + more * (_PACE_UP if more > 0.0 else _PACE_DOWN)
             self.scale = pace if pace > _PACE_NORMAL else 1.0
         learned.fresh += 1
-        hand = learned.hands[replica.hand]
-        hand.young_total += elapsed
-        hand.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
+        group = learned.groups[replica.group]
+        group.young_total += elapsed
+        group.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
         return median
 
     def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
-        """A stream finished with ``count`` gaps; without an id no replica can be left out."""
+        """Learn from the longest of the ``count`` gaps between the tokens of a finished stream."""
         if count > 0:
             replica = self._replicas.get(replica_id)
-            self._gaps.add_worst(0 if replica is None else replica.hand, worst_gap, count)
+            self._gaps.add_worst(0 if replica is None else replica.group, worst_gap, count)
 
     def fired(
         self, replica_id: str, peers: int, now: int, busy: int = 0, started: int | None = None
-    ) -> Verdict:
-        """A first-token or between-tokens deadline fired; ``peers``: the pool's other replicas.
+    ) -> TimeoutVerdict:
+        """Judge a deadline that fired: blame the replica, the whole pool, or nobody yet.
 
         A replica is firing if it fired within the window and delivered nothing in normal time
         since. Of deliveries only those of the last second (the shortest possible deadline) are
@@ -274,7 +275,7 @@ class Deadlines:
         peers have attempts under way: only their silence can mean anything. ``started`` is when
         the attempt began.
         """
-        replica = self._replicas.get(replica_id) or self._deal(replica_id)
+        replica = self._replicas.get(replica_id) or self._admit(replica_id)
         self._firings += 1
         since = self._evidence_from(replica, now)
         replica.last, replica.at = _FIRED, now
@@ -305,18 +306,22 @@ class Deadlines:
             return self._wait(now, f"nobody delivers, and {busy} of its peers have work")
         self._slow_until = 0
         if peers_slow:
-            return Verdict(False, True, f"its peers are slow too: {slow} slow, {well} normal")
-        return Verdict(True, True, f"it fired and its peers are not slow: {well} deliver normally")
+            return TimeoutVerdict(
+                False, True, f"its peers are slow too: {slow} slow, {well} normal"
+            )
+        return TimeoutVerdict(
+            True, True, f"it fired and its peers are not slow: {well} deliver normally"
+        )
 
     def _evidence_from(self, replica: _Recent, now: int) -> int:
-        """Since when a delivery of a peer says something of the attempt that fires now."""
+        """The time from which a peer's delivery is evidence for the attempt that fires now."""
         again = replica.last is _FIRED and now - replica.at <= self._longest() + self._window
         if not again:
             replica.silent_from = _NEVER  # it has delivered meanwhile, or was not asked for long
         return min(replica.silent_from, now - self._evidence)
 
     def _may_be_everybody(self, replica: _Recent, joined: int, now: int) -> bool:
-        """Whether others that are stuck too have had no time to fire, or have fired as well."""
+        """Whether the whole pool may be stuck, so that no single replica can be blamed yet."""
         waited = now - replica.silent_from
         if waited < min(self._longest(), self._window):
             return True
@@ -326,12 +331,12 @@ class Deadlines:
         known = [one.deadline for one in self._classes if one.is_learned()]
         return max(known or [one.deadline for one in self._classes])
 
-    def _wait(self, now: int, why: str) -> Verdict:
+    def _wait(self, now: int, why: str) -> TimeoutVerdict:
         self._slow_until = now + self._window
-        return Verdict(False, False, f"{why}: nobody can be blamed yet")
+        return TimeoutVerdict(False, False, f"{why}: nobody can be blamed yet")
 
     def fleet_slow(self, now: int) -> bool:
-        """Whether the last firings were the fleet's rather than a replica's."""
+        """Whether the last firings were judged to be the slowness of the whole pool."""
         return now < self._slow_until
 
     def snapshot(self) -> dict[str, object]:
@@ -348,14 +353,14 @@ class Deadlines:
             "replicas": {name: recent.last for name, recent in self._replicas.items()},
         }
 
-    def _deal(self, replica_id: str) -> _Recent:
+    def _admit(self, replica_id: str) -> _Recent:
         if len(self._replicas) >= _REPLICAS_MAX:
             del self._replicas[next(iter(self._replicas))]
-        replica = self._replicas[replica_id] = _Recent(self._dealt % HANDS)
-        self._dealt += 1
+        replica = self._replicas[replica_id] = _Recent(self._admitted % GROUPS)
+        self._admitted += 1
         return replica
 
-    def _doubt(self, now: int, what: str, *, peers_well: bool) -> Verdict:
+    def _doubt(self, now: int, what: str, *, peers_well: bool) -> TimeoutVerdict:
         self._slow_until = now + self._window
         learnt = (*self._classes, self._gaps)
         known = any(one.is_learned() for one in self._classes)
@@ -373,14 +378,18 @@ class Deadlines:
         if any(one.has_samples() for one in learnt):
             self._silent_from = _NEVER
         if peers_well:
-            return Verdict(True, False, f"{what}, though its peers deliver normally")
+            return TimeoutVerdict(True, False, f"{what}, though its peers deliver normally")
         if now >= self._silent_from:
-            return Verdict(True, False, f"{what}, and nothing came even at the widest deadline")
-        return Verdict(False, False, f"{what}: the fleet is slow, deadlines x {self._rise.value}")
+            return TimeoutVerdict(
+                True, False, f"{what}, and nothing came even at the widest deadline"
+            )
+        return TimeoutVerdict(
+            False, False, f"{what}: the fleet is slow, deadlines x {self._rise.value}"
+        )
 
 
 def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
-    """How a stream without a token for so long has failed, where its replica is found stalled.
+    """The kind of failure of a stream that got no token for so long on a stalled replica.
 
     Its own deadline may be a minute, until one is learned. What a long prompt keeps busy may be
     found stalled, too, and that prompt must stay: it would do the same to the next replica.
@@ -391,4 +400,4 @@ def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
     return Kind.FIRST_TOKEN_TIMEOUT if enough else None
 
 
-__all__ = ["DeadlineConfig", "Deadlines", "Verdict", "stuck"]
+__all__ = ["DeadlineConfig", "Deadlines", "TimeoutVerdict", "stuck"]

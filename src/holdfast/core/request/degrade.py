@@ -1,4 +1,4 @@
-"""A ladder of models: a smaller answer instead of none, for as long as it must be.
+"""Degradation by a ladder of models: under overload a share of requests gets a smaller model.
 
 When the asked-for model is saturated, breaks its objective or fails, a growing share of requests
 moves one rung down; when it has been well for a while the share shrinks again. Three things keep
@@ -22,7 +22,7 @@ from holdfast.core.types import Priority, Request, nanos, require
 
 
 class Level(StrEnum):
-    """Which way the ladder moves."""
+    """Whether the traffic of a ladder is moving down, moving up, or staying."""
 
     STEADY = "steady"  # everybody gets what was asked for
     DEGRADING = "degrading"
@@ -30,8 +30,8 @@ class Level(StrEnum):
     RECOVERING = "recovering"
 
 
-class Move(StrEnum):
-    """One step, or its absence."""
+class LadderMove(StrEnum):
+    """One step along a ladder of models, or that no step came for a while."""
 
     DOWN = "down"
     BOTTOM = "bottom"  # the last step down: everybody is on the smallest model
@@ -40,19 +40,19 @@ class Move(StrEnum):
     SETTLED = "settled"  # no step for as long as one may take
 
 
-TRANSITIONS: Final[dict[tuple[Level, Move], Level]] = {
-    **{(level, Move.DOWN): Level.DEGRADING for level in Level},
-    **{(level, Move.BOTTOM): Level.DEGRADED for level in Level},
-    **{(level, Move.UP): Level.RECOVERING for level in Level if level is not Level.STEADY},
-    **{(level, Move.TOP): Level.STEADY for level in Level if level is not Level.STEADY},
-    (Level.DEGRADING, Move.SETTLED): Level.DEGRADED,
-    (Level.RECOVERING, Move.SETTLED): Level.DEGRADED,
+TRANSITIONS: Final[dict[tuple[Level, LadderMove], Level]] = {
+    **{(level, LadderMove.DOWN): Level.DEGRADING for level in Level},
+    **{(level, LadderMove.BOTTOM): Level.DEGRADED for level in Level},
+    **{(level, LadderMove.UP): Level.RECOVERING for level in Level if level is not Level.STEADY},
+    **{(level, LadderMove.TOP): Level.STEADY for level in Level if level is not Level.STEADY},
+    (Level.DEGRADING, LadderMove.SETTLED): Level.DEGRADED,
+    (Level.RECOVERING, LadderMove.SETTLED): Level.DEGRADED,
 }
 
 
 @dataclass(slots=True, frozen=True)
 class DegradeConfig:
-    """The ladder, and what it takes to move along it."""
+    """The models of a ladder, best first, and the readings at which traffic moves along it."""
 
     ladder: tuple[str, ...]  # model names, best first
     enter_saturation: float = 0.95  # share of capacity in use; beyond it queues grow without end
@@ -94,7 +94,7 @@ class DegradeConfig:
 
 @dataclass(slots=True, frozen=True)
 class DegradeChange:
-    """One step of the ladder: now ``share`` of the traffic is on ``model`` or below."""
+    """One step of a ladder: from now on ``share`` of the traffic is on ``model`` or below."""
 
     at: int
     before: Level
@@ -104,15 +104,15 @@ class DegradeChange:
     reason: str
 
 
-class MoveError(Exception):
-    """A step that the level does not know: our own fault, told with what led there."""
+class LadderError(Exception):
+    """Raised for a step that the ladder's level does not allow: a bug, told with its history."""
 
 
 _AS_ASKED: Final = "as asked"
 
 
 class Degrader:
-    """Where on its ladder one model's traffic is served."""
+    """Decides which model of its ladder serves each request, from readings of load and errors."""
 
     __slots__ = (
         "_config",
@@ -157,23 +157,23 @@ class Degrader:
 
     @property
     def watched(self) -> str:
-        """The model whose readings ``observe`` wants: the best one that has traffic."""
+        """The model whose readings ``observe`` expects: the best one that still has traffic."""
         return self._config.ladder[self._rung]
 
     @property
     def below(self) -> str | None:
-        """The model that a step down would load; None at the bottom."""
+        """The model that would get traffic by a step down; ``None`` at the bottom."""
         return None if self._depth == self._depth_max else self._config.ladder[self._rung + 1]
 
     @property
     def above(self) -> str | None:
-        """The model that a step up would load; None at the top."""
+        """The model that would get traffic by a step up; ``None`` at the top."""
         if not self._depth:
             return None
         return self._config.ladder[(self._depth - 1) // self._steps_per_rung]
 
     def choose(self, request: Request, now: int, *, degradable: bool = True) -> tuple[str, str]:
-        """The model for this request, and why. A session stays together while shares move."""
+        """The model that serves this request, and why; requests of one session stay together."""
         model = request.model
         if not self._depth or not degradable:
             return model, _AS_ASKED
@@ -218,11 +218,11 @@ class Degrader:
         if back and lasted >= self._patience(saturation):
             return self._move(self._depth - 1, "well for long enough", now)
         if self.level in (Level.DEGRADING, Level.RECOVERING) and rest >= self._hold_ns:
-            return self._enter(Move.SETTLED, "neither worse nor well enough to return", now)
+            return self._enter(LadderMove.SETTLED, "neither worse nor well enough to return", now)
         return None
 
     def _breach(self, saturation: float | None, met: float | None, errors: float | None) -> str:
-        """Which reading is past its limit; empty when none is."""
+        """Describe the reading that is past its limit; empty when none is."""
         config = self._config
         if saturation is not None and saturation >= config.enter_saturation:
             return f"saturated at {saturation:.0%}"
@@ -233,7 +233,7 @@ class Degrader:
         return ""
 
     def _well(self, saturation: float | None, met: float | None, errors: float | None) -> bool:
-        """Whether every known reading is good, and one is known: silence is no recovery."""
+        """Whether all known readings are good, and at least one is known."""
         config = self._config
         return (
             not (saturation is None and met is None and errors is None)
@@ -243,7 +243,7 @@ class Degrader:
         )
 
     def _patience(self, saturation: float | None) -> int:
-        """How long all must be well before a step up: longest where it would be the next breach."""
+        """How long readings must be good before a step up; longer if it would overload again."""
         # Not for ever, as some of the upper model's load may never have moved (batch, for one).
         kept = 1.0 - self._share
         grown = (saturation or 0.0) * min(1.0, kept + self._config.share_step) / kept
@@ -264,14 +264,16 @@ class Degrader:
         self._rung, step = divmod(depth, self._steps_per_rung)
         self._share = step * self._config.share_step
         if down:
-            return self._enter(Move.BOTTOM if depth == self._depth_max else Move.DOWN, why, now)
-        return self._enter(Move.UP if depth else Move.TOP, why, now)
+            return self._enter(
+                LadderMove.BOTTOM if depth == self._depth_max else LadderMove.DOWN, why, now
+            )
+        return self._enter(LadderMove.UP if depth else LadderMove.TOP, why, now)
 
-    def _enter(self, move: Move, why: str, now: int) -> DegradeChange:
+    def _enter(self, move: LadderMove, why: str, now: int) -> DegradeChange:
         before, after = self.level, TRANSITIONS.get((self.level, move))
         if after is None:
             told = " | ".join(f"{c.at} {c.before}>{c.after} {c.reason}" for c in self.history)
-            raise MoveError(f"{before} cannot take {move}; history: {told or 'none'}")
+            raise LadderError(f"{before} cannot take {move}; history: {told or 'none'}")
         self.level = after
         lower = self._rung + 1 if self._share else self._rung
         model, share = self._config.ladder[lower], self._share if self._share or not lower else 1.0
@@ -297,4 +299,4 @@ def _place(session: str) -> float:
     return crc32(session.encode(errors="replace")) / 2**32
 
 
-__all__ = ["DegradeChange", "DegradeConfig", "Degrader", "Level", "Move", "MoveError"]
+__all__ = ["DegradeChange", "DegradeConfig", "Degrader", "LadderError", "LadderMove", "Level"]

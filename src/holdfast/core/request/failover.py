@@ -1,4 +1,4 @@
-"""Where to look next when the nearest replicas cannot take a request: zone, region, elsewhere.
+"""Failover between zones and regions: in which order the replicas of a pool are considered.
 
 Candidates are sorted into rungs when membership changes, so that a request only walks a short
 list. Two rules hold on every rung. *Revision*: a request never moves to another revision of its
@@ -19,7 +19,7 @@ from holdfast.core.types import Decision, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class FailoverConfig:
-    """Where home is, and what may leave it."""
+    """The home zone and region of a gateway, and which requests may leave them."""
 
     home_zone: str = ""  # empty: zones are alike
     home_region: str = ""  # empty: regions are alike, everything is one rung
@@ -54,8 +54,8 @@ class FailoverConfig:
 
 
 @dataclass(slots=True, frozen=True)
-class Rung:
-    """Candidates that are equally near."""
+class FailoverRung:
+    """A group of candidates at the same distance: home zone, home region, or one remote region."""
 
     name: str  # "zone", "region", "remote:<region>", or "all" without a home
     candidates: list[Candidate]
@@ -70,8 +70,8 @@ _UNKNOWN: Final = Decision(
 _ROOM: Final = Decision(allowed=True, reason="the rung has room")
 
 
-class Ladder:
-    """The rungs of one pool, as one gateway climbs them."""
+class FailoverLadder:
+    """Sorts the candidates of one pool into rungs by distance and keeps out other revisions."""
 
     __slots__ = (
         "_full",
@@ -92,24 +92,17 @@ class Ladder:
         self.pinned_why = "declared" if config.pinned_revision else "nothing seen yet"
         self.excluded: tuple[str, ...] = ()  # ids that the revision gate keeps out
         self._pinned_most = 0  # most home candidates of the pinned revision seen at once
-        self._rungs: list[Rung] = []
+        self._rungs: list[FailoverRung] = []
         self._full_until: dict[str, int] = {}  # by rung; bounded by the number of regions
         self._hold_ns = nanos(config.spill_hold_s)
         limit = f"{config.remote_utilisation_max:.0%}"
         self._full = Decision(allowed=False, reason=f"the rung is at or above {limit}")
         self._held = Decision(allowed=False, reason=f"the rung was above {limit} a moment ago")
 
-    def pin(self, revision: str) -> None:
-        """The deployment moved to another revision: take effect at the next ``rungs``."""
-        require(bool(revision), "failover.pinned_revision", "is empty", "name a revision")
-        self.pinned_revision = revision
-        self.pinned_why = "declared"
-        self._pinned_most = 0
-
     def rungs(
         self, candidates: Sequence[Candidate], members: Collection[Candidate] | None = None
-    ) -> list[Rung]:
-        """Sort the candidates, nearest first. Call it when membership changes, not per request.
+    ) -> list[FailoverRung]:
+        """Sort the candidates into rungs, nearest first; called when membership changes.
 
         ``members`` are all replicas of the pool, where ``candidates`` are only those that may be
         chosen now: a revision is learned from who belongs, not from who happens to be well. Empty
@@ -130,7 +123,7 @@ class Ladder:
         return self._rungs
 
     def may_spill(self, rung_index: int, utilisation_of_target: float | None, now: int) -> Decision:
-        """Whether requests may go up to this rung, as full as it is."""
+        """Whether requests may be sent to this rung, given how full it is."""
         rung = self._rungs[rung_index]
         if not rung.remote:
             return _NEAR
@@ -143,7 +136,7 @@ class Ladder:
             return _ROOM
         return self._held if now < self._full_until.get(rung.name, 0) else _UNKNOWN
 
-    def _near(self, admitted: list[Candidate]) -> list[Rung]:
+    def _near(self, admitted: list[Candidate]) -> list[FailoverRung]:
         zone, region = self.config.home_zone, self.config.home_region
         home = [c for c in admitted if c.replica.region == region]
         if not zone:
@@ -153,7 +146,7 @@ class Ladder:
         reason = f"in other zones of the home region {region}"
         return _rung("zone", local, f"in the home zone {zone}") + _rung("region", others, reason)
 
-    def _far(self, admitted: list[Candidate]) -> list[Rung]:
+    def _far(self, admitted: list[Candidate]) -> list[FailoverRung]:
         if not self.config.cross_region:
             return []
         by_region: dict[str, list[Candidate]] = {}
@@ -163,7 +156,7 @@ class Ladder:
         preferred = [region for region in self.config.regions if region in by_region]
         others = sorted(region for region in by_region if region not in preferred)
         return [
-            Rung(f"remote:{region}", by_region[region], f"in region {region}", remote=True)
+            FailoverRung(f"remote:{region}", by_region[region], f"in region {region}", remote=True)
             for region in preferred + others
         ]
 
@@ -174,7 +167,7 @@ class Ladder:
         return candidate.revision == self.pinned_revision
 
     def _learn_revision(self, home: list[Candidate], everyone: Collection[Candidate]) -> None:
-        """Follow the majority at home, but not into what an outage leaves over.
+        """Pin the revision that most replicas at home run, but do not follow an outage.
 
         A learned pin moves when another revision outnumbers it at home and holds more than half of
         what the pinned one ever held (a rollout), or when the pinned one is nowhere left at all.
@@ -216,9 +209,9 @@ class Ladder:
         }
 
 
-def _rung(name: str, candidates: list[Candidate], reason: str) -> list[Rung]:
-    """One rung, or none when nobody is on it."""
-    return [Rung(name, candidates, reason)] if candidates else []
+def _rung(name: str, candidates: list[Candidate], reason: str) -> list[FailoverRung]:
+    """A list with one rung, or an empty list when there are no candidates."""
+    return [FailoverRung(name, candidates, reason)] if candidates else []
 
 
-__all__ = ["FailoverConfig", "Ladder", "Rung"]
+__all__ = ["FailoverConfig", "FailoverLadder", "FailoverRung"]

@@ -1,4 +1,4 @@
-"""One request's whole life: events in, actions out.
+"""The state machine of all requests of one gateway: events go in, actions come out.
 
     Arrived ─► quota ─► model (degrade) ─► replica, or the queue ─► Dispatch
     FirstContent ─► content may be shown; rivals are aborted
@@ -17,38 +17,68 @@ from typing import Any, Final
 
 from holdfast.core.failure import MEANINGS, Kind, Outcome
 from holdfast.core.messages import (
+    Abort,
     Answered,
     Arrived,
     ClientGone,
+    Dispatch,
     Ended,
     FirstContent,
     FlowAction,
     FlowEvent,
     Leased,
     LoadReported,
+    Report,
     RequestId,
     Silent,
     Summary,
     Tick,
     ViewChanged,
 )
+from holdfast.core.request.active_request import (
+    DEATHS_MAX,
+    ActiveRequest,
+    Attempt,
+    RequestPhase,
+    RequestStep,
+    apart,
+    died,
+)
 from holdfast.core.request.admission.quota import Quota
+from holdfast.core.request.admission_desk import AdmissionDesk
+from holdfast.core.request.breaker import BreakerChange
 from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.flow_config import FlowConfig
-from holdfast.core.request.lane import Lane
-from holdfast.core.request.life import Attempt, Life, Phase, Step
-from holdfast.core.request.moves import Moves
+from holdfast.core.request.hedge import Hedger
+from holdfast.core.request.lane import Lane, LaneTable
+from holdfast.core.request.retry import Retry, RetryBudget
+from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import SECOND, nanos
 
 _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
+_QUEUED: Final = RequestPhase.QUEUED.value
 
 
-class Flow(Moves):
-    """All requests of one gateway. ``handle`` is its only mutator."""
+class Flow:
+    """All requests of one gateway: decides for each when it is sent, retried, hedged and answered.
+
+    ``handle`` is its only mutator.
+    """
 
     def __init__(self, config: FlowConfig, streams: Callable[[str], Random]) -> None:
-        super().__init__(config, streams)
+        stale = nanos(config.view_stale_s)
+        weights = config.tenant_weights
+        self._lane_table = LaneTable(config.lane, config.lanes, weights, stale, streams)
+        self._lanes = self._lane_table.by_model
+        self._budget = RetryBudget(config.retry)
+        self._retry = Retry(config.retry, self._budget, streams("retry"))
+        self._hedger = Hedger(config.hedge)
+        self._hedging = config.hedge.enabled and config.retry.attempts > 1  # a hedge is an attempt
+        self._metered = bool(config.quotas)
+        self._wheel: TimerWheel[ActiveRequest] = TimerWheel()
+        self._desk = AdmissionDesk(config, streams, self._wheel)
+        self._requests = self._desk.requests
         self._summary_every = nanos(config.summary_s)
         self._summary_at = 0
         self._handlers: dict[type, Callable[[Any, int], list[FlowAction]]] = {
@@ -66,24 +96,24 @@ class Flow(Moves):
 
     @property
     def lanes(self) -> Mapping[str, Lane]:
-        """The lanes by model. To be read only."""
+        """The lane of each model; read only."""
         return self._lanes
 
     @property
-    def lives(self) -> Mapping[RequestId, Life]:
-        """The requests under way by id. To be read only."""
-        return self._lives
+    def lives(self) -> Mapping[RequestId, ActiveRequest]:
+        """The requests under way by id; read only."""
+        return self._requests
 
     def quota(self, tenant: str) -> Quota | None:
-        """What a tenant has left at this gateway, for the headers; ``None`` = no limit."""
+        """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
         return self._desk.quota(tenant)
 
     def inherit(self, earlier: "Flow") -> None:
-        """Take over what tenants have left: a new config is no new quota."""
+        """Take over the quotas of the flow before, so that a new config gives no new quota."""
         self._desk.inherit(earlier._desk)  # noqa: SLF001 - another of the same class
 
     def handle(self, event: FlowEvent, now: int) -> list[FlowAction]:
-        """Take one event; return the work it causes, in order."""
+        """Take one event and return the actions it causes, in order."""
         # Those of every request go past the table: direct calls compile to direct calls.
         if isinstance(event, Arrived):
             return self._on_arrived(event, now)
@@ -95,121 +125,224 @@ class Flow(Moves):
             return self._on_ended(event, now)
         return self._handlers[type(event)](event, now)
 
-    # --- arrival ---------------------------------------------------------------------------------
+    # --- a request arrives ------------------------------------------------------------------------
 
     def _on_arrived(self, event: Arrived, now: int) -> list[FlowAction]:
+        """Admit a new request: dispatch it at once, queue it, or refuse it."""
         request = event.request
-        life = self._desk.open(request, now)
-        lane = self._lanes.get(life.model)
+        active = self._desk.open(request, now)
+        lane = self._lanes.get(active.model)
         if lane is None:
-            return [self._desk.finish(life, 404, "model_not_found", "no such model", now)]
+            return [self._desk.finish(active, 404, "model_not_found", "no such model", now)]
         if self._metered:
-            shed = self._desk.reserve(life, now)
-            if shed is not None:
-                return [self._desk.shed(life, shed, now)]
+            refusal = self._desk.reserve(active, now)
+            if refusal is not None:
+                return [self._desk.shed(active, refusal, now)]
         self._budget.on_request(now)
         if self._hedging:
             self._hedger.on_request(now)
         if not lane.queue.held:
-            dispatch = self._dispatch(life, lane, now)
+            dispatch = self._dispatch(active, lane, now)
             if dispatch is not None:
                 lane.queue.charge_dispatch(request)
                 return [dispatch]
-        return self._enqueue(life, lane, now)
+        return self._enqueue(active, lane, now)
 
-    # --- news of attempts ------------------------------------------------------------------------
+    def _enqueue(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
+        """Put a request into its model's queue, or finish it with the queue's refusal."""
+        ready, waited = lane.pool.ready(now), active.waited()
+        offer = lane.queue.offer(active.request, now, ready=ready, waited=waited)
+        actions: list[FlowAction] = []
+        for dropped, refusal in offer.dropped:
+            actions.append(self._desk.shed(self._requests[dropped.id], refusal, now))
+        if offer.refusal is not None:
+            actions.append(self._desk.shed(active, offer.refusal, now))
+        else:
+            active.step(RequestStep.ENQUEUE)
+            active.due = active.deadline  # the queue itself keeps the shorter wait
+            self._wheel.file(active)
+            active.story.append((now, _QUEUED, lane.model))
+        return actions
+
+    def _dispatch(
+        self, active: ActiveRequest, lane: Lane, now: int, excluded: tuple[str, ...] = ()
+    ) -> Dispatch | None:
+        """Start an attempt at the replica that routing chooses; ``None`` if none has room."""
+        request = active.request
+        choice = lane.pool.choose(request, excluded, now, active.revision)
+        if choice is None:
+            return None
+        candidate, reason = choice
+        attempt = lane.open(active, candidate, now)
+        active.step(RequestStep.DISPATCH)
+        active.story.append((now, reason, candidate.id))
+        due = attempt.doubt_at if attempt.doubt_at < attempt.first_due else attempt.first_due
+        if self._hedging and len(active.live) == 1:
+            due = self._hedger.plan(active, lane.waits(request), due, now)
+        active.due = due if due < active.deadline else active.deadline
+        self._wheel.file(active)
+        return Dispatch(
+            request,
+            active.model,
+            attempt.number,
+            candidate.id,
+            reason,
+            lane.deadlines.between_tokens(now),
+            active.shown_tokens,
+        )
+
+    def _serve_queue(self, lane: Lane, now: int, actions: list[FlowAction]) -> None:
+        """Dispatch queued requests while replicas have room."""
+        queue = lane.queue
+        while queue.held and lane.pool.has_room(now):
+            request = queue.pop(now)
+            if request is None:
+                break
+            active = self._requests[request.id]
+            dispatch = self._dispatch(active, lane, now, active.tried)
+            if dispatch is None and active.tried:  # the others are full: one it has tried must do
+                dispatch = self._dispatch(active, lane, now)
+            if dispatch is None:
+                # Only one bound to a revision or to regions finds nobody where others find room.
+                full = "no replica that may serve it has room"
+                actions.append(self._desk.fail(active, Kind.OVERLOADED, full, now))
+            else:
+                actions.append(dispatch)
+
+    # --- an attempt answers -----------------------------------------------------------------------
 
     def _on_first_content(self, event: FirstContent, now: int) -> list[FlowAction]:
-        life = self._lives.get(event.request_id)
-        attempt = life.find(event.attempt) if life is not None else None
-        if life is None or attempt is None or attempt.first_at:
+        """Note the first content of an attempt and abort the attempts it was racing."""
+        active = self._requests.get(event.request_id)
+        attempt = active.find(event.attempt) if active is not None else None
+        if active is None or attempt is None or attempt.first_at:
             return []
-        lane = self._lanes[life.model]
+        lane = self._lanes[active.model]
         actions: list[FlowAction] = []
-        change = lane.first_content(life, attempt, now)
+        change = lane.first_content(active, attempt, now)
         if change is not None:
             actions.append(self._report(lane, attempt, change))
-        if len(life.live) > 1:
-            self._outrun(life, lane, attempt, actions, now)
-        life.step(Step.CONTENT)
-        life.revision = attempt.candidate.revision
-        life.hedge_at = 0
-        life.due = life.deadline
+        if len(active.live) > 1:
+            self._outrun(active, lane, attempt, actions, now)
+        active.step(RequestStep.CONTENT)
+        active.revision = attempt.candidate.revision
+        active.hedge_at = 0
+        active.due = active.deadline
         if lane.queue.held and actions:
             self._serve_queue(lane, now, actions)
         return actions
 
-    def _on_ended(self, event: Ended, now: int) -> list[FlowAction]:
-        life = self._lives.get(event.request_id)
-        attempt = life.find(event.attempt) if life is not None else None
-        if life is None or attempt is None:
+    def _on_answered(self, event: Answered, now: int) -> list[FlowAction]:
+        """Finish a request whose complete answer came in one piece."""
+        active = self._requests.get(event.request_id)
+        attempt = active.find(event.attempt) if active is not None else None
+        if active is None or attempt is None:
             return []
-        lane = self._lanes[life.model]
+        lane = self._lanes[active.model]
+        candidate, tokens, request = attempt.candidate, event.tokens, active.request
+        actions: list[FlowAction] = []
+        change = lane.first_content(active, attempt, now)
+        closed = lane.close(active, attempt, _SUCCESS, None, now) or change
+        if closed is not None:
+            actions.append(self._report(lane, attempt, closed))
+        if active.live:
+            self._outrun(active, lane, attempt, actions, now)
+        candidate.tokens += tokens
+        candidate.answered(tokens, event.finish, event.measured)
+        active.shown_tokens += tokens
+        lane.queue.charge_output(request.tenant, tokens, request.priority)
+        actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
+        if lane.queue.held:
+            self._serve_queue(lane, now, actions)
+        return actions
+
+    def _outrun(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        winner: Attempt,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """Abort the attempts that lost a race; the older ones count as at least this slow."""
+        rivals = [rival for rival in active.live if rival is not winner]
+        lane.overtaken(active, [each for each in rivals if each.started < winner.started], now)
+        self._abort_all(active, lane, rivals, Kind.SUPERSEDED, actions, now)
+
+    def _abort_all(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempts: list[Attempt],
+        kind: Kind,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """Abort attempts without counting them against their replicas."""
+        for attempt in list(attempts):
+            lane.close(active, attempt, _CANCELLED, kind, now)
+            actions.append(self._called_back(active, attempt, kind, now))
+
+    def _called_back(self, active: ActiveRequest, attempt: Attempt, kind: Kind, now: int) -> Abort:
+        """The action that aborts an attempt, noted in the request's story."""
+        active.story.append((now, kind.value, attempt.candidate.id))
+        return Abort(active.request.id, attempt.number, attempt.candidate.id, kind)
+
+    def _report(self, lane: Lane, attempt: Attempt, change: BreakerChange) -> Report:
+        """The report that tells control that a breaker moved."""
+        return Report(lane.model, attempt.candidate.id, change.after.value, change.reason)
+
+    # --- an attempt ends or goes silent -----------------------------------------------------------
+
+    def _on_ended(self, event: Ended, now: int) -> list[FlowAction]:
+        """Close an attempt and finish its request, or decide what follows its failure."""
+        active = self._requests.get(event.request_id)
+        attempt = active.find(event.attempt) if active is not None else None
+        if active is None or attempt is None:
+            return []
+        lane = self._lanes[active.model]
         candidate = attempt.candidate
         kind = event.kind
         candidate.tokens += event.tokens
         outcome = _SUCCESS if kind is None else MEANINGS[kind].outcome
-        change = lane.close(life, attempt, outcome, kind, now)
+        change = lane.close(active, attempt, outcome, kind, now)
         actions: list[FlowAction] = []
         if change is not None:
             actions.append(self._report(lane, attempt, change))
-        if event.tokens > 1 and not life.request.whole:
+        if event.tokens > 1 and not active.request.whole:
             lane.deadlines.observe_gaps(event.worst_gap, event.tokens - 1, candidate.id)
             first = attempt.first_at
             if kind is None and 0 < first < now and len(candidate.paces) < SAMPLES_MAX:
                 candidate.paces.append((now - first) / ((event.tokens - 1) * SECOND))
         if kind is None:
-            request = life.request
+            request = active.request
             lane.queue.charge_output(request.tenant, event.tokens, request.priority)
-            if life.live:
-                self._abort_all(life, lane, life.live, Kind.SUPERSEDED, actions, now)
-            if not life.shown_tokens:  # of a continued one this is a part, and says nothing
+            if active.live:
+                self._abort_all(active, lane, active.live, Kind.SUPERSEDED, actions, now)
+            if not active.shown_tokens:  # of a continued one this is a part, and says nothing
                 candidate.answered(event.tokens, event.finish, event.measured)
-            life.shown_tokens += event.tokens
-            actions.append(self._desk.finish(life, 200, "ok", "answered", now, candidate.id))
+            active.shown_tokens += event.tokens
+            actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
         else:
-            self._after_failure(life, lane, attempt, kind, event.tokens, actions, now)
-        if lane.queue.held:
-            self._serve_queue(lane, now, actions)
-        return actions
-
-    def _on_answered(self, event: Answered, now: int) -> list[FlowAction]:
-        """A whole answer: its first content and its end in one."""
-        life = self._lives.get(event.request_id)
-        attempt = life.find(event.attempt) if life is not None else None
-        if life is None or attempt is None:
-            return []
-        lane = self._lanes[life.model]
-        candidate, tokens, request = attempt.candidate, event.tokens, life.request
-        actions: list[FlowAction] = []
-        change = lane.first_content(life, attempt, now)
-        closed = lane.close(life, attempt, _SUCCESS, None, now) or change
-        if closed is not None:
-            actions.append(self._report(lane, attempt, closed))
-        if life.live:
-            self._outrun(life, lane, attempt, actions, now)
-        candidate.tokens += tokens
-        candidate.answered(tokens, event.finish, event.measured)
-        life.shown_tokens += tokens
-        lane.queue.charge_output(request.tenant, tokens, request.priority)
-        actions.append(self._desk.finish(life, 200, "ok", "answered", now, candidate.id))
+            self._after_failure(active, lane, attempt, kind, event.tokens, actions, now)
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return actions
 
     def _on_silent(self, event: Silent, now: int) -> list[FlowAction]:
-        life = self._lives.get(event.request_id)
-        attempt = life.find(event.attempt) if life is not None else None
-        if life is None or attempt is None:
+        """Judge a stream that sent nothing for longer than its deadline between tokens."""
+        active = self._requests.get(event.request_id)
+        attempt = active.find(event.attempt) if active is not None else None
+        if active is None or attempt is None:
             return []
         actions: list[FlowAction] = []
         kind = Kind.BETWEEN_TOKENS_TIMEOUT
-        self._time_out(life, self._lanes[life.model], attempt, kind, event.tokens, actions, now)
+        self._time_out(active, self._lanes[active.model], attempt, kind, event.tokens, actions, now)
         return actions
 
     def _time_out(
         self,
-        life: Life,
+        active: ActiveRequest,
         lane: Lane,
         attempt: Attempt,
         kind: Kind,
@@ -217,32 +350,112 @@ class Flow(Moves):
         actions: list[FlowAction],
         now: int,
     ) -> bool:
-        """A wait is over. Blame the replica only where its peers are not slow too."""
+        """Judge a deadline that fired; ``False`` if the attempt is to be waited for longer."""
         candidate = attempt.candidate
         pool = lane.pool.candidates
         busy = sum(1 for peer in pool.values() if peer.inflight and peer is not candidate)
-        waits = lane.waits(life.request)
+        waits = lane.waits(active.request)
         verdict = waits.fired(candidate.id, len(pool) - 1, now, busy, attempt.started)
         if not (verdict.retry or verdict.counts):
-            life.story.append((now, "patience", verdict.reason))
+            active.story.append((now, "patience", verdict.reason))
             return False
         outcome = MEANINGS[kind].outcome if verdict.counts else _CANCELLED
-        change = lane.close(life, attempt, outcome, kind, now)
+        change = lane.close(active, attempt, outcome, kind, now)
         if change is not None:
             actions.append(self._report(lane, attempt, change))
-        actions.append(self._called_back(life, attempt, kind, now))
-        self._after_failure(life, lane, attempt, kind, tokens, actions, now)
+        actions.append(self._called_back(active, attempt, kind, now))
+        self._after_failure(active, lane, attempt, kind, tokens, actions, now)
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return True
 
-    # --- time ------------------------------------------------------------------------------------
+    # --- after a failure: continue, retry or give up ----------------------------------------------
+
+    def _after_failure(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        kind: Kind,
+        tokens: int,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """Decide what follows a failed attempt: a continuation, a retry, or the final error."""
+        active.story.append((now, "failed", kind.value))
+        if died(kind, now - attempt.started) and apart(active.died_at, now):
+            active.died_at = now
+            if attempt.candidate.id not in active.died:
+                active.died += (attempt.candidate.id,)
+        if attempt.first_at:
+            active.shown_tokens += tokens or 1  # shown, though nobody counted: never start anew
+        elif active.live:
+            self._file_next(active)  # its rival is still running, and keeps its deadlines
+            return
+        if len(active.died) >= DEATHS_MAX:
+            actions.append(self._desk.fail_deadly(active, now))
+            return
+        if attempt.first_at:
+            actions.extend(self._continue(active, lane, kind, now))
+            return
+        if active.shown_tokens:
+            actions.extend(self._continue(active, lane, kind, now))
+            return
+        decision = self._retry.decide(
+            kind,
+            attempts_made=active.made + 1,
+            free_used=active.free_used,
+            deadline=active.deadline,
+            now=now,
+        )
+        if not decision.allowed:
+            actions.append(self._desk.fail(active, kind, decision.reason, now))
+            return
+        if decision.free:
+            active.free_used = True
+        else:
+            active.made += 1
+        if decision.delay:
+            active.step(RequestStep.BACK_OFF)
+            active.due = now + decision.delay
+            self._wheel.file(active)
+        else:
+            actions.extend(self._again(active, lane, now))
+
+    def _continue(
+        self, active: ActiveRequest, lane: Lane, kind: Kind, now: int
+    ) -> list[FlowAction]:
+        """Continue a broken stream on a replica of the same revision, or finish with the error."""
+        if not (active.request.continuable and MEANINGS[kind].continuable):
+            return [self._desk.fail(active, kind, "this answer cannot be continued", now)]
+        decision = self._retry.decide_continuation(
+            continuations_made=active.continued, deadline=active.deadline, now=now
+        )
+        if not decision.allowed:
+            return [self._desk.fail(active, kind, decision.reason, now)]
+        active.continued += 1
+        return self._again(active, lane, now)
+
+    def _again(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
+        """Start another attempt, at a replica not tried yet if possible, else queue the request."""
+        dispatch = self._dispatch(active, lane, now, active.tried)
+        if dispatch is not None:
+            return [dispatch]
+        if active.revision is not None and not lane.pool.serves(active.revision, now):
+            gone = f"no replica of revision {active.revision} is left to continue it"
+            return [self._desk.fail(active, Kind.CUT, gone, now)]
+        return self._enqueue(active, lane, now)
+
+    # --- time passes ------------------------------------------------------------------------------
 
     def _on_tick(self, _event: Tick, now: int) -> list[FlowAction]:
+        """Run the timers that are due, the summary of each second, and the queues."""
         actions: list[FlowAction] = []
-        for life in self._wheel.advance(now):
-            if life.phase is not Phase.DONE:  # one before it may have pushed it out of the queue
-                self._on_due(life, actions, now)
+        for active in self._wheel.advance(now):
+            if (
+                active.phase is not RequestPhase.DONE
+            ):  # one before it may have pushed it out of the queue
+                self._on_due(active, actions, now)
         if now >= self._summary_at:
             self._each_second(actions, now)
         for lane in self._lanes.values():
@@ -250,97 +463,113 @@ class Flow(Moves):
             if queue.held:
                 expires = queue.expires_at_next
                 if expires is not None and expires <= now:
-                    for request, shed in queue.expire(now):
-                        actions.append(self._desk.shed(self._lives[request.id], shed, now))
+                    for request, refusal in queue.expire(now):
+                        actions.append(self._desk.shed(self._requests[request.id], refusal, now))
                 self._serve_queue(lane, now, actions)
         return actions
 
-    def _on_due(self, life: Life, actions: list[FlowAction], now: int) -> None:
-        lane = self._lanes[life.model]
-        if now >= life.deadline:
-            if life.phase is Phase.QUEUED:
-                lane.queue.remove(life.request.id)
-            self._abort_all(life, lane, life.live, Kind.DEADLINE, actions, now)
-            actions.append(self._desk.fail(life, Kind.DEADLINE, "out of time", now))
+    def _on_due(self, active: ActiveRequest, actions: list[FlowAction], now: int) -> None:
+        """Act on what is due for one request: deadline, backoff, hedge, or a late first token."""
+        lane = self._lanes[active.model]
+        if now >= active.deadline:
+            if active.phase is RequestPhase.QUEUED:
+                lane.queue.remove(active.request.id)
+            self._abort_all(active, lane, active.live, Kind.DEADLINE, actions, now)
+            actions.append(self._desk.fail(active, Kind.DEADLINE, "out of time", now))
             return
-        if life.phase is Phase.BACKING_OFF:
-            actions.extend(self._again(life, lane, now))
+        if active.phase is RequestPhase.BACKING_OFF:
+            actions.extend(self._again(active, lane, now))
             return
-        if life.hedge_at and now >= life.hedge_at:
-            life.hedge_at = 0
-            self._hedge(life, lane, actions, now)
-        for attempt in list(life.live):
+        if active.hedge_at and now >= active.hedge_at:
+            active.hedge_at = 0
+            self._hedge(active, lane, actions, now)
+        for attempt in list(active.live):
             if attempt.first_at:
                 continue
             if now >= attempt.doubt_at:
-                lane.overdue(life, attempt, now)
-            if now >= attempt.first_due and not lane.bears_with(life, attempt, now):
-                if self._time_out(life, lane, attempt, Kind.FIRST_TOKEN_TIMEOUT, 0, actions, now):
+                lane.overdue(active, attempt, now)
+            if now >= attempt.first_due and not lane.bears_with(active, attempt, now):
+                if self._time_out(active, lane, attempt, Kind.FIRST_TOKEN_TIMEOUT, 0, actions, now):
                     return  # what comes next has set its own time
-                request = life.request
+                request = active.request
                 waits, waiting = lane.waits(request), attempt.candidate.waiting
                 more = waits.first_token(request.size, waiting, now)
                 attempt.first_due, attempt.scale = now + max(more, SECOND), waits.scale
-        self._file_next(life)
+        self._file_next(active)
 
-    def _hedge(self, life: Life, lane: Lane, actions: list[FlowAction], now: int) -> None:
+    def _hedge(
+        self, active: ActiveRequest, lane: Lane, actions: list[FlowAction], now: int
+    ) -> None:
+        """Start a second attempt beside the first, if there is spare capacity for it."""
         decision = self._hedger.decide(now, lane.pool.utilisation(), len(lane.queue))
         if not decision:
-            life.story.append((now, "no hedge", decision.reason))
+            active.story.append((now, "no hedge", decision.reason))
             return
-        dispatch = self._dispatch(life, lane, now, life.tried)
+        dispatch = self._dispatch(active, lane, now, active.tried)
         if dispatch is not None:
-            life.made += 1
-            life.story.append((now, "hedged", decision.reason))
+            active.made += 1
+            active.story.append((now, "hedged", decision.reason))
             actions.append(dispatch)
 
+    def _file_next(self, active: ActiveRequest) -> None:
+        """Set the request's timer to the earliest of its deadlines."""
+        due = active.deadline
+        for attempt in active.live:
+            if not attempt.first_at:
+                due = min(due, attempt.first_due, attempt.doubt_at)
+        active.due = due
+        self._wheel.file(active)
+
     def _each_second(self, actions: list[FlowAction], now: int) -> None:
+        """Move the model ladders, and tell control what was counted."""
         self._summary_at = now + self._summary_every
         actions.extend(self._desk.watch_ladders(self._lanes, now))
-        tallies = self._book.tallies()
+        tallies = self._lane_table.tallies()
         if tallies:
             actions.append(Summary(tuple(tallies)))
-        actions.extend(self._book.doubt(now))
+        actions.extend(self._lane_table.doubt(now))
 
-    # --- news of the world -----------------------------------------------------------------------
+    # --- the client leaves; control and engines report --------------------------------------------
 
     def _on_client_gone(self, event: ClientGone, now: int) -> list[FlowAction]:
-        life = self._lives.get(event.request_id)
-        if life is None:
+        """Abort the attempts of a request whose client has left, and finish it."""
+        active = self._requests.get(event.request_id)
+        if active is None:
             return []
-        lane = self._lanes[life.model]
+        lane = self._lanes[active.model]
         actions: list[FlowAction] = []
-        if life.phase is Phase.QUEUED:
-            lane.queue.remove(life.request.id)
-        self._abort_all(life, lane, life.live, Kind.CLIENT_GONE, actions, now)
-        actions.append(self._desk.fail(life, Kind.CLIENT_GONE, "nobody waits for it", now))
+        if active.phase is RequestPhase.QUEUED:
+            lane.queue.remove(active.request.id)
+        self._abort_all(active, lane, active.live, Kind.CLIENT_GONE, actions, now)
+        actions.append(self._desk.fail(active, Kind.CLIENT_GONE, "nobody waits for it", now))
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return actions
 
     def _on_view_changed(self, event: ViewChanged, now: int) -> list[FlowAction]:
+        """Take over a new fleet view, and use the room it brings."""
         actions: list[FlowAction] = []
-        if self._book.apply(event.view, now):
+        if self._lane_table.apply(event.view, now):
             for lane in self._lanes.values():
                 if lane.queue.held:
                     self._serve_queue(lane, now, actions)
         return actions
 
     def _on_load_reported(self, event: LoadReported, _now: int) -> list[FlowAction]:
-        self._book.take_report(event)
+        self._lane_table.take_report(event)
         return []
 
     def _on_leased(self, event: Leased, now: int) -> list[FlowAction]:
         self._desk.lease(event.quota)
         self._budget.lease(event.retry)
-        self._book.lease(event.trials, now)
+        self._lane_table.lease(event.trials, now)
         return []
 
     def snapshot(self, now: int) -> dict[str, object]:
         """Everything a dashboard or a bug report needs, as plain data."""
         return {
-            "requests": len(self._lives),
-            "view": list(self._book.view),
+            "requests": len(self._requests),
+            "view": list(self._lane_table.view),
             "lanes": {model: lane.snapshot(now) for model, lane in self._lanes.items()},
             "retry": self._retry.snapshot(),
             "hedge": self._hedger.snapshot(),

@@ -1,4 +1,4 @@
-"""Everything that shapes a request's life in one gateway, composed from the policies' configs."""
+"""The settings of a gateway's request flow, composed from the configs of its policies."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class FlowConfig:
-    """Everything that shapes a request's life in one gateway."""
+    """The settings of one gateway's request flow: lanes, retries, hedges, ladders, quotas."""
 
     lane: LaneConfig = field(default_factory=LaneConfig)  # for models without one of their own
     lanes: dict[str, LaneConfig] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A second attempt for a request that is late, out of spare capacity only.
+"""Hedging: a second attempt beside a late first one, made from spare capacity only.
 
 Most late first tokens are bad luck of one replica; asking another one as well and taking whoever
 answers first cuts the tail. But a hedge is load, and load is what makes answers late: so hedging is
@@ -12,8 +12,8 @@ part of a late first token, cannot be taken back.
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.core.request.active_request import ActiveRequest
 from holdfast.core.request.deadlines import Deadlines
-from holdfast.core.request.life import Life
 from holdfast.core.stats import RateWindow
 from holdfast.core.types import Decision, nanos, require
 
@@ -29,7 +29,7 @@ _CAPPED: Final = Decision(False, "the cap on hedges is reached")
 
 @dataclass(slots=True, frozen=True)
 class HedgeConfig:
-    """When a second attempt may be made while the first still runs."""
+    """When a second attempt may be made while the first still runs, and how many in all."""
 
     enabled: bool = False  # costs capacity; the operator must want it
     quantile: float = 0.95  # of the first token; a hedge starts when it is later than this
@@ -53,7 +53,7 @@ class HedgeConfig:
 
 
 class Hedger:
-    """Plans hedges for one pool and lets them happen only out of spare capacity."""
+    """Decides when a late request gets a second attempt, within a cap and spare capacity."""
 
     __slots__ = (
         "_config",
@@ -75,15 +75,18 @@ class Hedger:
         self._denied: dict[str, int] = {}  # per reason, of which there are five
 
     def on_request(self, now: int) -> None:
-        """A request arrived: the cap is a share of these."""
+        """Count a request: the cap on hedges is a share of these."""
         if self._enabled:
             self._requests.add(now)
 
-    def plan(self, life: Life, waits: Deadlines, due: int, now: int) -> int:
-        """Note in ``life`` when to consider a hedge; the earlier of that and ``due``."""
-        life.hedge_at = 0
-        request = life.request
-        if not request.hedgeable or life.shown_tokens or life.made:
+    def plan(self, active: ActiveRequest, waits: Deadlines, due: int, now: int) -> int:
+        """Set ``active.hedge_at``, when to consider a hedge; return the earlier of it and ``due``.
+
+        Where no hedge is possible, ``hedge_at`` is 0 and ``due`` is returned.
+        """
+        active.hedge_at = 0
+        request = active.request
+        if not request.hedgeable or active.shown_tokens or active.made:
             return due
         config = self._config
         delay = self.delay(
@@ -91,11 +94,11 @@ class Hedger:
         )
         if delay is None:
             return due
-        life.hedge_at = now + delay
-        return min(due, life.hedge_at)
+        active.hedge_at = now + delay
+        return min(due, active.hedge_at)
 
     def delay(self, expected: int | None) -> int | None:
-        """When to consider a hedge, from the attempt's start; ``None``: plan none.
+        """How long after its start an attempt may get a hedge; ``None`` for no hedge.
 
         ``expected`` is the configured quantile of the first token, unknown until learned.
         """
@@ -104,7 +107,7 @@ class Hedger:
         return max(expected, self._delay_floor)
 
     def would_allow(self, now: int, utilisation: float | None, queued: int) -> Decision:
-        """Whether a hedge would be allowed now; takes nothing."""
+        """Whether a hedge would be allowed now, with the reason; claims nothing."""
         if not self._enabled:
             return _OFF
         if queued > 0:
@@ -119,7 +122,7 @@ class Hedger:
         return _ALLOWED
 
     def decide(self, now: int, utilisation: float | None, queued: int) -> Decision:
-        """Take a hedge out of the cap, if one is allowed at this moment."""
+        """Decide whether to hedge now, and count the hedge against the cap if so."""
         decision = self.would_allow(now, utilisation, queued)
         if decision.allowed:
             self._hedges.add(now)

@@ -1,4 +1,4 @@
-"""One model's lane through a gateway: its pool, its queue, its learned deadlines.
+"""What a gateway keeps for one model: its pool of replicas, its queue, its learned deadlines.
 
 The flow decides what becomes of requests; the lane keeps the books that those decisions read:
 who holds which slot, what each replica's breaker, limit and latency have learned, how long a first
@@ -11,16 +11,16 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.core.failure import Kind, Outcome
-from holdfast.core.messages import ReplicaView, Tally
+from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report, Tally
 from holdfast.core.request import routing
+from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.limit import GradientLimit, LimitConfig
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.breaker import TRIAL, Breaker, BreakerChange, BreakerConfig, BreakerState
 from holdfast.core.request.candidate import SAMPLES_MAX, Candidate
 from holdfast.core.request.deadlines import DeadlineConfig, Deadlines
-from holdfast.core.request.failover import FailoverConfig, Ladder
-from holdfast.core.request.life import Attempt, Life
+from holdfast.core.request.failover import FailoverConfig, FailoverLadder
 from holdfast.core.request.pool import Pool
 from holdfast.core.stats import PeakEwma, RecentSketch
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
@@ -40,7 +40,7 @@ _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
 @dataclass(slots=True, frozen=True)
 class LaneConfig:
-    """How one model's requests are queued, routed and judged."""
+    """How the requests of one model are queued, routed, limited and timed."""
 
     routing: str = "power_of_two"
     routing_options: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +58,10 @@ class LaneConfig:
 
 
 class Lane:
-    """The books of one model. Only its flow writes here."""
+    """The pool, queue and deadlines of one model, and what is learned from its attempts.
+
+    Only the flow changes it.
+    """
 
     __slots__ = (
         "_active",
@@ -93,7 +96,7 @@ class Lane:
         policy = routing.build(
             config.routing, streams(f"routing/{model}"), **dict(config.routing_options)
         )
-        self.pool = Pool(model, policy, Ladder(config.failover), self._candidate)
+        self.pool = Pool(model, policy, FailoverLadder(config.failover), self._candidate)
         self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
         self.deadlines = Deadlines(config.deadlines)
         self.answers = Deadlines(config.deadlines.for_answers())  # those in one piece
@@ -116,7 +119,7 @@ class Lane:
         return Candidate(replica, breaker, PeakEwma(), gradient)
 
     def follow(self, views: Sequence[ReplicaView], now: int) -> None:
-        """Take over control's view of this model's replicas."""
+        """Take over control's view of the replicas of this model."""
         serves = any(view.share > 0 for view in views)
         if serves and not self._serves:
             self._woken_at = now
@@ -124,19 +127,19 @@ class Lane:
         self.pool.apply(views, now)
 
     def waits(self, request: Request) -> Deadlines:
-        """The deadlines that hold for this request."""
+        """The deadlines for this request: those of streams, or of answers in one piece."""
         return self.answers if request.whole else self.deadlines
 
-    def open(self, life: Life, candidate: Candidate, now: int) -> Attempt:
-        """Claim a slot on the chosen replica and start the clock of its first token."""
+    def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
+        """Start an attempt: claim a slot at the replica and set the deadline of its first token."""
         trial = False
         if candidate.breaker.state is not _CLOSED:
             trial = candidate.breaker.allow(now) is TRIAL
             self.pool.changed(now)
-        request = life.request
+        request = active.request
         deadlines = self.answers if request.whole else self.deadlines
         patience = deadlines.first_token(request.size, candidate.waiting, now)
-        number = life.attempts
+        number = active.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
         attempt.doubt_at = now + deadlines.first_token_norm(request.size)
@@ -144,25 +147,27 @@ class Lane:
         candidate.inflight += 1
         candidate.own_tokens += tokens
         self.pool.inflight += 1
-        life.attempts = number + 1
-        life.live.append(attempt)
-        life.tried += (candidate.id,)
+        active.attempts = number + 1
+        active.live.append(attempt)
+        active.tried += (candidate.id,)
         return attempt
 
-    def bears_with(self, life: Life, attempt: Attempt, now: int) -> bool:
-        """Wait on where the whole pool has become slower since the attempt was made."""
-        waits = self.waits(life.request)
+    def bears_with(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
+        """Extend the wait of an attempt where the whole pool became slower since it began."""
+        waits = self.waits(active.request)
         if waits.scale > attempt.scale:
             allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
             attempt.first_due = attempt.started + min(int(allowed), waits.request)
             attempt.scale = waits.scale
         return now < attempt.first_due
 
-    def first_content(self, life: Life, attempt: Attempt, now: int) -> BreakerChange | None:
-        """Learn from a first token: latency, limit, deadlines; a trial has passed."""
+    def first_content(
+        self, active: ActiveRequest, attempt: Attempt, now: int
+    ) -> BreakerChange | None:
+        """Learn from a first token: latency, limit, deadlines; a breaker's trial has passed."""
         attempt.first_at = now
         candidate = attempt.candidate
-        request = life.request
+        request = active.request
         candidate.tokens += request.prompt_tokens
         elapsed = now - attempt.started
         deadlines = self.answers if request.whole else self.deadlines
@@ -170,7 +175,7 @@ class Lane:
         self._first += 1
         if now - request.arrived > self._slo:
             self._first_late += 1
-        if not (request.whole or life.shown_tokens):
+        if not (request.whole or active.shown_tokens):
             # Waiting for a replica to start says nothing of how much those carry that run.
             since = request.arrived if request.arrived > self._woken_at else self._woken_at
             self._recent.add((now - since) * 1.0, now)
@@ -192,25 +197,25 @@ class Lane:
             return candidate.breaker.record(_SUCCESS, now, trial=True)
         return None
 
-    def overdue(self, life: Life, attempt: Attempt, now: int) -> None:
-        """No first token yet, long after the usual time: let routing know before it comes.
+    def overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> None:
+        """Raise the latency that routing sees for a replica whose first token is late.
 
         Learning from arrivals alone, the pool would go on sending to a replica that has become ten
         times slower for as long as its first late token takes.
         """
-        request = life.request
+        request = active.request
         typical = self.waits(request).first_token_typical(request.size)
         elapsed = now - attempt.started
         if typical:
             attempt.candidate.latency.penalise(elapsed / typical, now)
         attempt.doubt_at = now + elapsed
 
-    def overtaken(self, life: Life, slower: list[Attempt], now: int) -> None:
-        """A hedge was faster: its elders took at least this long.
+    def overtaken(self, active: ActiveRequest, slower: list[Attempt], now: int) -> None:
+        """Learn from the attempts that lost against a hedge: they took at least this long.
 
         Learning from winners alone would make hedging come ever earlier.
         """
-        request = life.request
+        request = active.request
         deadlines = self.waits(request)
         typical = deadlines.first_token_typical(request.size)
         for attempt in slower:
@@ -221,15 +226,15 @@ class Lane:
                 candidate.latency.observe(elapsed / typical, now)
 
     def close(
-        self, life: Life, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
+        self, active: ActiveRequest, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
     ) -> BreakerChange | None:
-        """Give the slot back and take in how the attempt ended."""
+        """End an attempt: free its slot and record its outcome; return the breaker's change."""
         candidate = attempt.candidate
         candidate.inflight -= 1
         if attempt.report == candidate.reports:
             candidate.own_tokens -= attempt.tokens
         self.pool.inflight -= 1
-        life.live.remove(attempt)
+        active.live.remove(attempt)
         self._ended += 1
         if outcome is _SUCCESS:
             candidate.successes += 1
@@ -252,31 +257,31 @@ class Lane:
         return change
 
     def saturation(self) -> float | None:
-        """Share of the pool's capacity in use; above one while requests wait for it."""
+        """The share of the pool's capacity in use; at least 1 while requests wait in the queue."""
         used = self.pool.utilisation()
         if used is None:
             return None
         return max(1.0, used) if len(self.queue) else used
 
     def readings(self) -> tuple[float | None, float | None, float | None]:
-        """Saturation, SLO attainment and error share since the last call, for a ladder."""
+        """Saturation, share within the objective, and error share since the last call."""
         attained = 1.0 - self._first_late / self._first if self._first else None
         errors = self._failed / self._ended if self._ended else None
         self._first = self._first_late = self._ended = self._failed = 0
         return self.saturation(), attained, errors
 
     def first_token_p95(self, now: int) -> float | None:
-        """Of streams in the last minute, in nanoseconds; ``None`` where too few began."""
+        """The p95 first token of streams in the last minute, in ns; ``None`` if too few."""
         return self._recent.quantile(0.95, now, _RECENT_MIN)
 
     def take_served(self) -> tuple[int, int]:
-        """Attempts that ran or ended, and tokens, as told in tallies since the last call."""
+        """Attempts and tokens that the tallies counted since the last call."""
         served = self._active, self._tokens
         self._active = self._tokens = 0
         return served
 
     def tallies(self) -> list[Tally]:
-        """What was seen since the last call, of replicas that had any traffic."""
+        """One tally for each replica with traffic since the last call."""
         told = []
         for candidate in self.pool.candidates.values():
             tally = candidate.take_tally(self.model)
@@ -297,4 +302,87 @@ class Lane:
         }
 
 
-__all__ = ["Lane", "LaneConfig"]
+class LaneTable:
+    """The lanes of all models in one gateway, and the fleet view that they follow."""
+
+    __slots__ = (
+        "_configs",
+        "_default",
+        "_stale",
+        "_streams",
+        "_view_at",
+        "_weights",
+        "by_model",
+        "view",
+    )
+
+    def __init__(
+        self,
+        default: LaneConfig,
+        configs: Mapping[str, LaneConfig],
+        tenant_weights: Mapping[str, float],
+        stale: int,
+        streams: Callable[[str], Random],
+    ) -> None:
+        self.by_model: dict[str, Lane] = {}
+        self.view = (0, -1)  # epoch and version of the view that holds
+        self._default = default
+        self._configs = configs
+        self._weights = tenant_weights
+        self._stale = stale
+        self._streams = streams
+        self._view_at: int | None = None
+        for model in configs:
+            self._lane(model)
+
+    def _lane(self, model: str) -> Lane:
+        lane = self.by_model.get(model)
+        if lane is None:
+            config = self._configs.get(model, self._default)
+            lane = self.by_model[model] = Lane(model, config, self._weights, self._streams)
+        return lane
+
+    def apply(self, view: FleetView, now: int) -> bool:
+        """Take over a fleet view; ``False`` if it is older than the one that holds."""
+        came = (view.epoch, view.version)
+        if came < self.view:
+            return False
+        self.view = came
+        self._view_at = now
+        by_model: dict[str, list[ReplicaView]] = {model: [] for model in self.by_model}
+        for replica in view.replicas:
+            by_model.setdefault(replica.replica.model, []).append(replica)
+        for model, replicas in by_model.items():
+            self._lane(model).follow(replicas, now)
+        return True
+
+    def take_report(self, event: LoadReported) -> None:
+        """Store the load that an engine reported; unknown replicas are ignored."""
+        lane = self.by_model.get(event.model)
+        candidate = lane.pool.candidates.get(event.replica_id) if lane is not None else None
+        if candidate is not None:
+            candidate.take_report(event.tokens, event.waiting, event.kv_used)
+
+    def lease(self, trials: frozenset[tuple[str, str]] | None, now: int) -> None:
+        """Tell each lane which half-open trials this gateway may run."""
+        for model, lane in self.by_model.items():
+            mine = None if trials is None else frozenset(r for m, r in trials if m == model)
+            lane.pool.lease(mine, now)
+
+    def tallies(self) -> list[Tally]:
+        """The tallies of all lanes since the last call."""
+        return [tally for lane in self.by_model.values() for tally in lane.tallies()]
+
+    def doubt(self, now: int) -> list[Report]:
+        """When control is silent, let quarantines on suspicion decay to trials; report each."""
+        if self._view_at is None or now - self._view_at <= self._stale:
+            return []
+        what = "view stale: quarantine decays to a trial"
+        return [
+            Report(lane.model, replica_id, what, "control is silent")
+            for lane in self.by_model.values()
+            for replica_id in lane.pool.doubt_view(now)
+        ]
+
+
+__all__ = ["Lane", "LaneConfig", "LaneTable"]

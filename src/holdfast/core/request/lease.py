@@ -1,4 +1,4 @@
-"""What many gateways share, lent out in parts: tenants' quotas, the retry budget, the one trial.
+"""Leases of what all gateways share: shares of quotas and retry budget, and half-open trials.
 
 **Shares.** Each gateway enforces its share of a rate by itself; the shares follow what each was
 asked for lately, so that a tenant whose only connection ended up at one gateway of four still gets
@@ -40,7 +40,7 @@ _EXACT: Final = 1e-9  # float rounding
 
 @dataclass(slots=True, frozen=True)
 class LeaseConfig:
-    """How fast shares move and how long a trial may be held."""
+    """How fast shares move between gateways, and how long a gateway may hold a trial."""
 
     round_s: float = 0.1  # between two looks; above any delay of a unix socket
     short_s: float = 0.5  # memory of demand: below it, chance moves the shares to and fro
@@ -65,7 +65,7 @@ class LeaseConfig:
 
 
 class _Memory:
-    """One gateway's demand for one good, forgotten at two speeds."""
+    """One gateway's recent demand for one resource, in a short and a long average."""
 
     __slots__ = ("long", "seen", "short")
 
@@ -75,7 +75,7 @@ class _Memory:
         self.seen = now
 
     def fade(self, now: int, short_ns: int, long_ns: int) -> float:
-        """The demand as of now."""
+        """The demand as of ``now``, with both averages decayed to it."""
         passed = now - self.seen
         if passed > 0:
             self.short *= exp(-passed / short_ns)
@@ -85,7 +85,7 @@ class _Memory:
 
 
 class _Good:
-    """One divisible thing: who has how much of it."""
+    """One shared resource: the demand and the share of each gateway."""
 
     __slots__ = ("lent", "memories", "moving")
 
@@ -96,7 +96,7 @@ class _Good:
 
 
 class Shares:
-    """The shares of any number of goods among a fixed set of gateways.
+    """Divides shared resources among the gateways by recent demand; the shares sum to at most 1.
 
     The set is fixed because places are: a gateway process that is replaced takes over the share
     of its place, and finds at least the floor there. Goods are declared; others are ignored.
@@ -114,23 +114,23 @@ class Shares:
         self._gone: dict[str, int] = dict.fromkeys(gateways, now)  # since when; none came yet
 
     def declare(self, goods: Iterable[str], now: int) -> None:
-        """Lend these from now on and no others; who is known keeps its shares."""
+        """Set the resources to share; resources that stay keep their shares."""
         self._goods = {
             name: self._goods.get(name) or _Good(self._gateways, now)
             for name in dict.fromkeys(goods)
         }
 
     def came(self, gateway: str) -> None:
-        """A gateway process took this place."""
+        """Note that a gateway process is connected in this place."""
         self._gone.pop(gateway, None)
 
     def went(self, gateway: str, now: int) -> None:
-        """Nobody is heard of in this place."""
+        """Note that the gateway of this place is disconnected."""
         if gateway in self._gateways:
             self._gone.setdefault(gateway, now)
 
     def demanded(self, gateway: str, good: str, amount: float, now: int) -> None:
-        """A gateway was asked for so much since it last said so, refused or not."""
+        """Add what a gateway's clients asked for since its last message, refused or not."""
         known = self._goods.get(good)
         memory = None if known is None else known.memories.get(gateway)
         if memory is not None and amount > 0:
@@ -139,14 +139,14 @@ class Shares:
             memory.long += amount
 
     def rebalance(self, now: int) -> bool:
-        """Look once, every ``round_s``; whether any share moved."""
+        """Move the shares towards demand; called every ``round_s``; whether any share moved."""
         moved = False
         for good in self._goods.values():
             moved |= self._rebalance(good, now)
         return moved
 
     def of(self, gateway: str) -> dict[str, float]:
-        """What this gateway is lent now, by good."""
+        """The shares that a gateway holds now, by resource."""
         return {name: good.lent[gateway] for name, good in self._goods.items()}
 
     def _rebalance(self, good: _Good, now: int) -> bool:
@@ -167,7 +167,7 @@ class Shares:
         return True
 
     def _targets(self, good: _Good, now: int) -> dict[str, float]:
-        """The shares that demand asks for; they sum to 1."""
+        """The shares that follow from demand; they sum to 1."""
         demands: dict[str, float] = {}
         targets: dict[str, float] = {}
         for gateway, memory in good.memories.items():
@@ -192,7 +192,7 @@ TrialKey = tuple[str, str]  # model, replica id
 
 
 class _Trial:
-    """Whose turn it is with one replica, and who comes next."""
+    """Which gateway may try one replica, until when, and which gateways wait for it."""
 
     __slots__ = ("free_at", "holder", "until", "waiting")
 
@@ -204,7 +204,7 @@ class _Trial:
 
 
 class Trials:
-    """Who may try a replica whose breakers are open: one gateway at a time for each."""
+    """Decides which one gateway may try a replica whose breakers are open."""
 
     def __init__(self, config: LeaseConfig) -> None:
         self._lease = nanos(config.trial_s)
@@ -216,7 +216,7 @@ class Trials:
     def told(
         self, gateway: str, wanted: Collection[TrialKey], running: Collection[TrialKey], now: int
     ) -> bool:
-        """All that a gateway would try, and what it is trying just now; whether a lease moved."""
+        """Take in which trials a gateway wants and which it runs; whether a lease moved."""
         moved = False
         for key, trial in list(self._trials.items()):
             if key not in wanted and key not in running:
@@ -237,13 +237,13 @@ class Trials:
         return moved
 
     def went(self, gateway: str, now: int) -> None:
-        """It waits no longer. A lease it holds runs out: it may be in the middle of its trial."""
+        """Remove a gateway that is gone from all waiting lists; a trial it holds runs out."""
         for key, trial in list(self._trials.items()):
             if gateway != trial.holder:
                 self._leaves(key, trial, gateway, now)
 
     def expire(self, now: int) -> bool:
-        """Look once, every ``round_s``: pass on what was held for long; whether a lease moved."""
+        """Take back trials held for too long, every ``round_s``; whether a lease moved."""
         moved = False
         for trial in self._trials.values():
             if trial.holder and now >= trial.until and trial.waiting:
@@ -255,7 +255,7 @@ class Trials:
         return moved
 
     def held_by(self, gateway: str) -> tuple[TrialKey, ...]:
-        """The replicas that this gateway alone may try."""
+        """The (model, replica) pairs that this gateway alone may try."""
         return tuple(key for key, trial in self._trials.items() if trial.holder == gateway)
 
     def _leaves(self, key: TrialKey, trial: _Trial, gateway: str, now: int) -> bool:

@@ -1,4 +1,4 @@
-"""The candidates of one model, and which of them may be chosen now.
+"""The pool of one model's replicas: which of them may be chosen now, and the choice itself.
 
 The sorting is done when something changed (a view, a breaker, a cooldown that ended), never per
 request: filtering sixty-four replicas for each request would cost more than everything else
@@ -12,7 +12,7 @@ from holdfast.core.failure import Outcome
 from holdfast.core.messages import ReplicaView
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.candidate import UNLIMITED, Candidate
-from holdfast.core.request.failover import Ladder
+from holdfast.core.request.failover import FailoverLadder
 from holdfast.core.request.routing.policy import Choice, RoutingPolicy
 from holdfast.core.types import Replica, Request, State
 
@@ -22,7 +22,7 @@ _STALE_SHARE: Final = 0.1  # as a suspect's: all that is known of it is out of d
 
 
 class Pool:
-    """The candidates of one model, and which of them may be chosen now."""
+    """The candidates of one model in one gateway, sorted into those routing may choose from."""
 
     __slots__ = (
         "_candidate",
@@ -46,7 +46,7 @@ class Pool:
         self,
         model: str,
         policy: RoutingPolicy,
-        ladder: Ladder,
+        ladder: FailoverLadder,
         candidate: Callable[[Replica], Candidate],
     ) -> None:
         self.model = model
@@ -66,7 +66,7 @@ class Pool:
         self._stale = False
 
     def apply(self, views: Iterable[ReplicaView], now: int) -> None:
-        """Take over control's view of this pool; replicas it no longer names are forgotten."""
+        """Take over control's view: update, add and remove candidates."""
         kept: dict[str, Candidate] = {}
         moved = self._stale  # a ramp of weights alone sorts nobody anew
         for view in views:
@@ -95,17 +95,17 @@ class Pool:
             self.changed(now)
 
     def changed(self, now: int) -> None:
-        """Something about a candidate moved; sort again before the next choice."""
+        """Note that a candidate changed, so that candidates are sorted before the next choice."""
         self._recheck_at = now
 
     def lease(self, replica_ids: frozenset[str] | None, now: int) -> None:
-        """Take over which half-open trials are this gateway's turn."""
+        """Set which half-open trials this gateway may run; ``None`` allows all."""
         if replica_ids != self.leased:
             self.leased = replica_ids
             self.changed(now)
 
     def trials(self, now: int) -> tuple[list[str], list[str]]:
-        """Replicas whose trial is wanted here, and those whose trial runs here now."""
+        """The replicas whose trial this gateway wants, and those it is trying now."""
         if now >= self._recheck_at:
             self._sort(now)
         wanted = [c.id for c in self._trials] + [c.id for c in self._untried]
@@ -113,7 +113,7 @@ class Pool:
         return wanted, [c.id for c in self.candidates.values() if c.breaker.state is half_open]
 
     def doubt_view(self, now: int) -> list[str]:
-        """Control is silent: quarantines on suspicion decay to one trial at a time."""
+        """Let quarantines on suspicion decay to one trial at a time; return which replicas."""
         if self._stale:
             return []
         self._stale = True
@@ -128,20 +128,20 @@ class Pool:
         return doubted
 
     def ready(self, now: int) -> bool:
-        """Whether anybody may be chosen at all, full or not."""
+        """Whether there is any replica to choose, with or without room."""
         if now >= self._recheck_at:
             self._sort(now)
         return self.routable > 0
 
     def serves(self, revision: str, now: int) -> bool:
-        """Whether anybody routable has this revision, full or not."""
+        """Whether any replica of this revision may be chosen, with or without room."""
         if now >= self._recheck_at:
             self._sort(now)
         found = any(c.revision == revision for rung in self._rungs for c in rung)
         return found or any(candidate.revision == revision for candidate in self._trials)
 
     def has_room(self, now: int) -> bool:
-        """Whether somebody routable could take one more request."""
+        """Whether a replica that may be chosen could take one more request."""
         if now >= self._recheck_at:
             self._sort(now)
         for index, rung in enumerate(self._rungs):
@@ -153,7 +153,7 @@ class Pool:
         return any(candidate.has_room() for candidate in self._trials)
 
     def utilisation(self) -> float | None:
-        """Own attempts per slot of the routable candidates; ``None`` where no limit is known."""
+        """Running attempts per slot of the routable replicas; ``None`` where no limit is known."""
         if self.capacity <= 0 or self.capacity >= UNLIMITED:
             return None
         return self.inflight / self.capacity
@@ -161,7 +161,7 @@ class Pool:
     def choose(
         self, request: Request, tried: Collection[str], now: int, revision: str | None = None
     ) -> Choice | None:
-        """The replica for one attempt, with the reason; ``None`` when nobody has room.
+        """Choose the replica for one attempt, with the reason; ``None`` when none has room.
 
         ``revision`` binds a continuation to the revision that began the answer.
         """
@@ -189,7 +189,7 @@ class Pool:
         return None
 
     def _may_spill(self, index: int, rung: list[Candidate], now: int) -> bool:
-        """Whether a remote rung may take more, as full as it is."""
+        """Whether a remote rung may take more requests, given how full it is."""
         return bool(self._ladder.may_spill(index, _load(rung), now))
 
     def _sort(self, now: int) -> None:
@@ -245,7 +245,7 @@ class Pool:
 
 
 def _load(rung: list[Candidate]) -> float | None:
-    """How full a rung is, for the bound on spilling into it."""
+    """The share of a rung's capacity in use; ``None`` where no limit is known."""
     inflight = capacity = 0
     for candidate in rung:
         inflight += candidate.inflight

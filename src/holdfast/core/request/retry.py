@@ -1,4 +1,4 @@
-"""Try again elsewhere, but never so often that the trying becomes the outage.
+"""Retries: whether a failed attempt gets another one, within caps, a budget and the deadline.
 
 One request may be tried again a fixed number of times, only where the failure says that another
 replica may do better, and never past its deadline. Over the fleet all retries share a budget: a
@@ -30,7 +30,7 @@ _BUCKETS: Final = 20  # the budget is exact to a twentieth of its window, always
 
 @dataclass(slots=True, frozen=True)
 class RetryConfig:
-    """How often one request, and all of them together, may be tried again."""
+    """How often one request, and all requests together, may be tried again."""
 
     attempts: int = 2  # in all: the second catches a bad replica, a third rarely finds a good one
     continuations: int = 2  # of one stream: two replicas may die under a long answer
@@ -62,7 +62,7 @@ class RetryConfig:
 
 
 class RetryDecision(NamedTuple):
-    """Whether to try again, after which wait, and at whose cost."""
+    """Whether to try again, after which delay, and whether that costs budget."""
 
     allowed: bool
     delay: int  # nanoseconds to wait first
@@ -86,7 +86,7 @@ _NO_BUDGET: Final = RetryDecision(False, 0, False, _OVER_BUDGET.reason)
 
 
 class RetryBudget:
-    """What all requests of a pool may spend on retries together.
+    """The budget of retries that all requests of a gateway share.
 
     At the moment of each grant, the grants of the last window are at most
     the ratio of its requests plus the floor for its length. To hold that exactly in coarse buckets,
@@ -114,18 +114,18 @@ class RetryBudget:
         self._retries = RateWindow(seconds(bucket * (_BUCKETS + 1)), _BUCKETS + 1)
 
     def lease(self, share: float) -> None:
-        """Hold ``share`` of the floor; the ratio follows each gateway's own requests anyway."""
+        """Change this gateway's share of the budget's floor to ``share``."""
         self._floor = self._floor_whole * share
 
     def would_allow(self, now: int) -> bool:
-        """Whether one more retry fits. Asking takes nothing."""
+        """Whether one more retry is within the budget; claims nothing."""
         if not self._enabled:
             return True
         earned = self._ratio * self._requests.total(now) + self._floor
         return self._retries.total(now) + 1 <= earned
 
     def take(self, now: int) -> Decision:
-        """Spend one retry, if it fits."""
+        """Spend one retry of the budget, if there is one."""
         if not self.would_allow(now):
             return _OVER_BUDGET
         self._retries.add(now)
@@ -143,7 +143,7 @@ class RetryBudget:
 
 
 class Retry:
-    """Decides, for one attempt that failed, whether and when there is another."""
+    """Decides whether and when a failed attempt is followed by another."""
 
     __slots__ = (
         "_attempts_max",
@@ -170,7 +170,7 @@ class Retry:
     def decide(
         self, kind: Kind, *, attempts_made: int, free_used: bool, deadline: int, now: int
     ) -> RetryDecision:
-        """Answer for an attempt that ended with ``kind``.
+        """Decide what follows an attempt that ended with ``kind`` before any content was shown.
 
         ``attempts_made`` counts the attempts that cost, the failed one included: an attempt that
         was granted free is left out of it. ``free_used`` says that there was such a one.
@@ -180,7 +180,7 @@ class Retry:
     def decide_continuation(
         self, *, continuations_made: int, deadline: int, now: int
     ) -> RetryDecision:
-        """Answer for a stream that broke after its first content: go on elsewhere, at once."""
+        """Decide whether a stream that broke after its first content is continued elsewhere."""
         if continuations_made >= self._continuations_max:
             return self._counted(_NO_CONTINUATIONS)
         if now >= deadline:

@@ -35,8 +35,8 @@ from holdfast.core.messages import (
     ViewChanged,
 )
 from holdfast.core.plan.cost import DIRECT
+from holdfast.core.request.active_request import apart, died
 from holdfast.core.request.flow import Flow
-from holdfast.core.request.life import apart, died
 from holdfast.core.types import MILLISECOND, SECOND, Priority, nanos
 from holdfast.gateway.api import errors, routes
 from holdfast.gateway.api.bodies import Ask, check_coding

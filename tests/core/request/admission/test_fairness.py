@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.request.admission.fairness import Entry, Lanes, TokenCounters
+from holdfast.core.request.admission.fairness import QueueEntry, TenantQueues, TokenCounters
 from holdfast.core.types import ConfigError, Request
 
 
@@ -278,11 +278,11 @@ def test_the_lazy_heap_agrees_with_a_plain_minimum(steps):
 
 
 def entry(number, tenant="a", tokens=10):
-    return Entry(Request(number, "m", arrived=0, tenant=tenant), tokens, 0, number)
+    return QueueEntry(Request(number, "m", arrived=0, tenant=tenant), tokens, 0, number)
 
 
 def test_lanes_serve_the_oldest_of_the_least_served_tenant():
-    lanes = Lanes(counters())
+    lanes = TenantQueues(counters())
     entries = [entry(1, "a"), entry(2, "a"), entry(3, "b")]
     for one in entries:
         lanes.add(one)
@@ -294,7 +294,7 @@ def test_lanes_serve_the_oldest_of_the_least_served_tenant():
 
 
 def test_lanes_forget_a_tenant_whose_last_entry_is_taken():
-    lanes = Lanes(counters())
+    lanes = TenantQueues(counters())
     entries = [entry(1, "a"), entry(2, "a"), entry(3, "b")]
     for one in entries:
         lanes.add(one)

@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
-from holdfast.core.request.admission.shed import RETRY_AFTER_UNKNOWN_S
+from holdfast.core.request.admission.refusals import RETRY_AFTER_UNKNOWN_S
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Priority, Request
 
 BATCH = Priority.BATCH
@@ -37,7 +37,7 @@ def small(depth=3, **values):
 def put(waiting, *requests, now=0, ready=True):
     for request in requests:
         offer = waiting.offer(request, now, ready=ready)
-        assert offer.shed is None
+        assert offer.refusal is None
         assert offer.dropped == ()
 
 
@@ -149,7 +149,7 @@ def test_the_batch_share_does_not_save_up_while_batch_is_empty():
 def test_a_full_queue_says_so_with_a_retry_after_from_the_drain_rate():
     waiting = small(depth=3)
     put(waiting, ask(1), ask(2), ask(3))
-    refusal = waiting.offer(ask(4), 0, ready=True, service_rate=0.5).shed
+    refusal = waiting.offer(ask(4), 0, ready=True, service_rate=0.5).refusal
     assert (refusal.status, refusal.code, refusal.retry_after_s) == (503, "queue_full", 6.0)
     assert "depth_max" in refusal.reason
     assert len(waiting) == 3
@@ -158,7 +158,7 @@ def test_a_full_queue_says_so_with_a_retry_after_from_the_drain_rate():
 def test_tokens_are_bounded_too():
     waiting = queue(tokens_max=1_000)
     put(waiting, ask(1, prompt=400, answer=400))
-    refusal = waiting.offer(ask(2, prompt=100, answer=101), 0, ready=True).shed
+    refusal = waiting.offer(ask(2, prompt=100, answer=101), 0, ready=True).refusal
     assert (refusal.code, refusal.retry_after_s) == ("queue_full", RETRY_AFTER_UNKNOWN_S)
     assert "tokens_max" in refusal.reason
     put(waiting, ask(3, prompt=100, answer=100))
@@ -170,7 +170,7 @@ def test_tokens_are_bounded_too():
 def test_batch_has_a_bound_of_its_own():
     waiting = small(depth=10, batch_depth_max=2)
     put(waiting, ask(1, priority=BATCH), ask(2, priority=BATCH))
-    refusal = waiting.offer(ask(3, priority=BATCH), 0, ready=True).shed
+    refusal = waiting.offer(ask(3, priority=BATCH), 0, ready=True).refusal
     assert "batch_depth_max" in refusal.reason
     put(waiting, ask(4))
 
@@ -179,7 +179,7 @@ def test_an_interactive_request_takes_the_place_of_the_newest_batch_request():
     waiting = small(depth=3)
     put(waiting, ask(1, priority=BATCH), ask(2, priority=BATCH), ask(3))
     offer = waiting.offer(ask(4), 0, ready=True)
-    assert offer.shed is None
+    assert offer.refusal is None
     [(request, refusal)] = offer.dropped
     assert request.id == 2
     assert (refusal.status, refusal.code) == (503, "displaced")
@@ -190,7 +190,7 @@ def test_a_batch_request_displaces_nobody():
     waiting = small(depth=2)
     put(waiting, ask(1, priority=BATCH), ask(2, priority=BATCH))
     offer = waiting.offer(ask(3, priority=BATCH), 0, ready=True)
-    assert offer.shed is not None
+    assert offer.refusal is not None
     assert offer.dropped == ()
 
 
@@ -198,7 +198,7 @@ def test_as_many_are_displaced_as_its_tokens_need():
     waiting = queue(tokens_max=1_000)
     put(waiting, *(ask(n, priority=BATCH, prompt=250) for n in range(4)))
     offer = waiting.offer(ask("big", prompt=600), 0, ready=True)
-    assert offer.shed is None
+    assert offer.refusal is None
     assert [request.id for request, _ in offer.dropped] == [3, 2, 1]
     assert waiting.tokens == 850
 
@@ -207,7 +207,7 @@ def test_nobody_is_displaced_in_vain():
     waiting = queue(tokens_max=1_000)
     put(waiting, ask("i", prompt=500), ask("b", priority=BATCH, prompt=500))
     offer = waiting.offer(ask("big", prompt=600), 0, ready=True)
-    assert offer.shed is not None
+    assert offer.refusal is not None
     assert offer.dropped == ()
     assert drain(waiting) == ["i", "b"]
 
@@ -216,7 +216,7 @@ def test_the_overdue_make_room_before_anybody_is_refused():
     waiting = small(depth=2)
     put(waiting, ask(1), ask(2))
     offer = waiting.offer(ask(3), 30 * SECOND, ready=True)
-    assert offer.shed is None
+    assert offer.refusal is None
     assert [(request.id, refusal.code) for request, refusal in offer.dropped] == [
         (1, "queue_timeout"),
         (2, "queue_timeout"),
@@ -269,7 +269,7 @@ def test_a_late_deadline_does_not_extend_the_wait():
 def test_what_comes_back_has_only_the_rest_of_its_patience(ready, code):
     waiting = queue(wait_no_replica_s=30.0)
     offer = waiting.offer(ask(1), 100 * SECOND, ready=ready, waited=20 * SECOND)
-    assert offer.shed is None
+    assert offer.refusal is None
     assert waiting.expires_at_next == 110 * SECOND
     assert waiting.snapshot(105 * SECOND)["oldest_age_s"] == 25.0
     [(_, refusal)] = waiting.expire(110 * SECOND)
@@ -287,7 +287,7 @@ def test_who_has_no_patience_left_is_not_sent_anywhere():
 
 def test_a_request_past_its_deadline_is_not_let_in():
     offer = queue().offer(ask(1, deadline=SECOND), SECOND, ready=True)
-    assert offer.shed.status == 504
+    assert offer.refusal.status == 504
 
 
 def test_what_has_expired_is_never_popped_and_still_reported():
@@ -311,7 +311,7 @@ def test_the_unreported_keep_their_place():
     put(waiting, ask(3), now=SECOND)
     offer = waiting.offer(ask(4), SECOND, ready=True)
     assert [request.id for request, _ in offer.dropped] == [1]
-    assert offer.shed is None
+    assert offer.refusal is None
 
 
 def test_while_no_replica_is_ready_requests_wait_a_bounded_time():
@@ -532,8 +532,8 @@ class QueueMachine(RuleBasedStateMachine):
         batch_waits = any(one.priority is BATCH for one, _ in self.waiting.values())
         offer = self.queue.offer(request, self.now, ready=ready, service_rate=service_rate)
         self.end_dropped(offer.dropped)
-        if offer.shed is not None:
-            assert offer.shed.retry_after_s > 0
+        if offer.refusal is not None:
+            assert offer.refusal.retry_after_s > 0
             self.end(request, "shed")
             displaced = [one for one, refusal in offer.dropped if refusal.code == "displaced"]
             assert not displaced

@@ -16,7 +16,7 @@ from holdfast.core.request.admission.quota import (
     Reservation,
     TokenBucket,
 )
-from holdfast.core.request.admission.shed import Shed
+from holdfast.core.request.admission.refusals import Refusal
 from holdfast.core.types import SECOND, ConfigError
 
 
@@ -56,7 +56,7 @@ def test_what_does_not_fit_a_share_but_the_whole_is_told_to_come_back():
     quota = Quota(QuotaConfig(tokens_per_minute=6_000))
     quota.lease(0.1)
     refusal = quota.reserve(1_000, 1_000, now=0)
-    assert isinstance(refusal, Shed)
+    assert isinstance(refusal, Refusal)
     assert refusal.status == 429
     assert refusal.retry_after_s == 1.0
     assert "6000" in refusal.reason.replace(",", "")
@@ -68,7 +68,7 @@ def test_what_the_whole_cannot_hold_is_refused_for_good_whatever_the_share():
     quota = Quota(QuotaConfig(tokens_per_minute=600))
     quota.lease(0.1)
     asked = quota.reserve(1_000, 1_000, now=0)
-    assert isinstance(asked, Shed)
+    assert isinstance(asked, Refusal)
     assert asked == Quota(QuotaConfig(tokens_per_minute=600)).reserve(1_000, 1_000, now=0)
 
 
@@ -142,7 +142,7 @@ def test_requests_over_their_quota_wait_for_the_next_one():
     assert isinstance(quota.reserve(1, 1, now=0), Reservation)
     assert isinstance(quota.reserve(1, 1, now=0), Reservation)
     refusal = quota.reserve(1, 1, now=0)
-    assert refusal == Shed(429, "rate_limit_exceeded", 1.0, refusal.reason)
+    assert refusal == Refusal(429, "rate_limit_exceeded", 1.0, refusal.reason)
     assert "60 requests per minute" in refusal.reason
     assert isinstance(quota.reserve(1, 1, now=SECOND), Reservation)
 
@@ -156,13 +156,13 @@ def test_tokens_are_reserved_for_the_worst_case_and_refunded():
     assert "6000 tokens per minute" in refusal.reason
     quota.settle(reservation, used_tokens=1_200)
     assert isinstance(quota.reserve(1_000, 3_800, now=0), Reservation)
-    assert isinstance(quota.reserve(1, 1, now=0), Shed)
+    assert isinstance(quota.reserve(1, 1, now=0), Refusal)
 
 
 def test_a_refusal_for_tokens_does_not_cost_a_request():
     quota = Quota(QuotaConfig(requests_per_minute=2, tokens_per_minute=100))
     assert isinstance(quota.reserve(50, 50, now=0), Reservation)
-    assert isinstance(quota.reserve(50, 50, now=0), Shed)
+    assert isinstance(quota.reserve(50, 50, now=0), Refusal)
     assert quota.headers(0)["remaining_requests"] == 1
 
 

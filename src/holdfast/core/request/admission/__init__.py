@@ -1,8 +1,8 @@
-"""Who may come in, who waits, and who is told to come back later.
+"""Admission of requests: quotas of tenants, the waiting queue, concurrency limits, refusals.
 
     quota ─► queue (fairness inside each class) ─► limit (room at a replica) ─► dispatch
       │ 429    │ 503, 504                              (no room: the request stays queued)
-      └────────┴─► Shed: status, code, Retry-After, reason
+      └────────┴─► Refusal: status, code, Retry-After, reason
 
 One rule holds for all parts: work is refused before it costs anything, or it is carried through.
 """

@@ -1,4 +1,4 @@
-"""Fair shares between tenants, counted in tokens and not in requests.
+"""Fair shares between tenants that wait: the tenant that got the fewest tokens goes next.
 
 Each tenant has a virtual token counter: what it was served, divided by its weight. Whoever waits
 with the smallest counter goes next. A tenant that sends long prompts moves its counter far with
@@ -39,7 +39,7 @@ class _Account:
 
 
 class TokenCounters:
-    """Virtual token counters of the tenants of one queue, in one priority class.
+    """Counts the tokens that each tenant was served and finds who of those waiting got least.
 
     Bounded: with ``tenants_max`` tenants known, the least recently active one that is not waiting
     is forgotten. If it returns it is new and is lifted like any other: it may lose a debt this way,
@@ -79,7 +79,7 @@ class TokenCounters:
         self._sequence = 0  # breaks ties: who entered the heap first goes first
 
     def charge(self, tenant: str, tokens: float) -> None:
-        """Count tokens served to ``tenant``. Hot."""
+        """Add tokens that were served to a tenant to its counter. Hot."""
         if tokens < 0:
             raise ValueError(f"cannot charge {tokens} tokens to {tenant!r}: counters only rise")
         account = self._recent
@@ -88,7 +88,7 @@ class TokenCounters:
         account.value += tokens * account.per_token
 
     def pass_by(self, tenant: str, tokens: float) -> None:
-        """Count tokens of a request that did not have to wait: arrival and charge in one. Hot."""
+        """Charge a tenant for a request that was dispatched without waiting. Hot."""
         account = self._recent
         if account is None or account.tenant != tenant:
             account = self._turn_to(tenant)
@@ -101,7 +101,7 @@ class TokenCounters:
         account.value += tokens * account.per_token
 
     def arrive(self, tenant: str) -> None:
-        """``tenant`` has work waiting from now on; a no-op if it had some already."""
+        """Note that a tenant has a request waiting; no effect if it had one already."""
         account = self._recent
         if account is None or account.tenant != tenant:
             account = self._turn_to(tenant)
@@ -118,7 +118,7 @@ class TokenCounters:
             heappush(self._heap, (account.value, self._sequence, account))
 
     def leave(self, tenant: str) -> None:
-        """``tenant`` has nothing waiting any more: served, expired or gone."""
+        """Note that a tenant has no request waiting any more."""
         account = self._accounts.get(tenant)
         if account is None or not account.waiting:
             return
@@ -128,14 +128,14 @@ class TokenCounters:
             self._floor = account.value
 
     def least(self) -> str:
-        """The waiting tenant that was served least for its weight; somebody must be waiting."""
+        """Return the waiting tenant with the smallest counter; at least one must be waiting."""
         account = self._top()
         if account is None:
             raise LookupError("no tenant is waiting")
         return account.tenant
 
     def value(self, tenant: str) -> float:
-        """The counter of ``tenant``; one that is not known stands where it would start."""
+        """Return a tenant's counter; an unknown tenant has the value it would start with."""
         account = self._accounts.get(tenant)
         return self._floor if account is None else account.value
 
@@ -178,7 +178,7 @@ class TokenCounters:
         return None
 
     def _turn_to(self, tenant: str) -> _Account:
-        """The account of ``tenant``, from now on the most recent one."""
+        """Return the tenant's account, created if new, and mark it as the most recently used."""
         account = self._accounts.get(tenant)
         if account is None:
             if len(self._accounts) >= self.tenants_max:
@@ -199,15 +199,15 @@ class TokenCounters:
         raise OverflowError(f"all {self.tenants_max} tenants wait: raise fairness.tenants_max")
 
     def _drop_garbage(self) -> None:
-        """Tenants that left from the middle of the heap must not pile up in it."""
+        """Rebuild the heap without the tenants that no longer wait."""
         for _, _, account in self._heap:
             account.listed = account.waiting
         self._heap = [entry for entry in self._heap if entry[2].waiting]
         heapify(self._heap)
 
 
-class Entry:
-    """One waiting request, with what its queue has to remember of it."""
+class QueueEntry:
+    """One waiting request with its token count and the times at which it expires."""
 
     __slots__ = (
         "expires",
@@ -231,8 +231,8 @@ class Entry:
         self.queued = True
 
 
-class Lanes:
-    """One priority class: a line per tenant, served least first, and the order of arrival.
+class TenantQueues:
+    """The waiting requests of one priority class: one queue per tenant, and the order of arrival.
 
     Every operation is O(1), or O(log tenants) where the order between tenants is touched.
     """
@@ -241,39 +241,39 @@ class Lanes:
 
     def __init__(self, counters: TokenCounters) -> None:
         self.counters = counters
-        self.entries: OrderedDict[int | str, Entry] = OrderedDict()
-        self.tenants: dict[str, OrderedDict[int | str, Entry]] = {}
+        self.entries: OrderedDict[int | str, QueueEntry] = OrderedDict()
+        self.tenants: dict[str, OrderedDict[int | str, QueueEntry]] = {}
         self.tokens = 0
 
-    def add(self, entry: Entry) -> None:
-        """Queue at the end of its tenant's line."""
+    def add(self, entry: QueueEntry) -> None:
+        """Append a request to the queue of its tenant."""
         request = entry.request
-        lane = self.tenants.get(request.tenant)
-        if lane is None:
-            lane = self.tenants[request.tenant] = OrderedDict()
+        queue = self.tenants.get(request.tenant)
+        if queue is None:
+            queue = self.tenants[request.tenant] = OrderedDict()
             self.counters.arrive(request.tenant)
-        lane[request.id] = self.entries[request.id] = entry
+        queue[request.id] = self.entries[request.id] = entry
         self.tokens += entry.tokens
 
-    def take(self, entry: Entry) -> None:
-        """Remove from wherever in its line it stands."""
+    def take(self, entry: QueueEntry) -> None:
+        """Remove a request from the queue of its tenant, wherever in it the request is."""
         request = entry.request
         entry.queued = False
         self.tokens -= entry.tokens
         del self.entries[request.id]
-        lane = self.tenants[request.tenant]
-        del lane[request.id]
-        if not lane:
+        queue = self.tenants[request.tenant]
+        del queue[request.id]
+        if not queue:
             del self.tenants[request.tenant]
             self.counters.leave(request.tenant)
 
-    def first(self) -> Entry:
-        """The oldest of the tenant that was served least; there must be one."""
+    def first(self) -> QueueEntry:
+        """Return the oldest request of the tenant that was served least; one must be waiting."""
         return next(iter(self.tenants[self.counters.least()].values()))
 
-    def newest(self) -> Entry:
-        """Who came last, of all tenants; there must be one."""
+    def newest(self) -> QueueEntry:
+        """Return the request that arrived last, of all tenants; one must be waiting."""
         return next(reversed(self.entries.values()))
 
 
-__all__ = ["Entry", "Lanes", "TokenCounters"]
+__all__ = ["QueueEntry", "TenantQueues", "TokenCounters"]

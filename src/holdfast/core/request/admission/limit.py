@@ -1,4 +1,4 @@
-"""How many requests one replica should have at once, learned from its time to first token.
+"""The adaptive concurrency limit of a replica, learned from its time to first token.
 
 While a replica has room, the time to first token does not depend on how much it is given. Past its
 capacity every further request only waits inside the engine, and the time grows. So, round by round,
@@ -31,7 +31,7 @@ _SLOW_START = 1.5  # growth per round until the latency first responds
 
 @dataclass(slots=True, frozen=True)
 class LimitConfig:
-    """The adaptive concurrency limit of one (replica, model)."""
+    """Settings of the adaptive concurrency limit of one (replica, model)."""
 
     enabled: bool = True
     initial: int = 256  # requests, where no slots are declared: what a GPU engine batches at most
@@ -60,7 +60,7 @@ class LimitConfig:
 
 
 class GradientLimit:
-    """The limit of one (replica, model). Read ``limit``; feed ``observe``.
+    """How many requests one (replica, model) may have at once; ``observe`` teaches it.
 
     ``ceiling`` is the number of slots the replica declares: the limit starts there and never
     exceeds it. 0 is undeclared.
@@ -151,7 +151,7 @@ class GradientLimit:
             self._end_round(now)
 
     def on_backpressure(self, now: int) -> None:
-        """The engine refused a request for load: shrink below what it had, once per interval."""
+        """Lower the limit because the engine refused a request for load; once per interval."""
         if not self._config.enabled:
             return
         if self._backpressure_until is not None and now < self._backpressure_until:
@@ -190,7 +190,7 @@ class GradientLimit:
         self._round = self._round_length()
 
     def _follow(self, now: int) -> None:
-        """Shrink, grow or stay, by how far the latency is above the baseline."""
+        """Grow, shrink or keep the limit, by how far the latency is above the baseline."""
         tolerance = self._config.tolerance
         ratio = self._short / self._baseline
         in_use = self._peak_last >= _NEAR * self.limit
@@ -210,7 +210,7 @@ class GradientLimit:
             self._move(self._value + step, now, "in use and fast")
 
     def _learn(self, ratio: float, *, in_use: bool) -> None:
-        """Believe a lower latency soon; a higher one slowly, and only if it is not our doing."""
+        """Move the baseline: down soon, up slowly and only if our own load is not the reason."""
         gap = self._short - self._baseline
         if gap < 0:
             self._baseline += gap * _FALL
@@ -238,7 +238,7 @@ class GradientLimit:
         return max(self._trial_limit / 2, self._minimum)
 
     def _conclude(self, now: int) -> None:
-        """The limit was halved: keep that if it paid, undo it if it did not."""
+        """End the experiment of a halved limit: keep it if the latency fell, else undo it."""
         before, self._trial_limit = self._trial_limit, 0.0
         self._over = 0
         self._patience = min(2 * self._patience, self._config.long_window)
@@ -266,7 +266,7 @@ class GradientLimit:
         self._changed_at = now
 
     def _forget(self) -> None:
-        """Samples come in another unit from now on: what was learned is void, the limit stays."""
+        """Drop the learned latencies because samples change their unit; the limit stays."""
         self._samples.clear()
         self._baseline = 0.0
         self._trial_limit = 0.0

@@ -1,4 +1,4 @@
-"""Where requests wait when no replica has room: bounded, fair, and never past their time.
+"""The queue in which a model's requests wait while no replica has room for them.
 
 Interactive goes before batch; inside a class the tenant that was served the fewest tokens goes
 first; inside a tenant the oldest. A request that has waited too long is dropped *before* it is
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from holdfast.core.request.admission import shed
-from holdfast.core.request.admission.fairness import Entry, Lanes, TokenCounters
-from holdfast.core.request.admission.shed import Shed
+from holdfast.core.request.admission import refusals
+from holdfast.core.request.admission.fairness import QueueEntry, TenantQueues, TokenCounters
+from holdfast.core.request.admission.refusals import Refusal
 from holdfast.core.types import Priority, Request, nanos, require, seconds
 
 _GARBAGE_MIN = 64  # stale expiry entries tolerated before a rebuild is worth its cost
@@ -27,7 +27,7 @@ _SHARE_SCALE = 1_000_000  # batch_share is counted in whole millionths: exact on
 
 @dataclass(slots=True, frozen=True)
 class QueueConfig:
-    """Bounds of one model's queue, and how tokens are weighed."""
+    """Bounds and waiting times of one model's queue, and how tokens are weighed."""
 
     depth_max: int = 1_000  # requests; at 50/s this is 20 s of work, inside the interactive wait
     tokens_max: int = 8_000_000  # prompt + max_tokens; a flood of long prompts ends here first
@@ -58,21 +58,21 @@ class QueueConfig:
 
 @dataclass(slots=True, frozen=True)
 class Offer:
-    """The queue's answer. ``shed is None``: accepted.
+    """What the queue answered to a new request: accepted where ``refusal`` is ``None``.
 
     ``dropped`` left the queue to make room, each with the answer its client gets: overdue requests
     first, then displaced batch requests. It may be set whether accepted or not.
     """
 
-    shed: Shed | None
-    dropped: tuple[tuple[Request, Shed], ...] = ()
+    refusal: Refusal | None
+    dropped: tuple[tuple[Request, Refusal], ...] = ()
 
 
 _ACCEPTED = Offer(None)
 
 
 class FairQueue:
-    """The queue of one model. The driver pops when a replica has room, and expires on a timer.
+    """The bounded queue of one model: interactive before batch, tenants in fair order, expiring.
 
     ``counters`` belong to this queue alone and count interactive work; batch has counters of its
     own with the same weights, so that a night of batch jobs costs a tenant nothing when its people
@@ -83,9 +83,9 @@ class FairQueue:
         "_batch",
         "_batch_credit",
         "_batch_share",
+        "_classes",
         "_expiries",
         "_interactive",
-        "_lanes",
         "_overdue",
         "_ready_sequence",
         "_sequence",
@@ -103,16 +103,20 @@ class FairQueue:
         require(counters.tenants_max >= config.depth_max, "fairness.tenants_max", problem, fix)
         self.config = config
         self.tokens = 0  # prompt + max_tokens of everything held
-        self._interactive = Lanes(counters)
-        self._batch = Lanes(TokenCounters(counters.weights, counters.tenants_max))
-        self._lanes = (self._interactive, self._batch)  # by Priority
+        self._interactive = TenantQueues(counters)
+        self._batch = TenantQueues(TokenCounters(counters.weights, counters.tenants_max))
+        self._classes = (self._interactive, self._batch)  # by Priority
         self._waits = (nanos(config.wait_interactive_s), nanos(config.wait_batch_s))
         self._wait_no_replica = nanos(config.wait_no_replica_s)
         self._batch_share = round(config.batch_share * _SHARE_SCALE)
         self._batch_credit = 0
-        self.held: dict[int | str, Entry] = {}  # everything here: what waits and what is overdue
-        self._overdue: dict[int | str, Entry] = {}  # retired, not yet reported; keeps its place
-        self._expiries: list[tuple[int, int, Entry]] = []
+        self.held: dict[
+            int | str, QueueEntry
+        ] = {}  # everything here: what waits and what is overdue
+        self._overdue: dict[
+            int | str, QueueEntry
+        ] = {}  # retired, not yet reported; keeps its place
+        self._expiries: list[tuple[int, int, QueueEntry]] = []
         self._sequence = 0
         self._ready_sequence = 0  # entries below this were offered before a replica was last seen
         self._service_rate: float | None = None
@@ -126,48 +130,48 @@ class FairQueue:
         waited: int = 0,
         service_rate: float | None = None,
     ) -> Offer:
-        """Take ``request`` in, or say why not.
+        """Queue a request, or refuse it; may drop overdue and batch requests to make room.
 
         ``waited``: in earlier stays. ``service_rate``: requests per second, if known.
         """
-        lanes = self._lanes[request.priority]
+        queues = self._classes[request.priority]
         if request.id in self.held:
             raise ValueError(f"{request!r} is queued already")
         if request.deadline and request.deadline <= now:
-            return Offer(shed.deadline_passed())
+            return Offer(refusals.deadline_passed())
         if service_rate is not None:
             self._service_rate = service_rate
         if ready:
             self._ready_sequence = self._sequence
         tokens = request.prompt_tokens + request.max_tokens
-        dropped: list[tuple[Request, Shed]] = []
-        full = self._full(lanes, tokens)
+        dropped: list[tuple[Request, Refusal]] = []
+        full = self._full(queues, tokens)
         if full:
             dropped = self.expire(now)
-            if lanes is self._interactive and self._batch.entries:
+            if queues is self._interactive and self._batch.entries:
                 dropped += self._displace(tokens)
-            full = self._full(lanes, tokens)
+            full = self._full(queues, tokens)
         if full:
-            return Offer(shed.queue_full(full, len(self), self._service_rate), tuple(dropped))
-        self._add(lanes, Entry(request, tokens, now - waited, self._sequence), ready=ready)
+            return Offer(refusals.queue_full(full, len(self), self._service_rate), tuple(dropped))
+        self._add(queues, QueueEntry(request, tokens, now - waited, self._sequence), ready=ready)
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
     def pop(self, now: int) -> Request | None:
-        """The next request to dispatch, already charged. Call it when a replica has room."""
+        """Remove and return the next request to dispatch, and charge its tenant for it."""
         if self._expiries and self._expiries[0][0] <= now:
             self._retire(now)
         self._ready_sequence = self._sequence
-        if (lanes := self._next_class()) is None:
+        if (queues := self._next_class()) is None:
             return None
-        entry = lanes.first()
+        entry = queues.first()
         request = entry.request
         self._take(entry)
         cost = (request.prompt_tokens or 1) * self.config.input_weight  # unknown: still take turns
-        lanes.counters.charge(request.tenant, cost)
+        queues.counters.charge(request.tenant, cost)
         return request
 
-    def expire(self, now: int) -> list[tuple[Request, Shed]]:
-        """Drop what has waited too long; each with the answer its client gets."""
+    def expire(self, now: int) -> list[tuple[Request, Refusal]]:
+        """Remove the requests that waited too long; return each with its refusal."""
         self._retire(now)
         dropped = [(entry.request, self._refusal(entry)) for entry in self._overdue.values()]
         for request, _ in dropped:
@@ -175,7 +179,7 @@ class FairQueue:
         return dropped
 
     def remove(self, request_id: int | str) -> bool:
-        """Forget a request whose client has gone; ``False`` if it is not (or no longer) here."""
+        """Remove a request whose client has gone; ``False`` if it is not queued."""
         entry = self.held.get(request_id)
         if entry is None:
             return False
@@ -183,19 +187,19 @@ class FairQueue:
         return True
 
     def charge_dispatch(self, request: Request) -> None:
-        """Count a request that was dispatched without waiting. Hot."""
+        """Charge a tenant for a request that was dispatched without waiting. Hot."""
         cost = (request.prompt_tokens or 1) * self.config.input_weight
-        self._lanes[request.priority].counters.pass_by(request.tenant, cost)
+        self._classes[request.priority].counters.pass_by(request.tenant, cost)
 
     def charge_output(
         self, tenant: str, tokens: int, priority: Priority = Priority.INTERACTIVE
     ) -> None:
-        """Count an answer's tokens once they are known, in the class of its request. Hot."""
-        self._lanes[priority].counters.charge(tenant, tokens * self.config.output_weight)
+        """Charge a tenant for the tokens of an answer, once they are known. Hot."""
+        self._classes[priority].counters.charge(tenant, tokens * self.config.output_weight)
 
     @property
     def expires_at_next(self) -> int | None:
-        """When ``expire`` next has something to do; in the past if it has already."""
+        """The earliest time at which ``expire`` has a request to remove; ``None`` if none waits."""
         for entry in self._overdue.values():
             return entry.expires
         heap = self._expiries
@@ -210,9 +214,9 @@ class FairQueue:
         """Depth by class and by the tenants with most waiting, the oldest wait, tokens held."""
         depths: Counter[str] = Counter()
         ages = [0]
-        for lanes in self._lanes:
-            depths.update({tenant: len(lane) for tenant, lane in lanes.tenants.items()})
-            ages += [now - entry.offered for entry in islice(lanes.entries.values(), 1)]
+        for queues in self._classes:
+            depths.update({tenant: len(queue) for tenant, queue in queues.tenants.items()})
+            ages += [now - entry.offered for entry in islice(queues.entries.values(), 1)]
         return {
             "interactive": len(self._interactive.entries),
             "batch": len(self._batch.entries),
@@ -222,30 +226,30 @@ class FairQueue:
             "tenants": dict(depths.most_common(tenants_shown)),
         }
 
-    def _full(self, lanes: Lanes, tokens: int) -> str:
-        """Which bound stands in the way; empty when there is room."""
+    def _full(self, queues: TenantQueues, tokens: int) -> str:
+        """Name the bound that a new request would break; empty when there is room."""
         config = self.config
         if len(self.held) >= config.depth_max:
             return "no place left (depth_max)"
         if self.tokens + tokens > config.tokens_max:
             return "too many tokens wait (tokens_max)"
-        if lanes is self._batch and len(lanes.entries) >= config.batch_depth_max:
+        if queues is self._batch and len(queues.entries) >= config.batch_depth_max:
             return "too many batch requests wait (batch_depth_max)"
         return ""
 
-    def _displace(self, tokens: int) -> list[tuple[Request, Shed]]:
-        """Send the newest batch requests away, if that can make room at all."""
-        dropped: list[tuple[Request, Shed]] = []
+    def _displace(self, tokens: int) -> list[tuple[Request, Refusal]]:
+        """Remove the newest batch requests, if that can make room for an interactive one."""
+        dropped: list[tuple[Request, Refusal]] = []
         if self.tokens - self._batch.tokens + tokens > self.config.tokens_max:
             return dropped
-        refusal = shed.displaced(len(self), self._service_rate)
+        refusal = refusals.displaced(len(self), self._service_rate)
         while self._batch.entries and self._full(self._interactive, tokens):
             entry = self._batch.newest()
             self._take(entry)
             dropped.append((entry.request, refusal))
         return dropped
 
-    def _add(self, lanes: Lanes, entry: Entry, *, ready: bool) -> None:
+    def _add(self, queues: TenantQueues, entry: QueueEntry, *, ready: bool) -> None:
         request = entry.request
         entry.limit = entry.offered + self._waits[request.priority]
         if request.deadline:
@@ -257,23 +261,23 @@ class FairQueue:
         self._sequence += 1
         self.tokens += entry.tokens
         self.held[request.id] = entry
-        lanes.add(entry)
+        queues.add(entry)
         heappush(self._expiries, (entry.expires, entry.sequence, entry))
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: QueueEntry) -> None:
         request = entry.request
         del self.held[request.id]
         self.tokens -= entry.tokens
         if not entry.queued:
             del self._overdue[request.id]
             return
-        self._lanes[request.priority].take(entry)
+        self._classes[request.priority].take(entry)
         if len(self._expiries) > 2 * len(self.held) + _GARBAGE_MIN:
             self._expiries = [item for item in self._expiries if item[2].queued]
             heapify(self._expiries)
 
     def _retire(self, now: int) -> None:
-        """Move what is due out of the lanes, so that no pop can return it."""
+        """Move requests whose wait is over out of the queues; ``pop`` cannot return them then."""
         heap = self._expiries
         while heap and heap[0][0] <= now:
             entry = heappop(heap)[2]
@@ -285,18 +289,18 @@ class FairQueue:
                 entry.expires = entry.limit
                 heappush(heap, (entry.expires, entry.sequence, entry))
                 continue
-            self._lanes[entry.request.priority].take(entry)
+            self._classes[entry.request.priority].take(entry)
             self._overdue[entry.request.id] = entry
 
-    def _refusal(self, entry: Entry) -> Shed:
+    def _refusal(self, entry: QueueEntry) -> Refusal:
         if entry.expires == entry.request.deadline:
-            return shed.deadline_passed()
+            return refusals.deadline_passed()
         wait_s = seconds(entry.expires - entry.offered)
         if entry.provisional:  # and still so: no replica was seen since
-            return shed.no_ready_replica(wait_s)
-        return shed.wait_expired(wait_s, len(self), self._service_rate)
+            return refusals.no_ready_replica(wait_s)
+        return refusals.wait_expired(wait_s, len(self), self._service_rate)
 
-    def _next_class(self) -> Lanes | None:
+    def _next_class(self) -> TenantQueues | None:
         if self._interactive.entries and self._batch.entries:
             self._batch_credit += self._batch_share
             if self._batch_credit >= _SHARE_SCALE:

@@ -1,4 +1,4 @@
-"""How much a tenant may ask for: token buckets for requests and for tokens.
+"""Quotas of tenants: token buckets that limit requests and tokens per minute.
 
 A bucket fills at the tenant's rate and holds at most one burst. A request takes its worst case when
 it comes (prompt + max_tokens) and gives back what it did not use when it ends, so a tenant cannot
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Final
 
-from holdfast.core.request.admission import shed
-from holdfast.core.request.admission.shed import Shed
+from holdfast.core.request.admission import refusals
+from holdfast.core.request.admission.refusals import Refusal
 from holdfast.core.types import SECOND, require, seconds
 
 NEVER: Final = 2**63 - 1  # nanoseconds; the amount is more than the bucket can hold
@@ -25,7 +25,7 @@ _ROUNDING: Final = 1e-6  # tokens; forgives float rounding, so that waiting ``un
 
 
 class TokenBucket:
-    """A level that rises with time, up to ``burst``. Starts full; time never runs backwards in it.
+    """A token bucket: its level rises with time up to ``burst``; it starts full.
 
     Amounts given back or debited carry no time: they are counted as of the last ``now`` seen.
     """
@@ -43,7 +43,7 @@ class TokenBucket:
         self._seen = -(2**63)  # before any clock: it starts full, so the first refill is harmless
 
     def take(self, amount: float, now: int) -> bool:
-        """Take ``amount`` if it is there. Hot."""
+        """Take ``amount`` if the level allows it; return whether it did. Hot."""
         level = self.level(now)
         if amount > level + _ROUNDING:
             return False
@@ -51,7 +51,7 @@ class TokenBucket:
         return True
 
     def lease(self, share: float) -> None:
-        """Hold ``share`` of the whole from now on.
+        """Change this gateway's share of the bucket to ``share`` of the tenant's whole quota.
 
         A larger share fills faster and holds more, but brings nothing along; a smaller one keeps
         what still fits. So a move between gateways never makes their levels add up to more.
@@ -62,12 +62,12 @@ class TokenBucket:
         self._level = min(self._level, self.burst)
 
     def give_back(self, amount: float) -> None:
-        """Return what was taken and not used; what does not fit is lost."""
+        """Add an amount that was taken and not used; the level stays at most ``burst``."""
         level = self._level + amount
         self._level = level if level < self.burst else self.burst
 
     def debit(self, amount: float) -> None:
-        """Take ``amount`` whether or not it is there: it was used already."""
+        """Subtract an amount that was already used; the level may fall below zero."""
         self._level -= amount
 
     def until(self, amount: float, now: int) -> int:
@@ -79,16 +79,20 @@ class TokenBucket:
 
     @property
     def per_minute(self) -> float:
-        """The whole rate, as a tenant's contract states it."""
+        """The tenant's whole rate per minute, over all gateways."""
         return self._rate_whole * 60.0
 
     def wait_s(self, amount: float, now: int) -> float:
-        """When to come back. More than this part holds: the part grows with the demand for it."""
+        """Seconds after which ``amount`` may be available, for Retry-After.
+
+        More than this gateway's share can hold: the share grows with demand, so that a short wait
+        helps.
+        """
         wait = self.until(amount, now)
         return seconds(wait) if wait < NEVER else _LEASE_MOVES_S
 
     def level(self, now: int) -> float:
-        """What is there now; below zero while a debit is being paid off."""
+        """The amount available at ``now``; below zero while a debit is being paid off."""
         if now > self._seen:
             level = self._level + (now - self._seen) * self._per_ns
             self._level = level if level < self.burst else self.burst
@@ -98,7 +102,7 @@ class TokenBucket:
 
 @dataclass(slots=True, frozen=True)
 class QuotaConfig:
-    """One tenant's limits; ``None`` is unlimited."""
+    """The limits of one tenant; ``None`` means unlimited."""
 
     requests_per_minute: float | None = None  # who has no contract is held by fairness alone
     tokens_per_minute: float | None = None  # prompt + answer
@@ -142,7 +146,7 @@ _UNLIMITED = Reservation(0)
 
 
 class Quota:
-    """One tenant's quota at one gateway."""
+    """The quota of one tenant at one gateway: reserve at arrival, settle at the end."""
 
     __slots__ = ("_requests", "_tokens", "_unlimited", "config")
 
@@ -152,8 +156,8 @@ class Quota:
         self._tokens = _bucket(config.tokens_per_minute, config.burst_s)
         self._unlimited = self._requests is None and self._tokens is None
 
-    def reserve(self, prompt_tokens: int, max_tokens: int, now: int) -> Reservation | Shed:
-        """Take one request and its worst case of tokens; both or nothing. Hot."""
+    def reserve(self, prompt_tokens: int, max_tokens: int, now: int) -> Reservation | Refusal:
+        """Reserve one request and the most tokens it may use, or return the refusal. Hot."""
         if self._unlimited:
             return _UNLIMITED
         asked = prompt_tokens + (max_tokens or self.config.output_tokens_default)
@@ -161,29 +165,29 @@ class Quota:
         if tokens is not None and asked > tokens.burst:
             if max_tokens:
                 if asked > tokens.burst_whole:
-                    return shed.beyond_quota(asked, tokens.burst_whole)
+                    return refusals.beyond_quota(asked, tokens.burst_whole)
             # The size was our guess, not the client's wish: reserve what can be reserved.
             elif prompt_tokens > tokens.burst_whole:
-                return shed.beyond_quota(prompt_tokens, tokens.burst_whole)
+                return refusals.beyond_quota(prompt_tokens, tokens.burst_whole)
             else:
                 asked = max(prompt_tokens, floor(tokens.burst))
         if requests is not None and not requests.take(1.0, now):
-            return shed.over_quota("requests", requests.per_minute, requests.wait_s(1.0, now))
+            return refusals.over_quota("requests", requests.per_minute, requests.wait_s(1.0, now))
         if tokens is not None and not tokens.take(asked, now):
             if requests is not None:
                 requests.give_back(1.0)
-            return shed.over_quota("tokens", tokens.per_minute, tokens.wait_s(asked, now))
+            return refusals.over_quota("tokens", tokens.per_minute, tokens.wait_s(asked, now))
         return Reservation(asked)
 
     def lease(self, share: float) -> None:
-        """Take over this gateway's part of the tenant's quota."""
+        """Change this gateway's share of the tenant's quota."""
         least = max(share, _SHARE_MIN)
         for bucket in (self._requests, self._tokens):
             if bucket is not None:
                 bucket.lease(least)
 
     def settle(self, reservation: Reservation, used_tokens: int) -> None:
-        """The request has ended: give back what it did not use, debit what it used beyond."""
+        """End a reservation: give back the unused tokens, or debit those used beyond it."""
         if reservation is _UNLIMITED:
             return
         _close(reservation)
@@ -195,7 +199,7 @@ class Quota:
                 self._tokens.debit(-unused)
 
     def release(self, reservation: Reservation) -> None:
-        """The request was never sent to a replica: give everything back, the request too."""
+        """End the reservation of a request that was never dispatched: all of it is given back."""
         if reservation is _UNLIMITED:
             return
         self.settle(reservation, 0)
@@ -203,7 +207,7 @@ class Quota:
             self._requests.give_back(1.0)
 
     def headers(self, now: int) -> dict[str, float]:
-        """Limit, remaining and seconds until full, for each limited kind; the edge names them."""
+        """Limit, remainder and seconds until full, for the rate-limit headers of an answer."""
         numbers: dict[str, float] = {}
         for kind, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is not None:

@@ -1,4 +1,4 @@
-"""Who gets this request: one policy a file, all behind ``build``.
+"""Routing policies: each decides which replica gets a request; ``build`` makes one by name.
 
     round_robin · weighted · least_loaded · power_of_two · token_work      choose by themselves
     prefix_affinity · session_affinity · zone_preference · length_classes · kv_headroom
@@ -37,7 +37,7 @@ _Config = TypeVar("_Config")
 
 
 def build(name: str, rng: Random, **config: Any) -> RoutingPolicy:
-    """The policy of that name with these settings."""
+    """Build the routing policy of this name with these settings."""
     factory = POLICIES.get(name)
     if factory is None:
         raise ConfigError("routing.policy", f"is {name!r}", f"use one of {', '.join(POLICIES)}")
@@ -45,7 +45,7 @@ def build(name: str, rng: Random, **config: Any) -> RoutingPolicy:
 
 
 def _settings(policy: str, config_type: Callable[..., _Config], given: dict[str, Any]) -> _Config:
-    """A policy's config from loose settings, with our own error for what it does not have."""
+    """Build a policy's config from a mapping of settings; raise ``ConfigError`` for bad ones."""
     kind_of: Any = config_type  # a dataclass, which its type cannot say
     defaults = {field.name: field.default for field in fields(kind_of)}
     _refuse_unknown(policy, list(defaults), given)

@@ -28,7 +28,7 @@ _ALL_FULL: Final = "nearly out of memory, with most left of those looked at"
 
 @dataclass(slots=True, frozen=True)
 class KvHeadroomConfig:
-    """Where danger begins and how long to look for somebody below it."""
+    """From which memory use a replica is passed over, and how often to look for another."""
 
     danger: float = 0.9  # share of KV memory: engines begin to preempt a little above
     looks: int = 3  # choices per request: with half a pool full, seven of eight find room
@@ -44,7 +44,7 @@ _DEFAULT: Final = KvHeadroomConfig()
 
 
 class KvHeadroom:
-    """Lets an inner policy choose, and choose again while its choice has no memory left."""
+    """Lets an inner policy choose again while the chosen replica's KV memory is nearly full."""
 
     __slots__ = ("_danger", "_full", "_inner", "_looks", "_passed_over")
     name = "kv_headroom"
@@ -59,7 +59,7 @@ class KvHeadroom:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The inner choice, if it has memory left or does not say."""
+        """The inner policy's choice, if its KV memory is not nearly full or not known."""
         choice = self._inner.choose(request, candidates, tried, now)
         if choice is None:
             return None

@@ -1,4 +1,4 @@
-"""Whoever has the least in flight for its weight, after a look at everyone.
+"""Choose the replica with the least in flight for its weight, after looking at all of them.
 
 The load compared is the one after this request: ``(in flight + 1) / weight``. Without the one, an
 idle suspect at a tenth of its weight would look as good as an idle healthy replica. Ties, which are
@@ -28,7 +28,7 @@ _TIED: Final = "least in flight for its weight, drawn among equals"
 
 
 class LeastLoaded:
-    """The full scan for the smallest load."""
+    """Chooses the replica with the fewest attempts in flight for its weight, of all."""
 
     __slots__ = ("_random",)
     name = "least_loaded"

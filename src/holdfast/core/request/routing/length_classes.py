@@ -30,7 +30,7 @@ _SPILLED: Final = "other length class, its own has no room"
 
 @dataclass(slots=True, frozen=True)
 class LengthClassesConfig:
-    """Where long begins and what it gets."""
+    """From which length a prompt is long, and which share of replicas is kept for those."""
 
     long_tokens: int = 8192  # prompt tokens: about a second of prefill on one current GPU
     long_share: float = 0.25  # of the candidates, at least one while there are two
@@ -46,7 +46,7 @@ _DEFAULT: Final = LengthClassesConfig()
 
 
 class LengthClasses:
-    """Hands an inner policy the side of the pool that serves prompts of this length."""
+    """Divides the pool between long and short prompts; an inner policy chooses in each part."""
 
     __slots__ = ("_list", "_long", "_long_tokens", "_share", "_short", "_size", "_spilled")
     name = "length_classes"
@@ -68,7 +68,7 @@ class LengthClasses:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The choice of its own side's policy; of the other's if nobody there has room."""
+        """The choice among the replicas of the prompt's own class, else of the other class."""
         if candidates is not self._list or len(candidates) != self._size:
             self._split(candidates)
         if request.prompt_tokens > self._long_tokens:
@@ -104,7 +104,7 @@ class LengthClasses:
 
 
 class _Side:
-    """One length class: who serves it and how they are chosen among."""
+    """One length class: the replicas that serve it, and the policy that chooses among them."""
 
     __slots__ = ("inner", "members", "reason")
 

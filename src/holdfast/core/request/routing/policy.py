@@ -1,4 +1,4 @@
-"""What every routing policy is: given a request and who may be chosen, one candidate and why.
+"""The interface of a routing policy: given a request and candidates, it returns one and why.
 
 The candidates handed in are those that health and breaker already agreed to. A policy still has to
 leave out who was tried before and who is full, because both differ from request to request. It must
@@ -28,14 +28,14 @@ Choice = tuple["Candidate", str]
 
 
 class RoutingPolicy(Protocol):
-    """Chooses; never sends, counts in flight, or remembers the request."""
+    """The interface of a routing policy: chooses a candidate, and never sends anything itself."""
 
     name: str
 
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """One candidate that is neither in ``tried`` nor full; ``None`` if there is none."""
+        """Choose a candidate that has room and was not tried, with the reason; else ``None``."""
         ...
 
     def snapshot(self) -> dict[str, object]:
@@ -44,7 +44,7 @@ class RoutingPolicy(Protocol):
 
 
 def may_take(candidate: Candidate, tried: Collection[str]) -> bool:
-    """Whether this candidate could take the request: for slow paths, hot ones write it out."""
+    """Whether a candidate has room and was not tried; hot paths write this out."""
     return candidate.inflight < candidate.limit and candidate.id not in tried
 
 

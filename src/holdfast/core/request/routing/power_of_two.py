@@ -45,7 +45,7 @@ _WITH_ROOM: Final = "cheaper sample of the few with room"
 
 @dataclass(slots=True, frozen=True)
 class PowerOfTwoConfig:
-    """How samples are compared."""
+    """How many candidates are sampled, and by what they are compared."""
 
     by: str = "latency"  # or "inflight": queue length alone, as in the textbook
     choices: int = 2  # samples; a third gains little
@@ -70,7 +70,7 @@ _DEFAULT: Final = PowerOfTwoConfig()
 
 
 class PowerOfTwo:
-    """The default policy: two distinct uniform samples, the cheaper one wins."""
+    """Chooses the cheaper of two candidates drawn at random; the default policy."""
 
     __slots__ = ("_blind", "_choices", "_explore", "_floor", "_keep", "_random", "_rng", "_typical")
     name = "power_of_two"
@@ -164,7 +164,7 @@ class PowerOfTwo:
     def _choose_with_room(
         self, candidates: Sequence[Candidate], tried: Collection[str]
     ) -> Choice | None:
-        """Sample again from those that could take it; O(n), when few are left."""
+        """Sample again from the candidates with room; O(n), when few are left."""
         free = [candidate for candidate in candidates if may_take(candidate, tried)]
         if not free:
             return None

@@ -34,7 +34,7 @@ _COMMON_MIN: Final = 16  # prompts: fewer with one beginning may be a single con
 
 @dataclass(slots=True, frozen=True)
 class PrefixAffinityConfig:
-    """How deep to look and how much a home may take."""
+    """How many blocks of a prompt are read, and how much load its home replica may have."""
 
     load_factor: float = 1.25  # of the mean load: more is too much for a prompt never seen
     return_factor: float = 2.0  # of the mean load: more is too much even for a cached beginning
@@ -53,7 +53,7 @@ class PrefixAffinityConfig:
         require(self.window >= 2 * _COMMON_MIN, field, f"is {self.window}", fix)
 
     def bound(self) -> LoadBound:
-        """What a home takes."""
+        """The bound on the load of a home replica."""
         return LoadBound(self.load_factor, self.return_factor, self.slack)
 
 
@@ -61,7 +61,7 @@ _DEFAULT: Final = PrefixAffinityConfig()
 
 
 class PrefixAffinity:
-    """Rendezvous on the first block of a prompt that is its own."""
+    """Sends prompts that begin alike to the same replica, where their prefix is cached."""
 
     __slots__ = (
         "_common",
@@ -91,7 +91,7 @@ class PrefixAffinity:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The home of the prompt's own beginning, or the inner policy's choice without one."""
+        """The home of the prompt's first uncommon block; without one, the inner policy's choice."""
         prefix = request.prefix
         if prefix:
             key = self._own_block(prefix, len(candidates))
@@ -104,7 +104,7 @@ class PrefixAffinity:
         return self._inner.choose(request, candidates, tried, now)
 
     def _own_block(self, prefix: Sequence[int], size: int) -> int | None:
-        """The first block that is not common; counts the blocks up to it."""
+        """The prompt's first block that is not common to most prompts; counts those read."""
         self._total += 1
         self._window_left -= 1
         if self._window_left < 0:
@@ -120,7 +120,7 @@ class PrefixAffinity:
         return None
 
     def _halve(self, size: int) -> None:
-        """Forget by half; a block stops being common at half the share that made it so."""
+        """Halve all counts, so that old traffic is forgotten."""
         self._window_left = self._window
         self._total //= 2
         self._counts = {block: n // 2 for block, n in self._counts.items() if n > 1}

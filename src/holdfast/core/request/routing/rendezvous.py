@@ -1,4 +1,4 @@
-"""One home per key that all gateways agree on without talking, and a bound on what a home takes.
+"""Rendezvous hashing: all gateways find the same home replica for a key, with a load bound.
 
 Every key ranks the replicas by a hash of (key, replica); the first that can take the request is its
 home. Gateways need to share nothing, and when a replica leaves, only its own keys move. Keys fall
@@ -60,14 +60,14 @@ def stable_hash(text: str) -> int:
 
 @dataclass(slots=True, frozen=True)
 class LoadBound:
-    """How much a home takes before it passes requests on."""
+    """The most load that a key's home replica takes before requests go to the next one."""
 
     load_factor: float = 1.25  # of the mean load, for a key with nothing cached: costs no reuse
     return_factor: float = 2.0  # of the mean load, for a key that returns: a recompute is dear
     slack: float = 4.0  # requests per weight taken in any case: any engine batches as many
 
     def check(self, owner: str) -> None:
-        """Refuse what cannot work, in the name of the policy that was given it."""
+        """Raise ``ConfigError`` for values that cannot work, in the name of ``policy``."""
         field, fix = f"{owner}.load_factor", "use at least 1, the mean itself"
         require(self.load_factor >= 1, field, f"is {self.load_factor}", fix)
         field, fix = f"{owner}.return_factor", f"use load_factor, {self.load_factor}, or more"
@@ -77,7 +77,7 @@ class LoadBound:
 
 
 class Rendezvous:
-    """Rankings of the replicas by key, and the load bound that walks down them."""
+    """Ranks the replicas for each key by hash and picks the first one under the load bound."""
 
     __slots__ = (
         "_known",

@@ -1,4 +1,4 @@
-"""Everyone in turn, each as often as its weight says, the same way on every run.
+"""Choose replicas in turn, each as often as its weight says, the same way on every run.
 
 A pointer walks the list. At every visit a candidate earns ``weight / heaviest weight`` of a turn;
 who holds a whole turn is chosen and pays it. With equal weights that is plain rotation in O(1).
@@ -33,7 +33,7 @@ _EARLY: Final = "nearest to its turn of those with room"
 
 
 class _Turn:
-    """What one replica has saved up, and when it last went."""
+    """The credit of one replica, and when it was last chosen."""
 
     __slots__ = ("credit", "served")
 
@@ -43,7 +43,7 @@ class _Turn:
 
 
 class RoundRobin:
-    """Weighted rotation by credit; deterministic, no randomness at all."""
+    """Chooses the replicas in turn, each as often as its weight says; uses no randomness."""
 
     __slots__ = ("_at", "_heaviest", "_list", "_size", "_tick", "_turns", "_turns_by_id")
     name = "round_robin"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class SessionAffinityConfig:
-    """How much a home may take."""
+    """How much load the home replica of a session may have."""
 
     load_factor: float = (
         2.0  # of the mean load: a session asked to stay, only clear excess moves it
@@ -46,7 +46,7 @@ _DEFAULT: Final = SessionAffinityConfig()
 
 
 class SessionAffinity:
-    """Rendezvous on the session's name."""
+    """Sends all requests of one session to the same replica."""
 
     __slots__ = ("_inner", "_rendezvous", "_unplaced")
     name = "session_affinity"

@@ -1,4 +1,4 @@
-"""Whoever has the least work before it, counted in tokens rather than requests.
+"""Choose the replica with the least work ahead of it, counted in tokens rather than requests.
 
 Ten one-line questions and ten whole books are the same number in flight; in tokens they are not.
 The work of a candidate is what its engine last reported queued and running, plus what this gateway
@@ -36,7 +36,7 @@ _LEAST: Final = "least work of all with room"
 
 @dataclass(slots=True, frozen=True)
 class TokenWorkConfig:
-    """How many are compared."""
+    """How many candidates are compared."""
 
     look_at: str = "two"  # or "all": O(n), and gateways with the same report act alike
 
@@ -49,7 +49,7 @@ _DEFAULT: Final = TokenWorkConfig()
 
 
 class TokenWork:
-    """Least estimated tokens per weight, of two samples or of all."""
+    """Chooses the replica with the fewest tokens of work for its weight, of two or of all."""
 
     __slots__ = ("_mean", "_random", "_sampled")
     name = "token_work"

@@ -1,4 +1,4 @@
-"""At random, each in proportion to its weight, knowing nothing of load.
+"""Choose at random, each replica in proportion to its weight, without looking at load.
 
 The baseline against which the other policies are measured, and the right one where load cannot be
 seen at all. A uniform draw is accepted with probability ``weight / heaviest weight``: the digits
@@ -31,7 +31,7 @@ _SCANNED: Final = "drawn by weight from those with room"
 
 
 class Weighted:
-    """Random choice in proportion to weight."""
+    """Chooses a replica at random, in proportion to its weight."""
 
     __slots__ = ("_check_in", "_heaviest", "_list", "_random", "_size")
     name = "weighted"

@@ -29,7 +29,7 @@ _OWN_BUSY: Final = "any zone, own zone is overloaded"
 
 @dataclass(slots=True, frozen=True)
 class ZonePreferenceConfig:
-    """Which zone is home and when it is left."""
+    """The gateway's own zone, and when requests leave it."""
 
     zone: str = ""  # where this gateway runs; has to be given
     spill_factor: float = 1.5  # times the others' load: what a crossing costs, in waiting
@@ -45,7 +45,7 @@ class ZonePreferenceConfig:
 
 
 class ZonePreference:
-    """Hands the inner policy the own zone, or everyone."""
+    """Lets an inner policy choose in the gateway's own zone, or in all when that is overloaded."""
 
     __slots__ = (
         "_factor",

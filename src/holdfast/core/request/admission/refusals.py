@@ -1,4 +1,4 @@
-"""What a refused client is told: status, code, when to come back, and why.
+"""Refusals: the status, code, Retry-After and reason that a refused client is sent.
 
 A refusal is an answer, and a good one tells three cases apart: *you* asked for too much (429, come
 back when your bucket has filled), *we* have too little (503, come back when the queue has drained),
@@ -18,8 +18,8 @@ RETRY_AFTER_UNKNOWN_S: Final = 5.0  # no drain rate known: about the time a repl
 
 
 @dataclass(slots=True, frozen=True)
-class Shed:
-    """A refusal. ``retry_after_s == 0`` means: send no Retry-After, trying again is useless."""
+class Refusal:
+    """A refusal of a request before any work; ``retry_after_s`` 0 means that no retry can help."""
 
     status: int
     code: str
@@ -28,7 +28,7 @@ class Shed:
 
 
 def retry_after_s(ahead: int, service_rate: float | None) -> float:
-    """When the work now ahead will be done, bounded; ``service_rate`` is in requests per second.
+    """Estimate when the requests now waiting will be done, within bounds.
 
     The whole backlog is counted, not one place in it: everybody who is refused now gets the same
     number, and they must not all come back for the first place that becomes free. Jitter is the
@@ -39,9 +39,9 @@ def retry_after_s(ahead: int, service_rate: float | None) -> float:
     return min(max(ahead / service_rate, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
 
 
-def over_quota(what: str, limit_per_minute: float, wait_s: float) -> Shed:
+def over_quota(what: str, limit_per_minute: float, wait_s: float) -> Refusal:
     """The tenant's own bucket is empty for now; the wait is exact, not an estimate."""
-    return Shed(
+    return Refusal(
         429,  # Too Many Requests: the limit is the client's own, our fleet may be idle
         "rate_limit_exceeded",
         max(wait_s, RETRY_AFTER_MIN_S),
@@ -49,9 +49,9 @@ def over_quota(what: str, limit_per_minute: float, wait_s: float) -> Shed:
     )
 
 
-def beyond_quota(asked: int, burst: float) -> Shed:
+def beyond_quota(asked: int, burst: float) -> Refusal:
     """More tokens in one request than the bucket can ever hold."""
-    return Shed(
+    return Refusal(
         400,  # Bad Request: no wait can help, and unlike 429 no SDK retries it by itself
         "request_exceeds_quota",
         0.0,
@@ -60,9 +60,9 @@ def beyond_quota(asked: int, burst: float) -> Shed:
     )
 
 
-def queue_full(what: str, ahead: int, service_rate: float | None) -> Shed:
+def queue_full(what: str, ahead: int, service_rate: float | None) -> Refusal:
     """No place to wait: one of the queue's bounds is reached; ``what`` names it."""
-    return Shed(
+    return Refusal(
         503,  # Service Unavailable: our overload, not the tenant's; with Retry-After it is polite
         "queue_full",
         retry_after_s(ahead, service_rate),
@@ -70,9 +70,9 @@ def queue_full(what: str, ahead: int, service_rate: float | None) -> Shed:
     )
 
 
-def displaced(ahead: int, service_rate: float | None) -> Shed:
+def displaced(ahead: int, service_rate: float | None) -> Refusal:
     """A batch request gave its place to an interactive one."""
-    return Shed(
+    return Refusal(
         503,  # Service Unavailable: it would have been served had we had more room
         "displaced",
         retry_after_s(ahead, service_rate),
@@ -80,9 +80,9 @@ def displaced(ahead: int, service_rate: float | None) -> Shed:
     )
 
 
-def wait_expired(wait_s: float, ahead: int, service_rate: float | None) -> Shed:
+def wait_expired(wait_s: float, ahead: int, service_rate: float | None) -> Refusal:
     """Waited as long as its class may wait."""
-    return Shed(
+    return Refusal(
         503,  # Service Unavailable: never sent to a replica, so it is safe to send again
         "queue_timeout",
         retry_after_s(ahead, service_rate),
@@ -90,9 +90,9 @@ def wait_expired(wait_s: float, ahead: int, service_rate: float | None) -> Shed:
     )
 
 
-def no_ready_replica(wait_s: float) -> Shed:
+def no_ready_replica(wait_s: float) -> Refusal:
     """Nobody became ready in the time a request is held for that."""
-    return Shed(
+    return Refusal(
         503,  # Service Unavailable: the model has no ready replica; one may be loading
         "no_ready_replica",
         RETRY_AFTER_UNKNOWN_S,
@@ -100,9 +100,9 @@ def no_ready_replica(wait_s: float) -> Shed:
     )
 
 
-def deadline_passed() -> Shed:
+def deadline_passed() -> Refusal:
     """The request's own deadline passed before it was sent anywhere."""
-    return Shed(
+    return Refusal(
         504,  # Gateway Timeout: one deadline, one status, wherever in the request's life it passes
         "deadline_exceeded",
         0.0,  # the time was the client's choice: waiting longer before asking does not extend it
@@ -114,7 +114,7 @@ __all__ = [
     "RETRY_AFTER_MAX_S",
     "RETRY_AFTER_MIN_S",
     "RETRY_AFTER_UNKNOWN_S",
-    "Shed",
+    "Refusal",
     "beyond_quota",
     "deadline_passed",
     "displaced",

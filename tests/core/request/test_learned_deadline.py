@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.request.learned import HANDS, Hand, LearnedDeadline, Rise
+from holdfast.core.request.learned_deadline import (
+    GROUPS,
+    DeadlineRise,
+    LearnedDeadline,
+    SampleGroup,
+)
 from holdfast.core.types import SECOND, nanos
 
 WIDE, FLOOR, LIMIT = 60.0, 1.0, 600.0
@@ -25,10 +30,10 @@ def learned_deadline(**changes):
     return LearnedDeadline(**(config | changes))
 
 
-def feed(learned, hand, seconds_each, count):
+def feed(learned, group, seconds_each, count):
     for _ in range(count):
-        learned.hands[hand].young.add(nanos(seconds_each))
-        learned.hands[hand].young_total += nanos(seconds_each)
+        learned.groups[group].young.add(nanos(seconds_each))
+        learned.groups[group].young_total += nanos(seconds_each)
         learned.fresh += 1
 
 
@@ -72,23 +77,23 @@ def test_a_rise_multiplies_wide_and_learned_deadlines():
 @pytest.mark.parametrize("replicas", [2, 3, 4, 5, 8])
 def test_one_slow_replica_does_not_teach_the_pool_that_slow_is_normal(replicas):
     learned = learned_deadline()
-    for hand in range(replicas):
-        feed(learned, hand, 30.0 if hand == 1 else 0.5, 200)
+    for group in range(replicas):
+        feed(learned, group, 30.0 if group == 1 else 0.5, 200)
     assert asked(learned, 1) == pytest.approx(2.0, rel=0.06)
 
 
 def test_a_replica_that_only_stalls_now_and_then_is_left_out_too():
     learned = learned_deadline()
-    for hand in range(4):
-        feed(learned, hand, 0.5, 1000)
+    for group in range(4):
+        feed(learned, group, 0.5, 1000)
     feed(learned, 2, 30.0, 10)  # one in a hundred of its answers, one in four hundred of all
     assert asked(learned, 1) == pytest.approx(2.0, rel=0.06)
 
 
 def test_two_slow_replicas_of_eight_are_left_out_and_three_are_believed():
     learned = learned_deadline()
-    for hand in range(HANDS):
-        feed(learned, hand, 30.0 if hand < 2 else 0.5, 200)
+    for group in range(GROUPS):
+        feed(learned, group, 30.0 if group < 2 else 0.5, 200)
     assert asked(learned, 1) == pytest.approx(2.0, rel=0.06)
     for _ in range(2):
         feed(learned, 2, 30.0, 200)
@@ -131,7 +136,7 @@ def test_a_quiet_pool_keeps_what_it_knows():
     before = asked(learned, 301)
     feed(learned, 0, 2.0, 99)
     assert asked(learned, 40_000) == before
-    assert learned.hands[0].count() == 299
+    assert learned.groups[0].count() == 299
 
 
 def test_forgetting_makes_it_wide_again():
@@ -206,7 +211,7 @@ def test_the_worst_of_many_counts_as_many_samples_as_there_were(streams):
     learned = learned_deadline()
     for worst, count in streams:
         learned.add_worst(0, worst, count)
-    assert learned.hands[0].count() == learned.fresh == sum(count for _, count in streams)
+    assert learned.groups[0].count() == learned.fresh == sum(count for _, count in streams)
 
 
 def test_long_streams_do_not_hide_their_worst_gap():
@@ -221,19 +226,19 @@ def test_a_worst_of_one_is_that_sample():
     learned = learned_deadline(samples_min=1)
     learned.add_worst(0, nanos(2.0), 1)
     learned.refresh(SECOND, 1)
-    assert (learned._tail, learned.hands[0].young.count) == (nanos(2.0), 1)
+    assert (learned._tail, learned.groups[0].young.count) == (nanos(2.0), 1)
 
 
 def test_a_hand_knows_its_mean_over_both_generations():
-    hand = Hand()
-    hand.young.add(1.0)
-    hand.young_total += 1
-    hand.rotate()
-    hand.young.add(3.0)
-    hand.young_total += 3
-    assert (hand.count(), hand.mean()) == (2, 2.0)
-    hand.rotate()
-    assert (hand.count(), hand.mean()) == (1, 3.0)
+    group = SampleGroup()
+    group.young.add(1.0)
+    group.young_total += 1
+    group.rotate()
+    group.young.add(3.0)
+    group.young_total += 3
+    assert (group.count(), group.mean()) == (2, 2.0)
+    group.rotate()
+    assert (group.count(), group.mean()) == (1, 3.0)
 
 
 def test_a_snapshot_tells_what_is_known():
@@ -247,11 +252,11 @@ def test_a_snapshot_tells_what_is_known():
     }
 
 
-# Rise
+# DeadlineRise
 
 
 def test_a_rise_doubles_at_most_once_per_pause():
-    rise = Rise(8, 30.0)
+    rise = DeadlineRise(8, 30.0)
     assert rise.lift(0, 10, 0)
     assert rise.lift(9, 10, 0)
     assert rise.value == 2
@@ -260,7 +265,7 @@ def test_a_rise_doubles_at_most_once_per_pause():
 
 
 def test_a_rise_says_when_there_is_no_way_up():
-    rise = Rise(5, 30.0)
+    rise = DeadlineRise(5, 30.0)
     assert [rise.lift(now, 1, 0) for now in range(4)] == [True, True, True, False]
     assert rise.value == 5
     rise.reset()
@@ -268,7 +273,7 @@ def test_a_rise_says_when_there_is_no_way_up():
 
 
 def test_a_rise_is_halved_for_each_calm_time():
-    rise = Rise(8, 30.0)
+    rise = DeadlineRise(8, 30.0)
     for now in range(3):
         rise.lift(now, 1, 0)
     start = 2
@@ -279,7 +284,7 @@ def test_a_rise_is_halved_for_each_calm_time():
 
 
 def test_a_slow_fleet_starts_the_calm_time_anew():
-    rise = Rise(8, 30.0)
+    rise = DeadlineRise(8, 30.0)
     rise.lift(0, 100 * SECOND, 0)
     rise.lift(29 * SECOND, 100 * SECOND, 0)
     assert rise.settle(58 * SECOND) == 2
@@ -287,7 +292,7 @@ def test_a_slow_fleet_starts_the_calm_time_anew():
 
 
 def test_calm_begins_when_doubled_deadlines_could_have_fired():
-    rise = Rise(8, 30.0)
+    rise = DeadlineRise(8, 30.0)
     rise.lift(0, SECOND, 60 * SECOND)
     assert rise.settle(150 * SECOND - 1) == 2
     assert rise.settle(150 * SECOND) == 1
@@ -296,7 +301,7 @@ def test_calm_begins_when_doubled_deadlines_could_have_fired():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60 * SECOND)), max_size=60))
 def test_a_rise_stays_between_one_and_its_maximum(steps):
-    rise, now = Rise(6, 30.0), 0
+    rise, now = DeadlineRise(6, 30.0), 0
     for lifts, pause in steps:
         now += pause
         if lifts:

@@ -1,4 +1,4 @@
-"""What is known of one request under way, and the table of its phases.
+"""One request while a gateway works on it: its attempts, its phase, and the table of phases.
 
     new ─► queued ─► running ─► streaming ─► done
               ▲         │  ▲        │
@@ -15,12 +15,12 @@ from typing import Final
 from holdfast.core.failure import Kind
 from holdfast.core.request.admission.quota import Reservation
 from holdfast.core.request.candidate import Candidate
-from holdfast.core.request.wheel import Timed
+from holdfast.core.request.timer_wheel import TimerEntry
 from holdfast.core.types import MILLISECOND, Request
 
 
-class Phase(StrEnum):
-    """Where a request is in its life."""
+class RequestPhase(StrEnum):
+    """What a request is waiting for at the moment: a replica, an answer, a retry, or nothing."""
 
     NEW = "new"
     QUEUED = "queued"
@@ -30,8 +30,8 @@ class Phase(StrEnum):
     DONE = "done"
 
 
-class Step(StrEnum):
-    """What moves it on."""
+class RequestStep(StrEnum):
+    """An event that moves a request from one phase to the next."""
 
     DISPATCH = "dispatch"
     ENQUEUE = "enqueue"
@@ -40,28 +40,28 @@ class Step(StrEnum):
     FINISH = "finish"
 
 
-TRANSITIONS: Final[dict[tuple[Phase, Step], Phase]] = {
-    (Phase.NEW, Step.DISPATCH): Phase.RUNNING,
-    (Phase.NEW, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.NEW, Step.FINISH): Phase.DONE,
-    (Phase.QUEUED, Step.DISPATCH): Phase.RUNNING,
-    (Phase.QUEUED, Step.FINISH): Phase.DONE,
-    (Phase.RUNNING, Step.DISPATCH): Phase.RUNNING,
-    (Phase.RUNNING, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.RUNNING, Step.CONTENT): Phase.STREAMING,
-    (Phase.RUNNING, Step.BACK_OFF): Phase.BACKING_OFF,
-    (Phase.RUNNING, Step.FINISH): Phase.DONE,
-    (Phase.BACKING_OFF, Step.DISPATCH): Phase.RUNNING,
-    (Phase.BACKING_OFF, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.BACKING_OFF, Step.FINISH): Phase.DONE,
-    (Phase.STREAMING, Step.DISPATCH): Phase.RUNNING,
-    (Phase.STREAMING, Step.ENQUEUE): Phase.QUEUED,
-    (Phase.STREAMING, Step.FINISH): Phase.DONE,
+TRANSITIONS: Final[dict[tuple[RequestPhase, RequestStep], RequestPhase]] = {
+    (RequestPhase.NEW, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.NEW, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.NEW, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.QUEUED, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.QUEUED, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.RUNNING, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.RUNNING, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.RUNNING, RequestStep.CONTENT): RequestPhase.STREAMING,
+    (RequestPhase.RUNNING, RequestStep.BACK_OFF): RequestPhase.BACKING_OFF,
+    (RequestPhase.RUNNING, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.BACKING_OFF, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.BACKING_OFF, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.BACKING_OFF, RequestStep.FINISH): RequestPhase.DONE,
+    (RequestPhase.STREAMING, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.STREAMING, RequestStep.ENQUEUE): RequestPhase.QUEUED,
+    (RequestPhase.STREAMING, RequestStep.FINISH): RequestPhase.DONE,
 }
 
 
 class IllegalStepError(Exception):
-    """A request was asked to do what its phase does not know: a bug, told with its story."""
+    """Raised when a request takes a step that its phase does not allow: a bug in the flow."""
 
 
 DEATHS_MAX: Final = 2  # of replicas under one request; a third would show nothing new
@@ -70,7 +70,7 @@ _TOGETHER: Final = 20 * MILLISECOND  # what ends two replicas so soon after each
 
 
 class Attempt:
-    """One try of one request on one replica."""
+    """One attempt of one request at one replica: when it began and how long it may take."""
 
     __slots__ = (
         "candidate",
@@ -100,8 +100,8 @@ class Attempt:
         self.report = candidate.reports  # a later report of the replica includes them
 
 
-class Life(Timed):
-    """One request from arrival to its one terminal answer."""
+class ActiveRequest(TimerEntry):
+    """All that a gateway knows of one request, from its arrival to its one final answer."""
 
     __slots__ = (
         "attempts",
@@ -127,7 +127,7 @@ class Life(Timed):
         self.request = request
         self.model = model  # the model that serves it: another than asked for when degraded
         self.deadline = deadline
-        self.phase = Phase.NEW
+        self.phase = RequestPhase.NEW
         self.live: list[Attempt] = []  # attempts out now: one, or two while a hedge races
         self.attempts = 0  # dispatches of any sort; also the next attempt's number
         self.made = 0  # attempts that count against the cap: not free ones, not continuations
@@ -144,8 +144,8 @@ class Life(Timed):
         self.reservation: Reservation | None = None
         self.story: list[tuple[int, str, str]] = []  # bounded: attempts are
 
-    def step(self, step: Step) -> None:
-        """Move along the table, or say how it came to this."""
+    def step(self, step: RequestStep) -> None:
+        """Move to the next phase by the table, or raise ``IllegalStepError``."""
         try:
             self.phase = TRANSITIONS[self.phase, step]
         except KeyError:
@@ -157,10 +157,10 @@ class Life(Timed):
     def waited(self) -> int:
         """How long it stood in a queue, in all its stays: whatever was told next ended each."""
         told = pairwise(self.story)
-        return sum(then - at for (at, what, _), (then, _, _) in told if what == Phase.QUEUED)
+        return sum(then - at for (at, what, _), (then, _, _) in told if what == RequestPhase.QUEUED)
 
     def find(self, number: int) -> Attempt | None:
-        """The live attempt of that number; late news of ended ones finds none."""
+        """Return the running attempt with this number; ``None`` if it has already ended."""
         live = self.live
         if live and live[0].number == number:
             return live[0]
@@ -171,7 +171,7 @@ class Life(Timed):
 
 
 def died(kind: Kind, lived: int) -> bool:
-    """Whether an attempt's connection died under it, with the request taken.
+    """Whether an attempt failed because its connection broke after the replica took the request.
 
     A cut in good order, silence and errors say nothing of the sort. A pooled connection that
     breaks at once had been closed before.
@@ -180,18 +180,21 @@ def died(kind: Kind, lived: int) -> bool:
 
 
 def apart(before: int, now: int) -> bool:
-    """Whether a death is one of its own: a zone that is lost ends many replicas at once."""
+    """Whether a broken connection came long enough after the last one to have its own cause.
+
+    A zone that is lost ends many replicas at once: that is one event, not several.
+    """
     return not before or now - before > _TOGETHER
 
 
 __all__ = [
     "DEATHS_MAX",
     "TRANSITIONS",
+    "ActiveRequest",
     "Attempt",
     "IllegalStepError",
-    "Life",
-    "Phase",
-    "Step",
+    "RequestPhase",
+    "RequestStep",
     "apart",
     "died",
 ]

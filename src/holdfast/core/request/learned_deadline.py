@@ -1,9 +1,9 @@
-"""One deadline learned from what a pool delivers, without trusting any single replica.
+"""One deadline learned from what a pool delivers, which no single slow replica can spoil.
 
 Until there are enough samples the deadline is wide. Then it is a factor on a far quantile of the
 samples of the last minutes. That quantile is the work of very few samples, so one slow replica
-alone could teach the pool that slow is normal. Therefore replicas are dealt into hands, and the
-slowest quarter of the hands is not listened to: a slow replica taints its own hand only.
+alone could teach the pool that slow is normal. Therefore replicas are divided into groups, and the
+slowest quarter of the groups is not listened to: a slow replica taints its own group only.
 
 Rejected: the median over the replicas' own p99.9 (each has too few samples for a p99.9, and the
 result is far too tight), and bounding each replica's share of the samples (one in a thousand is
@@ -16,7 +16,7 @@ from typing import Final
 from holdfast.core.stats import QuantileSketch
 from holdfast.core.types import SECOND, nanos, seconds
 
-HANDS: Final = 8  # replicas share hands when there are more; two of eight are left out
+GROUPS: Final = 8  # replicas share groups when there are more; two of eight are left out
 _ACCURACY: Final = 0.05  # far below any factor put on top, and few bins are quick to merge
 _REFRESH: Final = SECOND  # how old a cached deadline may be
 _MERGE_SAMPLES: Final = 256  # merging costs tens of µs: spread over this many samples …
@@ -25,8 +25,8 @@ _MEDIAN_SAMPLES_MIN: Final = 20  # below that nothing is typical
 _ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are computed again
 
 
-class Hand:
-    """The samples of one share of the replicas, in two generations."""
+class SampleGroup:
+    """The samples of one group of replicas, in two generations so that old ones expire."""
 
     __slots__ = ("old", "old_below", "old_total", "young", "young_below", "young_total")
 
@@ -37,25 +37,25 @@ class Hand:
         self.rotate()
 
     def rotate(self) -> None:
-        """The young generation becomes the old one, which is forgotten."""
+        """Drop the old generation of samples and make the young one the old."""
         self.old, self.old_total = self.young, self.young_total
         self.young, self.young_total = QuantileSketch(_ACCURACY), 0
         self.old_below, self.young_below = self.young_below, 0
 
     def count(self) -> int:
-        """Samples of both generations."""
+        """The number of samples in both generations."""
         return self.young.count + self.young_below + self.old.count + self.old_below
 
     def mean(self) -> float:
-        """How slow this hand is; it must hold a sample."""
+        """The mean of the samples; there must be one."""
         return (self.young_total + self.old_total) / self.count()
 
 
 class LearnedDeadline:
-    """Wide at first, then ``factor`` times the quantile of what the pool delivers.
+    """A deadline that is wide at first, then a factor times a high quantile of the samples.
 
     ``deadline`` and ``norm`` are cached durations: owners compare ``now`` with ``refresh_at`` and
-    call ``refresh`` when it has passed. Samples go straight into ``hands[i]`` and are announced
+    call ``refresh`` when it has passed. Samples go straight into ``groups[i]`` and are announced
     in ``fresh``; both are open because they are touched on every request.
     """
 
@@ -74,7 +74,7 @@ class LearnedDeadline:
         "attempts",
         "deadline",
         "fresh",
-        "hands",
+        "groups",
         "heard",
         "median",
         "norm",
@@ -106,9 +106,9 @@ class LearnedDeadline:
         self.forget()
 
     def forget(self) -> None:
-        """Start over: what was learned is not true any more."""
-        self.hands = [Hand() for _ in range(HANDS)]
-        self.heard = QuantileSketch(_ACCURACY)  # the hands that are listened to, merged
+        """Drop all samples: what was learned is no longer true."""
+        self.groups = [SampleGroup() for _ in range(GROUPS)]
+        self.heard = QuantileSketch(_ACCURACY)  # the groups that are listened to, merged
         self.fresh = 0  # samples since the last merge
         self.attempts = self.waiting = 0  # how many, and the sum of the queues they met
         self.waiting_typical = inf  # until learned the deadline is wide enough for any queue
@@ -121,26 +121,26 @@ class LearnedDeadline:
         self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
 
     def is_learned(self) -> bool:
-        """Whether the deadline follows the pool rather than the config."""
+        """Whether there are enough samples to use the learned deadline."""
         return self.heard.count >= self._samples_min
 
     def has_samples(self) -> bool:
-        """Whether anything was delivered since the start or the last ``forget``."""
+        """Whether there is any sample since the start or the last ``forget``."""
         return self.fresh > 0 or self.heard.count > 0
 
     def refresh(self, now: int, rise: int) -> None:
-        """Bring the cached deadline up to date; cheap unless many samples came."""
+        """Compute the cached deadline anew from the samples; cheap unless many came."""
         self.refresh_at = now + _REFRESH
         young = 0
-        for hand in self.hands:
-            young += hand.young.count + hand.young_below
+        for group in self.groups:
+            young += group.young.count + group.young_below
         enough = young >= self._samples_min
         if enough and now - self._rotated_at >= self._rotate_after:
             # Only when the young can stand in: a quiet pool keeps what it knows.
             self._rotated_at = now
             self.attempts, self.waiting = self.attempts // 2, self.waiting // 2
-            for hand in self.hands:
-                hand.rotate()
+            for group in self.groups:
+                group.rotate()
         due = self.fresh >= _MERGE_SAMPLES or now - self._merged_at >= _MERGE_AFTER
         if self.fresh and (due or (enough and not self.is_learned())):
             self._merge(now)
@@ -152,27 +152,27 @@ class LearnedDeadline:
         self.deadline = min(base * rise, self._limit)
 
     def scaled(self, waiting: int, scale_max: float) -> int:
-        """The deadline behind a queue longer than those the samples were learned under."""
+        """The deadline for an engine whose queue is longer than when the samples were taken."""
         scale = (1 + waiting) / (1 + self.waiting_typical)
         return min(int(self.deadline * min(scale, scale_max)), self._limit)
 
-    def add_worst(self, hand: int, worst: int, count: int) -> None:
-        """Take in ``count`` samples of which only the largest is known.
+    def add_worst(self, group: int, worst: int, count: int) -> None:
+        """Add ``count`` samples of which only the largest is known.
 
         It stands for a little more than its share of the tail, and the others count as zero: they
         lie below it, and only the tail is asked for. For independent samples in lots well below a
         thousand this finds the true p99.9; for longer ones it errs to the patient side.
         """
         tail = int(count * (1.0 - self._quantile)) + 1
-        dealt = self.hands[hand]
-        dealt.young.add(worst * 1.0, tail)
+        samples = self.groups[group]
+        samples.young.add(worst * 1.0, tail)
         if count > tail:
-            dealt.young_below += count - tail
-        dealt.young_total += worst * tail
+            samples.young_below += count - tail
+        samples.young_total += worst * tail
         self.fresh += count
 
     def quantile(self, q: float, samples_min: int) -> int | None:
-        """Any quantile of what is listened to, as of the last merge."""
+        """A quantile of the samples as of the last merge; ``None`` below ``samples_min``."""
         if self.heard.count < samples_min:
             return None
         if q not in self._asked_for:
@@ -194,17 +194,17 @@ class LearnedDeadline:
     def _merge(self, now: int) -> None:
         self._merged_at, self.fresh = now, 0
         self._asked_for.clear()
-        dealt = sorted((hand for hand in self.hands if hand.count()), key=Hand.mean)
-        chosen = dealt[: -max(1, len(dealt) // 4)]
+        filled = sorted((group for group in self.groups if group.count()), key=SampleGroup.mean)
+        chosen = filled[: -max(1, len(filled) // 4)]
         samples = 0
-        for hand in chosen:
-            samples += hand.count()
+        for group in chosen:
+            samples += group.count()
         self.heard.clear()
-        # Too few samples without the slowest hands: better to know from all than not to know.
-        for hand in chosen if samples >= self._samples_min else dealt:
-            self.heard.merge(hand.young)
-            self.heard.merge(hand.old)
-            below = hand.young_below + hand.old_below
+        # Too few samples without the slowest groups: better to know from all than not to know.
+        for group in chosen if samples >= self._samples_min else filled:
+            self.heard.merge(group.young)
+            self.heard.merge(group.old)
+            below = group.young_below + group.old_below
             if below:
                 self.heard.add(0.0, below)
         self._tail = self.heard.quantile(self._quantile) or 0.0
@@ -212,8 +212,8 @@ class LearnedDeadline:
         self.settled = self.is_learned()
 
 
-class Rise:
-    """What all deadlines of a pool are multiplied by while its fleet is slow."""
+class DeadlineRise:
+    """The factor by which all deadlines of a pool are raised while the whole pool is slow."""
 
     __slots__ = ("_calm", "_calm_since", "_maximum", "_next", "value")
 
@@ -225,14 +225,14 @@ class Rise:
         self.value = 1
 
     def settle(self, now: int) -> int:
-        """Halve once for each calm time since the fleet was last slow; returns the value."""
+        """Halve the factor once for each calm period since the pool was slow; return it."""
         while self.value > 1 and now - self._calm_since >= self._calm:
             self.value = (self.value + 1) // 2
             self._calm_since += self._calm
         return self.value
 
     def lift(self, now: int, pause: int, longest: int) -> bool:
-        """The fleet is slow: double, at most once per ``pause``. False if there is no way up.
+        """Double the factor, at most once per ``pause``; ``False`` if it is at its maximum.
 
         ``longest`` is the longest deadline: calm means nothing before doubled ones could fire.
         """
@@ -247,8 +247,8 @@ class Rise:
         return True
 
     def reset(self) -> None:
-        """Back to no rise at all."""
+        """Set the factor back to 1."""
         self.value = 1
 
 
-__all__ = ["HANDS", "Hand", "LearnedDeadline", "Rise"]
+__all__ = ["GROUPS", "DeadlineRise", "LearnedDeadline", "SampleGroup"]

@@ -4,22 +4,22 @@ import pytest
 
 from holdfast.core.failure import Kind, Outcome
 from holdfast.core.messages import ReplicaView
+from holdfast.core.request.active_request import ActiveRequest, IllegalStepError, RequestStep
 from holdfast.core.request.admission.quota import QuotaConfig
-from holdfast.core.request.admission.shed import Shed, queue_full
+from holdfast.core.request.admission.refusals import Refusal, queue_full
+from holdfast.core.request.admission_desk import ERROR_DEFAULT, ERRORS, AdmissionDesk
 from holdfast.core.request.degrade import DegradeConfig
-from holdfast.core.request.desk import ERROR_DEFAULT, ERRORS, Desk
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.lane import Lane, LaneConfig
-from holdfast.core.request.life import IllegalStepError, Life, Step
-from holdfast.core.request.wheel import Wheel
+from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State
 
 WHOLE = 600 * SECOND
 LADDER = DegradeConfig(ladder=("big", "small"), step_s=1.0, hold_s=2.0, share_step=1.0)
 
 
-def desk(quotas: dict[str, QuotaConfig] | None = None, *ladders: DegradeConfig) -> Desk:
-    return Desk(FlowConfig(quotas=quotas or {}, degrade=ladders), Random, Wheel())
+def desk(quotas: dict[str, QuotaConfig] | None = None, *ladders: DegradeConfig) -> AdmissionDesk:
+    return AdmissionDesk(FlowConfig(quotas=quotas or {}, degrade=ladders), Random, TimerWheel())
 
 
 def request(request_id: str = "q1", model: str = "m", **kwargs: object) -> Request:
@@ -33,13 +33,15 @@ def lane(model: str, *replicas: str, slots: int = 2, **config: object) -> Lane:
     return subject
 
 
-def occupy(subject: Lane, attempts: int, now: int = 0) -> list[tuple[Life, object]]:
+def occupy(subject: Lane, attempts: int, now: int = 0) -> list[tuple[ActiveRequest, object]]:
     opened = []
     for number in range(attempts):
-        life = Life(request(f"{subject.model}{number}", subject.model, arrived=now), "m", WHOLE)
-        choice = subject.pool.choose(life.request, (), now)
+        active = ActiveRequest(
+            request(f"{subject.model}{number}", subject.model, arrived=now), "m", WHOLE
+        )
+        choice = subject.pool.choose(active.request, (), now)
         assert choice is not None
-        opened.append((life, subject.open(life, choice[0], now)))
+        opened.append((active, subject.open(active, choice[0], now)))
     return opened
 
 
@@ -47,13 +49,13 @@ def occupy(subject: Lane, attempts: int, now: int = 0) -> list[tuple[Life, objec
 
 
 def test_a_request_without_a_deadline_gets_that_of_the_whole_request():
-    life = desk().open(request(), 5)
-    assert life.deadline == 5 + WHOLE
+    active = desk().open(request(), 5)
+    assert active.deadline == 5 + WHOLE
 
 
 def test_a_batch_request_has_its_hour_in_the_queue_on_top():
-    life = desk().open(request(priority=Priority.BATCH), 5)
-    assert life.deadline == 5 + WHOLE + 3600 * SECOND
+    active = desk().open(request(priority=Priority.BATCH), 5)
+    assert active.deadline == 5 + WHOLE + 3600 * SECOND
 
 
 def test_a_requests_own_deadline_holds():
@@ -62,8 +64,8 @@ def test_a_requests_own_deadline_holds():
 
 def test_an_open_request_is_found_by_its_id():
     subject = desk()
-    life = subject.open(request(), 0)
-    assert subject.lives == {"q1": life}
+    active = subject.open(request(), 0)
+    assert subject.requests == {"q1": active}
 
 
 def test_an_id_that_is_under_way_is_refused_by_name():
@@ -84,16 +86,16 @@ def test_an_id_may_come_again_once_its_first_life_is_over():
 
 def test_the_answer_carries_everything_a_driver_has_to_tell():
     subject = desk()
-    life = subject.open(request(), 0)
-    life.step(Step.DISPATCH)
-    life.attempts, life.continued, life.revision = 3, 1, "2"
-    life.story.append((1, "next in turn", "r1"))
-    finish = subject.finish(life, 200, "ok", "answered", 9, "r1")
+    active = subject.open(request(), 0)
+    active.step(RequestStep.DISPATCH)
+    active.attempts, active.continued, active.revision = 3, 1, "2"
+    active.story.append((1, "next in turn", "r1"))
+    finish = subject.finish(active, 200, "ok", "answered", 9, "r1")
     assert (finish.request_id, finish.status, finish.code) == ("q1", 200, "ok")
     assert (finish.attempts, finish.continued, finish.replica_id) == (3, 1, "r1")
     assert (finish.model, finish.shown, finish.retry_after_s) == ("m", True, 0.0)
     assert finish.story == [(1, "next in turn", "r1"), (9, "ok", "answered")]
-    assert subject.lives == {}
+    assert subject.requests == {}
 
 
 def test_an_answer_of_which_nothing_was_shown_says_so():
@@ -103,19 +105,19 @@ def test_an_answer_of_which_nothing_was_shown_says_so():
 
 def test_a_request_cannot_be_answered_twice():
     subject = desk()
-    life = subject.open(request(), 0)
-    subject.finish(life, 200, "ok", "answered", 1)
+    active = subject.open(request(), 0)
+    subject.finish(active, 200, "ok", "answered", 1)
     with pytest.raises(IllegalStepError, match="cannot finish while done"):
-        subject.finish(life, 200, "ok", "answered", 2)
+        subject.finish(active, 200, "ok", "answered", 2)
 
 
 def test_a_finished_request_has_no_timer_left():
-    wheel: Wheel[Life] = Wheel()
-    subject = Desk(FlowConfig(), Random, wheel)
-    life = subject.open(request(), 0)
-    life.due = 5 * SECOND
-    wheel.file(life)
-    subject.finish(life, 200, "ok", "answered", 1)
+    wheel: TimerWheel[ActiveRequest] = TimerWheel()
+    subject = AdmissionDesk(FlowConfig(), Random, wheel)
+    active = subject.open(request(), 0)
+    active.due = 5 * SECOND
+    wheel.file(active)
+    subject.finish(active, 200, "ok", "answered", 1)
     assert len(wheel) == 0
 
 
@@ -141,8 +143,8 @@ def test_an_overload_of_ours_is_503_and_a_wait_in_vain_504():
 
 def test_a_refusal_says_when_to_come_back():
     subject = desk()
-    life = subject.open(request(), 0)
-    finish = subject.shed(life, queue_full("depth", 30, 10.0), 1)
+    active = subject.open(request(), 0)
+    finish = subject.shed(active, queue_full("depth", 30, 10.0), 1)
     assert (finish.status, finish.code, finish.retry_after_s) == (503, "queue_full", 3.0)
     assert finish.reason == "the queue is full: depth"
     assert finish.attempts == 0
@@ -153,9 +155,11 @@ def test_a_refusal_says_when_to_come_back():
 QUOTA = {"t": QuotaConfig(tokens_per_minute=600.0, requests_per_minute=3.0)}
 
 
-def reserved(subject: Desk, request_id: str, now: int = 0, **kwargs: object) -> Life | Shed:
-    life = subject.open(request(request_id, tenant="t", **kwargs), now)
-    return subject.reserve(life, now) or life
+def reserved(
+    subject: AdmissionDesk, request_id: str, now: int = 0, **kwargs: object
+) -> ActiveRequest | Refusal:
+    active = subject.open(request(request_id, tenant="t", **kwargs), now)
+    return subject.reserve(active, now) or active
 
 
 def test_a_tenant_without_a_quota_is_not_limited():
@@ -168,41 +172,45 @@ def test_a_tenant_without_a_quota_is_not_limited():
 def test_a_tenant_over_its_tokens_is_told_when_they_will_be_there():
     subject = desk(QUOTA)
     reserved(subject, "q1", prompt_tokens=300, max_tokens=300)
-    shed = reserved(subject, "q2", prompt_tokens=50, max_tokens=50)
-    assert isinstance(shed, Shed)
-    assert (shed.status, shed.code, shed.retry_after_s) == (429, "rate_limit_exceeded", 10.0)
+    refusal = reserved(subject, "q2", prompt_tokens=50, max_tokens=50)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.status, refusal.code, refusal.retry_after_s) == (
+        429,
+        "rate_limit_exceeded",
+        10.0,
+    )
 
 
 def test_what_was_reserved_and_not_used_goes_back():
     subject = desk(QUOTA)
-    life = reserved(subject, "q1", prompt_tokens=100, max_tokens=500)
-    life.attempts, life.shown_tokens = 1, 50
-    subject.finish(life, 200, "ok", "answered", 0)
-    assert isinstance(reserved(subject, "q2", prompt_tokens=150, max_tokens=300), Life)
-    assert isinstance(reserved(subject, "q3", prompt_tokens=1, max_tokens=1), Shed)
+    active = reserved(subject, "q1", prompt_tokens=100, max_tokens=500)
+    active.attempts, active.shown_tokens = 1, 50
+    subject.finish(active, 200, "ok", "answered", 0)
+    assert isinstance(reserved(subject, "q2", prompt_tokens=150, max_tokens=300), ActiveRequest)
+    assert isinstance(reserved(subject, "q3", prompt_tokens=1, max_tokens=1), Refusal)
 
 
 def test_a_request_that_was_never_sent_costs_its_tenant_nothing():
     subject = desk({"t": QuotaConfig(tokens_per_minute=600.0, requests_per_minute=1.0)})
     for name in ("q1", "q2", "q3"):
-        life = reserved(subject, name, prompt_tokens=300, max_tokens=300)
-        assert isinstance(life, Life)
-        subject.shed(life, queue_full("depth", 1, None), 0)
+        active = reserved(subject, name, prompt_tokens=300, max_tokens=300)
+        assert isinstance(active, ActiveRequest)
+        subject.shed(active, queue_full("depth", 1, None), 0)
 
 
 def test_a_request_that_was_sent_and_failed_costs_its_prompt():
     subject = desk(QUOTA)
-    life = reserved(subject, "q1", prompt_tokens=400, max_tokens=200)
-    life.attempts = 1
-    subject.fail(life, Kind.RESET, "all attempts used", 0)
-    assert isinstance(reserved(subject, "q2", prompt_tokens=201, max_tokens=0), Shed)
-    assert isinstance(reserved(subject, "q3", prompt_tokens=100, max_tokens=100), Life)
+    active = reserved(subject, "q1", prompt_tokens=400, max_tokens=200)
+    active.attempts = 1
+    subject.fail(active, Kind.RESET, "all attempts used", 0)
+    assert isinstance(reserved(subject, "q2", prompt_tokens=201, max_tokens=0), Refusal)
+    assert isinstance(reserved(subject, "q3", prompt_tokens=100, max_tokens=100), ActiveRequest)
 
 
 # --- the ladder of models ------------------------------------------------------------------------
 
 
-def degraded(now: int = 2 * SECOND) -> Desk:
+def degraded(now: int = 2 * SECOND) -> AdmissionDesk:
     """A desk whose ladder has moved everybody to the small model."""
     subject = desk(None, LADDER)
     lanes = {"big": lane("big", "b1"), "small": lane("small", "s1")}
@@ -223,14 +231,14 @@ def test_a_saturated_model_sends_its_requests_down_the_ladder_and_reports_it():
 
 
 def test_a_degraded_request_is_served_by_the_smaller_model_and_its_story_says_so():
-    life = degraded().open(request(model="big"), 2 * SECOND)
-    assert life.model == "small"
-    assert life.story == [(2 * SECOND, "degraded", "degraded to small")]
+    active = degraded().open(request(model="big"), 2 * SECOND)
+    assert active.model == "small"
+    assert active.story == [(2 * SECOND, "degraded", "degraded to small")]
 
 
 def test_a_batch_request_waits_for_the_model_it_asked_for():
-    life = degraded().open(request(model="big", priority=Priority.BATCH), 2 * SECOND)
-    assert (life.model, life.story) == ("big", [])
+    active = degraded().open(request(model="big", priority=Priority.BATCH), 2 * SECOND)
+    assert (active.model, active.story) == ("big", [])
 
 
 def test_a_model_without_a_ladder_is_served_as_asked():
@@ -276,8 +284,8 @@ def test_the_way_back_up_is_taken_once_the_larger_model_has_room_again():
     held = occupy(lanes["big"], 2)
     subject.watch_ladders(lanes, 0)
     assert subject.watch_ladders(lanes, SECOND)
-    for life, attempt in held:
-        lanes["big"].close(life, attempt, Outcome.SUCCESS, None, SECOND)
+    for active, attempt in held:
+        lanes["big"].close(active, attempt, Outcome.SUCCESS, None, SECOND)
     moves = [subject.watch_ladders(lanes, at * SECOND // 2) for at in range(4, 40)]
     (report,) = [report for reports in moves for report in reports]
     assert report.reason == "well for long enough"
@@ -292,9 +300,9 @@ def test_a_broken_objective_moves_the_ladder_though_there_is_capacity():
     }
     moved = []
     for at in (0, SECOND, 2 * SECOND):
-        for life, attempt in occupy(lanes["big"], 3, at):
-            lanes["big"].first_content(life, attempt, at + 500 * MILLISECOND)
-            lanes["big"].close(life, attempt, Outcome.SUCCESS, None, at + 500 * MILLISECOND)
+        for active, attempt in occupy(lanes["big"], 3, at):
+            lanes["big"].first_content(active, attempt, at + 500 * MILLISECOND)
+            lanes["big"].close(active, attempt, Outcome.SUCCESS, None, at + 500 * MILLISECOND)
         moved += subject.watch_ladders(lanes, at + 600 * MILLISECOND)
     assert moved[0].reason.startswith("only 0.0% within the objective")
 
@@ -304,7 +312,7 @@ def test_failures_of_the_larger_model_move_the_ladder():
     lanes = {"big": lane("big", "b1", slots=64), "small": lane("small", "s1")}
     moved = []
     for at in (0, SECOND):
-        for life, attempt in occupy(lanes["big"], 2, at):
-            lanes["big"].close(life, attempt, Outcome.FAILURE, Kind.SERVER_ERROR, at)
+        for active, attempt in occupy(lanes["big"], 2, at):
+            lanes["big"].close(active, attempt, Outcome.FAILURE, Kind.SERVER_ERROR, at)
         moved += subject.watch_ladders(lanes, at)
     assert moved[0].reason.startswith("100% of attempts fail")

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.request.wheel import Wheel
+from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import MILLISECOND, SECOND
 
 TICK = 10 * MILLISECOND
@@ -15,7 +15,7 @@ class Timer:
         self.filed = 0
 
 
-def filed(wheel: Wheel[Timer], due: int) -> Timer:
+def filed(wheel: TimerWheel[Timer], due: int) -> Timer:
     timer = Timer(due)
     wheel.file(timer)
     return timer
@@ -25,7 +25,7 @@ def filed(wheel: Wheel[Timer], due: int) -> Timer:
 
 
 def test_a_timer_is_returned_once_its_time_has_come_and_not_again():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, 25 * MILLISECOND)
     assert wheel.advance(20 * MILLISECOND) == []
     assert wheel.advance(30 * MILLISECOND) == [timer]
@@ -33,20 +33,20 @@ def test_a_timer_is_returned_once_its_time_has_come_and_not_again():
 
 
 def test_a_timer_never_fires_before_its_time():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, 25 * MILLISECOND)
     assert wheel.advance(25 * MILLISECOND - 1) == []
     assert wheel.advance(30 * MILLISECOND) == [timer]
 
 
 def test_a_timer_due_exactly_at_a_tick_fires_at_that_tick():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, 2 * TICK)
     assert wheel.advance(2 * TICK) == [timer]
 
 
 def test_a_timer_whose_time_is_past_already_fires_at_the_next_tick():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     wheel.advance(SECOND)
     timer = filed(wheel, SECOND - TICK)
     assert wheel.advance(SECOND) == []
@@ -54,13 +54,13 @@ def test_a_timer_whose_time_is_past_already_fires_at_the_next_tick():
 
 
 def test_a_timer_filed_before_the_first_advance_may_lie_in_the_past():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, TICK)
     assert wheel.advance(SECOND) == [timer]
 
 
 def test_a_dropped_timer_is_forgotten_at_once():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, 50 * MILLISECOND)
     wheel.drop(timer)
     assert len(wheel) == 0
@@ -70,7 +70,7 @@ def test_a_dropped_timer_is_forgotten_at_once():
 
 
 def test_a_timer_put_off_is_looked_at_early_and_fires_at_its_new_time():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, 50 * MILLISECOND)
     timer.due = 200 * MILLISECOND
     wheel.file(timer)
@@ -80,7 +80,7 @@ def test_a_timer_put_off_is_looked_at_early_and_fires_at_its_new_time():
 
 
 def test_a_timer_brought_forward_fires_once_at_its_new_time():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, 500 * MILLISECOND)
     timer.due = 50 * MILLISECOND
     wheel.file(timer)
@@ -89,7 +89,7 @@ def test_a_timer_brought_forward_fires_once_at_its_new_time():
 
 
 def test_a_timer_brought_forward_and_put_back_fires_once():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, 500 * MILLISECOND)
     timer.due = 50 * MILLISECOND
     wheel.file(timer)
@@ -99,7 +99,7 @@ def test_a_timer_brought_forward_and_put_back_fires_once():
 
 
 def test_a_fired_timer_can_be_filed_again():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timer = filed(wheel, TICK)
     assert wheel.advance(TICK) == [timer]
     timer.due = 5 * TICK
@@ -111,19 +111,19 @@ def test_a_fired_timer_can_be_filed_again():
 
 
 def test_timers_of_one_slot_fire_in_the_order_they_were_filed():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timers = [filed(wheel, 15 * MILLISECOND - n) for n in range(5)]
     assert wheel.advance(20 * MILLISECOND) == timers
 
 
 def test_timers_of_several_slots_fire_earliest_slot_first_after_a_jump():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     late, early, middle = (filed(wheel, n * SECOND) for n in (3, 1, 2))
     assert wheel.advance(10 * SECOND) == [early, middle, late]
 
 
 def test_a_small_step_looks_only_at_the_slots_it_passes():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     timers = [filed(wheel, n * TICK) for n in range(1, 9)]
     wheel.advance(0)
     assert wheel.advance(3 * TICK) == timers[:3]
@@ -131,7 +131,7 @@ def test_a_small_step_looks_only_at_the_slots_it_passes():
 
 
 def test_time_that_does_not_move_brings_nothing_up():
-    wheel: Wheel[Timer] = Wheel()
+    wheel: TimerWheel[Timer] = TimerWheel()
     filed(wheel, TICK)
     wheel.advance(5 * TICK)
     filed(wheel, TICK)
@@ -157,7 +157,7 @@ TIMES = st.integers(1, 200 * TICK)
     )
 )
 def test_every_live_timer_fires_exactly_once_on_time_and_no_cancelled_one_does(steps):
-    wheel: Wheel[Timer] = Wheel(TICK)
+    wheel: TimerWheel[Timer] = TimerWheel(TICK)
     now = 0
     waiting: list[Timer] = []
     wheel.advance(0)

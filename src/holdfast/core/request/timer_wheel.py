@@ -1,4 +1,4 @@
-"""All timers of a flow, in one coarse wheel.
+"""The timers of all requests of a flow, in one coarse timer wheel.
 
 A request needs several deadlines and almost none of them ever fires. One entry per request is
 filed under the earliest of them, rounded up to a tick, and looked at when its slot comes round:
@@ -13,19 +13,22 @@ from typing import Generic, TypeVar
 from holdfast.core.types import MILLISECOND
 
 
-class Timed:
-    """What the wheel needs of an entry. A base class: it compiles to plain field access."""
+class TimerEntry:
+    """The base class of what a timer wheel holds: an entry with the time it is due.
+
+    A base class, because it compiles to plain field access.
+    """
 
     __slots__ = ("due", "filed")
     due: int  # absolute time of its next deadline
     filed: int  # slot it is filed under, 0 = none; the wheel's own note
 
 
-T = TypeVar("T", bound=Timed)
+T = TypeVar("T", bound=TimerEntry)
 
 
-class Wheel(Generic[T]):
-    """Entries by slot; ``advance`` returns those whose time has come."""
+class TimerWheel(Generic[T]):
+    """Holds entries by the time slot they are due in; ``advance`` returns those that are due."""
 
     __slots__ = ("_cursor", "_slots", "_tick")
 
@@ -35,7 +38,7 @@ class Wheel(Generic[T]):
         self._cursor = 0  # the last slot looked at
 
     def file(self, entry: T) -> None:
-        """Make sure the entry is looked at no later than one tick after ``entry.due``."""
+        """Set the timer of an entry, so that it is returned within a tick after ``entry.due``."""
         slot = -(-entry.due // self._tick)
         if slot <= self._cursor:
             slot = self._cursor + 1
@@ -53,14 +56,14 @@ class Wheel(Generic[T]):
             entries[entry] = None
 
     def drop(self, entry: T) -> None:
-        """Forget the entry: none of its deadlines matters any more."""
+        """Remove the timer of an entry."""
         filed = entry.filed
         if filed:
             del self._slots[filed][entry]
             entry.filed = 0
 
     def advance(self, now: int) -> list[T]:
-        """Entries that are due, in the order they were filed; the others are filed anew."""
+        """Return the entries due at ``now``, in the order they were filed."""
         target = now // self._tick
         cursor = self._cursor
         if target <= cursor:
@@ -85,4 +88,4 @@ class Wheel(Generic[T]):
         return sum(map(len, self._slots.values()))
 
 
-__all__ = ["Timed", "Wheel"]
+__all__ = ["TimerEntry", "TimerWheel"]
