@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.stats import (
-    Cusum,
     Ewma,
     Moments,
     OutcomeWindow,
@@ -377,83 +376,6 @@ def test_moments_refuse_what_is_not_a_number(value):
     with pytest.raises(ValueError, match="finite"):
         moments.add(value)
     assert moments.count == 0
-
-
-# Cusum
-
-
-def samples_until_alarm(seed, shift, limit):
-    rng, cusum = Random(seed), Cusum(0.0, 1.0)
-    for number in range(1, limit + 1):
-        if cusum.add(rng.gauss(shift, 1.0)):
-            return number
-    return None
-
-
-def test_cusum_is_silent_for_forty_thousand_samples_of_the_baseline():
-    assert samples_until_alarm(seed=1, shift=0.0, limit=40_000) is None
-
-
-@pytest.mark.parametrize("shift", [0.5, -0.5])
-def test_cusum_catches_half_a_deviation_in_either_direction(shift):
-    delays = [samples_until_alarm(seed, shift, 1000) for seed in range(40)]
-    assert all(delay is not None for delay in delays)
-    assert sorted(delays)[20] <= 100  # typical
-    assert sorted(delays)[34] <= 150  # six out of seven
-
-
-@quick
-@given(st.floats(2.0, 50.0), st.floats(-1e3, 1e3), st.floats(0.1, 100.0))
-def test_cusum_catches_a_large_shift_on_any_baseline_within_a_few_samples(shift, mean, sd):
-    cusum = Cusum(mean, sd)
-    alarms = [cusum.add(mean + shift * sd) for _ in range(13)]
-    assert alarms[-1] is not None
-
-
-def test_an_alarm_names_its_direction_and_lasts_until_reset():
-    cusum = Cusum(10.0, 2.0, slack=0.5, threshold=4.0)
-    assert cusum.add(16.0) is None
-    alarm = cusum.add(16.0)
-    assert alarm
-    assert "up" in alarm.reason
-    assert "mean 10" in alarm.reason
-    assert "2 samples" in alarm.reason
-    assert cusum.add(10.0) == alarm
-    cusum.reset()
-    assert cusum.add(10.0) is None
-    assert (cusum.high, cusum.low, cusum.samples) == (0.0, 0.0, 1)
-    down = [cusum.add(4.0) for _ in range(2)][-1]
-    assert down
-    assert "down" in down.reason
-
-
-def test_cusum_sums_fall_back_to_zero_on_the_other_side():
-    cusum = Cusum(0.0, 1.0)
-    cusum.add(3.0)
-    assert (cusum.high, cusum.low) == (2.75, 0.0)
-    cusum.add(-3.0)
-    assert (cusum.high, cusum.low) == (0.0, 2.75)
-
-
-@pytest.mark.parametrize("value", NOT_FINITE)
-def test_cusum_refuses_what_is_not_a_number(value):
-    with pytest.raises(ValueError, match="finite"):
-        Cusum(0.0, 1.0).add(value)
-
-
-@pytest.mark.parametrize(
-    ("config", "field"),
-    [
-        ({"mean": math.nan, "sd": 1.0}, "cusum.mean"),
-        ({"mean": 0.0, "sd": 0.0}, "cusum.sd"),
-        ({"mean": 0.0, "sd": math.inf}, "cusum.sd"),
-        ({"mean": 0.0, "sd": 1.0, "slack": -0.1}, "cusum.slack"),
-        ({"mean": 0.0, "sd": 1.0, "threshold": 0.0}, "cusum.threshold"),
-    ],
-)
-def test_cusum_names_the_bad_field(config, field):
-    with pytest.raises(ConfigError, match=rf"{field}: is .*; use "):
-        Cusum(**config)
 
 
 # RateWindow

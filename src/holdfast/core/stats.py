@@ -2,9 +2,8 @@
 
 Each class answers one question: how large is it lately (``Ewma``, ``PeakEwma``), how is it spread
 (``QuantileSketch``, ``RecentSketch``, ``Moments``), how often lately (``RateWindow``,
-``OutcomeWindow``), has it moved away from what it was (``Cusum``). None reads a clock: ``now`` is
-integer nanoseconds, and a ``now`` that steps back is read as "no time has passed". What many
-gateways count apart merges.
+``OutcomeWindow``). None reads a clock: ``now`` is integer nanoseconds, and a ``now`` that steps
+back is read as "no time has passed". What many gateways count apart merges.
 
 Rejected: fixed histogram buckets (their error depends on guessing the range of latencies before
 seeing an engine) and reservoirs of samples (they draw random numbers and lose the far tail, which
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from math import ceil, exp, isfinite, log, log2, sqrt
 from typing import Any, Final, Self
 
-from holdfast.core.types import Decision, nanos, require
+from holdfast.core.types import nanos, require
 
 # ruff: noqa: SLF001 - merging reads the other object's state, which is of the same class
 
@@ -301,55 +300,6 @@ class Moments(_Range):
         return None if variance is None else sqrt(variance)
 
 
-class Cusum:
-    """Two-sided cumulative sum on a frozen baseline: small lasting shifts add up, noise does not.
-
-    The baseline must not follow the samples, or a slow drift would teach it that drift is normal.
-    With the defaults a shift of half a standard deviation is caught after some 80 samples, and a
-    false alarm comes about once in a hundred thousand.
-    """
-
-    __slots__ = ("_alarm", "_sd", "_slack", "_threshold", "high", "low", "mean", "samples")
-
-    def __init__(self, mean: float, sd: float, slack: float = 0.25, threshold: float = 20) -> None:
-        require(isfinite(mean), "cusum.mean", f"is {mean}", "use the baseline's finite mean")
-        require(0 < sd < _INFINITE, "cusum.sd", f"is {sd}", "use the baseline's deviation")
-        require(slack >= 0, "cusum.slack", f"is {slack}", "use half the shift to catch, in sd")
-        require(threshold > 0, "cusum.threshold", f"is {threshold}", "use a positive sum, in sd")
-        self.mean = mean
-        self._sd = sd
-        self._slack = slack
-        self._threshold = threshold
-        self._alarm: Decision | None = None
-        self.high = self.low = 0.0
-        self.samples = 0
-
-    def add(self, x: float) -> Decision | None:
-        """Weigh one sample; once fired, every call returns that alarm until ``reset()``."""
-        _require_finite(x)
-        self.samples += 1
-        if self._alarm is not None:
-            return self._alarm
-        distance = (x - self.mean) / self._sd
-        self.high = max(0.0, self.high + distance - self._slack)
-        self.low = max(0.0, self.low - distance - self._slack)
-        if self.high > self._threshold:
-            self._alarm = self._fire("up", self.high)
-        elif self.low > self._threshold:
-            self._alarm = self._fire("down", self.low)
-        return self._alarm
-
-    def reset(self) -> None:
-        """Start over on the same baseline: the cause was found, or the replica replaced."""
-        self._alarm = None
-        self.high = self.low = 0.0
-        self.samples = 0
-
-    def _fire(self, direction: str, total: float) -> Decision:
-        what = f"drifted {direction} from mean {self.mean:.6g}: cumulative sum {total:.1f} sd"
-        return Decision(True, f"{what} after {self.samples} samples, limit {self._threshold:.6g}")
-
-
 class RateWindow:
     """How many in the last ``span_s``, in coarse buckets that expire one at a time.
 
@@ -439,7 +389,6 @@ def _require_finite(value: float) -> None:
 
 
 __all__ = [
-    "Cusum",
     "Ewma",
     "Moments",
     "OutcomeWindow",

@@ -212,16 +212,5 @@ class Investigation:
         self.acting.done(case, text, now)
         return True
 
-    def snapshot(self) -> dict[str, Any]:
-        """A few numbers about it, for people."""
-        stages = Counter(one.stage.value for one in self.incidents.values())
-        return {
-            "replicas": len(self.census.replicas),
-            "incidents": dict(stages),
-            "refused": self.diagnosis.refused,
-            "evidence": {sign.value: count for sign, count in self.evidence_seen.items()},
-            "blocked": len(self.blocked),
-        }
-
 
 __all__ = ["CallCanaries", "Finding", "Investigation", "InvestigationConfig"]

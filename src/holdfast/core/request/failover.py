@@ -99,13 +99,6 @@ class Ladder:
         self._full = Decision(allowed=False, reason=f"the rung is at or above {limit}")
         self._held = Decision(allowed=False, reason=f"the rung was above {limit} a moment ago")
 
-    def pin(self, revision: str) -> None:
-        """The deployment moved to another revision: take effect at the next ``rungs``."""
-        require(bool(revision), "failover.pinned_revision", "is empty", "name a revision")
-        self.pinned_revision = revision
-        self.pinned_why = "declared"
-        self._pinned_most = 0
-
     def rungs(
         self, candidates: Sequence[Candidate], members: Collection[Candidate] | None = None
     ) -> list[Rung]:
@@ -201,19 +194,6 @@ class Ladder:
         self.pinned_revision = revision
         self.pinned_why = why
         self._pinned_most = counts.get(revision, 0)
-
-    def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards."""
-        return {
-            "pinned_revision": self.pinned_revision,
-            "pinned_why": self.pinned_why,
-            "excluded": list(self.excluded),
-            "rungs": [
-                {"name": r.name, "reason": r.reason, "candidates": [c.id for c in r.candidates]}
-                for r in self._rungs
-            ],
-            "full_until": dict(self._full_until),
-        }
 
 
 def _rung(name: str, candidates: list[Candidate], reason: str) -> list[Rung]:

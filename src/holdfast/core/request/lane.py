@@ -286,15 +286,5 @@ class Lane:
                 self._active += tally.ended + tally.inflight
         return told
 
-    def snapshot(self, now: int) -> dict[str, object]:
-        """The lane for people."""
-        return {
-            "pool": self.pool.snapshot(),
-            "queue": self.queue.snapshot(now),
-            "deadlines": self.deadlines.snapshot(),
-            "answers": self.answers.snapshot(),
-            "fleet_slow": self.deadlines.fleet_slow(now),
-        }
-
 
 __all__ = ["Lane", "LaneConfig"]

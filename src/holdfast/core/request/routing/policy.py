@@ -38,10 +38,6 @@ class RoutingPolicy(Protocol):
         """One candidate that is neither in ``tried`` nor full; ``None`` if there is none."""
         ...
 
-    def snapshot(self) -> dict[str, object]:
-        """What the policy remembers, as plain data."""
-        ...
-
 
 def may_take(candidate: Candidate, tried: Collection[str]) -> bool:
     """Whether this candidate could take the request: for slow paths, hot ones write it out."""
