@@ -23,11 +23,16 @@ import structlog
 
 from holdfast.control.detached import detached
 from holdfast.control.incidents import records
+from holdfast.control.incidents.incident_json import (
+    export_head,
+    incident_from_plain,
+    incident_to_plain,
+)
 from holdfast.control.incidents.notify import Message, Notifier
 from holdfast.core.diagnose.acting import Act
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
 from holdfast.core.diagnose.evidence import Entry, Incident, Remedy, Stage
-from holdfast.core.diagnose.factlog import FactLog, incident_from_plain, incident_to_plain
+from holdfast.core.diagnose.fact_log import FactLog
 from holdfast.core.diagnose.facts import Fact, Looked, StateChanged
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.messages import Notice
@@ -367,7 +372,7 @@ class Incidents:
         return None if kept is None else [orjson.dumps(self._head(kept["incident"]))]
 
     def _head(self, plain: Mapping[str, Any]) -> dict[str, Any]:
-        return records.head(plain, self._investigation.baselines(), asdict(self._config))
+        return export_head(plain, self._investigation.baselines(), asdict(self._config))
 
     def close(self, name: str) -> tuple[bool, str]:
         """An operator says that it is over; who was taken out for it is judged again."""
