@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.control.incidents import incident_json as module
 from holdfast.control.incidents.incident_json import (
     export_head,
     fact_from_plain,
     fact_line,
     incident_from_plain,
     incident_to_plain,
+    pack_lines,
     read_export,
+    unpack_lines,
 )
 from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Remedy, Sign, Stage
 from holdfast.core.diagnose.facts import (
@@ -57,10 +60,10 @@ def incident(about: About, **given_: object) -> Incident:
     return Incident("inc-000001", Cause.UNDERSIZED, Class.RUNTIME, about, 5, 0.9, **given_)
 
 
-def lines_of(export: IncidentExport) -> list[str]:
+def lines_of(export: IncidentExport) -> list[bytes]:
     head = export_head(incident_to_plain(export.incident), export.baselines, export.config)
-    facts = [fact_line(at, fact).decode() for at, fact in export.facts]
-    return [json.dumps(head, allow_nan=False), *facts]
+    facts = [fact_line(at, fact) for at, fact in export.facts]
+    return [json.dumps(head, allow_nan=False).encode(), *facts]
 
 
 # --- plain data -----------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ def test_an_exported_incident_is_read_as_it_was_written(
     facts.sort(key=lambda row: row[0])
     export = IncidentExport(one, {"m": [1, 2]}, {"drift": {}}, tuple(facts))
     lines = lines_of(export)
-    assert "\n".join(lines).splitlines() == lines
+    assert b"\n".join(lines).splitlines() == lines
     assert repr(read_export([*lines, "", " \n"])) == repr(export)
 
 
@@ -304,3 +307,16 @@ def test_a_file_that_does_not_begin_with_an_incident_is_refused() -> None:
     for head in ({}, {"holdfast_incident": 2}, {"holdfast_incident": 1, "incident": 5}):
         with pytest.raises(ValueError, match="line 1: "):
             read_export([json.dumps(head)])
+
+
+# --- packed for the store -------------------------------------------------------------------------
+
+
+def test_packed_lines_come_back_as_they_were() -> None:
+    lines = [b'{"at":1}', b'{"at":2}']
+    assert unpack_lines(pack_lines(lines) or b"") == lines
+
+
+def test_too_many_lines_are_not_kept(monkeypatch) -> None:
+    monkeypatch.setattr(module, "PACKED_BYTES_MAX", 10)
+    assert pack_lines(str(number).encode() * 50_000 for number in range(200)) is None

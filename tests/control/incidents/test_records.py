@@ -9,6 +9,7 @@ from holdfast.control.incidents.incident_json import (
     export_head,
     incident_to_plain,
     read_export,
+    unpack_lines,
 )
 from holdfast.control.incidents.records import Packer, for_people, lines_of, moved, number
 from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Sign
@@ -26,7 +27,6 @@ from holdfast.core.diagnose.facts import (
 )
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.types import SECOND, State
-from holdfast.storage.incidents import unpack
 
 FACTS = [
     Declared("m-1", "m", managed=True, reserved_bytes=1),
@@ -124,5 +124,5 @@ def test_facts_are_kept_one_incident_after_the_other_and_mistakes_end_nothing(
         await packer.close()
 
     asyncio.run(with_name())
-    assert len(unpack(store.incident(incident.id)[1])) == 2
+    assert len(unpack_lines(store.incident(incident.id)[1])) == 2
     assert store.incident("inc-000001") == (None, None)

@@ -10,6 +10,7 @@ that is unknown is refused. JSON has no number for NaN and infinity: they are wr
 Rejected: pickle, which runs what it reads.
 """
 
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from math import inf, isfinite, isnan, nan
@@ -22,6 +23,7 @@ from holdfast.core.diagnose.facts import FACT_NAMES, Fact
 from holdfast.core.diagnose.replay import IncidentExport
 
 FORMAT: Final = 1  # of an exported incident; another number is refused
+PACKED_BYTES_MAX: Final = 2 << 20  # of one export; some 100,000 facts
 _FORMAT_KEY: Final = "holdfast_incident"
 _UNBOUNDED: Final = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 _MISSING: Final = "Object missing required field "  # as msgspec says it
@@ -193,12 +195,34 @@ def _members(value: object, where: str) -> Mapping[str, Any]:
     return value
 
 
+def pack_lines(lines: Iterable[bytes]) -> bytes | None:
+    """Lines of an export, compressed for the store; ``None`` where they are too many."""
+    packer = zlib.compressobj(6)
+    parts: list[bytes] = []
+    size = 0
+    for line in lines:
+        parts.append(packer.compress(line + b"\n"))
+        size += len(parts[-1])
+        if size > PACKED_BYTES_MAX:
+            return None
+    parts.append(packer.flush())
+    return b"".join(parts)
+
+
+def unpack_lines(packed: bytes) -> list[bytes]:
+    """The lines that ``pack_lines`` was given."""
+    return zlib.decompress(packed).splitlines()
+
+
 __all__ = [
     "FORMAT",
+    "PACKED_BYTES_MAX",
     "export_head",
     "fact_from_plain",
     "fact_line",
     "incident_from_plain",
     "incident_to_plain",
+    "pack_lines",
     "read_export",
+    "unpack_lines",
 ]

@@ -27,6 +27,7 @@ from holdfast.control.incidents.incident_json import (
     export_head,
     incident_from_plain,
     incident_to_plain,
+    unpack_lines,
 )
 from holdfast.control.incidents.notify import Message, Notifier
 from holdfast.core.diagnose.acting import Act
@@ -37,8 +38,7 @@ from holdfast.core.diagnose.facts import Fact, Looked, StateChanged
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.messages import Notice
 from holdfast.core.types import MILLISECOND, SECOND, State, seconds
-from holdfast.storage.incidents import unpack
-from holdfast.storage.sqlite import Store, StoreError
+from holdfast.ports import Store, StoreError
 
 QUEUE_MAX: Final = 20_000  # facts; a minute of a fleet of a hundred
 TURN: Final = 4 * MILLISECOND  # of judging at a time: below what makes the loop late
@@ -368,7 +368,7 @@ class Incidents:
             return await detached(self._packer.lines, incident, first)
         kept, packed = self._store.incident(name)
         if packed is not None:
-            return await detached(unpack, packed)
+            return await detached(unpack_lines, packed)
         return None if kept is None else [orjson.dumps(self._head(kept["incident"]))]
 
     def _head(self, plain: Mapping[str, Any]) -> dict[str, Any]:

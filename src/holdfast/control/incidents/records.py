@@ -18,7 +18,12 @@ import orjson
 import structlog
 
 from holdfast.control.detached import detached
-from holdfast.control.incidents.incident_json import fact_line, incident_to_plain
+from holdfast.control.incidents.incident_json import (
+    fact_line,
+    incident_to_plain,
+    pack_lines,
+    unpack_lines,
+)
 from holdfast.core.diagnose.evidence import Incident, Stage
 from holdfast.core.diagnose.fact_log import FactLog
 from holdfast.core.diagnose.facts import (
@@ -31,8 +36,7 @@ from holdfast.core.diagnose.facts import (
     VersionsSeen,
 )
 from holdfast.core.types import SECOND
-from holdfast.storage.incidents import pack, unpack
-from holdfast.storage.sqlite import Store
+from holdfast.ports import Store
 
 LINES_MAX: Final = 30_000  # of one export; a pool of a hundred makes as many in a minute
 
@@ -144,12 +148,14 @@ class Packer:
                     put(self._store, incident, packed)
 
     def _pack(self, incident: Incident, first: Mapping[str, Any]) -> bytes | None:
-        return pack(self.lines(incident, first))
+        return pack_lines(self.lines(incident, first))
 
     def lines(self, incident: Incident, first: Mapping[str, Any]) -> list[bytes]:
         """An export as of now. Takes up to seconds: to be called in a thread."""
         _, kept = self._store.incident(incident.id)
-        return lines_of(self._facts, incident, first, unpack(kept) if kept is not None else [])
+        return lines_of(
+            self._facts, incident, first, unpack_lines(kept) if kept is not None else []
+        )
 
     async def close(self) -> None:
         """What waits is kept, or given up after a while."""
