@@ -8,7 +8,7 @@ tested through each of them, and a second kind of launcher would inherit the fir
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.view.layers import Reading
 
@@ -144,6 +144,95 @@ class Tailed(Protocol):
         ...
 
 
+class StoreError(Exception):
+    """The store cannot be opened, or was given something that it does not keep."""
+
+
+@dataclass(slots=True, frozen=True)
+class StoredEvent:
+    """Something that happened in the fleet, as the store keeps it."""
+
+    at: float  # seconds since 1970
+    model: str
+    replica: str
+    what: str
+    reason: str
+    kind: str | None = None  # the class of a failure
+
+
+class Store(Protocol):
+    """What control must know again after a restart: replicas, answers, settings, incidents.
+
+    Values are plain data, as JSON has it. What is given is copied at once, and what is returned is
+    a fresh copy. No method waits for a disk; ``StoreError`` where a value cannot be kept.
+    """
+
+    def put_replica(self, replica_id: str, data: dict[str, Any]) -> None:
+        """Keep what is known of a replica that control launched, in place of what was kept."""
+
+    def drop_replica(self, replica_id: str) -> None:
+        """Forget a replica; one that is not kept is no mistake."""
+
+    def replicas(self) -> dict[str, dict[str, Any]]:
+        """All replicas by id."""
+        ...
+
+    def put_answers(self, data: dict[str, Any]) -> None:
+        """Keep the known answers of canaries."""
+
+    def answers(self) -> dict[str, Any]:
+        """The known answers of canaries; empty where none were kept."""
+        ...
+
+    def put_setting(self, key: str, value: Any) -> None:
+        """Keep one setting, such as a wanted number of replicas."""
+
+    def settings(self) -> dict[str, Any]:
+        """All settings by key."""
+        ...
+
+    def add_event(
+        self,
+        at: float,
+        model: str,
+        replica: str,
+        what: str,
+        reason: str,
+        kind: str | None = None,
+    ) -> bool:
+        """Keep an event that happened at ``at``, in seconds since 1970; False: it was not kept."""
+        ...
+
+    def events(self, limit: int = 1_000, replica: str | None = None) -> list[StoredEvent]:
+        """The newest events, the oldest of them first; of one replica where one is named."""
+        ...
+
+    def put_incident(
+        self,
+        incident_id: str,
+        opened: float,
+        stage: str,
+        data: dict[str, Any],
+        facts: bytes | None = None,
+    ) -> None:
+        """Keep an incident in place of what was kept of it.
+
+        ``facts`` is the packed export of its facts; ``None`` leaves what was kept of them.
+        """
+
+    def incidents(self, limit: int = 100, stage: str | None = None) -> list[dict[str, Any]]:
+        """The incidents that opened last, newest first; of one stage where one is named."""
+        ...
+
+    def incident(self, incident_id: str) -> tuple[dict[str, Any] | None, bytes | None]:
+        """One incident and its packed facts, each ``None`` where it is not kept."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """How the store fares, as plain data for people and metrics."""
+        ...
+
+
 __all__ = [
     "Adopted",
     "Ended",
@@ -151,6 +240,9 @@ __all__ = [
     "Launcher",
     "Order",
     "Source",
+    "Store",
+    "StoreError",
+    "StoredEvent",
     "Tailed",
     "UnreadableError",
     "Watcher",

@@ -17,7 +17,7 @@ from holdfast.core.canary import CanaryConfig
 from holdfast.core.health.answers import AnswerBook
 from holdfast.core.types import Replica
 from holdfast.frames import FrameReader, Hello, encode
-from holdfast.storage.sqlite import Store
+from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.launcher import FakeHost, FakeLauncher
 from holdfast.testing.standin import Options, StandIn, fault
 
@@ -210,7 +210,7 @@ class Paper(FakeLauncher):
 
 @pytest.fixture
 def store(tmp_path):
-    found = Store(tmp_path / "state.db")
+    found = SqliteStore(tmp_path / "state.db")
     yield found
     found.close()
 

@@ -63,9 +63,7 @@ def account(setup: Setup, seed: int = 1) -> Counter[str]:
     seen["ejected"] = results.ejected
     seen["offered"], seen["good"] = total.offered, total.good
     seen["refused"], seen["failed"] = total.refused, total.failed
-    seen["firings"] = sum(
-        int(str(lane.deadlines.snapshot()["firings"])) for lane in world.flow.lanes.values()
-    )
+    seen["firings"] = sum(lane.deadlines.firings for lane in world.flow.lanes.values())
     return seen
 
 

@@ -35,16 +35,6 @@ from holdfast.core.messages import (
     Tick,
     ViewChanged,
 )
-from holdfast.core.plan.capacity import (
-    attempts_to_collapse,
-    erlang_c,
-    hedged_quantile,
-    mmc_wait,
-    pollaczek_khinchine,
-    power_of_two_time,
-    retry_amplification,
-    shared_processor_time,
-)
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.request.admission.limit import LimitConfig
 from holdfast.core.request.admission.queue import QueueConfig
@@ -209,8 +199,6 @@ def test_M_M_64_waits_as_Erlang_says(spread: Any) -> None:
     assert differ == 0, f"{differ} of {requests} requests waited otherwise than first come says"
     runs = spread(long_run, [(64, EXPONENTIAL, 1_000_000, seed) for seed in (1, 2, 3, 4)])
     wait, share = (sum(figures) / len(runs) for figures in zip(*runs, strict=True))
-    assert mmc_wait(64, 51.2) == pytest.approx(0.00437940, rel=1e-5)
-    assert erlang_c(64, 51.2) == pytest.approx(0.05605638, rel=1e-6)
     assert wait == pytest.approx(0.00437940, rel=0.04)
     assert share == pytest.approx(0.05605638, rel=0.04)
 
@@ -220,7 +208,6 @@ def test_M_D_1_waits_two_service_times(spread: Any) -> None:
     ((differ, requests),) = spread(waits_differ, [(queueing(1, CONSTANT, 12_000), 1, 1)])
     assert differ == 0, f"{differ} of {requests} requests waited otherwise than first come says"
     ((wait, share),) = spread(long_run, [(1, CONSTANT, 1_000_000, 1)])
-    assert pollaczek_khinchine(LOAD, 0.0) == pytest.approx(2.0)
     assert wait == pytest.approx(2.0, rel=0.03)
     assert share == pytest.approx(LOAD, rel=0.01)
 
@@ -232,7 +219,6 @@ def test_M_G_1_with_four_times_the_variance_waits_ten_service_times(spread: Any)
     assert differ == 0, f"{differ} of {requests} requests waited otherwise than first come says"
     runs = spread(long_run, [(1, HYPEREXPONENTIAL, 1_000_000, seed) for seed in (1, 2)])
     wait = sum(wait for wait, _ in runs) / len(runs)
-    assert pollaczek_khinchine(LOAD, 4.0) == pytest.approx(10.0)
     assert wait == pytest.approx(10.0, rel=0.04)
 
 
@@ -257,7 +243,6 @@ def test_processor_sharing_takes_five_service_times_whatever_the_law(
     ((worst, mean, steady),) = spread(sharing, [(lengths, 10_000, 300_000)])
     assert worst < 0.1, f"some request is {worst:.4f} service times off exact sharing"
     assert mean < 0.004, f"requests are {mean:.5f} service times off exact sharing on average"
-    assert shared_processor_time(LOAD) == pytest.approx(5.0)
     assert steady == pytest.approx(5.0, rel=0.04)
 
 
@@ -271,9 +256,8 @@ def test_power_of_two_choices_takes_two_service_times_where_one_choice_takes_fiv
     (times,) = spread(lived, [(setup, 1)])
     steady = times[len(times) // 20 :]
     mean = sum(done - arrived for arrived, _, done in steady) / len(steady) / (TOKENS * TOKEN_NS)
-    assert power_of_two_time(LOAD) == pytest.approx(1.947363, rel=1e-6)
     assert mean == pytest.approx(1.947363, rel=0.04)
-    assert mean < shared_processor_time(LOAD) / 2  # M/M/1, what one random choice gives
+    assert mean < 5.0 / 2  # M/M/1, what one random choice gives
 
 
 # --- hedging -------------------------------------------------------------------------------------
@@ -364,9 +348,6 @@ def test_a_hedge_at_p95_cuts_the_tail_as_the_formula_says_for_five_percent_more_
     assert hedged[p99] == pytest.approx(3.800451, rel=0.03)
     assert hedged[p999] == pytest.approx(4.951744, rel=0.05)
     assert heavy[p999] == pytest.approx(9.312947, rel=0.05)
-    assert hedged_quantile(exponential_tail, exp_p95, 0.99) == pytest.approx(3.800451, rel=1e-6)
-    assert hedged_quantile(exponential_tail, exp_p95, 0.999) == pytest.approx(4.951744, rel=1e-6)
-    assert hedged_quantile(lognormal_tail, log_p95, 0.999) == pytest.approx(9.312947, rel=1e-6)
     assert once == 1.0
     assert copies == pytest.approx(1.05, abs=0.004)  # nearly four standard errors
     assert heavy_copies == pytest.approx(1.05, abs=0.004)
@@ -398,7 +379,6 @@ def test_unbounded_retries_multiply_the_load_as_the_series_says(
 ) -> None:
     retry = RetryConfig(attempts=attempts, budget=False, backoff="none")
     (total,) = spread(flipping, [(retry, 200.0, 120.0)])
-    assert retry_amplification(attempts, 0.5) == expected
     assert total.attempts / total.offered == pytest.approx(expected, rel=0.02)  # 0.4 % expected
     assert total.good / total.offered == pytest.approx(1.0 - 0.5**attempts, abs=0.01)
 
@@ -410,8 +390,6 @@ def test_the_shipped_budget_bounds_the_load_whatever_fails(spread: Any) -> None:
     floor = shipped.budget_floor_per_s * (duration_s + shipped.budget_window_s)
     most = 1.2 + floor / total.offered
     amplification = total.attempts / total.offered
-    assert retry_amplification(2, 0.5) == 1.5
-    assert retry_amplification(2, 0.5, budget=0.2) == 1.2
     assert most - 0.05 < amplification <= most, f"{amplification:.4f}, and at most {most:.4f}"
 
 
@@ -498,7 +476,6 @@ def within(phase: Phase) -> float:
 def test_retries_keep_a_fleet_down_exactly_if_they_exceed_its_capacity(spread: Any) -> None:
     # At 70 % load one attempt each is less than the fleet can take, two each are more.
     load = 0.7 * CAPACITY
-    assert attempts_to_collapse(0.7) == 2
     calls = [(naive(attempts), steady(load), 90.0) for attempts in (1, 2)]
     (before, _, after), (before_twice, _, after_twice) = spread(troubled, calls)
     assert within(before) == within(before_twice) == 1.0

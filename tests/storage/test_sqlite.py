@@ -9,13 +9,14 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from holdfast.ports import StoredEvent, StoreError
 from holdfast.storage import sqlite as module
-from holdfast.storage.sqlite import Event, Store, StoreError
+from holdfast.storage.sqlite import SqliteStore
 
 
 @contextmanager
 def opened(path, **options):
-    store = Store(path, **options)
+    store = SqliteStore(path, **options)
     try:
         yield store
     finally:
@@ -71,7 +72,7 @@ def test_what_was_put_is_there_at_once_and_after_another_start(path):
         store.put_setting("note", None)
         assert add(store, 1, kind="oom")
         assert store.replicas() == {"m-1": {"pid": 9}}
-        assert store.events() == [Event(1.0, "m", "m-1", "event 1", "because", "oom")]
+        assert store.events() == [StoredEvent(1.0, "m", "m-1", "event 1", "because", "oom")]
         assert store.flush()
         assert store.close()
         assert store.close()
@@ -79,7 +80,7 @@ def test_what_was_put_is_there_at_once_and_after_another_start(path):
         assert store.replicas() == {"m-1": {"pid": 9}}
         assert store.answers() == {"keys": [1, 2]}
         assert store.settings() == {"scale:m": 3, "note": None}
-        assert store.events() == [Event(1.0, "m", "m-1", "event 1", "because", "oom")]
+        assert store.events() == [StoredEvent(1.0, "m", "m-1", "event 1", "because", "oom")]
         assert store.set_aside is None
 
 
@@ -229,10 +230,10 @@ def test_any_failure_of_a_write_is_told_and_tried_again(path, impatient, monkeyp
 def test_a_place_where_no_file_can_be_is_told_at_once(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"store\.db"):
-        Store(tmp_path / "file" / "store.db")
+        SqliteStore(tmp_path / "file" / "store.db")
     (tmp_path / "store.db").mkdir()
     with pytest.raises(StoreError, match=r"store\.db"):
-        Store(tmp_path / "store.db")
+        SqliteStore(tmp_path / "store.db")
 
 
 # --- broken files ---------------------------------------------------------------------------------
@@ -358,9 +359,9 @@ def test_a_file_that_cannot_be_written_anew_yet_is_tried_again(path, impatient, 
 WRITER = """
 import sys
 from pathlib import Path
-from holdfast.storage.sqlite import Store
+from holdfast.storage.sqlite import SqliteStore
 
-store = Store(Path(sys.argv[1]))
+store = SqliteStore(Path(sys.argv[1]))
 number = 0
 while True:
     number += 1

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.process import Control
 from holdfast.core.view.layers import Host, Placed, Reading
-from holdfast.storage.sqlite import Store
+from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.launcher import FakeHost, FakeLauncher
 from holdfast.wire import viewing
 from holdfast.wire.viewing import admin_app, build_source, read_once
@@ -131,7 +131,7 @@ def test_sources_are_built_from_their_sections(index):
 @pytest.fixture
 def control(tmp_path):
     """Builds one for a config; it does not run."""
-    store = Store(tmp_path / "state.db")
+    store = SqliteStore(tmp_path / "state.db")
 
     def build(text):
         path = tmp_path / "fleet.yaml"

@@ -1,13 +1,13 @@
 """``holdfast simulate``: a fleet in virtual time."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from holdfast.control.incidents.incident_json import read_export
 from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.replay import replay
 from holdfast.sim.run import sweep
@@ -113,31 +113,32 @@ def _replay(path: Path, *, as_json: bool) -> None:
     """Exit status 1 where the same facts no longer lead to the same verdict."""
     try:
         with path.open("rb") as lines:
-            recorded, found = replay(lines)
+            export = read_export(lines)
+        found = replay(export)
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise click.ClickException(f"{path}: {error}") from error
-    then = _verdict(recorded["class"], recorded["cause"], recorded["replicas"])
-    now = _found(found)
+    recorded = export.incident
+    then, now = _verdict(recorded), _verdict(found)
     same = then == now
     if as_json:
-        click.echo(json.dumps({"id": recorded["id"], "recorded": then, "now": now, "same": same}))
+        click.echo(json.dumps({"id": recorded.id, "recorded": then, "now": now, "same": same}))
     else:
-        click.echo(f"{recorded['id']} was {_told(then)}")
+        click.echo(f"{recorded.id} was {_told(then)}")
         click.echo(f"replayed, it is {_told(now)}: {'the same verdict' if same else 'ANOTHER'}")
     if not same:
         raise click.exceptions.Exit(1)
 
 
-def _verdict(where: str, cause: str, replicas: Sequence[str]) -> dict[str, Any]:
-    return {"class": where, "cause": cause, "replicas": sorted(replicas)}
-
-
-def _found(incident: Incident | None) -> dict[str, Any] | None:
+def _verdict(incident: Incident | None) -> dict[str, Any] | None:
     if incident is None:
         return None
-    return _verdict(incident.failure_class.value, incident.cause.value, incident.replicas)
+    return {
+        "class": incident.failure_class.value,
+        "cause": incident.cause.value,
+        "replicas": sorted(incident.replicas),
+    }
 
 
 def _told(verdict: dict[str, Any] | None) -> str:

@@ -72,8 +72,7 @@ from holdfast.frames import (
     loads_to_frame,
     view_to_frame,
 )
-from holdfast.ports import Launcher, Source
-from holdfast.storage.sqlite import Store
+from holdfast.ports import Launcher, Source, Store
 
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for

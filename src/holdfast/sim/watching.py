@@ -36,6 +36,7 @@ from holdfast.core.diagnose.detect.silence import (
 )
 from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.facts import (
+    FACT_NAMES,
     Declared,
     Fact,
     FellSilent,
@@ -213,7 +214,7 @@ class Watcher:
 
     def say(self, fact: Fact, now: int) -> None:
         """Hand one fact over; scripts use it for what a world does not know of."""
-        self.facts[type(fact).__name__] += 1
+        self.facts[FACT_NAMES[type(fact)]] += 1
         at = now + self.skew
         if self._tap is not None:
             self._tap(fact, at)

@@ -8,7 +8,6 @@ they are a thousand times as large, and who replays an incident does so in days,
 """
 
 import sqlite3
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ import orjson
 
 INCIDENTS_MAX: Final = 10_000  # rows; a fleet with ten a day keeps three years
 EXPORTS_MAX: Final = 200  # incidents whose facts are kept
-EXPORT_BYTES_MAX: Final = 2 << 20  # packed; some 100,000 facts
 WAITING_MAX: Final = 1_000  # of each kind, for a writer whose disk is stuck
 
 SCHEMA: Final = """
@@ -132,28 +130,8 @@ def newest(
     return [orjson.loads(row[3]) for row in fitting[:limit]]
 
 
-def pack(lines: Iterable[bytes]) -> bytes | None:
-    """Lines of JSON as they are kept; ``None`` where they are too many."""
-    packer = zlib.compressobj(6)
-    parts: list[bytes] = []
-    size = 0
-    for line in lines:
-        parts.append(packer.compress(line + b"\n"))
-        size += len(parts[-1])
-        if size > EXPORT_BYTES_MAX:
-            return None
-    parts.append(packer.flush())
-    return b"".join(parts)
-
-
-def unpack(packed: bytes) -> list[bytes]:
-    """What ``pack`` was given."""
-    return zlib.decompress(packed).splitlines()
-
-
 __all__ = [
     "EXPORTS_MAX",
-    "EXPORT_BYTES_MAX",
     "INCIDENTS_MAX",
     "SCHEMA",
     "WAITING_MAX",
@@ -161,6 +139,4 @@ __all__ = [
     "Taken",
     "commit",
     "newest",
-    "pack",
-    "unpack",
 ]

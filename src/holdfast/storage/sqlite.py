@@ -23,13 +23,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import structlog
 
+from holdfast.ports import StoredEvent, StoreError
 from holdfast.storage import incidents
 from holdfast.storage.incidents import IncidentRows, Taken
 from holdfast.storage.opening import passes, prepare
@@ -59,24 +59,11 @@ _Row = tuple[int, float, str, str, str, str, str | None]
 _log = structlog.get_logger("holdfast.storage")
 
 
-class StoreError(Exception):
-    """The store cannot be opened, or was asked for what it does not keep."""
+class SqliteStore:
+    """The ``Store`` of control in one SQLite file.
 
-
-@dataclass(slots=True, frozen=True)
-class Event:
-    """Something that happened, as it is kept."""
-
-    at: float  # seconds since 1970
-    model: str
-    replica: str
-    what: str
-    reason: str
-    kind: str | None = None  # the class of a failure
-
-
-class Store:
-    """One file. Nothing here waits for the disk but the constructor, ``flush`` and ``close``."""
+    Nothing here waits for the disk but the constructor, ``flush`` and ``close``.
+    """
 
     def __init__(
         self, path: Path, *, queue_max: int = QUEUE_MAX, events_max: int = EVENTS_MAX
@@ -192,7 +179,7 @@ class Store:
             self._changed.notify_all()
             return True
 
-    def events(self, limit: int = 1_000, replica: str | None = None) -> list[Event]:
+    def events(self, limit: int = 1_000, replica: str | None = None) -> list[StoredEvent]:
         """The newest, oldest of them first; of one replica if asked."""
         if limit <= 0:
             return []
@@ -203,7 +190,7 @@ class Store:
         if len(newest) < limit:
             before = recent[0][0] if recent else None
             newest = self._older(limit - len(newest), replica, before) + newest
-        return [Event(*row[1:]) for row in newest]
+        return [StoredEvent(*row[1:]) for row in newest]
 
     def _older(self, limit: int, replica: str | None, before: int | None) -> list[_Row]:
         """Rows from the file."""
@@ -474,4 +461,4 @@ def _clean(text: str) -> str:
     return text[:TEXT_MAX].encode("utf-8", "replace").decode()
 
 
-__all__ = ["Event", "Store", "StoreError"]
+__all__ = ["SqliteStore"]

@@ -288,7 +288,7 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     from holdfast.control.process import Control  # noqa: PLC0415
     from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
-    from holdfast.storage.sqlite import Store  # noqa: PLC0415
+    from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
     from holdfast.wire.viewing import admin_app, build_source  # noqa: PLC0415
 
     class AdminServer(uvicorn.Server):
@@ -303,7 +303,7 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
 
     loop = asyncio.get_running_loop()
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
-    store = Store(kept / "control.sqlite")
+    store = SqliteStore(kept / "control.sqlite")
     launcher = ProcessLauncher(kept / "replicas")
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)

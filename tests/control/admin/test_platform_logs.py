@@ -16,7 +16,7 @@ from holdfast.control.unknown import UnknownReplicaError
 from holdfast.core.view.layers import Placed, Reading
 from holdfast.ports import UnreadableError
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
-from holdfast.storage.sqlite import Store
+from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.launcher import FakeHost, FakeLauncher
 
 FILE = """\
@@ -36,7 +36,7 @@ async def asking(folder, kube):
     def made(section, _control):
         return KubernetesSource(section.called, KubernetesConfig(**section.settings()))
 
-    store = Store(folder / "state.db")
+    store = SqliteStore(folder / "state.db")
     control = Control(folder / "fleet.yaml", folder, {}, "c", store, FakeLauncher(FakeHost()), made)
     stop = asyncio.Event()
     job = asyncio.create_task(control.run(stop))

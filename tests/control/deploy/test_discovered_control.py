@@ -7,7 +7,7 @@ from fakekube import FakeKube, node, pod
 from holdfast.control.process import Control
 from holdfast.core.types import State
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
-from holdfast.storage.sqlite import Store
+from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.launcher import FakeHost, FakeLauncher
 
 FILE = """\
@@ -26,7 +26,7 @@ def made(section, _control):
 
 @asynccontextmanager
 async def running(folder):
-    store = Store(folder / "state.db")
+    store = SqliteStore(folder / "state.db")
     control = Control(folder / "fleet.yaml", folder, {}, "c", store, FakeLauncher(FakeHost()), made)
     stop = asyncio.Event()
     job = asyncio.create_task(control.run(stop))

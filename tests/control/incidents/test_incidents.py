@@ -6,11 +6,11 @@ import pytest
 
 from holdfast.control.incidents import incidents as module
 from holdfast.control.incidents import records
+from holdfast.control.incidents.incident_json import read_export
 from holdfast.control.incidents.incidents import Incidents
 from holdfast.core.diagnose.acting import Act
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
 from holdfast.core.diagnose.evidence import About, Evidence, Incident, Remedy, Sign, Stage
-from holdfast.core.diagnose.factlog import from_lines
 from holdfast.core.diagnose.facts import (
     Declared,
     LineSeen,
@@ -524,7 +524,7 @@ def test_a_real_failure_is_found_kept_exported_and_read_again(store, world):
         (row,) = incidents.listing(10)
         assert (row["class"], row["cause"]) == ("runtime", "cuda_corrupted")
         lines = await incidents.export(row["id"])
-        export = from_lines(line.decode() for line in lines)
+        export = read_export(lines)
         assert export.incident.cause is Cause.CUDA_CORRUPTED
         assert ended in [fact for _, fact in export.facts]
         await incidents.stop()

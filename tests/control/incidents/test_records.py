@@ -5,9 +5,15 @@ import orjson
 import pytest
 
 from holdfast.control.incidents import records
-from holdfast.control.incidents.records import Packer, for_people, head, lines_of, moved, number
+from holdfast.control.incidents.incident_json import (
+    export_head,
+    incident_to_plain,
+    read_export,
+    unpack_lines,
+)
+from holdfast.control.incidents.records import Packer, for_people, lines_of, moved, number
 from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Sign
-from holdfast.core.diagnose.factlog import FactLog, from_lines, incident_to_plain
+from holdfast.core.diagnose.fact_log import FactLog
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanaryAnswered,
@@ -21,7 +27,6 @@ from holdfast.core.diagnose.facts import (
 )
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.types import SECOND, State
-from holdfast.storage.incidents import unpack
 
 FACTS = [
     Declared("m-1", "m", managed=True, reserved_bytes=1),
@@ -46,7 +51,7 @@ def incident():
 
 
 def first(incident, baselines=None):
-    return head(incident_to_plain(incident), baselines or {}, {})
+    return export_head(incident_to_plain(incident), baselines or {}, {})
 
 
 def test_times_become_those_of_the_day_or_of_another_control(incident):
@@ -68,7 +73,7 @@ def test_every_fact_is_read_again_as_it_was(incident):
     for at, fact in enumerate(FACTS):
         log.add(fact, at)
     lines = lines_of(log, incident, first(incident), [])
-    export = from_lines(line.decode() for line in lines)
+    export = read_export(lines)
     assert [fact for _, fact in export.facts] == FACTS
     assert export.incident == incident
 
@@ -119,5 +124,5 @@ def test_facts_are_kept_one_incident_after_the_other_and_mistakes_end_nothing(
         await packer.close()
 
     asyncio.run(with_name())
-    assert len(unpack(store.incident(incident.id)[1])) == 2
+    assert len(unpack_lines(store.incident(incident.id)[1])) == 2
     assert store.incident("inc-000001") == (None, None)

@@ -17,6 +17,7 @@ from holdfast.control.incidents.reported import (
 )
 from holdfast.control.process import Control
 from holdfast.core.diagnose.facts import (
+    FACT_NAMES,
     FilesystemSeen,
     GpuFault,
     HostSeen,
@@ -70,7 +71,7 @@ def stage():
 def test_what_a_host_or_a_platform_can_know_is_taken_in_order(stage):
     assert stage.take(*(row for row, _ in EVERY)) == len(EVERY)
     assert stage.facts == [fact for _, fact in EVERY]
-    assert {type(fact).__name__ for fact in stage.facts} == set(KINDS)
+    assert {FACT_NAMES[type(fact)] for fact in stage.facts} == set(KINDS)
     assert (stage.books.taken, stage.books.refused) == (len(EVERY), 0)
 
 

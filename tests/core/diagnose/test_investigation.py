@@ -496,10 +496,9 @@ def test_what_is_known_can_be_counted_and_kept() -> None:
     fleet = Fleet()
     fleet.pass_time(ONSET)
     fleet.pass_time(6, hang)
-    snapshot = fleet.investigation.snapshot()
-    assert snapshot["replicas"] == 4
-    assert snapshot["evidence"]["no_first_token"] >= 1
-    assert sum(snapshot["incidents"].values()) == 1
+    assert len(fleet.investigation.census.replicas) == 4
+    assert fleet.investigation.evidence_seen[Sign.NO_FIRST_TOKEN] >= 1
+    assert len(fleet.investigation.incidents) == 1
     baselines = fleet.investigation.baselines()
     assert Investigation(baselines=baselines).baselines() == baselines
 

@@ -63,8 +63,8 @@ def test_no_canary_brings_one_back_that_an_incident_took_out(stage):
     assert "inc-000001" in stage.fleet.members["a"].health.reason
     stage.wait(50)
     assert stage.state("a") is State.QUARANTINED
-    assert stage.fleet.snapshot()["replicas"]["a"]["taken_out"]
-    assert stage.fleet.snapshot()["replicas"]["a"]["share"] == 0.0
+    assert stage.fleet.members["a"].health.taken_out
+    assert stage.fleet._publisher.shares.get("a", 0.0) == 0.0
 
 
 def test_a_new_process_is_free_of_it(stage):
@@ -88,7 +88,7 @@ def test_half_a_pool_at_most_is_taken_out_and_nobody_panics(stage):
     told = stage.tell(TakeOutAsked("c", "x"))
     assert [what for _, what, _ in stage.notices(told)] == ["not taken out"]
     assert stage.state("c") is State.READY
-    assert not stage.fleet.snapshot()["panic"]
+    assert not stage.fleet._publisher.panics
 
 
 def test_one_that_is_in_quarantine_already_stays_there(stage):

@@ -1,6 +1,6 @@
 from fractions import Fraction
 from itertools import product
-from math import comb, erfc, exp, fsum, inf, isclose, log, nan, sqrt
+from math import comb, fsum, inf, isclose, nan
 
 import pytest
 from hypothesis import given, settings
@@ -9,46 +9,16 @@ from hypothesis import strategies as st
 from holdfast.core.plan.capacity import (
     HOURS_PER_MONTH,
     Redundancy,
-    attempts_to_collapse,
     availability,
-    beta_binomial_availability,
     cost,
-    erlang_c,
-    fan_out_tail,
-    hedged_quantile,
-    hedged_survival,
-    mm1_sojourn_quantile,
-    mmc_wait,
-    mmc_wait_tail,
     nines,
-    per_call_tail,
-    pollaczek_khinchine,
-    power_of_two_tail,
-    power_of_two_time,
     replica_availability,
     replicas_by_mean,
-    retry_amplification,
-    shared_processor_time,
     spares_for,
     spread,
     zone_availability,
 )
 from holdfast.core.types import ConfigError
-
-
-def exponential(t: float) -> float:
-    return exp(-t)
-
-
-def lognormal(t: float) -> float:
-    return 0.5 * erfc(log(t) / sqrt(2)) if t > 0 else 1.0
-
-
-def one_percent_slow(t: float) -> float:
-    return 1.0 if t < 1 else 0.01 if t < 100 else 0.0
-
-
-P95_LOGNORMAL = hedged_quantile(lognormal, inf, 0.95)
 
 GOLDENS = {
     "binomial 8+0": (availability(8, 0, 0.99), 0.9227446944),
@@ -66,15 +36,15 @@ GOLDENS = {
     "three zones of 5": (zone_availability(8, 3, 5, 0.99, 0.999), 0.99999666),
     "three zones of 6": (zone_availability(8, 3, 6, 0.99, 0.999), 0.999997),
     "twelve taken as independent": (availability(8, 4, 0.99 * 0.999), 0.99999988),
-    "correlation 0, k 2": (beta_binomial_availability(20, 2, 0.995, 0.0), 0.99982073),
-    "correlation 0, k 3": (beta_binomial_availability(20, 3, 0.995, 0.0), 0.99999487),
-    "correlation .01, k 3": (beta_binomial_availability(20, 3, 0.995, 0.01), 0.99969935),
-    "correlation .05, k 2": (beta_binomial_availability(20, 2, 0.995, 0.05), 0.99113006),
-    "correlation .05, k 3": (beta_binomial_availability(20, 3, 0.995, 0.05), 0.99602385),
-    "correlation .1, k 2": (beta_binomial_availability(20, 2, 0.995, 0.1), 0.98709293),
-    "correlation .1, k 3": (beta_binomial_availability(20, 3, 0.995, 0.1), 0.99229279),
-    "correlation .3, k 2": (beta_binomial_availability(20, 2, 0.995, 0.3), 0.98638512),
-    "correlation .3, k 3": (beta_binomial_availability(20, 3, 0.995, 0.3), 0.98918682),
+    "correlation 0, k 2": (Redundancy(20, 0.995, correlation=0.0).availability(2), 0.99982073),
+    "correlation 0, k 3": (Redundancy(20, 0.995, correlation=0.0).availability(3), 0.99999487),
+    "correlation .01, k 3": (Redundancy(20, 0.995, correlation=0.01).availability(3), 0.99969935),
+    "correlation .05, k 2": (Redundancy(20, 0.995, correlation=0.05).availability(2), 0.99113006),
+    "correlation .05, k 3": (Redundancy(20, 0.995, correlation=0.05).availability(3), 0.99602385),
+    "correlation .1, k 2": (Redundancy(20, 0.995, correlation=0.1).availability(2), 0.98709293),
+    "correlation .1, k 3": (Redundancy(20, 0.995, correlation=0.1).availability(3), 0.99229279),
+    "correlation .3, k 2": (Redundancy(20, 0.995, correlation=0.3).availability(2), 0.98638512),
+    "correlation .3, k 3": (Redundancy(20, 0.995, correlation=0.3).availability(3), 0.98918682),
     "6.5 failures in 1000 days, 4 h": (replica_availability(24000 / 6.5, 0, 4), 0.998918),
     "6.5 failures in 1000 days, 48 h": (replica_availability(24000 / 6.5, 0, 48), 0.987167),
     "spot, 5 minutes to reload": (replica_availability(240, 0, 5), 0.979592),
@@ -84,48 +54,6 @@ GOLDENS = {
     "k 2 per month": (cost(2, 2.0), 2920.0),
     "k 3 per month": (cost(3, 2.0), 4380.0),
     "k 3 in 30 days": (cost(3, 2.0, 720), 4320.0),
-    "Erlang C 1, .8": (erlang_c(1, 0.8), 0.8),
-    "Erlang C 2, 1.6": (erlang_c(2, 1.6), 0.71111111),
-    "Erlang C 8, 6.4": (erlang_c(8, 6.4), 0.45764493),
-    "Erlang C 10, 8": (erlang_c(10, 8), 0.40918015),
-    "Erlang C 64, 51.2": (erlang_c(64, 51.2), 0.05605638),
-    "Erlang C 64, 57.6": (erlang_c(64, 57.6), 0.31066332),
-    "Erlang C 64, 60.8": (erlang_c(64, 60.8), 0.58801093),
-    "wait 2, 1.6": (mmc_wait(2, 1.6), 1.77777778),
-    "wait 10, 8": (mmc_wait(10, 8), 0.20459008),
-    "wait 64, 51.2": (mmc_wait(64, 51.2), 0.00437940),
-    "wait 64, 57.6": (mmc_wait(64, 57.6), 0.04854114),
-    "wait 64, 60.8": (mmc_wait(64, 60.8), 0.18375342),
-    "M/M/1 whole time": (mmc_wait(1, 0.8) + 1, 5.0),
-    "M/M/1 p99": (mm1_sojourn_quantile(0.8, 0.99), 23.025851),
-    "M/D/1 wait": (pollaczek_khinchine(0.8, 0.0), 2.0),
-    "M/G/1 wait, cv2 4": (pollaczek_khinchine(0.8, 4.0), 10.0),
-    "processor sharing": (shared_processor_time(0.8), 5.0),
-    "two choices at .5": (power_of_two_time(0.5), 1.265686),
-    "two choices at .7": (power_of_two_time(0.7), 1.614454),
-    "two choices at .8": (power_of_two_time(0.8), 1.947363),
-    "two choices at .9": (power_of_two_time(0.9), 2.614057),
-    "two choices at .95": (power_of_two_time(0.95), 3.383046),
-    "two choices at .99": (power_of_two_time(0.99), 5.431997),
-    "two choices, queue 2": (power_of_two_tail(0.9, 2), 0.7290000000000001),
-    "two choices, queue 3": (power_of_two_tail(0.9, 3), 0.4782969000000001),
-    "two choices, queue 4": (power_of_two_tail(0.9, 4), 0.20589113209464907),
-    "two choices, queue 5": (power_of_two_tail(0.9, 5), 0.038152042447694615),
-    "each of 100 calls": (per_call_tail(0.001, 100), 1.0004953285958074e-05),
-    "any of 100 calls": (fan_out_tail(0.01, 100), 0.633968),
-    "bimodal, hedged": (hedged_survival(one_percent_slow, 1.0, 50.0), 0.0001),
-    "lognormal p99.9": (hedged_quantile(lognormal, inf, 0.999), 21.982184),
-    "lognormal p95": (P95_LOGNORMAL, 5.180252),
-    "lognormal p99.9 hedged": (hedged_quantile(lognormal, P95_LOGNORMAL, 0.999), 9.312947),
-    "exponential p99.9": (hedged_quantile(exponential, inf, 0.999), 6.907755),
-    "exponential p99.9 hedged": (hedged_quantile(exponential, log(20), 0.999), 4.951744),
-    "exponential p99 hedged": (hedged_quantile(exponential, log(20), 0.99), 3.800451),
-    "3 attempts": (retry_amplification(3, 0.5), 1.75),
-    "4 attempts": (retry_amplification(4, 0.5), 1.875),
-    "5 attempts, all fail": (retry_amplification(5, 1.0), 5.0),
-    "4 attempts in 3 layers": (retry_amplification(4, 1.0, layers=3), 64),
-    "a budget of 10 %": (retry_amplification(5, 1.0, budget=0.1), 1.1),
-    "a budget of 20 %": (retry_amplification(5, 1.0, budget=0.2), 1.2),
 }
 
 
@@ -175,18 +103,6 @@ def test_spares_for_other_fleets(need, a, target, spares):
 def test_sizing_by_the_mean_buys_too_little(a, replicas, given):
     assert replicas_by_mean(20, a) == replicas
     assert availability(20, replicas - 20, a) == pytest.approx(given, abs=5e-4)
-
-
-@pytest.mark.parametrize(("utilisation", "attempts"), [(0.5, 3), (0.7, 2), (0.9, 2), (1.0, 2)])
-def test_a_fleet_stays_down_when_attempts_exceed_its_headroom(utilisation, attempts):
-    assert attempts_to_collapse(utilisation) == attempts
-
-
-def test_fifty_prefill_servers_keep_waits_under_a_tenth_of_a_second():
-    offered = 10_000 / 1.005 * 0.005
-    few = next(c for c in range(50, 100) if mmc_wait_tail(c, offered, 0.1, 0.005) <= 0.01)
-    assert few == 50
-    assert mmc_wait_tail(50, offered, 0.0, 0.005) == erlang_c(50, offered)
 
 
 def exact_shortfall(need: int, spares: int, share: Fraction) -> Fraction:
@@ -360,22 +276,6 @@ def test_a_month_has_730_hours():
     assert cost(0, 2.0) == 0.0
 
 
-def test_an_empty_system_does_not_wait():
-    assert erlang_c(4, 0.0) == 0.0
-    assert mmc_wait(4, 0.0) == 0.0
-    assert power_of_two_time(0.0) == 1.0
-    assert power_of_two_tail(0.5, 0) == 1.0
-    assert power_of_two_tail(0.999999, 64) == 0.0
-
-
-def test_an_immediate_hedge_takes_the_faster_of_two():
-    assert hedged_quantile(exponential, 0.0, 0.99) == pytest.approx(log(100) / 2)
-
-
-def test_fan_out_and_its_inverse_agree():
-    assert fan_out_tail(per_call_tail(0.001, 100), 100) == pytest.approx(0.001, rel=1e-12)
-
-
 REFUSED = {
     "need": lambda: availability(0, 1, 0.9),
     "spares": lambda: availability(1, -1, 0.9),
@@ -384,7 +284,7 @@ REFUSED = {
     "zones": lambda: zone_availability(1, 0, 1, 0.9, 0.9),
     "per_zone": lambda: zone_availability(1, 1, 0, 0.9, 0.9),
     "zone_a": lambda: zone_availability(1, 1, 1, 0.9, 0.0),
-    "correlation": lambda: beta_binomial_availability(1, 1, 0.9, 1.0),
+    "correlation": lambda: Redundancy(1, 0.9, correlation=1.0),
     "mtbf": lambda: replica_availability(0, 1, 1),
     "detect": lambda: replica_availability(1, -1, 1),
     "repair": lambda: replica_availability(1, 1, inf),
@@ -396,28 +296,6 @@ REFUSED = {
     "cost_per_hour": lambda: cost(1, -2.0),
     "hours": lambda: cost(1, 2.0, -1),
     "shortfall": lambda: nines(1.5),
-    "servers": lambda: erlang_c(0, 0.5),
-    "offered": lambda: erlang_c(2, 2.0),
-    "service": lambda: mmc_wait(2, 1.0, -1.0),
-    "service ": lambda: mmc_wait_tail(2, 1.0, 1.0, 0.0),
-    "wait": lambda: mmc_wait_tail(2, 1.0, -1.0),
-    "q": lambda: mm1_sojourn_quantile(0.5, 1.0),
-    "utilisation": lambda: shared_processor_time(1.0),
-    "cv2": lambda: pollaczek_khinchine(0.5, -1.0),
-    "load": lambda: power_of_two_time(1.0),
-    "depth": lambda: power_of_two_tail(0.5, -1),
-    "attempts": lambda: retry_amplification(0, 0.5),
-    "layers": lambda: retry_amplification(2, 0.5, layers=0),
-    "failure": lambda: retry_amplification(2, 1.5),
-    "budget": lambda: retry_amplification(2, 0.5, budget=-0.1),
-    "utilisation ": lambda: attempts_to_collapse(0.0),
-    "delay": lambda: hedged_quantile(exponential, -1.0, 0.5),
-    "q ": lambda: hedged_quantile(exponential, 1.0, 1.0),
-    "survival": lambda: hedged_quantile(lambda t: 1.0, 1.0, 0.5),
-    "tail": lambda: fan_out_tail(1.0, 2),
-    "tail ": lambda: per_call_tail(-0.1, 2),
-    "calls": lambda: fan_out_tail(0.1, 0),
-    "calls ": lambda: per_call_tail(0.1, 0),
 }
 
 

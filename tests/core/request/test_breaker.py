@@ -1,4 +1,3 @@
-import json
 from random import Random
 
 import pytest
@@ -27,6 +26,13 @@ EXACT = BreakerConfig(jitter=0.0)  # cooldowns of exactly 1, 2, 4 … seconds
 
 def breaker(config: BreakerConfig = EXACT) -> Breaker:
     return Breaker(config, Random(7))
+
+
+def counts_of(subject: Breaker) -> tuple[object, ...]:
+    """What a breaker has counted and decided so far."""
+    window = subject._window
+    trial = subject._trial_out
+    return subject.state, subject.opens_until, trial, window.count, window.failures
 
 
 def opened(config: BreakerConfig = EXACT, now: int = 0) -> Breaker:
@@ -92,7 +98,7 @@ class TestClosed:
     def test_a_flood_of_neutral_outcomes_never_opens_it(self, neutral):
         subject = breaker()
         assert all(subject.record(neutral, 0, strong=True) is None for _ in range(100))
-        assert subject.snapshot()["outcomes"] == 0
+        assert subject._window.count == 0
 
     def test_opens_at_the_share_and_not_below_it(self):
         subject = breaker(BreakerConfig(consecutive=100))
@@ -147,9 +153,9 @@ class TestOpen:
     @pytest.mark.parametrize("strong", [False, True])
     def test_late_results_of_older_attempts_are_neutral(self, outcome, strong):
         subject = opened()
-        before = subject.snapshot()
+        before = counts_of(subject)
         assert subject.record(outcome, 5, strong=strong) is None
-        assert subject.snapshot() == before
+        assert counts_of(subject) == before
 
 
 class TestHalfOpen:
@@ -167,7 +173,7 @@ class TestHalfOpen:
         now = subject.opens_until
         subject.allow(now)
         subject.record(SUCCESS, now, trial=True)
-        assert subject.snapshot()["outcomes"] == 0
+        assert subject._window.count == 0
         assert all(subject.record(FAILURE, now) is None for _ in range(4))
 
     def test_a_trial_that_fails_opens_it_for_twice_as_long(self):
@@ -257,7 +263,7 @@ class TestDisabled:
             assert subject.record(outcome, 0, trial=True) is None
         assert subject.would_allow(0)
         assert subject.allow(0).reason == "closed"
-        assert subject.snapshot()["outcomes"] == 0
+        assert subject._window.count == 0
 
 
 class TestMisuse:
@@ -327,21 +333,6 @@ class TestConfig:
         BreakerConfig(cooldown_s=86_400, cooldown_max_s=86_400)
 
 
-def test_snapshot_is_plain_data():
-    subject, _ = on_trial()
-    snapshot = subject.snapshot()
-    assert json.loads(json.dumps(snapshot)) == {
-        "state": "half_open",
-        "opens_until": SECOND,
-        "cooldown_s": 1.0,
-        "trial_out": True,
-        "failures": 0,
-        "outcomes": 0,
-        "consecutive": 0,
-        "opened": 1,
-    }
-
-
 def test_every_state_can_be_left_and_reached():
     assert {before for before, _ in TRANSITIONS} == set(BreakerState)
     assert set(TRANSITIONS.values()) == set(BreakerState)
@@ -397,10 +388,10 @@ class BreakerAgainstModel(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 5))
     def callers_ask(self, times: int) -> None:
-        before = self.subject.snapshot()
+        before = counts_of(self.subject)
         answers = {self.subject.would_allow(self.now) for _ in range(times)}
         assert len(answers) == 1
-        assert self.subject.snapshot() == before
+        assert counts_of(self.subject) == before
 
     @rule()
     def a_caller_claims(self) -> None:
@@ -422,11 +413,11 @@ class BreakerAgainstModel(RuleBasedStateMachine):
     @rule(outcome=st.sampled_from(Outcome), strong=st.booleans())
     def an_ordinary_attempt_ends(self, outcome: Outcome, strong: bool) -> None:
         self.old_attempts -= 1
-        before = self.subject.snapshot()
+        before = counts_of(self.subject)
         change = self.subject.record(outcome, self.now, strong=strong)
         if self.is_open or outcome in NEUTRAL:
             assert change is None
-            assert self.subject.snapshot() == before
+            assert counts_of(self.subject) == before
             return
         self.counted.append(outcome is FAILURE)
         if outcome is FAILURE and (strong or self.counts_are_too_bad()):
@@ -456,7 +447,7 @@ class BreakerAgainstModel(RuleBasedStateMachine):
     @invariant()
     def at_most_one_trial_is_out(self) -> None:
         assert self.trials <= 1
-        assert self.subject.snapshot()["trial_out"] is (self.trials == 1)
+        assert self.subject._trial_out is (self.trials == 1)
 
     @invariant()
     def it_is_closed_exactly_when_the_model_is(self) -> None:
@@ -472,10 +463,9 @@ class BreakerAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def it_counts_what_the_model_counts(self) -> None:
-        snapshot = self.subject.snapshot()
         last = self.counted[-self.CONFIG.window :]
-        assert snapshot["outcomes"] == len(last)
-        assert snapshot["failures"] == last.count(True)
+        assert self.subject._window.count == len(last)
+        assert self.subject._window.failures == last.count(True)
 
 
 BreakerAgainstModel.TestCase.settings = settings(

@@ -384,7 +384,7 @@ class FlowUnderFire(RuleBasedStateMachine):
                 held = [o for o in out if o.place == place]
                 assert candidate.inflight == len(held) <= candidate.slots
                 assert candidate.own_tokens >= 0
-                trial_out = candidate.breaker.snapshot()["trial_out"]
+                trial_out = candidate.breaker._trial_out
                 assert trial_out == any(o.trial for o in held)
 
     @invariant()

@@ -1,4 +1,3 @@
-import json
 from random import Random
 
 import pytest
@@ -365,14 +364,6 @@ def test_without_a_promise_no_first_token_is_late():
     subject = lane()
     served(subject, "r1", 0, 500 * SECOND)
     assert subject.readings()[1] == 1.0
-
-
-def test_a_snapshot_is_plain_data():
-    subject = lane("r1", "r2")
-    shot = json.loads(json.dumps(subject.snapshot(SECOND)))
-    assert shot["pool"]["model"] == "m"
-    assert shot["queue"]["interactive"] == 0
-    assert shot["deadlines"]["rise"] == 1
 
 
 # --- what an autoscaler reads --------------------------------------------------------------------

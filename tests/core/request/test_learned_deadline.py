@@ -241,17 +241,6 @@ def test_a_hand_knows_its_mean_over_both_generations():
     assert (group.count(), group.mean()) == (1, 3.0)
 
 
-def test_a_snapshot_tells_what_is_known():
-    learned = learned_deadline()
-    asked(learned, 1)
-    assert learned.snapshot() == {
-        "learned": False,
-        "samples": 0,
-        "quantile_s": 0.0,
-        "deadline_s": WIDE,
-    }
-
-
 # DeadlineRise
 
 

@@ -1,4 +1,3 @@
-import json
 from random import Random
 
 import pytest
@@ -401,18 +400,6 @@ def test_a_decayed_quarantine_crosses_no_revision():
 
 
 # --- for people ----------------------------------------------------------------------------------
-
-
-def test_a_snapshot_is_plain_data_that_says_who_is_in_and_who_is_out():
-    subject = pool(view("r1"), view("r2"), view("r3", share=0.0))
-    refuse(subject, "r2")
-    subject.ready(SECOND)
-    shot = json.loads(json.dumps(subject.snapshot()))
-    assert shot["rungs"] == [["r1"]]
-    assert shot["trials"] == ["r2"]
-    assert shot["capacity"] == 2
-    assert shot["candidates"]["r3"]["state"] == "quarantined"
-    assert shot["candidates"]["r2"]["breaker"] == "open"
 
 
 # --- regions and leased trials -------------------------------------------------------------------

@@ -25,7 +25,7 @@ from holdfast.control.view.history import Sampler, history_metrics
 from holdfast.control.view.knowing import Knowing
 from holdfast.control.view.sourcing import Sourcing
 from holdfast.control.view.viewing import Viewing
-from holdfast.storage.sqlite import Store
+from holdfast.ports import Store
 
 EXPLAIN_S: Final = 1.0  # gateways answer from memory; who is silent for so long is frozen
 

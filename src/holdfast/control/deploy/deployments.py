@@ -29,8 +29,7 @@ from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice
 from holdfast.core.types import ConfigError, State, require, seconds
 from holdfast.launchers.weights import path_of
-from holdfast.ports import Launcher
-from holdfast.storage.sqlite import Store
+from holdfast.ports import Launcher, Store
 
 EARLY_EXITS_MAX: Final = 3  # of a replica that was never ready: it will not be
 HELD: Final = "an operator wants it out of service"

@@ -24,7 +24,7 @@ from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice
 from holdfast.core.view.layers import Placed, Reading
 from holdfast.core.view.selectors import parse_selector
-from holdfast.storage.sqlite import Store, StoreError
+from holdfast.ports import Store, StoreError
 
 LOOK_S: Final = 0.05  # between two looks: a rollout of a hundred pods is not a hundred configs
 SOURCES_S: Final = 1.0  # how soon a source that a new config brings is followed

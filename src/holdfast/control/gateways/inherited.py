@@ -13,7 +13,7 @@ from holdfast.control.fleet.audience import Earlier
 from holdfast.control.gateways.state import read_state
 from holdfast.core.health.answers import AnswerBook
 from holdfast.frames import ConfigFrame, frame_to_view
-from holdfast.storage.sqlite import Store
+from holdfast.ports import Store
 
 _log = structlog.get_logger("holdfast.control")
 

@@ -23,17 +23,22 @@ import structlog
 
 from holdfast.control.detached import detached
 from holdfast.control.incidents import records
+from holdfast.control.incidents.incident_json import (
+    export_head,
+    incident_from_plain,
+    incident_to_plain,
+    unpack_lines,
+)
 from holdfast.control.incidents.notify import Message, Notifier
 from holdfast.core.diagnose.acting import Act
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
 from holdfast.core.diagnose.evidence import Entry, Incident, Remedy, Stage
-from holdfast.core.diagnose.factlog import FactLog, incident_from_plain, incident_to_plain
+from holdfast.core.diagnose.fact_log import FactLog
 from holdfast.core.diagnose.facts import Fact, Looked, StateChanged
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.messages import Notice
 from holdfast.core.types import MILLISECOND, SECOND, State, seconds
-from holdfast.storage.incidents import unpack
-from holdfast.storage.sqlite import Store, StoreError
+from holdfast.ports import Store, StoreError
 
 QUEUE_MAX: Final = 20_000  # facts; a minute of a fleet of a hundred
 TURN: Final = 4 * MILLISECOND  # of judging at a time: below what makes the loop late
@@ -363,11 +368,11 @@ class Incidents:
             return await detached(self._packer.lines, incident, first)
         kept, packed = self._store.incident(name)
         if packed is not None:
-            return await detached(unpack, packed)
+            return await detached(unpack_lines, packed)
         return None if kept is None else [orjson.dumps(self._head(kept["incident"]))]
 
     def _head(self, plain: Mapping[str, Any]) -> dict[str, Any]:
-        return records.head(plain, self._investigation.baselines(), asdict(self._config))
+        return export_head(plain, self._investigation.baselines(), asdict(self._config))
 
     def close(self, name: str) -> tuple[bool, str]:
         """An operator says that it is over; who was taken out for it is judged again."""

@@ -43,7 +43,7 @@ from holdfast.core.types import State, seconds
 from holdfast.core.view.layers import Reading
 from holdfast.core.view.sightings import Sightings
 from holdfast.frames import BlockFrame, SeenFrame, ToGateway
-from holdfast.storage.sqlite import Store
+from holdfast.ports import Store
 
 ROUND_S: Final = 1.0  # as often as gateways tell
 QUEUES_EVERY: Final = 5  # rounds

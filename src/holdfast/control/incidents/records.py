@@ -12,34 +12,34 @@ long incident outlives the ring that its first facts were in.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from math import isfinite
 from typing import Any, Final
 
 import orjson
 import structlog
 
 from holdfast.control.detached import detached
+from holdfast.control.incidents.incident_json import (
+    fact_line,
+    incident_to_plain,
+    pack_lines,
+    unpack_lines,
+)
 from holdfast.core.diagnose.evidence import Incident, Stage
-from holdfast.core.diagnose.factlog import FORMAT, FactLog, incident_to_plain, to_plain
+from holdfast.core.diagnose.fact_log import FactLog
 from holdfast.core.diagnose.facts import (
-    KINDS_OF_FACT,
     ChainDeclared,
     Declared,
     Fact,
     HostSeen,
-    OutputSeen,
     RolloutSeen,
     StateChanged,
     VersionsSeen,
 )
 from holdfast.core.types import SECOND
-from holdfast.storage.incidents import pack, unpack
-from holdfast.storage.sqlite import Store
+from holdfast.ports import Store
 
 LINES_MAX: Final = 30_000  # of one export; a pool of a hundred makes as many in a minute
 
-_FIELDS: Final = {kind: [one.name for one in fields(kind)] for kind in KINDS_OF_FACT}
 _ONCE: Final = (Declared, ChainDeclared, VersionsSeen, HostSeen, StateChanged, RolloutSeen)
 
 _log = structlog.get_logger("holdfast.control.incidents.records")
@@ -87,18 +87,6 @@ def put(store: Store, incident: Incident, facts: bytes | None = None) -> None:
     store.put_incident(incident.id, opened(kept), stage, kept, facts)
 
 
-def head(
-    plain: Mapping[str, Any], baselines: Mapping[str, Any], config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The first line of an export."""
-    return {
-        "holdfast_incident": FORMAT,
-        "incident": plain,
-        "baselines": baselines,
-        "config": config,
-    }
-
-
 def lines_of(
     log: FactLog, incident: Incident, first: Mapping[str, Any], earlier: list[bytes]
 ) -> list[bytes]:
@@ -106,7 +94,7 @@ def lines_of(
     before = earlier[1:]
     since = orjson.loads(before[-1])["at"] if before else None
     facts = [(at, fact) for at, fact in log.of(incident) if since is None or at > since]
-    newer = [_line(at, fact) for at, fact in _fitting(facts, incident, LINES_MAX - len(before))]
+    newer = [fact_line(at, fact) for at, fact in _fitting(facts, incident, LINES_MAX - len(before))]
     # Baselines are those of its beginning: what it was judged by, not what came of it.
     if earlier:
         begun = orjson.loads(earlier[0])
@@ -129,18 +117,6 @@ def _fitting(
             left -= not needed[index]
             chosen.append(facts[index])
     return chosen[: max(most, 0)][::-1]
-
-
-def _line(at: int, fact: Fact) -> bytes:
-    """One fact; ten times as fast as by its plain data, and read the same."""
-    kind = type(fact)
-    if isinstance(fact, OutputSeen) and not all(map(isfinite, fact.values)):
-        # JSON has no word for what is infinite, and the plain data has.
-        return orjson.dumps({"at": at, **to_plain(fact)})
-    plain = {"at": at, "kind": kind.__name__}
-    for name in _FIELDS[kind]:
-        plain[name] = getattr(fact, name)
-    return orjson.dumps(plain, option=orjson.OPT_NON_STR_KEYS)
 
 
 class Packer:
@@ -172,12 +148,14 @@ class Packer:
                     put(self._store, incident, packed)
 
     def _pack(self, incident: Incident, first: Mapping[str, Any]) -> bytes | None:
-        return pack(self.lines(incident, first))
+        return pack_lines(self.lines(incident, first))
 
     def lines(self, incident: Incident, first: Mapping[str, Any]) -> list[bytes]:
         """An export as of now. Takes up to seconds: to be called in a thread."""
         _, kept = self._store.incident(incident.id)
-        return lines_of(self._facts, incident, first, unpack(kept) if kept is not None else [])
+        return lines_of(
+            self._facts, incident, first, unpack_lines(kept) if kept is not None else []
+        )
 
     async def close(self) -> None:
         """What waits is kept, or given up after a while."""
@@ -191,7 +169,6 @@ __all__ = [
     "Packer",
     "clock",
     "for_people",
-    "head",
     "lines_of",
     "moved",
     "number",

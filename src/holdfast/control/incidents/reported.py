@@ -17,9 +17,10 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any, Final
 
+from holdfast.control.incidents.incident_json import fact_from_plain
 from holdfast.core.diagnose.detect.silence import COMPILE, LOADING, SERVING, STARTING, WARM_UP
-from holdfast.core.diagnose.factlog import from_plain
 from holdfast.core.diagnose.facts import (
+    FACT_NAMES,
     Fact,
     FilesystemSeen,
     GpuFault,
@@ -44,7 +45,7 @@ _KINDS: Final[tuple[type, ...]] = (
     *(HostSeen, VersionsSeen, FilesystemSeen, QueueSeen, MemorySeen),
     *(PhaseSeen, GpuFault, LineSeen, ProcessEnded),
 )
-KINDS: Final = tuple(kind.__name__ for kind in _KINDS)
+KINDS: Final = tuple(FACT_NAMES[kind] for kind in _KINDS)
 _PHASES: Final = (STARTING, LOADING, COMPILE, WARM_UP, SERVING)
 _DEVICES: Final = ("host", "gpu")
 
@@ -123,7 +124,7 @@ class Reported:
             raise ValueError(f"kind: is {str(kind)[:60]!r}; use one of {', '.join(KINDS)}")
         if "at" in row:
             raise ValueError(f"{kind}.at: is not taken; a fact counts from when it arrives")
-        fact = from_plain(row)
+        fact = fact_from_plain(row)
         for field in fields(fact):
             _check(f"{kind}.{field.name}", getattr(fact, field.name))
         named: Mapping[str, tuple[str, Collection[str]]] = {

@@ -13,7 +13,7 @@ others for good; here a place is lost in the end.
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.types import Decision, nanos, require, seconds
+from holdfast.core.types import Decision, nanos, require
 
 
 @dataclass(slots=True, frozen=True)
@@ -137,21 +137,6 @@ class LaunchGate:
         for name in [n for n, p in self._loading.items() if now - p.at > self._load_max]:
             del self._loading[name]
             self.lost += 1
-
-    def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards."""
-        return {
-            "loading": {
-                name: {
-                    "cold": place.cold,
-                    "for_s": seconds(max(0, self._now - place.at)),
-                }
-                for name, place in self._loading.items()
-            },
-            "waiting": list(self._waiting),
-            "warm": len(self._warm),
-            "lost": self.lost,
-        }
 
 
 __all__ = ["LaunchGate", "LaunchGateConfig"]

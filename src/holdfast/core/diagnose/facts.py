@@ -348,15 +348,37 @@ Fact = (
     | Looked
 )
 
-KINDS_OF_FACT: Final[tuple[type, ...]] = (
-    *(Declared, Gone, ChainDeclared, RolloutSeen, HostSeen, VersionsSeen, FilesystemSeen),
-    *(QueueSeen, GpuFault, ProcessEnded, ProcessFrozen, PhaseSeen, LineSeen, FellSilent),
-    *(MemorySeen, StateChanged, CanaryAnswered, AttemptsSeen, LoadSeen, OutputSeen),
-    *(FinishesSeen, Compared, RequestDied, CanariesDoubted, Looked),
-)
+# Names of kinds in exports, in stores and in reports: a class may be renamed, its name here not.
+FACT_NAMES: Final[Mapping[type, str]] = {
+    Declared: "Declared",
+    Gone: "Gone",
+    ChainDeclared: "ChainDeclared",
+    RolloutSeen: "RolloutSeen",
+    HostSeen: "HostSeen",
+    VersionsSeen: "VersionsSeen",
+    FilesystemSeen: "FilesystemSeen",
+    QueueSeen: "QueueSeen",
+    GpuFault: "GpuFault",
+    ProcessEnded: "ProcessEnded",
+    ProcessFrozen: "ProcessFrozen",
+    PhaseSeen: "PhaseSeen",
+    LineSeen: "LineSeen",
+    FellSilent: "FellSilent",
+    MemorySeen: "MemorySeen",
+    StateChanged: "StateChanged",
+    CanaryAnswered: "CanaryAnswered",
+    AttemptsSeen: "AttemptsSeen",
+    LoadSeen: "LoadSeen",
+    OutputSeen: "OutputSeen",
+    FinishesSeen: "FinishesSeen",
+    Compared: "Compared",
+    RequestDied: "RequestDied",
+    CanariesDoubted: "CanariesDoubted",
+    Looked: "Looked",
+}
 
 __all__ = [
-    "KINDS_OF_FACT",
+    "FACT_NAMES",
     "AttemptsSeen",
     "CanariesDoubted",
     "CanaryAnswered",

@@ -41,7 +41,7 @@ from holdfast.core.diagnose.diagnosis import (
     Opened,
 )
 from holdfast.core.diagnose.evidence import Incident, Sign
-from holdfast.core.diagnose.facts import KINDS_OF_FACT, Compared, Fact, Gone, Looked
+from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looked
 from holdfast.core.diagnose.rules import Rules
 
 
@@ -119,7 +119,7 @@ class Investigation:
             QueuesDetector(config.queues, self.census),
         )
         self._readers: dict[type, list[Detector]] = {
-            kind: [one for one in self.detectors if kind in one.reads] for kind in KINDS_OF_FACT
+            kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES
         }
         self.diagnosis = Diagnosis(config.diagnosis, rules, self.census, first_id=first_id)
         self.acting = Acting(config.acting, self.census, self.diagnosis.relations)
@@ -211,17 +211,6 @@ class Investigation:
             return False
         self.acting.done(case, text, now)
         return True
-
-    def snapshot(self) -> dict[str, Any]:
-        """A few numbers about it, for people."""
-        stages = Counter(one.stage.value for one in self.incidents.values())
-        return {
-            "replicas": len(self.census.replicas),
-            "incidents": dict(stages),
-            "refused": self.diagnosis.refused,
-            "evidence": {sign.value: count for sign, count in self.evidence_seen.items()},
-            "blocked": len(self.blocked),
-        }
 
 
 __all__ = ["CallCanaries", "Finding", "Investigation", "InvestigationConfig"]

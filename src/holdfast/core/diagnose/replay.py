@@ -1,19 +1,29 @@
-"""An exported incident, run again through the same code to the same verdict.
+"""Runs the facts of an exported incident through the diagnosis again.
 
-    lines of an export ─► its config, baselines and facts ─► a fresh Investigation ─► the incident
+    an export: config, baselines and facts ─► a fresh Investigation ─► the incident found now
 
-The file holds what the verdict was made of, so a verdict that nobody believes can be looked at
+The export holds what the verdict was made of, so a verdict that nobody believes can be looked at
 step by step, and a rule that changed can be held against last month's incidents. Nothing of the
 expected incident is shown to the investigation; it only serves to find its counterpart after.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from holdfast.core.diagnose.evidence import Incident
-from holdfast.core.diagnose.factlog import from_lines, incident_to_plain
+from holdfast.core.diagnose.facts import Fact
 from holdfast.core.diagnose.investigation import Investigation, InvestigationConfig
+
+
+@dataclass(slots=True, frozen=True)
+class IncidentExport:
+    """One incident and everything that is needed to come to its verdict again."""
+
+    incident: Incident
+    baselines: Mapping[str, Any]  # plain data of the drift detector
+    config: Mapping[str, Any]  # plain data of the ``InvestigationConfig``
+    facts: tuple[tuple[int, Fact], ...]  # with their core times, oldest first
 
 
 def config_to_plain(config: InvestigationConfig) -> dict[str, Any]:
@@ -40,17 +50,14 @@ def config_from_plain(plain: Mapping[str, Any]) -> InvestigationConfig:
     return InvestigationConfig(**parts)
 
 
-def replay(lines: Iterable[str | bytes]) -> tuple[dict[str, Any], Incident | None]:
-    """What the file says was found, and what is found now; ``ValueError`` for a bad file."""
-    text = (line.decode() if isinstance(line, bytes) else line for line in lines)
-    export = from_lines(text)
+def replay(export: IncidentExport) -> Incident | None:
+    """The incident that is found now from the facts of an export; ``None`` where there is none."""
     investigation = Investigation(config_from_plain(export.config), baselines=export.baselines)
     for at, fact in export.facts:
         investigation.take(fact, at)
     expected = export.incident
     found = [one for one in investigation.incidents.values() if _overlap(one, expected)]
-    best = max(found, key=lambda one: _likeness(one, expected), default=None)
-    return incident_to_plain(expected), best
+    return max(found, key=lambda one: _likeness(one, expected), default=None)
 
 
 def _overlap(one: Incident, other: Incident) -> bool:
@@ -65,4 +72,4 @@ def _likeness(one: Incident, other: Incident) -> tuple[bool, int, int]:
     return one.about == other.about, together, -abs(one.opened_at - other.opened_at)
 
 
-__all__ = ["config_from_plain", "config_to_plain", "replay"]
+__all__ = ["IncidentExport", "config_from_plain", "config_to_plain", "replay"]

@@ -178,15 +178,6 @@ class Drain:
         self._history.append(f"at {now}: {self.phase} -> {after} ({signal})")
         self.phase = after
 
-    def snapshot(self) -> dict[str, object]:
-        """The drain as a dashboard shows it; a time of 0 is not set yet."""
-        return {
-            "phase": self.phase.value,
-            "reason": self.reason,
-            "wait_until": self._wait_until,
-            "move_until": self._move_until,
-        }
-
 
 __all__ = [
     "TRANSITIONS",

@@ -476,23 +476,5 @@ class Fleet:
     ) -> Notice:
         return Notice(now, member.replica.model, member.replica.id, what, reason, where)
 
-    def snapshot(self) -> dict[str, object]:
-        """The fleet as plain data, for people and for the record."""
-        return {
-            "version": self._publisher.version,
-            "panic": dict(self._publisher.panics),
-            "doubts": {model: told.reason for model, told in self._testimony.doubts.items()},
-            "replicas": {
-                member.replica.id: {
-                    **member.health.snapshot(),
-                    "zone": member.replica.zone,
-                    "revision": member.replica.revision,
-                    "inflight": member.inflight,
-                    "share": self._publisher.shares.get(member.replica.id, 0.0),
-                }
-                for member in self._members.values()
-            },
-        }
-
 
 __all__ = ["Fleet"]

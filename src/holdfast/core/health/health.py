@@ -312,28 +312,6 @@ class ReplicaHealth:
         base = config.passes_to_clear if state is State.SUSPECT else config.passes_to_readmit
         return max(base, min(base << min(max(self._illnesses - 1, 0), 9), config.passes_max))
 
-    def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards and for the fleet view."""
-        return {
-            "replica": self.replica_id,
-            "model": self.model,
-            "state": self.state.value,
-            "since": self.since,
-            "reason": self.reason,
-            "incarnation": self.incarnation,
-            "wrong": self.wrong,
-            "wrong_revision": self.wrong_revision,
-            "taken_out": self.taken_out,
-            "barred": self.barred,
-            "held": self.held,
-            "full": self.full,
-            "frozen": self.frozen,
-            "passes": [self._tally.passes, self._needed],  # in a row so far, and needed
-            "next_canary_at": self.next_canary_at if self.state in JUDGED else None,
-            "load_deadline": self.load_deadline,
-            "history": [str(change) for change in self.history],
-        }
-
 
 __all__ = [
     "TRANSITIONS",

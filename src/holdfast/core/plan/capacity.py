@@ -1,4 +1,4 @@
-"""How much is enough: spares for an availability, and what queueing theory says of the rest.
+"""How many spare replicas a wished availability takes, and what they cost.
 
 A fleet that needs N replicas and runs N + k meets its load while at most k are down. With
 independent failures the number up is binomial. Two things break independence, and both are priced
@@ -9,14 +9,12 @@ two of them. With both, each zone draws its own beta-binomial: the shared cause 
 Probabilities of *shortfall* are summed, never subtracted from one, so that the twelfth nine is as
 exact as the first. Rejected: running ``ceil(N / a)`` replicas. It carries the load on average; for
 twenty replicas at a = 0.95 that is to fall short a tenth of the time.
-
-The second half is what theory promises for queues, retries and hedges; simulations are held to it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil, exp, expm1, floor, fsum, inf, log1p, log10
+from math import ceil, fsum, inf, log10
 from typing import Final
 
 from holdfast.core.types import ConfigError, require
@@ -167,11 +165,6 @@ def zone_availability(need: int, zones: int, per_zone: int, a: float, zone_a: fl
     return 1.0 - fleet.shortfall_of((per_zone,) * zones)
 
 
-def beta_binomial_availability(need: int, spares: int, a: float, correlation: float) -> float:
-    """A(N, k) for replicas of which any two fail together with this correlation."""
-    return Redundancy(need, a, correlation=correlation).availability(spares)
-
-
 def replica_availability(mtbf: float, detect: float, repair: float) -> float:
     """Share of time one replica is up; the three times in any one unit."""
     require(0.0 < mtbf < inf, "capacity.mtbf", f"is {mtbf}", "use a finite time above 0")
@@ -245,148 +238,16 @@ def nines(shortfall: float) -> float:
     return -log10(shortfall) if shortfall else inf
 
 
-def erlang_c(servers: int, offered: float) -> float:
-    """Chance that an arrival waits in M/M/c; ``offered`` is load in busy servers (erlangs)."""
-    _count(servers, "servers", 1)
-    stable = 0.0 <= offered < servers
-    require(stable, "capacity.offered", f"is {offered}", f"use 0 to below {servers} servers")
-    blocked = 1.0
-    for n in range(1, servers + 1):
-        blocked = offered * blocked / (n + offered * blocked)
-    return blocked / (1.0 - offered / servers * (1.0 - blocked))
-
-
-def mmc_wait(servers: int, offered: float, service: float = 1.0) -> float:
-    """Mean wait before service in M/M/c, in the unit of ``service``."""
-    _duration(service, "service")
-    return erlang_c(servers, offered) / (servers - offered) * service
-
-
-def mmc_wait_tail(servers: int, offered: float, wait: float, service: float = 1.0) -> float:
-    """Chance that an arrival waits longer than ``wait`` in M/M/c."""
-    _duration(wait, "wait")
-    require(0.0 < service < inf, "capacity.service", f"is {service}", "use a time above 0")
-    return erlang_c(servers, offered) * exp(-(servers - offered) * wait / service)
-
-
-def mm1_sojourn_quantile(utilisation: float, q: float, service: float = 1.0) -> float:
-    """The q-quantile of the whole time, wait and service, in first-come M/M/1."""
-    _below_one(q, "q", "the whole distribution has no end")
-    return -log1p(-q) * shared_processor_time(utilisation, service)
-
-
-def shared_processor_time(utilisation: float, service: float = 1.0) -> float:
-    """Mean whole time under processor sharing, whatever the service distribution."""
-    _below_one(utilisation, "utilisation", "a full server has no steady state")
-    _duration(service, "service")
-    return service / (1.0 - utilisation)
-
-
-def pollaczek_khinchine(utilisation: float, cv2: float, service: float = 1.0) -> float:
-    """Mean wait in M/G/1 from the squared coefficient of variation of service."""
-    require(0.0 <= cv2 < inf, "capacity.cv2", f"is {cv2}", "use 0 or more")
-    return utilisation * shared_processor_time(utilisation, service) * (1.0 + cv2) / 2.0
-
-
-def power_of_two_tail(load: float, depth: int) -> float:
-    """Share of queues with at least ``depth`` requests under power of two choices, many queues."""
-    _below_one(load, "load", "a full fleet has no steady state")
-    _count(depth, "depth", 0)
-    return load ** (2.0**depth - 1.0) if depth < 64 else 0.0  # 0.99 ** 2^64 is nothing
-
-
-def power_of_two_time(load: float) -> float:
-    """Mean whole time in service times under power of two choices, many queues."""
-    if power_of_two_tail(load, 1) == 0.0:
-        return 1.0
-    return fsum(power_of_two_tail(load, depth) for depth in range(1, 64)) / load
-
-
-def retry_amplification(
-    attempts: int, failure: float, *, layers: int = 1, budget: float = inf
-) -> float:
-    """Attempts sent per request when each fails with chance ``failure``, at every layer.
-
-    A budget, retries per first attempt, bounds each layer whatever the failure.
-    """
-    _count(attempts, "attempts", 1)
-    _count(layers, "layers", 1)
-    good = 0.0 <= failure <= 1.0
-    require(good, "capacity.failure", f"is {failure}", "use a share from 0 to 1")
-    require(budget >= 0.0, "capacity.budget", f"is {budget}", "use 0 or more, such as 0.2")
-    once = fsum(failure**n for n in range(attempts))
-    return float(min(once, 1.0 + budget) ** layers)
-
-
-def attempts_to_collapse(utilisation: float) -> int:
-    """Fewest attempts per request that keep a failing fleet overloaded after its cause is gone."""
-    _share(utilisation, "utilisation", "the load over the capacity")
-    return floor(1.0 / utilisation) + 1
-
-
-def hedged_survival(survival: Callable[[float], float], delay: float, t: float) -> float:
-    """Chance to be still waiting at ``t`` with a second, independent attempt sent at ``delay``."""
-    return survival(t) * (survival(t - delay) if t > delay else 1.0)
-
-
-def hedged_quantile(survival: Callable[[float], float], delay: float, q: float) -> float:
-    """The q-quantile of a hedged request; an infinite delay is no hedge at all."""
-    require(delay >= 0.0, "capacity.delay", f"is {delay}", "use 0 or more")
-    _below_one(q, "q", "the whole distribution has no end")
-    high = 1.0
-    while hedged_survival(survival, delay, high) > 1.0 - q:
-        high *= 2.0
-        finite = high < 1e300
-        require(finite, "capacity.survival", "never falls", "use a function that tends to 0")
-    low = 0.0
-    for _ in range(200):
-        middle = (low + high) / 2.0
-        if hedged_survival(survival, delay, middle) > 1.0 - q:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def fan_out_tail(tail: float, calls: int) -> float:
-    """Chance that at least one of ``calls`` parallel calls falls into its own tail."""
-    _below_one(tail, "tail", "a call that is always slow has no tail")
-    _count(calls, "calls", 1)
-    return -expm1(calls * log1p(-tail))
-
-
-def per_call_tail(tail: float, calls: int) -> float:
-    """The tail each of ``calls`` parallel calls may have for the whole to have this one."""
-    _below_one(tail, "tail", "a call that is always slow has no tail")
-    _count(calls, "calls", 1)
-    return -expm1(log1p(-tail) / calls)
-
-
 __all__ = [
     "HOURS_PER_MONTH",
     "SPARES_LIMIT",
     "Plan",
     "Redundancy",
-    "attempts_to_collapse",
     "availability",
-    "beta_binomial_availability",
     "cost",
-    "erlang_c",
-    "fan_out_tail",
-    "hedged_quantile",
-    "hedged_survival",
-    "mm1_sojourn_quantile",
-    "mmc_wait",
-    "mmc_wait_tail",
     "nines",
-    "per_call_tail",
-    "pollaczek_khinchine",
-    "power_of_two_tail",
-    "power_of_two_time",
     "replica_availability",
     "replicas_by_mean",
-    "retry_amplification",
-    "shared_processor_time",
     "spares_for",
     "spread",
     "zone_availability",

@@ -29,7 +29,7 @@ from typing import Final
 
 from holdfast.core.failure import Outcome
 from holdfast.core.stats import OutcomeWindow
-from holdfast.core.types import Decision, nanos, require, seconds
+from holdfast.core.types import Decision, nanos, require
 
 
 class BreakerState(StrEnum):
@@ -277,19 +277,6 @@ class Breaker:
         """Allow the trial at once, because control saw that the replica is well again."""
         if self.state is not _CLOSED:
             self.opens_until = min(self.opens_until, now)
-
-    def snapshot(self) -> dict[str, object]:
-        """The breaker as a dashboard shows it."""
-        return {
-            "state": self.state.value,
-            "opens_until": self.opens_until,
-            "cooldown_s": seconds(self._cooldown),
-            "trial_out": self._trial_out,
-            "failures": self._window.failures,
-            "outcomes": self._window.count,
-            "consecutive": self._consecutive,
-            "opened": self._opened,
-        }
 
 
 __all__ = [

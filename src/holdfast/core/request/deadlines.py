@@ -143,7 +143,6 @@ class Deadlines:
         "_classes",
         "_config",
         "_evidence",
-        "_firings",
         "_gaps",
         "_pace",
         "_replicas",
@@ -153,6 +152,7 @@ class Deadlines:
         "_stuck",
         "_wide",
         "_window",
+        "firings",
         "request",
         "scale",
     )
@@ -191,7 +191,7 @@ class Deadlines:
         self._back_at = 0  # when it came back from the last such silence
         self._silent_from = _NEVER  # the largest rise has not helped and nothing has arrived since
         self._replicas: dict[str, _Recent] = {}
-        self._admitted = self._firings = 0
+        self._admitted = self.firings = 0
         self._pace = 1.0  # recent first tokens of the whole pool, in medians of their class
         self.scale = 1.0  # by which waits are longer than they were learned
 
@@ -276,7 +276,7 @@ class Deadlines:
         the attempt began.
         """
         replica = self._replicas.get(replica_id) or self._admit(replica_id)
-        self._firings += 1
+        self.firings += 1
         since = self._evidence_from(replica, now)
         replica.last, replica.at = _FIRED, now
         firing = well = slow = joined = 0
@@ -338,20 +338,6 @@ class Deadlines:
     def fleet_slow(self, now: int) -> bool:
         """Whether the last firings were judged to be the slowness of the whole pool."""
         return now < self._slow_until
-
-    def snapshot(self) -> dict[str, object]:
-        """What the pool has learned, for people."""
-        classes: list[dict[str, object]] = []
-        for bound, learned in zip((*self._bounds, None), self._classes, strict=True):
-            classes.append({"prompt_tokens_max": bound, **learned.snapshot()})
-        return {
-            "first_token": classes,
-            "between_tokens": self._gaps.snapshot(),
-            "rise": self._rise.value,
-            "pace": self._pace,
-            "firings": self._firings,
-            "replicas": {name: recent.last for name, recent in self._replicas.items()},
-        }
 
     def _admit(self, replica_id: str) -> _Recent:
         if len(self._replicas) >= _REPLICAS_MAX:

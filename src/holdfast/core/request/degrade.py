@@ -282,17 +282,6 @@ class Degrader:
         self.history.append(change)
         return change
 
-    def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards."""
-        return {
-            "level": self.level.value,
-            "ladder": list(self._config.ladder),
-            "model": self.watched,
-            "share_below": self._share,
-            "hold_ns": self._hold_ns,
-            "history": [[c.at, c.after.value, c.model, c.share, c.reason] for c in self.history],
-        }
-
 
 def _place(session: str) -> float:
     """A session's fixed place in [0, 1): as shares move, each session moves once."""

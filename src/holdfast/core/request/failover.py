@@ -195,19 +195,6 @@ class FailoverLadder:
         self.pinned_why = why
         self._pinned_most = counts.get(revision, 0)
 
-    def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards."""
-        return {
-            "pinned_revision": self.pinned_revision,
-            "pinned_why": self.pinned_why,
-            "excluded": list(self.excluded),
-            "rungs": [
-                {"name": r.name, "reason": r.reason, "candidates": [c.id for c in r.candidates]}
-                for r in self._rungs
-            ],
-            "full_until": dict(self._full_until),
-        }
-
 
 def _rung(name: str, candidates: list[Candidate], reason: str) -> list[FailoverRung]:
     """A list with one rung, or an empty list when there are no candidates."""

@@ -565,15 +565,5 @@ class Flow:
         self._lane_table.lease(event.trials, now)
         return []
 
-    def snapshot(self, now: int) -> dict[str, object]:
-        """Everything a dashboard or a bug report needs, as plain data."""
-        return {
-            "requests": len(self._requests),
-            "view": list(self._lane_table.view),
-            "lanes": {model: lane.snapshot(now) for model, lane in self._lanes.items()},
-            "retry": self._retry.snapshot(),
-            "hedge": self._hedger.snapshot(),
-        }
-
 
 __all__ = ["Flow"]

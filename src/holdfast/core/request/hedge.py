@@ -131,9 +131,5 @@ class Hedger:
             self._denied[decision.reason] = self._denied.get(decision.reason, 0) + 1
         return decision
 
-    def snapshot(self) -> dict[str, object]:
-        """What became of the planned hedges, for people."""
-        return {"enabled": self._enabled, "hedges": self._hedged, "denied": dict(self._denied)}
-
 
 __all__ = ["HedgeConfig", "Hedger"]

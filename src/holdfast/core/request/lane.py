@@ -291,16 +291,6 @@ class Lane:
                 self._active += tally.ended + tally.inflight
         return told
 
-    def snapshot(self, now: int) -> dict[str, object]:
-        """The lane for people."""
-        return {
-            "pool": self.pool.snapshot(),
-            "queue": self.queue.snapshot(now),
-            "deadlines": self.deadlines.snapshot(),
-            "answers": self.answers.snapshot(),
-            "fleet_slow": self.deadlines.fleet_slow(now),
-        }
-
 
 class LaneTable:
     """The lanes of all models in one gateway, and the fleet view that they follow."""

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from holdfast.core.stats import QuantileSketch
-from holdfast.core.types import SECOND, nanos, seconds
+from holdfast.core.types import SECOND, nanos
 
 GROUPS: Final = 8  # replicas share groups when there are more; two of eight are left out
 _ACCURACY: Final = 0.05  # far below any factor put on top, and few bins are quick to merge
@@ -181,15 +181,6 @@ class LearnedDeadline:
             value = self.heard.quantile(q)
             self._asked_for[q] = None if value is None else int(value)
         return self._asked_for[q]
-
-    def snapshot(self) -> dict[str, object]:
-        """What is known, for people."""
-        return {
-            "learned": self.is_learned(),
-            "samples": self.heard.count,
-            "quantile_s": seconds(int(self._tail)),
-            "deadline_s": seconds(self.deadline),
-        }
 
     def _merge(self, now: int) -> None:
         self._merged_at, self.fresh = now, 0

@@ -222,27 +222,6 @@ class Pool:
                 self.capacity += candidate.limit
         self._recheck_at = recheck_at
 
-    def snapshot(self) -> dict[str, object]:
-        """The pool for people: who is in, who is out, and how full it is."""
-        return {
-            "model": self.model,
-            "inflight": self.inflight,
-            "capacity": self.capacity,
-            "rungs": [[candidate.id for candidate in rung] for rung in self._rungs],
-            "trials": [candidate.id for candidate in self._trials],
-            "candidates": {
-                candidate.id: {
-                    "state": candidate.state.value,
-                    "weight": candidate.weight,
-                    "inflight": candidate.inflight,
-                    "limit": candidate.limit,
-                    "breaker": candidate.breaker.state.value,
-                    "latency": candidate.latency.value,
-                }
-                for candidate in self.candidates.values()
-            },
-        }
-
 
 def _load(rung: list[Candidate]) -> float | None:
     """The share of a rung's capacity in use; ``None`` where no limit is known."""

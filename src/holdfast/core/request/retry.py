@@ -131,16 +131,6 @@ class RetryBudget:
         self._retries.add(now)
         return _IN_BUDGET
 
-    def snapshot(self) -> dict[str, object]:
-        """The budget as of the last event it saw."""
-        requests = self._requests.total(0)  # time does not step back: this reads, expiring nothing
-        return {
-            "enabled": self._enabled,
-            "requests": requests,
-            "retries": self._retries.total(0),
-            "retries_max": self._ratio * requests + self._floor,
-        }
-
 
 class Retry:
     """Decides whether and when a failed attempt is followed by another."""
@@ -209,10 +199,6 @@ class Retry:
     def _counted(self, decision: RetryDecision) -> RetryDecision:
         self._counts[decision.reason] = self._counts.get(decision.reason, 0) + 1
         return decision
-
-    def snapshot(self) -> dict[str, object]:
-        """How the decisions so far fell, by reason, and what is left of the budget."""
-        return {"decisions": dict(self._counts), "budget": self.budget.snapshot()}
 
 
 __all__ = ["Retry", "RetryBudget", "RetryConfig", "RetryDecision"]

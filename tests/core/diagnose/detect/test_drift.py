@@ -241,18 +241,6 @@ def test_baselines_survive_a_restart_and_judge_alike():
     assert feed(detector, "a", values, now) == feed(again, "a", values, now)
 
 
-def test_a_baseline_that_was_given_up_is_learned_anew_with_the_next_version():
-    rng = random.Random(23)
-    detector, now = learned(rng, census("a"), normal(0))
-    detector.relearn("m", "another")
-    assert detector.baselines()["baselines"][0]["version"] == 1
-    detector.relearn("m", "1")
-    feed(detector, "a", [normal(3)(rng) for _ in range(1_500)], now)
-    plain = detector.baselines()["baselines"][0]
-    assert (plain["version"], plain["samples"]) == (2, 1_441)
-    assert plain["mean"] == pytest.approx(16, abs=0.3)
-
-
 def test_a_long_window_is_thinned_and_keeps_its_quantiles():
     rng = random.Random(24)
     detector, _ = learned(rng, census("a"), normal(0), samples=10_000)
@@ -308,10 +296,6 @@ def test_baselines_are_bounded_and_those_of_nobody_make_room(monkeypatch):
     detector.take(OutputSeen("a", "score", (1.0,)), now)
     assert detector.refused == 3
     assert detector.baselines() == {"baselines": []}
-    for revision in ("1", "2"):
-        detector.restore({"baselines": [{**plain, "revision": revision}]})
-        detector.relearn("m", revision)
-    assert list(detector._versions) == [("m", "2", "score")]
 
 
 def test_a_new_revision_starts_its_own_books_and_the_gone_are_forgotten():

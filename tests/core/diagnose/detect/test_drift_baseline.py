@@ -14,7 +14,7 @@ def learned(values):
     learning.replicas.add("a")
     for value in values:
         learning.add(value)
-    return learning.freeze(KEY, 1, DAY)
+    return learning.freeze(KEY, DAY)
 
 
 def test_the_two_sigma_line_is_that_of_the_values():

@@ -133,7 +133,7 @@ def test_passing_by_while_others_wait_lifts_to_them_and_leaves_the_floor():
     tokens.charge("waiting", 300)
     tokens.pass_by("lucky", 20)
     assert tokens.value("lucky") == 320
-    assert tokens.snapshot()["floor"] == 0.0
+    assert tokens._floor == 0.0
 
 
 def test_leaving_without_having_waited_changes_nothing():
@@ -141,7 +141,7 @@ def test_leaving_without_having_waited_changes_nothing():
     tokens.leave("stranger")
     tokens.charge("known", 5)
     tokens.leave("known")
-    assert tokens.snapshot()["floor"] == 0.0
+    assert tokens._floor == 0.0
 
 
 def test_asking_for_the_least_of_nobody_is_an_error():
@@ -167,7 +167,7 @@ def test_when_full_the_least_recently_active_is_forgotten_and_gains_nothing():
     tokens.pass_by("new", 1)
     assert len(tokens) == 2
     assert tokens.value("old") == 2_000
-    assert tokens.value("mid") == tokens.snapshot()["floor"] == 1_000
+    assert tokens.value("mid") == tokens._floor == 1_000
 
 
 def test_a_waiting_tenant_is_never_forgotten():
@@ -196,19 +196,6 @@ def test_tenants_that_leave_from_the_middle_do_not_pile_up():
     tokens.leave("steady")
     tokens.arrive("steady")
     assert [account.tenant for _, _, account in tokens._heap].count("steady") == 1
-
-
-def test_the_snapshot_shows_the_most_recently_active():
-    tokens = counters()
-    for tenant in ("a", "b", "c"):
-        tokens.charge(tenant, 5)
-    tokens.arrive("b")
-    assert tokens.snapshot(tenants_shown=2) == {
-        "tenants": 3,
-        "waiting": 1,
-        "floor": 0.0,
-        "lead": {"b": 5.0, "c": 5.0},
-    }
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf"), 1e-9])
@@ -261,7 +248,7 @@ def test_the_lazy_heap_agrees_with_a_plain_minimum(steps):
                 least = min(tokens.value(other) for other in waiting)
                 expected = max(tokens.value(tenant), least)
             else:
-                expected = max(tokens.value(tenant), tokens.snapshot()["floor"])
+                expected = max(tokens.value(tenant), tokens._floor)
                 expected = tokens.value(tenant) if tenant in waiting else expected
             tokens.arrive(tenant)
             waiting.add(tenant)

@@ -271,7 +271,6 @@ def test_what_comes_back_has_only_the_rest_of_its_patience(ready, code):
     offer = waiting.offer(ask(1), 100 * SECOND, ready=ready, waited=20 * SECOND)
     assert offer.refusal is None
     assert waiting.expires_at_next == 110 * SECOND
-    assert waiting.snapshot(105 * SECOND)["oldest_age_s"] == 25.0
     [(_, refusal)] = waiting.expire(110 * SECOND)
     assert refusal.code == code
     assert "30 s" in refusal.reason
@@ -399,21 +398,6 @@ def test_stale_expiries_do_not_pile_up():
     put(waiting, ask("a"), ask("b", priority=BATCH))
     waiting.remove("a")
     assert waiting.expires_at_next == 3_600 * SECOND
-
-
-def test_the_snapshot_names_depths_tenants_and_the_oldest_wait():
-    waiting = queue()
-    put(waiting, ask(1, "a", BATCH), now=SECOND)
-    put(waiting, ask(2, "b"), ask(3, "b"), ask(4, "a"), ask(5, "c"), now=2 * SECOND)
-    assert waiting.snapshot(4 * SECOND, tenants_shown=2) == {
-        "interactive": 4,
-        "batch": 1,
-        "overdue": 0,
-        "tokens": 50,
-        "oldest_age_s": 3.0,
-        "tenants": {"b": 2, "a": 2},
-    }
-    assert queue().snapshot(0)["oldest_age_s"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -600,10 +584,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(held) <= self.config.depth_max
         tokens = sum(request.prompt_tokens + request.max_tokens for request in held)
         assert self.queue.tokens == tokens <= self.config.tokens_max
-        shown = self.queue.snapshot(self.now)
-        assert shown["interactive"] + shown["batch"] == len(self.queue)
-        assert len(self.queue) + shown["overdue"] == len(held)
-        assert shown["batch"] <= self.config.batch_depth_max
+        queue = self.queue
+        assert len(queue._interactive.entries) + len(queue._batch.entries) == len(queue)
+        assert len(queue) + len(queue._overdue) == len(held)
+        assert len(queue._batch.entries) <= self.config.batch_depth_max
         assert len(self.ended) + len(held) == self.number
 
     def teardown(self):

@@ -72,14 +72,6 @@ def test_what_was_tried_is_not_chosen_again():
         assert candidate.id != "b"
 
 
-def test_the_counts_are_for_people():
-    policy = KvHeadroom(RoundRobin())
-    policy.choose(REQUEST, crowd(a=0.95, b=0.5), (), 0)
-    policy.choose(REQUEST, crowd(a=0.95), (), 0)
-    shot = policy.snapshot()
-    assert (shot["passed_over"], shot["all_full"]) == (1, 1)
-
-
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -59,8 +59,7 @@ def test_a_new_list_is_split_anew():
 def test_both_sides_have_somebody_while_there_are_two(size, share, kept):
     policy, pool = policy_of(long_share=share), crowd("abcdefgh"[:size])
     ids(policy, LONG, pool, 1)
-    snapshot = policy.snapshot()
-    assert (len(snapshot["long"]), len(snapshot["short"])) == (kept, size - kept)
+    assert (len(policy._long.members), len(policy._short.members)) == (kept, size - kept)
 
 
 def test_a_single_replica_serves_both():
@@ -77,7 +76,7 @@ def test_either_side_spills_when_its_own_has_no_room():
     for one in pool[1:]:
         one.limit = 0
     assert ids(policy, SHORT, pool, 2) == ["a", "a"]
-    assert policy.snapshot()["spilled"] == 3
+    assert policy._spilled == 3
 
 
 def test_the_reason_names_the_class():

@@ -118,7 +118,6 @@ def test_it_returns_an_eligible_candidate_or_none_iff_there_is_none(variant, cro
                 assert chosen in eligible
                 assert reason
                 chosen.inflight += 1
-        policy.snapshot()
 
 
 @every_policy
@@ -167,8 +166,8 @@ def test_a_suspect_gets_less_than_half_its_fair_share(variant):
 
 
 @every_policy
-def test_a_snapshot_names_the_policy(variant):
-    assert policy_of(variant).snapshot()["policy"] == VARIANTS[variant][0]
+def test_a_policy_bears_the_name_it_is_built_by(variant):
+    assert policy_of(variant).name == VARIANTS[variant][0]
 
 
 def test_may_take_wants_room_and_no_earlier_try():

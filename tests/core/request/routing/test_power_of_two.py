@@ -134,9 +134,9 @@ def test_with_no_latency_known_at_all_load_decides():
 
 def test_the_first_latency_ever_seen_sets_what_is_typical():
     policy = PowerOfTwo(Random(4), STRICT)
-    assert policy.snapshot()["typical_latency"] is None
+    assert not policy._typical
     policy.choose(ANY, [candidate("a", 70.0), candidate("b")], (), now=0)
-    assert policy.snapshot()["typical_latency"] == pytest.approx(70.0, rel=0.03)
+    assert policy._typical == pytest.approx(70.0, rel=0.03)
 
 
 def test_what_is_typical_follows_the_median_not_the_outlier():
@@ -144,11 +144,11 @@ def test_what_is_typical_follows_the_median_not_the_outlier():
     pool.append(candidate("sick", 1e9))
     policy = PowerOfTwo(Random(5), STRICT)
     counts_of(policy, pool, 3000)
-    assert policy.snapshot()["typical_latency"] == pytest.approx(14.5, rel=0.3)
+    assert policy._typical == pytest.approx(14.5, rel=0.3)
     for one in pool:
         one.latency.value = 40.0
     counts_of(policy, pool, 300)
-    assert policy.snapshot()["typical_latency"] == pytest.approx(40.0, rel=0.05)
+    assert policy._typical == pytest.approx(40.0, rel=0.05)
 
 
 def test_latencies_of_zero_leave_the_decision_to_load():

@@ -70,7 +70,7 @@ def test_a_system_prompt_shared_by_all_does_not_send_the_world_to_one_replica(de
         assert len(homes) == 1  # and yet every conversation keeps together
         counts[homes.pop()] += 1
     assert all(25 < counts[one.id] < 75 for one in pool)
-    assert policy.snapshot()["blocks_common"] == depth
+    assert len(policy._common) == depth
 
 
 def test_two_gateways_that_saw_the_same_mix_agree_without_talking():
@@ -101,9 +101,9 @@ def test_a_popular_application_is_split_and_a_small_one_stays_together():
 def test_a_prefix_that_falls_out_of_use_is_no_longer_common():
     policy, pool = policy_of(window=256), crowd(8)
     teach(policy, pool, (1,), prompts=300)
-    assert policy.snapshot()["blocks_common"] == 1
+    assert len(policy._common) == 1
     teach(policy, pool, (), prompts=2000)
-    assert policy.snapshot()["blocks_common"] == 0
+    assert len(policy._common) == 0
 
 
 def test_a_common_block_does_not_flap_at_its_threshold():
@@ -115,7 +115,7 @@ def test_a_common_block_does_not_flap_at_its_threshold():
         opening = (1,) if draw.random() < 1 / 16 else ()
         chosen(policy, pool, *opening, mix(number))
         if number > 2000:
-            states.append(policy.snapshot()["blocks_common"])
+            states.append(len(policy._common))
     flips = sum(before != after for before, after in pairwise(states))
     assert flips <= 2
 
@@ -124,7 +124,7 @@ def test_what_it_counts_is_bounded():
     policy, pool = policy_of(window=128), crowd(4)
     for number in range(3000):
         chosen(policy, pool, 1, mix(number), mix(number + 1))
-        assert policy.snapshot()["blocks_counted"] <= 2 * 128 + 2
+        assert len(policy._counts) <= 2 * 128 + 2
 
 
 def test_a_prompt_without_prefix_goes_by_the_inner_policy():
@@ -133,7 +133,7 @@ def test_a_prompt_without_prefix_goes_by_the_inner_policy():
         one.inflight = 3
     policy = PrefixAffinity(LeastLoaded(Random(1)))
     assert policy.choose(request(), pool, (), now=0) == (pool[0], "least in flight for its weight")
-    assert policy.snapshot()["unplaced"] == 1
+    assert policy._unplaced == 1
 
 
 def test_a_prompt_with_nothing_of_its_own_goes_by_the_inner_policy():
@@ -180,7 +180,7 @@ def test_when_everyone_is_over_the_bound_the_inner_policy_decides():
     pool[0].inflight = 30
     tried = ("replica-1",)
     assert chosen(policy, pool, 42, tried=tried) == "replica-0"
-    assert policy.snapshot()["unplaced"] == 1
+    assert policy._unplaced == 1
 
 
 def test_an_empty_pool_has_no_answer():

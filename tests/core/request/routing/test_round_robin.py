@@ -143,14 +143,3 @@ def test_what_it_remembers_of_departed_replicas_is_bounded(monkeypatch):
         ids(policy, [candidate(f"r{generation}"), candidate("stays")], 3)
     assert len(policy._turns_by_id) <= 10
     assert "stays" in policy._turns_by_id
-
-
-def test_the_snapshot_says_who_is_next():
-    pool = [candidate("a"), candidate("b")]
-    policy = RoundRobin()
-    assert policy.snapshot()["next"] is None
-    ids(policy, pool, 3)
-    snapshot = policy.snapshot()
-    assert snapshot["next"] == "b"
-    assert snapshot["choices"] == 3
-    assert set(snapshot["credits"]) == {"a", "b"}

@@ -124,13 +124,6 @@ def test_nobody_left_is_none():
     assert policy.choose(ANY, [candidate("a"), candidate("b")], ("a", "b"), now=0) is None
 
 
-def test_the_snapshot_shows_what_silence_is_read_as():
-    policy = TokenWork(Random(1))
-    assert policy.snapshot()["typical_tokens"] is None
-    policy.choose(ANY, [candidate("a", 700), candidate("b", 700)], (), now=0)
-    assert policy.snapshot()["typical_tokens"] == pytest.approx(700)
-
-
 def test_a_bad_setting_is_refused_with_its_fix():
     with pytest.raises(ConfigError, match=r'token_work\.look_at: is .some.; use "two" or "all"'):
         TokenWorkConfig(look_at="some")

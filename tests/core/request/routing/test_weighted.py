@@ -75,7 +75,7 @@ def test_a_heaviest_weight_that_falls_in_place_is_noticed():
     counts_of(policy, pool, 10)
     pool[0].weight = 1.0
     counts_of(policy, pool, 256)
-    assert policy.snapshot()["heaviest"] == 1.0
+    assert policy._heaviest == 1.0
 
 
 def test_the_last_eligible_candidate_is_found():

@@ -62,7 +62,7 @@ def test_an_overloaded_zone_spills_to_all_and_stops_when_it_has_recovered():
         one.inflight = 9
     assert set(ids(policy, pool, 6)) == {one.id for one in pool}
     assert policy.choose(ANY, pool, (), now=0)[1] == "any zone, own zone is overloaded"
-    assert policy.snapshot()["spilling"]
+    assert policy._spilling
     for one in pool[:2]:
         one.inflight = 2
     assert set(ids(policy, pool, 6)) == {"own-0", "own-1"}
@@ -142,16 +142,6 @@ def test_nobody_left_is_none():
         one.inflight = 90
     policy._look_in = 0
     assert policy.choose(ANY, pool, everyone, now=0) is None
-
-
-def test_the_snapshot_shows_both_loads():
-    policy, pool = policy_of(), fleet(2, 2)
-    assert policy.snapshot()["own_load"] is None
-    pool[0].inflight = 4
-    ids(policy, pool, 1)
-    snapshot = policy.snapshot()
-    assert (snapshot["own"], snapshot["others"]) == (2, 2)
-    assert (snapshot["own_load"], snapshot["others_load"]) == (3.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,6 @@ class OutputDriftDetector:
         self._census = census
         self._learning: dict[Key, Learning] = {}
         self._rulers: dict[Key, Ruler] = {}
-        self._versions: dict[Key, int] = {}  # of baselines that were given up for new ones
         self._tracks: dict[str, dict[str, _Track]] = {}
         self._pace = Pace()
         self.refused = 0  # values that are no numbers, statistics nobody knows, baselines too many
@@ -216,16 +215,6 @@ class OutputDriftDetector:
         """It is gone; the baseline of its model stays."""
         for statistic in self._tracks.pop(replica, {}):
             self._pace.over((replica, statistic))
-
-    def relearn(self, model: str, revision: str) -> None:
-        """Its answers have changed for good and that is right: the next baseline begins now."""
-        for key, ruler in list(self._rulers.items()):
-            if key[:2] == (model, revision):
-                del self._rulers[key]
-                self._pace.over(key)
-                self._versions[key] = ruler.baseline.version
-                while len(self._versions) > BASELINES_MAX:
-                    del self._versions[next(iter(self._versions))]
 
     def figures(self) -> dict[str, DriftFigures]:
         """Of each model the statistic that moved furthest, for charts."""
@@ -273,8 +262,7 @@ class OutputDriftDetector:
         enough = learning.moments.count >= self._config.samples_min
         if enough and now - learning.began >= nanos(self._config.window_s):
             del self._learning[key]
-            version = self._versions.pop(key, 0) + 1
-            self._rulers[key] = self._ruler(learning.freeze(key, version, now))
+            self._rulers[key] = self._ruler(learning.freeze(key, now))
 
     def _ruler(self, baseline: Baseline) -> Ruler:
         """What is told rises with the volume, so that chance tells as little of it."""

@@ -17,6 +17,7 @@ from holdfast.core.types import SECOND, require
 
 KEPT_MAX: Final = 16_384  # values of a baseline while it is learned: 128 KiB
 BINS: Final = 10  # of PSI
+FIRST_VERSION: Final = 1  # kept in stores: a baseline that is learned anew would count on
 _GRID: Final = 512  # quantiles that stay of it
 _PRECISE: Final = 4_096  # samples whose mean is within 0.016 sigma: no error worth a word
 _DAY: Final = 86_400 * SECOND
@@ -83,7 +84,7 @@ class Learning:
             self._stride *= 2
         self._skip = self._stride
 
-    def freeze(self, key: Key, version: int, now: int) -> Baseline:
+    def freeze(self, key: Key, now: int) -> Baseline:
         """What was learned, for good."""
         kept = sorted(self._kept)
         count = len(kept)
@@ -92,7 +93,7 @@ class Learning:
         days = max(now - self.began, SECOND) / _DAY
         return Baseline(
             *key,
-            version=version,
+            version=FIRST_VERSION,
             samples=self.moments.count,
             samples_per_day=self.moments.count / days / len(self.replicas),
             mean=self.moments.mean,

@@ -124,15 +124,6 @@ class Heartbeat:
         told += f"; the last was of {source}" if source else "; nothing was ever heard"
         return Silence(self.name, since, source, told)
 
-    def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards."""
-        return {
-            "phase": self.name,
-            "since": self._since,
-            "heard": dict(self._heard),
-            "busy_since": self._busy_since,
-        }
-
 
 __all__ = [
     "CANARY",

@@ -142,21 +142,6 @@ class TokenCounters:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def snapshot(self, tenants_shown: int = 20) -> dict[str, object]:
-        """The most recently active tenants' lead over the dispatch level, for dashboards."""
-        recent = [
-            account
-            for account, _ in zip(
-                reversed(self._accounts.values()), range(tenants_shown), strict=False
-            )
-        ]
-        return {
-            "tenants": len(self._accounts),
-            "waiting": self._waiting,
-            "floor": self._floor,
-            "lead": {account.tenant: account.value - self._floor for account in recent},
-        }
-
     def _lift(self, account: _Account) -> None:
         top = self._top() if self._waiting else None
         level = self._floor if top is None else top.value

@@ -162,19 +162,6 @@ class GradientLimit:
         self._trial_limit = 0.0
         self._move(min(self._value, in_use) * self._config.backpressure_factor, now, "backpressure")
 
-    def snapshot(self) -> dict[str, object]:
-        """The limit, why it is what it is, and what it was learned from."""
-        return {
-            "limit": self.limit,
-            "reason": self.reason,
-            "changed_at": self._changed_at,
-            "latency": self._short,
-            "baseline": self._baseline,
-            "relative": self._relative,
-            "inflight_peak": max(self._peak, self._peak_last),
-            "trial": bool(self._trial_limit),
-        }
-
     def _end_round(self, now: int) -> None:
         samples = self._samples
         samples.sort()

@@ -11,10 +11,8 @@ Rejected: one queue per replica; work waits behind a slow one while another is i
 unbounded queue with timeouts; memory grows with the outage, and all wait the full time in vain.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import islice
 
 from holdfast.core.request.admission import refusals
 from holdfast.core.request.admission.fairness import QueueEntry, TenantQueues, TokenCounters
@@ -209,22 +207,6 @@ class FairQueue:
 
     def __len__(self) -> int:
         return len(self.held) - len(self._overdue)
-
-    def snapshot(self, now: int, tenants_shown: int = 20) -> dict[str, object]:
-        """Depth by class and by the tenants with most waiting, the oldest wait, tokens held."""
-        depths: Counter[str] = Counter()
-        ages = [0]
-        for queues in self._classes:
-            depths.update({tenant: len(queue) for tenant, queue in queues.tenants.items()})
-            ages += [now - entry.offered for entry in islice(queues.entries.values(), 1)]
-        return {
-            "interactive": len(self._interactive.entries),
-            "batch": len(self._batch.entries),
-            "overdue": len(self._overdue),
-            "tokens": self.tokens,
-            "oldest_age_s": seconds(max(ages)),
-            "tenants": dict(depths.most_common(tenants_shown)),
-        }
 
     def _full(self, queues: TenantQueues, tokens: int) -> str:
         """Name the bound that a new request would break; empty when there is room."""

@@ -216,10 +216,6 @@ class Quota:
                 numbers[f"reset_{kind}_s"] = seconds(bucket.until(bucket.burst, now))
         return numbers
 
-    def snapshot(self, now: int) -> dict[str, object]:
-        """The same numbers, for dashboards."""
-        return dict(self.headers(now))
-
 
 def _bucket(per_minute: float | None, burst_s: float) -> TokenBucket | None:
     if per_minute is None:

@@ -93,14 +93,5 @@ class KvHeadroom:
         self._full += 1
         return roomiest, _ALL_FULL
 
-    def snapshot(self) -> dict[str, object]:
-        """How often somebody was passed over, and how often everybody was full."""
-        return {
-            "policy": self.name,
-            "passed_over": self._passed_over,
-            "all_full": self._full,
-            "inner": self._inner.snapshot(),
-        }
-
 
 __all__ = ["KvHeadroom", "KvHeadroomConfig"]

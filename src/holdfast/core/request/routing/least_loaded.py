@@ -56,9 +56,5 @@ class LeastLoaded:
             return tied[int(self._random() * len(tied))], _TIED
         return (tied[0], _LEAST) if tied else None
 
-    def snapshot(self) -> dict[str, object]:
-        """It remembers nothing."""
-        return {"policy": self.name}
-
 
 __all__ = ["LeastLoaded"]

@@ -91,17 +91,6 @@ class LengthClasses:
         self._long.members = by_id[:kept]
         self._short.members = by_id[kept:]
 
-    def snapshot(self) -> dict[str, object]:
-        """Who serves which lengths, and how often a side could not."""
-        return {
-            "policy": self.name,
-            "long": [candidate.id for candidate in self._long.members],
-            "short": [candidate.id for candidate in self._short.members],
-            "spilled": self._spilled,
-            "inner_long": self._long.inner.snapshot(),
-            "inner_short": self._short.inner.snapshot(),
-        }
-
 
 class _Side:
     """One length class: the replicas that serve it, and the policy that chooses among them."""

@@ -38,10 +38,6 @@ class RoutingPolicy(Protocol):
         """Choose a candidate that has room and was not tried, with the reason; else ``None``."""
         ...
 
-    def snapshot(self) -> dict[str, object]:
-        """What the policy remembers, as plain data."""
-        ...
-
 
 def may_take(candidate: Candidate, tried: Collection[str]) -> bool:
     """Whether a candidate has room and was not tried; hot paths write this out."""

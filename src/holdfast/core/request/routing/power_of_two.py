@@ -181,9 +181,5 @@ class PowerOfTwo:
                 return self._cheapest(usable), _CHEAPEST
         return self._choose_with_room(candidates, tried)
 
-    def snapshot(self) -> dict[str, object]:
-        """What an unknown latency is read as."""
-        return {"policy": self.name, "typical_latency": self._typical or None}
-
 
 __all__ = ["PowerOfTwo", "PowerOfTwoConfig"]

@@ -128,16 +128,5 @@ class PrefixAffinity:
         counts = self._counts
         self._common = {block for block in self._common if counts.get(block, 0) >= floor}
 
-    def snapshot(self) -> dict[str, object]:
-        """How often a prompt found its home, and how much of the traffic opens alike."""
-        return {
-            "policy": self.name,
-            "inner": self._inner.snapshot(),
-            "unplaced": self._unplaced,
-            "blocks_common": len(self._common),
-            "blocks_counted": len(self._counts),
-            **self._rendezvous.snapshot(),
-        }
-
 
 __all__ = ["PrefixAffinity", "PrefixAffinityConfig"]

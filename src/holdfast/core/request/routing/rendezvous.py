@@ -203,14 +203,5 @@ class Rendezvous:
         self._list, self._size = candidates, len(keys)
         self._mean_age = 0
 
-    def snapshot(self) -> dict[str, object]:
-        """How often affinity held."""
-        return {
-            "kept": self.kept,
-            "moved": self.moved,
-            "keys_away": len(self._moved),
-            "replicas_known": len(self._known),
-        }
-
 
 __all__ = ["LoadBound", "Rendezvous", "mix", "stable_hash"]

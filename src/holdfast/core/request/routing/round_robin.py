@@ -121,17 +121,5 @@ class RoundRobin:
             self._at = min(range(len(turns)), key=lambda index: turns[index].served)
             self._heaviest = max([candidate.weight for candidate in candidates])
 
-    def snapshot(self) -> dict[str, object]:
-        """Who is next and what each has saved up."""
-        return {
-            "policy": self.name,
-            "choices": self._tick,
-            "next": self._list[self._at % self._size].id if self._size else None,
-            "credits": {
-                candidate.id: turn.credit
-                for candidate, turn in zip(self._list, self._turns, strict=False)
-            },
-        }
-
 
 __all__ = ["RoundRobin"]

@@ -70,14 +70,5 @@ class SessionAffinity:
         self._unplaced += 1
         return self._inner.choose(request, candidates, tried, now)
 
-    def snapshot(self) -> dict[str, object]:
-        """How often a session found its home."""
-        return {
-            "policy": self.name,
-            "inner": self._inner.snapshot(),
-            "unplaced": self._unplaced,
-            **self._rendezvous.snapshot(),
-        }
-
 
 __all__ = ["SessionAffinity", "SessionAffinityConfig"]

@@ -108,9 +108,5 @@ class TokenWork:
                 tied.append(candidate)
         return (tied[int(self._random() * len(tied))], _LEAST) if tied else None
 
-    def snapshot(self) -> dict[str, object]:
-        """What an engine that reports nothing is taken to have queued, per weight."""
-        return {"policy": self.name, "typical_tokens": self._mean}
-
 
 __all__ = ["TokenWork", "TokenWorkConfig"]

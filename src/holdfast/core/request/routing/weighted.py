@@ -89,9 +89,5 @@ class Weighted:
         self._heaviest = max([candidate.weight for candidate in candidates], default=1.0)
         self._check_in = _CHECK_EVERY
 
-    def snapshot(self) -> dict[str, object]:
-        """The weight that is accepted at every draw."""
-        return {"policy": self.name, "heaviest": self._heaviest}
-
 
 __all__ = ["Weighted"]

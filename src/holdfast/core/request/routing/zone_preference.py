@@ -105,19 +105,6 @@ class ZonePreference:
         self._spilling = own > self._slack and own > self._factor * _load(self._others)
         self._look_in = self._size // 8
 
-    def snapshot(self) -> dict[str, object]:
-        """Whether traffic leaves the zone, and why."""
-        return {
-            "policy": self.name,
-            "inner": self._inner.snapshot(),
-            "zone": self._zone,
-            "spilling": self._spilling,
-            "own": len(self._own),
-            "others": len(self._others),
-            "own_load": _load(self._own) if self._own else None,
-            "others_load": _load(self._others) if self._others else None,
-        }
-
 
 def _load(candidates: Sequence[Candidate]) -> float:
     """Requests per weight with one more on each, so that an idle suspect is not an idle replica."""

@@ -1,0 +1,156 @@
+"""The facts of the last while, kept so that an incident can be exported and replayed.
+
+    fact ─► FactLog ─► of(incident) ─► an export ─► the same facts ─► the same verdict
+
+The log is a ring with a bound. What falls out of it is gone, except what lasts until it is said
+anew: declarations, versions, hosts, states. Of those the latest is kept, for without them a replay
+would not know who was there.
+
+``of`` gives more than the facts of the replicas in question. Detectors compare a replica with its
+peers, and a chain with its later models, so their facts belong to the verdict too.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.diagnose.evidence import About, Incident
+from holdfast.core.diagnose.facts import (
+    CanariesDoubted,
+    ChainDeclared,
+    Compared,
+    Declared,
+    Fact,
+    FilesystemSeen,
+    Gone,
+    HostSeen,
+    LineSeen,
+    Looked,
+    ProcessFrozen,
+    QueueSeen,
+    RolloutSeen,
+    StateChanged,
+    VersionsSeen,
+)
+from holdfast.core.types import require
+
+KEPT_MAX: Final = 50_000  # facts that outlive the ring; the one said longest ago goes first
+
+_LASTING: Final[dict[type, str]] = {  # what lasts until it is said anew, and by what it is known
+    Declared: "replica",
+    VersionsSeen: "replica",
+    StateChanged: "replica",
+    ProcessFrozen: "replica",
+    HostSeen: "host",
+    ChainDeclared: "name",
+    RolloutSeen: "model",
+}
+
+
+@dataclass(slots=True)
+class _Concern:
+    """Whom an incident concerns, and whom these are compared with."""
+
+    replicas: set[str]
+    models: set[str]
+    hosts: set[str]
+    filesystems: set[str]
+
+    def holds(self, fact: Fact) -> bool:
+        """Whether a fact belongs to it."""
+        match fact:
+            case Looked():
+                return True
+            case HostSeen():
+                return fact.host in self.hosts
+            case FilesystemSeen():
+                return fact.filesystem in self.filesystems
+            case QueueSeen() | RolloutSeen() | CanariesDoubted():
+                return fact.model in self.models
+            case ChainDeclared():
+                return not self.models.isdisjoint(fact.models)
+            case Compared() | LineSeen() if fact.peer in self.replicas:
+                return True
+        return fact.replica in self.replicas
+
+
+class FactLog:
+    """The last facts of a fleet, in a ring, and what outlasts it."""
+
+    __slots__ = ("_kept", "_max", "_ring", "dropped")
+
+    def __init__(self, max_facts: int = 100_000) -> None:
+        fix = "use 1 or more; a replica makes two or three facts a second"
+        require(max_facts >= 1, "factlog.max_facts", f"is {max_facts}", fix)
+        self._max = max_facts
+        self._ring: deque[tuple[int, Fact]] = deque()
+        self._kept: dict[tuple[type, str], tuple[int, Fact]] = {}
+        self.dropped = 0  # that fell out of the ring and were not kept
+
+    def __len__(self) -> int:
+        return len(self._ring) + len(self._kept)
+
+    def add(self, fact: Fact, now: int) -> None:
+        """One more, in the order of time."""
+        self._ring.append((now, fact))
+        if len(self._ring) > self._max:
+            self._outlast(*self._ring.popleft())
+
+    def _outlast(self, at: int, fact: Fact) -> None:
+        kind = type(fact)
+        if isinstance(fact, Gone):
+            for other, by in _LASTING.items():
+                if by == "replica":
+                    self._kept.pop((other, fact.replica), None)
+        name = _LASTING.get(kind)
+        if name is None:
+            self.dropped += 1
+            return
+        key = (kind, str(getattr(fact, name)))
+        self._kept.pop(key, None)  # so that they stay in the order of time
+        self._kept[key] = (at, fact)
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+            self.dropped += 1
+
+    def of(self, incident: Incident) -> list[tuple[int, Fact]]:
+        """All that concerns it, oldest first, up to its end where it has ended."""
+        facts = [*self._kept.values(), *self._ring]
+        concern = _concern(incident, [fact for _, fact in facts])
+        end = incident.closed_at
+        return [
+            (at, fact) for at, fact in facts if (end is None or at <= end) and concern.holds(fact)
+        ]
+
+
+def _concern(incident: Incident, facts: list[Fact]) -> _Concern:
+    evidence = [*incident.evidence, *incident.consequences]
+    abouts = [incident.about, *(one.about for one in evidence)]
+    declared = [fact for fact in facts if isinstance(fact, Declared)]
+    replicas = {*incident.replicas, *(one.replica for one in abouts)} - {""}
+    for fact in facts:  # a line that names another replica makes it part of the story
+        if isinstance(fact, LineSeen | Compared) and fact.peer and fact.replica in replicas:
+            replicas.add(fact.peer)
+    replicas |= {one.replica for one in declared if _shares(one, incident.about)}
+    models = {one.model for one in abouts} | {
+        one.model for one in declared if one.replica in replicas
+    }
+    models.discard("")
+    chains = [set(fact.models) for fact in facts if isinstance(fact, ChainDeclared)]
+    models |= set().union(*(chain for chain in chains if not chain.isdisjoint(models)))
+    replicas |= {one.replica for one in declared if one.model in models}
+    there = [one for one in declared if one.replica in replicas]
+    hosts = {one.host for one in abouts} | {one.host for one in there}
+    filesystems = {one.filesystem for one in abouts} | {one.filesystem for one in there}
+    return _Concern(replicas, models, hosts - {""}, filesystems - {""})
+
+
+def _shares(one: Declared, about: About) -> bool:
+    """Whether an incident of a host or a filesystem is one of this replica too."""
+    if about.replica:
+        return False
+    by_host = bool(about.host) and one.host == about.host
+    return by_host or (bool(about.filesystem) and one.filesystem == about.filesystem)
+
+
+__all__ = ["KEPT_MAX", "FactLog"]
