@@ -10,7 +10,7 @@ Nobody may change one after it was handed over.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.failure import Class, Kind
 from holdfast.core.types import Replica, Request, State
 
@@ -304,7 +304,7 @@ class CanaryResult:
     """A canary came back, or did not. ``None`` = unknown, and unknown is not a failure."""
 
     replica_id: str
-    verdict: str  # pass, fail, wrong, unsettled, busy, refused, timeout, unknown
+    verdict: CanaryVerdict  # never SLOW: that is for the fleet to say
     latency: int = 0  # 0 = not measured
     running: int | None = None  # requests in the engine while it ran
     progress: bool | None = None  # whether user tokens moved while it ran

@@ -2,6 +2,7 @@ import pytest
 
 from holdfast.control.incidents import observations
 from holdfast.control.incidents.observations import HELD, Observations
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanariesDoubted,
@@ -239,12 +240,14 @@ def test_notices_without_a_change_of_state_are_for_people_only(stage):
 
 
 def test_a_canary_is_told_with_what_the_fleet_made_of_it(stage):
-    passed = CanaryResult("m-1", "pass", 50_000_000, page_ok=True, status=200)
+    passed = CanaryResult("m-1", CanaryVerdict.PASS, 50_000_000, page_ok=True, status=200)
     stage.books.canary(passed, slow=True, inflight=2)
-    silent = CanaryResult("m-1", "timeout", SECOND, running=3, progress=False, page_ok=True)
+    silent = CanaryResult(
+        "m-1", CanaryVerdict.TIMEOUT, SECOND, running=3, progress=False, page_ok=True
+    )
     stage.books.canary(silent, slow=True, inflight=2)
-    stage.books.canary(CanaryResult("gone", "pass"), slow=False, inflight=0)
+    stage.books.canary(CanaryResult("gone", CanaryVerdict.PASS), slow=False, inflight=0)
     assert stage.facts == [
-        CanaryAnswered("m-1", "slow", 0.05, 2, None, True, 200),
-        CanaryAnswered("m-1", "timeout", 1.0, 3, False, True, None),
+        CanaryAnswered("m-1", CanaryVerdict.SLOW, 0.05, 2, None, True, 200),
+        CanaryAnswered("m-1", CanaryVerdict.TIMEOUT, 1.0, 3, False, True, None),
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.control.incidents import records
 from holdfast.control.incidents.records import Packer, for_people, head, lines_of, moved, number
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Sign
 from holdfast.core.diagnose.factlog import FactLog, from_lines, incident_to_plain
 from holdfast.core.diagnose.facts import (
@@ -29,7 +30,7 @@ FACTS = [
     AttemptsSeen("m-1", 1.0, 2, failures={Kind.RESET: 3}),
     OutputSeen("m-1", "logprob", (-inf, -0.5)),
     FinishesSeen("m-1", {"stop": 1}),
-    CanaryAnswered("m-1", "pass", 0.5, page_ok=True),
+    CanaryAnswered("m-1", CanaryVerdict.PASS, 0.5, page_ok=True),
     LineSeen("m-1", Mark.WATCHDOG),
     Looked(),
 ]

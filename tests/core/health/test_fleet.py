@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.failure import Class, Kind
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.ejection import EjectionConfig
@@ -83,7 +83,7 @@ class Control:
     def canary(self, name: str, verdict: str, **kwargs) -> list:
         """A canary's answer, of the process that runs there now."""
         life = self.fleet.members[name].health.incarnation
-        return self.tell(CanaryResult(name, verdict, incarnation=life, **kwargs))
+        return self.tell(CanaryResult(name, CanaryVerdict(verdict), incarnation=life, **kwargs))
 
     def seen(self, *actions) -> list:
         return self.tell(Seen(actions))
@@ -113,7 +113,9 @@ class Control:
             if answer is not None:
                 name, life = action.replica_id, action.incarnation
                 took = self.latencies.get(name, 0)
-                actions += self.tell(CanaryResult(name, answer, took, incarnation=life))
+                actions += self.tell(
+                    CanaryResult(name, CanaryVerdict(answer), took, incarnation=life)
+                )
         return actions
 
     def wait(self, delay_s: float, every: int = STEP) -> list:
@@ -206,7 +208,7 @@ def test_news_of_replicas_that_are_not_here_is_ignored():
         Phase("r9", State.LOADING),
         Exited("r9"),
         SpotNotice("r9", SECOND),
-        CanaryResult("r9", "wrong"),
+        CanaryResult("r9", CanaryVerdict.WRONG),
         DrainAsked("r9", "rollout"),
         RestartAsked("r9", "wedged"),
         UndrainAsked("r9", "needed"),
@@ -338,7 +340,7 @@ def test_an_answer_of_an_earlier_process_does_not_count():
     control = Control("r1", "r2")
     control.tell(Exited("r1"))
     control.phase("r1", State.WARMING)
-    assert control.tell(CanaryResult("r1", "pass", incarnation=0)) == []
+    assert control.tell(CanaryResult("r1", CanaryVerdict.PASS, incarnation=0)) == []
     assert control.state("r1") is State.WARMING
     control.canary("r1", "pass")
     assert control.state("r1") is State.READY

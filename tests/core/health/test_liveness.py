@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.lifecycle import Signal, Verdict
@@ -141,7 +142,7 @@ def quarantined(signals, *, inflight):
     fleet = Fleet(FleetConfig(), Random)
     for name in ("r1", "r2", "r3"):
         fleet.handle(Joined(Replica(name, "m"), running=True), 0)
-        fleet.handle(CanaryResult(name, "pass"), 0)
+        fleet.handle(CanaryResult(name, CanaryVerdict.PASS), 0)
     tally = Tally("m", "r1", 0, 0, 0, inflight, 0)
     fleet.handle(Seen((Summary((tally,)),), "g"), 1)
     for event in signals:
@@ -161,5 +162,5 @@ def test_a_full_replica_finishes_its_work_and_one_that_always_errs_is_restarted_
     full = [Headroom("r1", 0.99), Headroom("r1", 0.99)]
     assert not restarted(quarantined(full, inflight=2), within_s=300)
     assert restarted(quarantined(full, inflight=0), within_s=90)
-    errs = [CanaryResult("r1", "fail")] * 4
+    errs = [CanaryResult("r1", CanaryVerdict.FAIL)] * 4
     assert restarted(quarantined(errs, inflight=2), within_s=90)

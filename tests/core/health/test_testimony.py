@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.health import testimony
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
@@ -35,7 +35,7 @@ def answered(member: Member, passed: bool, at: int = NOW) -> Member:
 
 def timed(witnesses: testimony.Testimony, member: Member, latency: int, **kwargs) -> Signal:
     signal, _ = witnesses.in_good_time(
-        member, CanaryResult(member.replica.id, "pass", latency, **kwargs)
+        member, CanaryResult(member.replica.id, CanaryVerdict.PASS, latency, **kwargs)
     )
     return signal
 
@@ -64,7 +64,7 @@ def test_thrice_as_slow_as_ever_is_slow_and_says_how_slow():
     r1, r2 = a_member("r1"), a_member("r2")
     witnesses = hearing(r1, r2)
     settled(witnesses, r1, r2)
-    signal, why = witnesses.in_good_time(r1, CanaryResult("r1", "pass", 3 * USUAL))
+    signal, why = witnesses.in_good_time(r1, CanaryResult("r1", CanaryVerdict.PASS, 3 * USUAL))
     assert signal is SLOW
     assert "1.200 s where 0.400 s is usual" in why
     assert "peers take 0.400 s" in why
@@ -74,7 +74,9 @@ def test_in_good_time_keeps_what_the_canary_had_to_tell():
     r1 = a_member("r1")
     witnesses = hearing(r1)
     for running in (0, 3):
-        told = CanaryResult("r1", "pass", USUAL, running, detail="no peer confirmed it yet")
+        told = CanaryResult(
+            "r1", CanaryVerdict.PASS, USUAL, running, detail="no peer confirmed it yet"
+        )
         assert witnesses.in_good_time(r1, told) == (PASS, "no peer confirmed it yet")
 
 

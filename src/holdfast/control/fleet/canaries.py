@@ -22,7 +22,7 @@ from holdfast.config.fleet_file import Deployed
 from holdfast.control.detached import detached
 from holdfast.control.fetch import Answer, FetchError, fetch
 from holdfast.control.fleet.checks import Check, load_check
-from holdfast.core.canary import AnswerKey, CanaryConfig, Said, Shape
+from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Said, Shape
 from holdfast.core.failure import Kind
 from holdfast.core.health.answers import AnswerBook, usual_rule
 from holdfast.engines import Dialect, dialect
@@ -30,7 +30,12 @@ from holdfast.engines.asking import Ask, Trouble, ask, read
 
 _SHAPES: Final = (Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING)
 _NOT_MY_KIND: Final = frozenset({400, 404, 405, 415, 422, 501})
-_VERDICTS: Final = {"busy": "busy", "loading": "busy", "missing": "fail", "fail": "fail"}
+_VERDICTS: Final = {
+    "busy": CanaryVerdict.BUSY,
+    "loading": CanaryVerdict.BUSY,
+    "missing": CanaryVerdict.FAIL,
+    "fail": CanaryVerdict.FAIL,
+}
 _HEALTH_S: Final = 2.0  # a page without inference; the question has what is left of the deadline
 _CHECK_S: Final = 0.2  # a check has so long at least, however late the answer came
 CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the file's fault
@@ -40,7 +45,7 @@ CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the 
 class Told:
     """What one canary found."""
 
-    verdict: str  # as CanaryResult has it
+    verdict: CanaryVerdict
     detail: str = ""
     latency: int = 0  # of the answer, where one came in full
     tokens: int = 0  # that it cost
@@ -103,7 +108,7 @@ class Canaries:
                 return replace(_read_page(known, page), page_ok=False, status=page.status)
         if page_only:
             told = "its own page only: models[].canary gives no inference to ask"
-            return Told("pass", told, page_ok=page_ok)
+            return Told(CanaryVerdict.PASS, told, page_ok=page_ok)
         try:
             return replace(
                 await self._question(deployed, known, until, deadline_s), page_ok=page_ok
@@ -116,7 +121,7 @@ class Canaries:
     ) -> Told:
         """The kinds of question that may fit, until one is not refused as no question at all."""
         config = deployed.canary
-        refusal = Told("fail", "no question fits")
+        refusal = Told(CanaryVerdict.FAIL, "no question fits")
         for attempt in self._candidates(deployed, known):
             asked = replace(config, shape=attempt)
             left_s = until - time.monotonic()
@@ -208,10 +213,10 @@ def _read_page(known: Dialect, page: Answer) -> Told:
     """Backpressure is no illness, and an engine that still loads has not failed yet."""
     busy = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
     if known.says_loading(page.status, page.body, page.headers):
-        return Told("busy", "it still loads")
+        return Told(CanaryVerdict.BUSY, "it still loads")
     if busy or known.says_busy(page.status, page.body):
-        return Told("busy", f"its health page answers {page.status}")
-    return Told("fail", f"its health page answers {page.status}")
+        return Told(CanaryVerdict.BUSY, f"its health page answers {page.status}")
+    return Told(CanaryVerdict.FAIL, f"its health page answers {page.status}")
 
 
 def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:

@@ -38,6 +38,7 @@ from holdfast.control.fleet.audience import (
 )
 from holdfast.control.fleet.canaries import Canaries
 from holdfast.control.fleet.probes import LoopWatch, Prober, Witness
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
@@ -76,9 +77,6 @@ CONNECT_S: Final = 2.0  # for that connection
 # A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
 # would have the peers asked at once, while they go on with the answers of the dead.
 EXIT_NEWS_S: Final = 0.5
-_BROKEN: Final = ("fail", "refused")
-_INCONCLUSIVE: Final = ("unknown", "busy", "unsettled")
-_SILENT: Final = ("unknown", "timeout", "refused")
 _FACTS: Final = (Exited, DrainAsked, RestartAsked, SpotNotice)
 _log = structlog.get_logger("holdfast.control.fleet")
 
@@ -247,19 +245,21 @@ class FleetLoop:
             if reached is None:
                 told = "blinded on purpose"
                 number = action.incarnation
-                result = CanaryResult(replica_id, "fail", incarnation=number, detail=told)
+                result = CanaryResult(
+                    replica_id, CanaryVerdict.FAIL, incarnation=number, detail=told
+                )
             else:
                 result = await self._prober.probe(reached, action)
         except Exception:  # noqa: BLE001 else a mistake of ours would leave it unwatched for ever
             _log.exception("probe failed", replica=replica_id)
-            result = CanaryResult(replica_id, "unknown", incarnation=action.incarnation)
-        if result.verdict in _BROKEN and ours:
+            result = CanaryResult(replica_id, CanaryVerdict.UNKNOWN, incarnation=action.incarnation)
+        if result.verdict.failed_early and ours:
             await asyncio.sleep(EXIT_NEWS_S)  # a process that has exited makes it void
         if self._probes.get(replica_id) is asyncio.current_task():
             del self._probes[replica_id]
-        if result.verdict not in _SILENT:
+        if not result.verdict.silent:
             self._platform.heard(replica_id, CANARY)
-        judged = result.verdict not in _INCONCLUSIVE
+        judged = result.verdict.conclusive
         dropped = judged and self._carried.pop(replica_id, None) is not None
         self.tell(result)
         self._remember(result)
@@ -273,10 +273,14 @@ class FleetLoop:
         if result.incarnation == member.health.incarnation:
             self._audience.answered(result, slow=member.slow, inflight=member.inflight)
         before = self.asked(result.replica_id)
-        news = result.verdict == "unsettled" and (before is None or before.verdict != "unsettled")
+        unsettled = CanaryVerdict.UNSETTLED
+        news = result.verdict is unsettled and (before is None or before.verdict is not unsettled)
         if member.health.state is not State.WARMING:
             self._withheld.pop(result.replica_id, None)
-        elif result.verdict == "fail" and self._withheld.get(result.replica_id) != result.detail:
+        elif (
+            result.verdict is CanaryVerdict.FAIL
+            and self._withheld.get(result.replica_id) != result.detail
+        ):
             # Why a newcomer stays outside changes no state, and may be gone with its process.
             self._withheld[result.replica_id] = result.detail
             news = True
@@ -294,7 +298,7 @@ class FleetLoop:
             share,
             budget.spent_tokens,
             budget.served_tokens,
-            member.slow and result.verdict == "pass",
+            member.slow and result.verdict is CanaryVerdict.PASS,
         )
         self._asked.setdefault(result.replica_id, deque(maxlen=CANARIES_MAX)).append(asked)
 

@@ -13,12 +13,13 @@ from typing import Final
 from holdfast.config.fleet_file import Deployed
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.control.fleet.canaries import Canaries, CanaryError, Told, bearer
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.types import MILLISECOND, seconds
 from holdfast.engines import Load, dialect
 
-_SILENT: Final = ("timeout", "refused", "fail")
+_UNANSWERED: Final = {"refused": CanaryVerdict.REFUSED, "timeout": CanaryVerdict.TIMEOUT}
 LATE: Final = 50 * MILLISECOND  # of this loop: as long as a whole answer on a LAN
 
 
@@ -67,21 +68,26 @@ class Prober:
         try:
             told = await self._canaries.ask(deployed, seconds(action.deadline))
         except FetchError as error:
-            verdict = error.what if error.what in {"refused", "timeout"} else "fail"
+            verdict = _UNANSWERED.get(error.what, CanaryVerdict.FAIL)
             page_ok = error.page_ok if isinstance(error, CanaryError) else None
             flaw = Kind.RESET if error.lost else None
             told = Told(verdict, str(error), page_ok=page_ok, moved_s=error.moved_s, flaw=flaw)
         now = time.monotonic_ns()
         if self._watch.was_late(began, now):
-            silent = told.verdict in _SILENT
             why = "this process was late itself"
-            told = Told("unknown", why) if silent else replace(told, latency=0)
+            told = (
+                Told(CanaryVerdict.UNKNOWN, why)
+                if told.verdict.failed
+                else replace(told, latency=0)
+            )
         replica_id = deployed.replica.id
-        seen = self._witness(replica_id, began) if told.verdict == "timeout" else Witness()
+        seen = (
+            self._witness(replica_id, began) if told.verdict is CanaryVerdict.TIMEOUT else Witness()
+        )
         return CanaryResult(
             replica_id,
             told.verdict,
-            now - began if told.verdict == "timeout" else told.latency,
+            now - began if told.verdict is CanaryVerdict.TIMEOUT else told.latency,
             running=seen.running,
             progress=seen.progress,
             incarnation=action.incarnation,

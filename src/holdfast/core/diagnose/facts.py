@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.types import State
 
@@ -230,7 +231,7 @@ class CanaryAnswered:
     """One canary and what became of it."""
 
     replica: str
-    verdict: str  # pass, slow, wrong, fail, refused, timeout, busy, unsettled, unknown
+    verdict: CanaryVerdict
     latency_s: float | None = None
     running: int | None = None  # other requests in the engine meanwhile
     progress: bool | None = None  # whether users' tokens moved meanwhile

@@ -149,11 +149,6 @@ def _told(
     return attempts, answers
 
 
-def told_verdict(verdict: str, *, slow: bool) -> str:
-    """What a canary is called where lateness counts."""
-    return "slow" if slow and verdict == "pass" else verdict
-
-
 def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> CanaryAnswered:
     """A canary came back; ``slow``: the fleet took its right answer for a late one.
 
@@ -161,7 +156,7 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
     """
     return CanaryAnswered(
         result.replica_id,
-        told_verdict(result.verdict, slow=slow),
+        result.verdict.with_lateness(slow=slow),
         seconds(result.latency or result.took) or None,
         max(result.running or 0, inflight),
         result.progress,
@@ -188,5 +183,4 @@ __all__ = [
     "Tallies",
     "canaries_doubted",
     "canary_answered",
-    "told_verdict",
 ]

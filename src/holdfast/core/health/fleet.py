@@ -13,6 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import MEANINGS, Class, Kind
 from holdfast.core.health import ejection
 from holdfast.core.health.drain import Drain
@@ -57,8 +58,6 @@ _PHASES: Final = {
     State.LOADING: Signal.LOAD_BEGAN,
     State.WARMING: Signal.LOADED,
 }
-_SILENCE: Final = ("timeout", "refused", "unknown")
-_UNASKED: Final = ("refused", "unknown")  # as far as we know, nothing was computed for it
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
@@ -278,9 +277,9 @@ class Fleet:
             return  # of an earlier life
         member.canary_out = False
         member.wake_at = now
-        if event.verdict not in _SILENCE:
+        if not event.verdict.silent:
             member.hear(now)
-        if event.verdict not in _UNASKED:
+        if event.verdict.computed:
             member.budget.spent(event.tokens, now)
         signal, why = read_canary(event, stands=member.stands(now, self._unserved))
         if signal is Signal.CANARY_PASS and event.latency:
@@ -297,7 +296,7 @@ class Fleet:
             held = doubted and self._testimony.doubt(model, now, actions)
             if held and signal is not Signal.REFUSED:  # a closed port is no matter of opinion
                 return  # every canary fails at once: hold all states
-        waited = event.latency if event.verdict == "timeout" else 0
+        waited = event.latency if event.verdict is CanaryVerdict.TIMEOUT else 0
         if waited and self._testimony.was_doubted(model, now - waited):
             return  # it was asked while nobody answered, and another was the first to go on
         if signal is Signal.STALLED and event.latency:

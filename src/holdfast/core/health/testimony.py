@@ -10,6 +10,7 @@ silent: were the others heard of meanwhile? One is slow: are they too?
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.health import ejection
 from holdfast.core.health.ejection import Suspect
 from holdfast.core.health.fleet_config import FleetConfig
@@ -30,14 +31,14 @@ _TOLD: Final = {
 }
 _APART: Final = 2 * SECOND  # between what two gateways tell of the same time
 _VERDICTS: Final = {
-    "pass": Signal.CANARY_PASS,
-    "slow": Signal.CANARY_SLOW,
-    "wrong": Signal.CANARY_WRONG,
-    "fail": Signal.CANARY_FAIL,
-    "refused": Signal.REFUSED,
-    "busy": Signal.BUSY,
-    "unknown": Signal.UNKNOWN,
-    "unsettled": Signal.UNKNOWN,  # replicas disagree and nobody knows yet who is right
+    CanaryVerdict.PASS: Signal.CANARY_PASS,
+    CanaryVerdict.SLOW: Signal.CANARY_SLOW,
+    CanaryVerdict.WRONG: Signal.CANARY_WRONG,
+    CanaryVerdict.FAIL: Signal.CANARY_FAIL,
+    CanaryVerdict.REFUSED: Signal.REFUSED,
+    CanaryVerdict.BUSY: Signal.BUSY,
+    CanaryVerdict.UNKNOWN: Signal.UNKNOWN,
+    CanaryVerdict.UNSETTLED: Signal.UNKNOWN,  # replicas disagree and nobody knows yet who is right
 }
 
 
@@ -171,7 +172,7 @@ def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
     It may be over before any gateway could tell of that. What is told for longer decides then:
     whether its requests ``stand``.
     """
-    if event.verdict != "timeout":
+    if event.verdict is not CanaryVerdict.TIMEOUT:
         return _VERDICTS[event.verdict], event.detail
     if event.progress:
         return Signal.BUSY, "timed out while users' tokens move"
