@@ -83,6 +83,18 @@ _NOT_COMPUTED: Final = frozenset({CanaryVerdict.REFUSED, CanaryVerdict.UNKNOWN})
 _SILENT: Final = _NOT_COMPUTED | {CanaryVerdict.TIMEOUT}
 
 
+class CanarySuspect(StrEnum):
+    """Who is suspected when every canary of a model fails at once.
+
+    The values are the names under which such a change is stored among the fleet's events.
+    """
+
+    CHECKER = "canaries doubted"  # the expected answer, or whoever asks; the replicas are well
+    SHARED = "canaries unanswered"  # something that all replicas share stands still
+    REPLICAS = "canaries confirmed"  # the replicas themselves: the canaries are right
+    NOBODY = "canaries trusted again"  # not all of them fail any more
+
+
 class Shape(StrEnum):
     """What kind of question it is."""
 
@@ -232,4 +244,13 @@ class AnswerKey:
     precision: str = ""
 
 
-__all__ = ["RULES", "AnswerKey", "CanaryConfig", "CanaryVerdict", "Rule", "Said", "Shape"]
+__all__ = [
+    "RULES",
+    "AnswerKey",
+    "CanaryConfig",
+    "CanarySuspect",
+    "CanaryVerdict",
+    "Rule",
+    "Said",
+    "Shape",
+]

@@ -10,7 +10,7 @@ Nobody may change one after it was handed over.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.core.canary import CanaryConfig, CanaryVerdict
+from holdfast.core.canary import CanaryConfig, CanarySuspect, CanaryVerdict
 from holdfast.core.failure import Class, Kind
 from holdfast.core.types import Replica, Request, State
 
@@ -220,6 +220,11 @@ class Tally:
     waits: tuple[float, ...] = ()  # some first tokens, as multiples of the usual for their length
     firsts: tuple[float, ...] = ()  # seconds to some first tokens of streams
     paces: tuple[float, ...] = ()  # seconds per further token, of some streams that ended well
+
+    @property
+    def progressed(self) -> bool:
+        """Whether some user got anything from the replica."""
+        return bool(self.tokens or self.successes or self.moved)
 
     @property
     def ended(self) -> int:
@@ -447,7 +452,8 @@ class Notice:
     what: str
     reason: str
     failure_class: Class | None = None
-    signal: str = ""  # of Signal or Verdict: what moved its state to ``what``; empty = none moved
+    signal: str = ""  # of Signal or Conclusion: what moved its state to ``what``; empty: none moved
+    canaries: CanarySuspect | None = None  # who is suspected now; ``None``: not what it is about
 
 
 FleetAction = RunCanary | Launch | Stop | Move | Publish | Notice

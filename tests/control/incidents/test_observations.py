@@ -2,7 +2,7 @@ import pytest
 
 from holdfast.control.incidents import observations
 from holdfast.control.incidents.observations import HELD, Observations
-from holdfast.core.canary import CanaryVerdict
+from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanariesDoubted,
@@ -226,16 +226,16 @@ def test_notices_without_a_change_of_state_are_for_people_only(stage):
     for notice in (
         Notice(0, "m", "m-1", "verdict held", "x"),
         Notice(0, "m", "other", "ready", "x", signal="passed_enough"),
-        Notice(0, "m", "", "canaries doubted", "all fail"),
-        Notice(0, "m", "", "canaries unanswered", "all are silent"),
-        Notice(0, "m", "", "canaries confirmed", "users fail, too"),
-        Notice(0, "m", "", "canaries trusted again", "one passes"),
+        Notice(0, "m", "", "for people", "all fail", canaries=CanarySuspect.CHECKER),
+        Notice(0, "m", "", "for people", "all are silent", canaries=CanarySuspect.SHARED),
+        Notice(0, "m", "", "for people", "users fail, too", canaries=CanarySuspect.REPLICAS),
+        Notice(0, "m", "", "for people", "one passes", canaries=CanarySuspect.NOBODY),
     ):
         stage.books.notice(notice)
     assert stage.facts == [
-        CanariesDoubted("m", "all fail"),
-        CanariesDoubted("m", "all are silent", answered=False),
-        CanariesDoubted("m", "users fail, too", confirmed=True),
+        CanariesDoubted.by(CanarySuspect.CHECKER, "m", "all fail"),
+        CanariesDoubted.by(CanarySuspect.SHARED, "m", "all are silent"),
+        CanariesDoubted.by(CanarySuspect.REPLICAS, "m", "users fail, too"),
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
-from holdfast.core.health.lifecycle import Signal, Verdict
+from holdfast.core.health.lifecycle import Conclusion, Signal
 from holdfast.core.health.liveness import RESPONSES, Response, Symptom, spares_work, symptom_of
 from holdfast.core.messages import (
     CanaryResult,
@@ -119,11 +119,11 @@ def test_what_is_no_illness_is_only_observed(symptom):
         (Signal.NO_HEADROOM, True, False, Symptom.KV_FULL),
         (Signal.NO_SUCCESS, True, False, Symptom.BACKPRESSURE_ONLY),
         (Signal.WRONG_REVISION, True, True, Symptom.VERSION_MISMATCH),
-        (Verdict.FAILED_REPEATEDLY, False, False, Symptom.EVERY_PASS_ERRORS),
-        (Verdict.FAILED_REPEATEDLY, True, False, Symptom.FAILING),
-        (Verdict.WRONG_REPEATEDLY, False, False, Symptom.WRONG_ANSWERS),
-        (Verdict.WRONG_REPEATEDLY, True, True, Symptom.WRONG_AGAIN),
-        (Verdict.STILL_BARRED, False, False, Symptom.FAILING),
+        (Conclusion.FAILED_REPEATEDLY, False, False, Symptom.EVERY_PASS_ERRORS),
+        (Conclusion.FAILED_REPEATEDLY, True, False, Symptom.FAILING),
+        (Conclusion.WRONG_REPEATEDLY, False, False, Symptom.WRONG_ANSWERS),
+        (Conclusion.WRONG_REPEATEDLY, True, True, Symptom.WRONG_AGAIN),
+        (Conclusion.STILL_BARRED, False, False, Symptom.FAILING),
     ],
 )
 def test_what_led_into_quarantine_and_what_came_since_are_one_symptom(

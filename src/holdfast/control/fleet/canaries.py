@@ -42,8 +42,8 @@ CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the 
 
 
 @dataclass(slots=True, frozen=True)
-class Told:
-    """What one canary found."""
+class CanaryReport:
+    """What one canary found, before the fleet has read it."""
 
     verdict: CanaryVerdict
     detail: str = ""
@@ -86,7 +86,7 @@ class Canaries:
         if self._book.forget_replica(replica_id):
             self._learned()
 
-    async def ask(self, deployed: Deployed, deadline_s: float) -> Told:
+    async def ask(self, deployed: Deployed, deadline_s: float) -> CanaryReport:
         """One canary; raises ``CanaryError`` where no answer came."""
         page_ok: bool | None = None
         until = time.monotonic() + deadline_s
@@ -108,7 +108,7 @@ class Canaries:
                 return replace(_read_page(known, page), page_ok=False, status=page.status)
         if page_only:
             told = "its own page only: models[].canary gives no inference to ask"
-            return Told(CanaryVerdict.PASS, told, page_ok=page_ok)
+            return CanaryReport(CanaryVerdict.PASS, told, page_ok=page_ok)
         try:
             return replace(
                 await self._question(deployed, known, until, deadline_s), page_ok=page_ok
@@ -118,10 +118,10 @@ class Canaries:
 
     async def _question(
         self, deployed: Deployed, known: Dialect, until: float, deadline_s: float
-    ) -> Told:
+    ) -> CanaryReport:
         """The kinds of question that may fit, until one is not refused as no question at all."""
         config = deployed.canary
-        refusal = Told(CanaryVerdict.FAIL, "no question fits")
+        refusal = CanaryReport(CanaryVerdict.FAIL, "no question fits")
         for attempt in self._candidates(deployed, known):
             asked = replace(config, shape=attempt)
             left_s = until - time.monotonic()
@@ -172,7 +172,7 @@ class Canaries:
         answer: Answer,
         latency: int,
         until: float,
-    ) -> Told:
+    ) -> CanaryReport:
         asked = ask(known, config, deployed.served_as)
         came = (answer.status, answer.headers, answer.body)
         if config.check:
@@ -180,7 +180,7 @@ class Canaries:
         else:
             said = await asyncio.to_thread(read, known, asked, *came)
         if isinstance(said, Trouble):
-            return Told(_VERDICTS[said.verdict], said.detail, flaw=said.flaw)
+            return CanaryReport(_VERDICTS[said.verdict], said.detail, flaw=said.flaw)
         replica = deployed.replica
         engine = f"{deployed.engine} {self._version(replica.id)}".rstrip()
         key = AnswerKey(replica.model, replica.revision, engine, deployed.precision)
@@ -189,7 +189,7 @@ class Canaries:
         if judged.learned:
             self._learned()
         cost = said.prompt_tokens + said.tokens
-        return Told(judged.verdict, judged.reason, latency, cost, flaw=judged.flaw)
+        return CanaryReport(judged.verdict, judged.reason, latency, cost, flaw=judged.flaw)
 
     async def _checked(
         self,
@@ -209,14 +209,14 @@ class Canaries:
         return work.result() if done else Trouble("fail", "its check did not return in time")
 
 
-def _read_page(known: Dialect, page: Answer) -> Told:
+def _read_page(known: Dialect, page: Answer) -> CanaryReport:
     """Backpressure is no illness, and an engine that still loads has not failed yet."""
     busy = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
     if known.says_loading(page.status, page.body, page.headers):
-        return Told(CanaryVerdict.BUSY, "it still loads")
+        return CanaryReport(CanaryVerdict.BUSY, "it still loads")
     if busy or known.says_busy(page.status, page.body):
-        return Told(CanaryVerdict.BUSY, f"its health page answers {page.status}")
-    return Told(CanaryVerdict.FAIL, f"its health page answers {page.status}")
+        return CanaryReport(CanaryVerdict.BUSY, f"its health page answers {page.status}")
+    return CanaryReport(CanaryVerdict.FAIL, f"its health page answers {page.status}")
 
 
 def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
@@ -224,4 +224,4 @@ def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
     return environment.get(deployed.api_key_env) if deployed.api_key_env else None
 
 
-__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "Told", "bearer"]
+__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "CanaryReport", "bearer"]

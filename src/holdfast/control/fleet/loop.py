@@ -37,9 +37,10 @@ from holdfast.control.fleet.audience import (
     Platform,
 )
 from holdfast.control.fleet.canaries import Canaries
-from holdfast.control.fleet.probes import LoopWatch, Prober, Witness
+from holdfast.control.fleet.probes import LoopWatch, Prober
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
+from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
@@ -68,7 +69,7 @@ from holdfast.core.messages import (
     Tally,
     Tick,
 )
-from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+from holdfast.core.types import MILLISECOND, State, seconds
 
 TICK: Final = 50 * MILLISECOND  # canaries and drains are due to a second; this is sharp enough
 LOOK_AGAIN_S: Final = 10.0  # looking at a dead endpoint costs one connection; finding it matters
@@ -97,7 +98,7 @@ class FleetLoop:
         self._watch = watch
         self._platform = platform
         self._canaries = canaries
-        self._prober = Prober(watch, self._witness, canaries)
+        self._prober = Prober(watch, self._users_beside, canaries)
         self.reach: Callable[[Deployed], Deployed | None] = lambda deployed: deployed
         self._term = term  # of this control; views of a later term replace those of an earlier
         self._config: FleetConfig | None = None
@@ -105,7 +106,6 @@ class FleetLoop:
         self._deployed: dict[str, Deployed] = {}
         self._earlier = earlier
         self._carried: dict[str, ReplicaView] = {}  # what is published until it is judged
-        self._progress_at: dict[str, int] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._launches: dict[str, asyncio.Task[None]] = {}  # what others launch, awaited
         self._timer: asyncio.TimerHandle | None = None
@@ -191,12 +191,10 @@ class FleetLoop:
 
     def seen(self, event: Seen) -> None:
         """What a gateway saw."""
-        now = time.monotonic_ns()
         for action in event.actions:
             if isinstance(action, Summary):
                 for tally in action.tallies:
-                    if tally.tokens or tally.successes or tally.moved:
-                        self._progress_at[tally.replica_id] = now
+                    if tally.progressed:
                         self._platform.heard(tally.replica_id, TOKENS)
         self.tell(event)
 
@@ -227,7 +225,6 @@ class FleetLoop:
         if launch is not None:
             launch.cancel()
         self._carried.pop(replica_id, None)
-        self._progress_at.pop(replica_id, None)
         self._asked.pop(replica_id, None)
         self._withheld.pop(replica_id, None)
 
@@ -302,19 +299,8 @@ class FleetLoop:
         )
         self._asked.setdefault(result.replica_id, deque(maxlen=CANARIES_MAX)).append(asked)
 
-    def _witness(self, replica_id: str, since: int) -> Witness:
-        """What users' requests did on a replica meanwhile, as far as gateways said."""
-        member = self._fleet.members.get(replica_id)
-        if member is None or not member.inflight_at:
-            return Witness()
-        # A summary covers the second before it: what it tells of earlier is not meant.
-        told = since + SECOND
-        if self._progress_at.get(replica_id, 0) >= told:
-            return Witness(member.inflight, progress=True)
-        waiting = [member.told_at[gateway] for gateway, n in member.inflight_at.items() if n]
-        # One that let a summary and a half go by will not say that tokens moved.
-        known = min(waiting, default=told) >= told or 2 * (time.monotonic_ns() - told) >= 3 * SECOND
-        return Witness(member.inflight, progress=False if known else None)
+    def _users_beside(self, replica_id: str, since: int) -> UsersBeside:
+        return self._fleet.users_beside(replica_id, since, time.monotonic_ns())
 
     def _launch(self, action: Launch) -> None:
         if self._platform.launch(action.replica_id, action.delay):

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.diagnose.causes import CAUSES
 from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect import probing
 from holdfast.core.diagnose.detect import probing as module
 from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
 from holdfast.core.diagnose.evidence import About, Sign
@@ -16,6 +18,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
     StateChanged,
 )
+from holdfast.core.health.canary_doubt import RULINGS
 from holdfast.core.types import SECOND, ConfigError, State
 
 NAMES = ("r1", "r2", "r3")
@@ -387,3 +390,11 @@ def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
 def test_a_config_that_cannot_work_is_refused(values):
     with pytest.raises(ConfigError, match=f"probing.{next(iter(values))}"):
         ProbingConfig(**values)
+
+
+@pytest.mark.parametrize("ruling", dict.fromkeys(RULINGS.values()), ids=str)
+def test_the_cause_that_the_fleet_rules_is_the_one_that_its_sign_leads_to(ruling):
+    sign = probing._DOUBT_SIGNS.get(ruling.suspect)
+    assert (sign is None) is (ruling.cause is None)
+    if ruling.cause is not None:
+        assert sign in {one for proof in CAUSES[ruling.cause].proofs for one in proof.signs}

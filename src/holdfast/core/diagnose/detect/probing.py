@@ -27,7 +27,7 @@ from math import log2
 from statistics import median
 from typing import ClassVar, Final
 
-from holdfast.core.canary import CanaryVerdict
+from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
@@ -77,9 +77,15 @@ class ProbingConfig:
         require(0 < least <= 100, "probing.slow_sum", f"is {least}", "use doublings above 0")
 
 
+_DOUBT_SIGNS: Final = {  # of a doubt that holds back what canaries say of single replicas
+    CanarySuspect.CHECKER: Sign.CANARIES_DOUBTED,
+    CanarySuspect.SHARED: Sign.CANARIES_UNANSWERED,
+}
+
+
 @dataclass(slots=True)
 class _Doubt:
-    """That every canary of a model fails: as what it is told, since when, and why."""
+    """That the fleet doubts every canary of a model: who is suspected, since when, and why."""
 
     sign: Sign
     since: int
@@ -304,10 +310,10 @@ class ProbingDetector:
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 
     def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
-        if fact.confirmed:
+        sign = _DOUBT_SIGNS.get(fact.suspect)
+        if sign is None:  # the replicas themselves are suspected: canaries are believed
             self._doubts.pop(fact.model, None)
             return NOTHING
-        sign = Sign.CANARIES_DOUBTED if fact.answered else Sign.CANARIES_UNANSWERED
         known = self._doubts.get(fact.model)
         if known is None or known.sign is not sign:
             while len(self._doubts) >= _DOUBTS_MAX:
