@@ -21,6 +21,7 @@ from math import cos, exp, pi
 from random import Random
 from typing import Any, Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
@@ -248,15 +249,15 @@ class Pool:
         rng, weather = self._rng, self._weather
         each, now_s = self._all[action.replica_id], seconds(now)
         if not each.up:
-            self._answer(action, "refused", now, 0.001)
+            self._answer(action, CanaryVerdict.REFUSED, now, 0.001)
             return
         if rng.random() < weather.lost:
             self.counts["probes lost"] += 1
-            self._answer(action, "fail", now, 0.01, detail="the connection was reset")
+            self._answer(action, CanaryVerdict.FAIL, now, 0.01, detail="the connection was reset")
             return
         paused = self._pause.over(now_s)
         if self._burst.over(now_s) and not paused and rng.random() < weather.busy:
-            self._answer(action, "busy", now, 0.01)
+            self._answer(action, CanaryVerdict.BUSY, now, 0.01)
             return
         takes = each.base_s * rng.lognormvariate(0.0, weather.noise) * self._slow_by
         takes *= 1 + 0.04 * each.inflight
@@ -271,9 +272,11 @@ class Pool:
         deadline_s = seconds(action.deadline)
         if takes <= deadline_s:
             beside = each.beside if takes > told_in else 0
-            self._answer(action, "pass", now, takes, latency=nanos(takes), running=beside)
+            self._answer(
+                action, CanaryVerdict.PASS, now, takes, latency=nanos(takes), running=beside
+            )
         else:
-            self._answer(action, "timeout", now, deadline_s, latency=action.deadline)
+            self._answer(action, CanaryVerdict.TIMEOUT, now, deadline_s, latency=action.deadline)
 
     def _waits(self, each: _Healthy, now_s: float, takes: float, told_in: float) -> float:
         """Behind others' prompts: in the queue, or beside one that no summary has told of yet."""
@@ -293,13 +296,13 @@ class Pool:
         return max(0.0, block - max(0.0, rng.uniform(-takes, since)))  # what is left of it
 
     def _answer(
-        self, action: RunCanary, verdict: str, now: int, after_s: float, **more: Any
+        self, action: RunCanary, verdict: CanaryVerdict, now: int, after_s: float, **more: Any
     ) -> None:
         result = CanaryResult(
             action.replica_id,
             verdict,
             incarnation=action.incarnation,
-            tokens=CANARY_TOKENS if verdict == "pass" else 0,
+            tokens=CANARY_TOKENS if verdict is CanaryVerdict.PASS else 0,
             **more,
         )
         self._later(result, now + nanos(after_s))
@@ -311,15 +314,20 @@ class Pool:
         late itself.
         """
         now_s, each = seconds(at), self._all[event.replica_id]
-        if event.verdict == "pass":
+        if event.verdict is CanaryVerdict.PASS:
             for spell in (self._pause, each.compiling):
                 if spell.over(now_s):
                     return self._held_up(event, at, nanos(spell.ends - now_s) + MILLISECOND)
-        if event.verdict in ("timeout", "fail") and self._late.over(now_s):
-            return CanaryResult(event.replica_id, "unknown", incarnation=event.incarnation)
-        if event.verdict == "timeout" and each.beside and not each.inflight:
-            event.verdict, event.running = "pass", each.beside  # those it waited for have gone
-        if event.verdict == "timeout":
+        if event.verdict in (CanaryVerdict.TIMEOUT, CanaryVerdict.FAIL) and self._late.over(now_s):
+            return CanaryResult(
+                event.replica_id, CanaryVerdict.UNKNOWN, incarnation=event.incarnation
+            )
+        if event.verdict is CanaryVerdict.TIMEOUT and each.beside and not each.inflight:
+            event.verdict, event.running = (
+                CanaryVerdict.PASS,
+                each.beside,
+            )  # those it waited for have gone
+        if event.verdict is CanaryVerdict.TIMEOUT:
             began = self._deadlines[event.replica_id] - event.latency
             event.running = each.inflight
             # Real summaries come every second: what goes on again has been told of after one.
@@ -332,7 +340,7 @@ class Pool:
         over, deadline = at + for_, self._deadlines[event.replica_id]
         event.latency += for_
         if over > deadline:
-            event.verdict, event.tokens = "timeout", 0
+            event.verdict, event.tokens = CanaryVerdict.TIMEOUT, 0
             event.latency -= over - deadline
         self._later(event, min(over, deadline))
         return None

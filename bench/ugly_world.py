@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.facts import HostSeen
 from holdfast.core.failure import Kind
 from holdfast.core.messages import (
@@ -318,15 +319,22 @@ class UglyWorld(World):
         if now >= self._late_until:
             super()._tell_fleet(event, now)
             return
-        if isinstance(event, CanaryResult) and event.verdict in ("timeout", "fail"):
+        if isinstance(event, CanaryResult) and event.verdict in (
+            CanaryVerdict.TIMEOUT,
+            CanaryVerdict.FAIL,
+        ):
             # Who was late itself does not know who else was.
-            event = CanaryResult(event.replica_id, "unknown", incarnation=event.incarnation)
+            event = CanaryResult(
+                event.replica_id, CanaryVerdict.UNKNOWN, incarnation=event.incarnation
+            )
         self.clock.at(self._late_until, CONTROL, self._tell_fleet, event)
 
     def _ask_canary(self, action: RunCanary, now: int) -> None:
         if self._noise.random() < self._weather.probes_lost:
             self._note(f"lost {action.replica_id}", now)
-            lost = CanaryResult(action.replica_id, "fail", incarnation=action.incarnation)
+            lost = CanaryResult(
+                action.replica_id, CanaryVerdict.FAIL, incarnation=action.incarnation
+            )
             self.clock.at(now + 10 * MILLISECOND, CONTROL, self._tell_fleet, lost)
             return
         self._canaries.ask(action, now)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Cause
 
 SDK_TRIES: Final = 3  # the OpenAI SDKs try a request twice more by themselves
@@ -24,7 +25,7 @@ FIRST_TOKEN_MAX_S: Final = 120.0
 _MUTABLE: Final = re.compile(
     r"(?:^|[/:@])(?:latest|main|master|nightly|dev|stable)$", re.IGNORECASE
 )
-_UNSETTLED: Final = ("unsettled", "unknown")
+_UNSETTLED: Final = (CanaryVerdict.UNSETTLED, CanaryVerdict.UNKNOWN)
 
 
 class Level(StrEnum):

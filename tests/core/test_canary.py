@@ -6,7 +6,15 @@ from math import inf, nan
 
 import pytest
 
-from holdfast.core.canary import RULES, AnswerKey, CanaryConfig, Rule, Said, Shape
+from holdfast.core.canary import (
+    RULES,
+    AnswerKey,
+    CanaryConfig,
+    CanaryVerdict,
+    Rule,
+    Said,
+    Shape,
+)
 from holdfast.core.types import ConfigError
 
 HTTP = {"shape": Shape.HTTP, "path": "/v1/rerank", "body": '{"query": "x"}'}
@@ -134,3 +142,40 @@ def test_values_compare_by_what_they_hold():
     assert AnswerKey("m", "1", "vllm", "fp8") != AnswerKey("m", "1", "vllm", "fp16")
     assert Said(text="a") != Said(text="b")
     assert json.dumps(Shape.CHAT) == '"chat"'  # as files and events spell it
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+V = CanaryVerdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdicts"),
+    [
+        ("right", {V.PASS, V.SLOW}),
+        ("answered", {V.PASS, V.SLOW, V.WRONG}),
+        ("failed", {V.FAIL, V.REFUSED, V.TIMEOUT}),
+        ("conclusive", {V.PASS, V.SLOW, V.WRONG, V.FAIL, V.REFUSED, V.TIMEOUT}),
+        ("silent", {V.REFUSED, V.TIMEOUT, V.UNKNOWN}),
+        ("computed", set(V) - {V.REFUSED, V.UNKNOWN}),
+        ("failed_early", {V.FAIL, V.REFUSED}),
+    ],
+)
+def test_each_kind_of_verdict_holds_exactly_these(kind, verdicts):
+    assert {verdict for verdict in V if getattr(verdict, kind)} == verdicts
+
+
+@pytest.mark.parametrize("verdict", V)
+def test_each_verdict_is_of_one_kind(verdict):
+    assert verdict.answered + verdict.failed + (not verdict.conclusive) == 1
+
+
+@pytest.mark.parametrize("verdict", V)
+def test_only_a_right_answer_in_time_becomes_slow(verdict):
+    assert verdict.with_lateness(slow=False) is verdict
+    assert verdict.with_lateness(slow=True) is (V.SLOW if verdict is V.PASS else verdict)
+
+
+def test_verdicts_are_written_as_they_always_were():
+    names = "pass slow busy unsettled unknown wrong fail refused timeout"
+    assert [verdict.value for verdict in V] == names.split()

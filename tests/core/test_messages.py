@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from holdfast.core import messages
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
@@ -81,7 +81,7 @@ def test_a_process_that_ended_for_no_known_reason_just_exited():
 
 
 def test_a_canary_whose_time_and_cost_nobody_measured_says_so():
-    result = CanaryResult("r1", "pass")
+    result = CanaryResult("r1", CanaryVerdict.PASS)
     assert (result.latency, result.running, result.tokens, result.detail) == (0, None, 0, "")
 
 

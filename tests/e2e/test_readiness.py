@@ -17,6 +17,7 @@ import orjson
 import pytest
 import uvloop
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import (
     COMPILE,
     LOADING,
@@ -344,6 +345,6 @@ def test_a_compilation_is_waited_for(compile_s):
     fleet.handle(Phase("r", State.WARMING), end)
     beat.phase(SERVING, end)
     (asked,) = [a for a in fleet.handle(Tick(), end) if isinstance(a, RunCanary)]
-    fleet.handle(CanaryResult("r", "pass", incarnation=asked.incarnation), end + SECOND)
+    fleet.handle(CanaryResult("r", CanaryVerdict.PASS, incarnation=asked.incarnation), end + SECOND)
     assert fleet.members["r"].health.state is State.READY
     assert fleet.members["r"].health.incarnation == 0

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, SECOND, Replica
@@ -52,7 +53,7 @@ class Bench:
 
 
 def test_a_healthy_replica_passes_after_the_last_token() -> None:
-    told = CanaryResult("r", "pass", 4 * STEP, 0, incarnation=7, tokens=20)
+    told = CanaryResult("r", CanaryVerdict.PASS, 4 * STEP, 0, incarnation=7, tokens=20)
     assert Bench().ask() == [(told, 4 * STEP)]
 
 
@@ -96,14 +97,14 @@ def test_each_fault_shows_in_the_verdict(kind: FaultKind, verdict: str, after: i
 def test_a_replica_that_does_not_listen_refuses() -> None:
     bench = Bench()
     bench.unit.serving = False
-    assert bench.ask() == [(CanaryResult("r", "refused", incarnation=7), REFUSED_AFTER)]
+    assert bench.ask() == [(CanaryResult("r", CanaryVerdict.REFUSED, incarnation=7), REFUSED_AFTER)]
 
 
 def test_without_canaries_nothing_is_known() -> None:
     bench = Bench()
     bench.canaries.enabled = False
     bench.ail(FaultKind.WRONG_OUTPUT)
-    assert bench.ask() == [(CanaryResult("r", "unknown", incarnation=7), REFUSED_AFTER)]
+    assert bench.ask() == [(CanaryResult("r", CanaryVerdict.UNKNOWN, incarnation=7), REFUSED_AFTER)]
 
 
 def test_a_hung_replica_lets_the_canary_wait_without_progress() -> None:
@@ -115,7 +116,7 @@ def test_a_hung_replica_lets_the_canary_wait_without_progress() -> None:
     bench.clock.run(SECOND)
     ((result, now),) = bench.ask()
     assert now == SECOND + PATIENCE
-    assert result == CanaryResult("r", "timeout", PATIENCE, 1, False, 7)
+    assert result == CanaryResult("r", CanaryVerdict.TIMEOUT, PATIENCE, 1, False, 7)
     assert bench.unit.engine.everyone() == [user]  # the canary does not stay behind
 
 

@@ -7,6 +7,7 @@ and where nobody can restart the replica, starvation has to be told as the leak'
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.evidence import Remedy, Sign
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
@@ -124,7 +125,7 @@ def starving(now_s, generated):
             found.append(MemorySeen(name, used, 4_000_000_000, requests=now_s * 4))
         if now_s % 5 == 0:
             told = ("timeout", None, 0, False, True) if starved else ("pass", 0.2, 4, True, True)
-            found.append(CanaryAnswered(name, *told))
+            found.append(CanaryAnswered(name, CanaryVerdict(told[0]), *told[1:]))
     return found
 
 

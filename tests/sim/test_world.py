@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Class, Kind
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.fleet_config import FleetConfig
@@ -604,7 +605,7 @@ def test_a_canary_to_a_replica_that_does_not_listen_is_refused() -> None:
     world.fleet.handle(Joined(replicas()[0], running=True), 0)
     world._canaries.ask(RunCanary("r0", "m", SECOND, 0), 0)
     world.clock.run(SECOND)
-    assert said == [CanaryResult("r0", "refused")]
+    assert said == [CanaryResult("r0", CanaryVerdict.REFUSED)]
 
 
 def test_a_process_that_starts_later_than_its_loading_may_take_is_given_up_each_time() -> None:

@@ -46,7 +46,6 @@ from holdfast.control.view.sourcing import Sourcing
 from holdfast.control.view.viewing import Viewing
 from holdfast.core.deploy.autoscale import Demand
 from holdfast.core.diagnose.facts import Fact
-from holdfast.core.diagnose.tallies import told_verdict
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import (
     CanaryResult,
@@ -308,7 +307,7 @@ class Control(Orders):
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """A canary came back."""
         if self.sampler is not None:
-            verdict = told_verdict(result.verdict, slow=slow)
+            verdict = result.verdict.with_lateness(slow=slow)
             before = self.loop.asked(result.replica_id)
             if before is None or before.told() != verdict:
                 self.sampler.canary_answered(result.replica_id, verdict, time.time())

@@ -18,6 +18,83 @@ from typing import Final
 from holdfast.core.types import require
 
 
+class CanaryVerdict(StrEnum):
+    """What became of one canary.
+
+    The place of a verdict is its number in history files: a new one goes to the end. Each verdict
+    is of exactly one of three kinds: an answer came and was judged (``answered``), the replica
+    failed to give one (``failed``), or nothing can be concluded (not ``conclusive``).
+    """
+
+    PASS = "pass"  # noqa: S105 the right answer
+    SLOW = "slow"  # the right answer, late; only the fleet, which knows the usual time, says so
+    BUSY = "busy"  # the replica pushed back, or still loads
+    UNSETTLED = "unsettled"  # replicas disagree, and nobody knows yet which of them is right
+    UNKNOWN = "unknown"  # the canary itself cannot be trusted: whoever asked was late
+    WRONG = "wrong"  # another answer than expected
+    FAIL = "fail"  # an error instead of an answer, or a connection that broke
+    REFUSED = "refused"  # nobody listens
+    TIMEOUT = "timeout"  # no complete answer within the deadline
+
+    @property
+    def right(self) -> bool:
+        """The expected answer came, in good time or late."""
+        return self in _RIGHT
+
+    @property
+    def answered(self) -> bool:
+        """An answer came and was judged, right or wrong."""
+        return self in _ANSWERED
+
+    @property
+    def failed(self) -> bool:
+        """No answer came, and that counts against the replica."""
+        return self in _FAILED
+
+    @property
+    def conclusive(self) -> bool:
+        """It says something about the replica, good or bad."""
+        return self in _ANSWERED or self in _FAILED
+
+    @property
+    def silent(self) -> bool:
+        """Nothing was heard of the replica: not even an error."""
+        return self in _SILENT
+
+    @property
+    def computed(self) -> bool:
+        """As far as is known, the engine worked on it, so its tokens were spent."""
+        return self not in _NOT_COMPUTED
+
+    @property
+    def failed_early(self) -> bool:
+        """It failed before its deadline: the process may have exited a moment ago."""
+        return self in _FAILED and self is not CanaryVerdict.TIMEOUT
+
+    def with_lateness(self, *, slow: bool) -> "CanaryVerdict":
+        """The verdict once lateness is judged: a right answer that came late is ``SLOW``."""
+        return CanaryVerdict.SLOW if slow and self is CanaryVerdict.PASS else self
+
+
+_RIGHT: Final = frozenset({CanaryVerdict.PASS, CanaryVerdict.SLOW})
+_ANSWERED: Final = _RIGHT | {CanaryVerdict.WRONG}
+_FAILED: Final = frozenset({CanaryVerdict.FAIL, CanaryVerdict.REFUSED, CanaryVerdict.TIMEOUT})
+_NOT_COMPUTED: Final = frozenset({CanaryVerdict.REFUSED, CanaryVerdict.UNKNOWN})
+_SILENT: Final = _NOT_COMPUTED | {CanaryVerdict.TIMEOUT}
+
+
+class CanarySuspect(StrEnum):
+    """Who is suspected when every canary of a model fails at once.
+
+    The values are the names under which such a change is stored among the fleet's events.
+    """
+
+    CHECKER = "canaries doubted"  # the expected answer, or whoever asks; the replicas are well
+    SHARED = "canaries unanswered"  # something that all replicas share stands still
+    REPLICAS = "canaries confirmed"  # the replicas themselves: the canaries are right
+    NOBODY = "canaries trusted again"  # not all of them fail any more
+
+
 class Shape(StrEnum):
     """What kind of question it is."""
 
@@ -167,4 +244,13 @@ class AnswerKey:
     precision: str = ""
 
 
-__all__ = ["RULES", "AnswerKey", "CanaryConfig", "Rule", "Said", "Shape"]
+__all__ = [
+    "RULES",
+    "AnswerKey",
+    "CanaryConfig",
+    "CanarySuspect",
+    "CanaryVerdict",
+    "Rule",
+    "Said",
+    "Shape",
+]

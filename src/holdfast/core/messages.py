@@ -10,7 +10,7 @@ Nobody may change one after it was handed over.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanarySuspect, CanaryVerdict
 from holdfast.core.failure import Class, Kind
 from holdfast.core.types import Replica, Request, State
 
@@ -228,6 +228,11 @@ class Tally:
     paces: tuple[float, ...] = ()  # seconds per further token, of some streams that ended well
 
     @property
+    def progressed(self) -> bool:
+        """Whether some user got anything from the replica."""
+        return bool(self.tokens or self.successes or self.moved)
+
+    @property
     def ended(self) -> int:
         """The number of attempts that ended, without those that were aborted."""
         return self.successes + self.failures + self.backpressure
@@ -310,7 +315,7 @@ class CanaryResult:
     """The result of a canary; ``None`` in a field means unknown, which is not a failure."""
 
     replica_id: str
-    verdict: str  # pass, fail, wrong, unsettled, busy, refused, timeout, unknown
+    verdict: CanaryVerdict  # never SLOW: that is for the fleet to say
     latency: int = 0  # 0 = not measured
     running: int | None = None  # requests in the engine while it ran
     progress: bool | None = None  # whether user tokens moved while it ran
@@ -454,7 +459,8 @@ class Notice:
     what: str
     reason: str
     failure_class: Class | None = None
-    signal: str = ""  # of Signal or Verdict: what moved its state to ``what``; empty = none moved
+    signal: str = ""  # of Signal or Conclusion: what moved its state to ``what``; empty: none moved
+    canaries: CanarySuspect | None = None  # who is suspected now; ``None``: not what it is about
 
 
 FleetAction = RunCanary | Launch | Stop | Move | Publish | Notice

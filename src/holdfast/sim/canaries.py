@@ -8,6 +8,7 @@ verdict; reading them is the fleet's business.
 from collections.abc import Callable
 from typing import Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.plan.faults import FaultKind
@@ -45,37 +46,37 @@ class Canaries:
         unit = self._units[action.replica_id]
         blind = any(fault.kind is FaultKind.PROBE_BLIND for fault in unit.faults)
         if not self.enabled:
-            self._later(action, "unknown", REFUSED_AFTER, now)
+            self._later(action, CanaryVerdict.UNKNOWN, REFUSED_AFTER, now)
         elif blind or (unit.instant and unit.instant[0] is Kind.SERVER_ERROR):
-            self._later(action, "fail", REFUSED_AFTER, now)
+            self._later(action, CanaryVerdict.FAIL, REFUSED_AFTER, now)
         elif unit.instant and unit.instant[0] is Kind.CONNECT_TIMEOUT:
-            self._later(action, "fail", action.deadline, now)
+            self._later(action, CanaryVerdict.FAIL, action.deadline, now)
         elif not unit.serving:
-            self._later(action, "refused", REFUSED_AFTER, now)
+            self._later(action, CanaryVerdict.REFUSED, REFUSED_AFTER, now)
         elif unit.instant:
-            self._later(action, "busy", REFUSED_AFTER, now)
+            self._later(action, CanaryVerdict.BUSY, REFUSED_AFTER, now)
         else:
             run = Run(None, unit, action.incarnation, self.prompt, self.output)
             unit.spoil(run)
             self._out[action.replica_id] = (now, unit.engine.running + unit.engine.waiting)
             if not unit.engine.submit(run, now):
-                self._later(action, "fail", REFUSED_AFTER, now)
+                self._later(action, CanaryVerdict.FAIL, REFUSED_AFTER, now)
                 return
             watch = (unit, run, unit.incarnation, unit.tokens_seen, now)
             self._clock.at(now + action.deadline, CONTROL, self._overdue, watch)
             if unit.dies_at_request:
                 self._clock.at(now + REFUSED_AFTER, WORLD, self._die, unit)
 
-    def _later(self, action: RunCanary, verdict: str, delay: int, now: int) -> None:
+    def _later(self, action: RunCanary, verdict: CanaryVerdict, delay: int, now: int) -> None:
         result = CanaryResult(action.replica_id, verdict, incarnation=action.incarnation)
         self._clock.at(now + delay, CONTROL, self._tell_fleet, result)
 
     def answered(self, run: Run, now: int) -> None:
         """A canary was read to its last token."""
         unit = run.unit
-        verdict = "wrong" if unit.wrong else "pass"
+        verdict = CanaryVerdict.WRONG if unit.wrong else CanaryVerdict.PASS
         if run.ends_as is not None:
-            verdict = "wrong" if run.ends_as is Kind.DEGENERATE else "fail"
+            verdict = CanaryVerdict.WRONG if run.ends_as is Kind.DEGENERATE else CanaryVerdict.FAIL
         began, beside = self._out[unit.replica.id]
         told = CanaryResult(
             unit.replica.id,
@@ -95,7 +96,7 @@ class Canaries:
         running = engine.running
         progress = unit.tokens_seen > seen or engine.last_token_at(now) > began
         engine.cancel(run, now)
-        asked = unit.replica.id, "timeout", now - began
+        asked = unit.replica.id, CanaryVerdict.TIMEOUT, now - began
         self._tell_fleet(CanaryResult(*asked, running, progress, run.attempt), now)
 
 

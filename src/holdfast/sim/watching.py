@@ -80,7 +80,6 @@ LOADS_EVERY: Final = 5  # how much of its weights a starting replica has read
 INCIDENTS_MAX: Final = 10_000  # kept here; the investigation itself keeps the recent ones
 _PHASES: Final = {State.STARTING: STARTING, State.LOADING: LOADING, State.WARMING: WARM_UP}
 _STATES: Final = frozenset(state.value for state in State)
-_SEEN: Final = ("pass", "slow", "wrong", "fail", "busy", "unsettled")  # verdicts that are a sound
 
 
 @dataclass(slots=True, frozen=True)
@@ -328,7 +327,7 @@ class Watcher:
         book = self._books.get(event.replica_id)
         if book is None:
             return
-        if event.verdict in _SEEN:
+        if not event.verdict.silent:
             book.heart.beat(CANARY, now)
         unit = self._world.units[event.replica_id]
         member = self._world.fleet.members.get(event.replica_id)

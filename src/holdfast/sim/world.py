@@ -9,6 +9,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.messages import (
@@ -160,7 +161,9 @@ class World:
         self._tell_fleet(Joined(unit.replica, running=warm), 0)
         if warm:
             unit.up = unit.serving = True
-            self._tell_fleet(CanaryResult(unit.replica.id, "pass", incarnation=self._told(unit)), 0)
+            self._tell_fleet(
+                CanaryResult(unit.replica.id, CanaryVerdict.PASS, incarnation=self._told(unit)), 0
+            )
 
     def _told(self, unit: Unit) -> int:
         """The incarnation that control knows of; canaries carry it both ways."""

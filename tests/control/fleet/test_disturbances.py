@@ -13,6 +13,7 @@ from holdfast.control.fleet.disturbances import (
     ChaosDisabledError,
     Disturbances,
 )
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.facts import (
     CanaryAnswered,
     LineSeen,
@@ -141,7 +142,7 @@ def test_silence_takes_away_what_is_heard_and_leaves_answers():
     known.begin("r1", SILENCE, 10.0, 0)
     assert known.distorted(LineSeen("r1", Mark.WATCHDOG)) is None
     assert known.distorted(MemorySeen("r1", 5)) is None
-    canary = CanaryAnswered("r1", "pass")
+    canary = CanaryAnswered("r1", CanaryVerdict.PASS)
     assert known.distorted(canary) is canary
     other = MemorySeen("r2", 5)
     assert known.distorted(other) is other

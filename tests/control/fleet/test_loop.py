@@ -282,14 +282,14 @@ def test_progress_counts_only_when_it_was_made_after_the_probe_began(world):
         engine = await stage.engine()
         fleet.adopt([stage.deployed(engine.url)], QUICK)
         now = time.monotonic_ns()
-        assert fleet._witness("m-1", now).running is None
+        assert fleet._users_beside("m-1", now).running is None
         fleet.seen(seen(inflight=2, tokens=5))
-        assert fleet._witness("m-1", now - nanos(2)).progress
-        assert not fleet._witness("m-1", now).progress
-        assert fleet._witness("stranger", now).progress is None
+        assert fleet._users_beside("m-1", now - nanos(2)).progress
+        assert not fleet._users_beside("m-1", now).progress
+        assert fleet._users_beside("stranger", now).progress is None
         fleet.gateway_gone("gateway-0")
-        assert fleet._witness("m-1", now).running == 0
-        assert fleet._witness("m-1", now).progress is False  # nobody waits for any
+        assert fleet._users_beside("m-1", now).running == 0
+        assert fleet._users_beside("m-1", now).progress is False  # nobody waits for any
 
     drive(world, scene)
 
@@ -301,13 +301,17 @@ def test_what_no_summary_could_tell_yet_is_unknown(world):
         fleet.adopt([stage.deployed(engine.url)], QUICK)
         began = time.monotonic_ns()
         fleet.seen(seen(inflight=2))
-        assert fleet._witness("m-1", began).progress is None
-        assert fleet._witness("m-1", began - nanos(1.5)).progress is False  # it would have told
+        assert fleet._users_beside("m-1", began).progress is None
+        assert (
+            fleet._users_beside("m-1", began - nanos(1.5)).progress is False
+        )  # it would have told
         fleet.seen(replace(seen(inflight=1), gateway="gateway-1"))
         told = fleet._fleet.members["m-1"].told_at
         told["gateway-1"] -= nanos(1.2)
-        assert fleet._witness("m-1", began - nanos(1.5)).progress is None  # another has not told
-        assert fleet._witness("m-1", began - nanos(3.0)).progress is False  # and had time to
+        assert (
+            fleet._users_beside("m-1", began - nanos(1.5)).progress is None
+        )  # another has not told
+        assert fleet._users_beside("m-1", began - nanos(3.0)).progress is False  # and had time to
 
     drive(world, scene)
 

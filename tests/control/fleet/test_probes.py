@@ -5,7 +5,8 @@ import orjson
 import pytest
 
 from holdfast.control.fetch import FetchError, fetch
-from holdfast.control.fleet.probes import LATE, LoopWatch, Prober, Witness, poll_load
+from holdfast.control.fleet.probes import LATE, LoopWatch, Prober, poll_load
+from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.messages import RunCanary
 from holdfast.core.types import MILLISECOND, SECOND, nanos
 from holdfast.engines import Load
@@ -22,7 +23,7 @@ def probe(world, prepare, *, deadline_s=5.0, engine="vllm", watch=None, witness=
         now = time.monotonic_ns()
         prober = Prober(
             watch or LoopWatch(3_600 * SECOND, now),
-            witness or (lambda *_: Witness()),
+            witness or (lambda *_: UsersBeside()),
             world.canaries(environment=env),
         )
         if prepare is gone:
@@ -90,7 +91,7 @@ def test_it_asks_the_page_that_the_engine_names_and_then_the_question(world):
 
 def test_silence_is_a_timeout_that_says_what_users_saw_meanwhile(world):
     result, _ = probe(
-        world, silent, deadline_s=0.1, witness=lambda name, since: Witness(3, progress=False)
+        world, silent, deadline_s=0.1, witness=lambda name, since: UsersBeside(3, progress=False)
     )
     assert (result.verdict, result.running, result.progress) == ("timeout", 3, False)
 
@@ -112,7 +113,7 @@ def test_what_a_canary_cost_is_told(world):
     async def main():
         engine = await world.standin()
         watch = LoopWatch(3_600 * SECOND, time.monotonic_ns())
-        prober = Prober(watch, lambda *_: Witness(), world.canaries())
+        prober = Prober(watch, lambda *_: UsersBeside(), world.canaries())
         action = RunCanary("m-1", "m", nanos(5), 0)
         result = await prober.probe(world.deployed(engine.url), action)
         await engine.stop()
@@ -135,7 +136,7 @@ def test_a_loop_that_is_really_blocked_makes_a_timeout_unknown(world):
             loop.call_later(0.05, beat)
 
         beat()
-        prober = Prober(watch, lambda *_: Witness(), world.canaries())
+        prober = Prober(watch, lambda *_: UsersBeside(), world.canaries())
         loop.call_later(0.02, time.sleep, 0.3)  # what must never happen in control, happens
         action = RunCanary("m-1", "m", nanos(0.2), 0)
         result = await prober.probe(world.deployed(server.url), action)

@@ -18,10 +18,12 @@ from holdfast.control.incidents.incident_json import (
     read_export,
     unpack_lines,
 )
+from holdfast.core.canary import CanarySuspect
 from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Remedy, Sign, Stage
 from holdfast.core.diagnose.facts import (
     FACT_NAMES,
     AttemptsSeen,
+    CanariesDoubted,
     Fact,
     FinishesSeen,
     Gone,
@@ -320,3 +322,33 @@ def test_packed_lines_come_back_as_they_were() -> None:
 def test_too_many_lines_are_not_kept(monkeypatch) -> None:
     monkeypatch.setattr(module, "PACKED_BYTES_MAX", 10)
     assert pack_lines(str(number).encode() * 50_000 for number in range(200)) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "suspect"),
+    [
+        ({}, CanarySuspect.CHECKER),
+        ({"answered": True, "confirmed": False}, CanarySuspect.CHECKER),
+        ({"answered": False}, CanarySuspect.SHARED),
+        ({"confirmed": True}, CanarySuspect.REPLICAS),
+        ({"answered": False, "confirmed": True}, CanarySuspect.REPLICAS),
+    ],
+)
+def test_a_doubt_in_an_old_export_names_its_suspect(written, suspect) -> None:
+    fact = fact_from_plain({"kind": "CanariesDoubted", "model": "m", "detail": "why", **written})
+    assert fact.suspect is suspect
+
+
+@pytest.mark.parametrize(
+    ("suspect", "written"),
+    [
+        (CanarySuspect.CHECKER, {}),
+        (CanarySuspect.SHARED, {"answered": False}),
+        (CanarySuspect.REPLICAS, {"confirmed": True}),
+    ],
+)
+def test_a_doubt_is_written_as_it_always_was(suspect, written) -> None:
+    fact = CanariesDoubted.by(suspect, "m", "why")
+    plain = {"at": 1, "kind": "CanariesDoubted", "model": "m", "detail": "why", **written}
+    assert json.loads(fact_line(1, fact)).items() >= plain.items()
+    assert fact.suspect is suspect

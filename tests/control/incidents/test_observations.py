@@ -2,6 +2,7 @@ import pytest
 
 from holdfast.control.incidents import observations
 from holdfast.control.incidents.observations import HELD, Observations
+from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanariesDoubted,
@@ -225,26 +226,28 @@ def test_notices_without_a_change_of_state_are_for_people_only(stage):
     for notice in (
         Notice(0, "m", "m-1", "verdict held", "x"),
         Notice(0, "m", "other", "ready", "x", signal="passed_enough"),
-        Notice(0, "m", "", "canaries doubted", "all fail"),
-        Notice(0, "m", "", "canaries unanswered", "all are silent"),
-        Notice(0, "m", "", "canaries confirmed", "users fail, too"),
-        Notice(0, "m", "", "canaries trusted again", "one passes"),
+        Notice(0, "m", "", "for people", "all fail", canaries=CanarySuspect.CHECKER),
+        Notice(0, "m", "", "for people", "all are silent", canaries=CanarySuspect.SHARED),
+        Notice(0, "m", "", "for people", "users fail, too", canaries=CanarySuspect.REPLICAS),
+        Notice(0, "m", "", "for people", "one passes", canaries=CanarySuspect.NOBODY),
     ):
         stage.books.notice(notice)
     assert stage.facts == [
-        CanariesDoubted("m", "all fail"),
-        CanariesDoubted("m", "all are silent", answered=False),
-        CanariesDoubted("m", "users fail, too", confirmed=True),
+        CanariesDoubted.by(CanarySuspect.CHECKER, "m", "all fail"),
+        CanariesDoubted.by(CanarySuspect.SHARED, "m", "all are silent"),
+        CanariesDoubted.by(CanarySuspect.REPLICAS, "m", "users fail, too"),
     ]
 
 
 def test_a_canary_is_told_with_what_the_fleet_made_of_it(stage):
-    passed = CanaryResult("m-1", "pass", 50_000_000, page_ok=True, status=200)
+    passed = CanaryResult("m-1", CanaryVerdict.PASS, 50_000_000, page_ok=True, status=200)
     stage.books.canary(passed, slow=True, inflight=2)
-    silent = CanaryResult("m-1", "timeout", SECOND, running=3, progress=False, page_ok=True)
+    silent = CanaryResult(
+        "m-1", CanaryVerdict.TIMEOUT, SECOND, running=3, progress=False, page_ok=True
+    )
     stage.books.canary(silent, slow=True, inflight=2)
-    stage.books.canary(CanaryResult("gone", "pass"), slow=False, inflight=0)
+    stage.books.canary(CanaryResult("gone", CanaryVerdict.PASS), slow=False, inflight=0)
     assert stage.facts == [
-        CanaryAnswered("m-1", "slow", 0.05, 2, None, True, 200),
-        CanaryAnswered("m-1", "timeout", 1.0, 3, False, True, None),
+        CanaryAnswered("m-1", CanaryVerdict.SLOW, 0.05, 2, None, True, 200),
+        CanaryAnswered("m-1", CanaryVerdict.TIMEOUT, 1.0, 3, False, True, None),
     ]

@@ -12,6 +12,7 @@ from holdfast.control.incidents.incident_json import (
     unpack_lines,
 )
 from holdfast.control.incidents.records import Packer, for_people, lines_of, moved, number
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Sign
 from holdfast.core.diagnose.fact_log import FactLog
 from holdfast.core.diagnose.facts import (
@@ -34,7 +35,7 @@ FACTS = [
     AttemptsSeen("m-1", 1.0, 2, failures={Kind.RESET: 3}),
     OutputSeen("m-1", "logprob", (-inf, -0.5)),
     FinishesSeen("m-1", {"stop": 1}),
-    CanaryAnswered("m-1", "pass", 0.5, page_ok=True),
+    CanaryAnswered("m-1", CanaryVerdict.PASS, 0.5, page_ok=True),
     LineSeen("m-1", Mark.WATCHDOG),
     Looked(),
 ]

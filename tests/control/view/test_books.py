@@ -11,6 +11,7 @@ from holdfast.config.prices import PricesSection
 from holdfast.control.gateways.metrics import Totals
 from holdfast.control.view import books as keeping
 from holdfast.control.view.books import Books
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.messages import CanaryResult
 from holdfast.core.types import Replica
 
@@ -58,7 +59,7 @@ def test_a_look_books_what_gateways_counted(books):
 
 def test_canaries_of_known_replicas_are_booked(books):
     for replica, tokens in (("m-1", 20), ("m-1", 0), ("gone", 20)):
-        books.answered(CanaryResult(replica, "pass", tokens=tokens))
+        books.answered(CanaryResult(replica, CanaryVerdict.PASS, tokens=tokens))
     told, _ = books.metrics()
     labels = 'tenant="-",model="m",route="direct",use="canary"'
     assert told[f'tokens_total{{{labels},type="input"}}'] == 12

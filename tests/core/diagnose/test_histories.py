@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose import facts as known
 from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.investigation import Investigation
@@ -50,6 +51,8 @@ def fact_of(kind: str, fields: Mapping[str, Any]) -> known.Fact | None:
     for name in ("values", "models"):
         if name in values:
             values[name] = tuple(values[name])
+    if kind == "CanaryAnswered":
+        values["verdict"] = CanaryVerdict(values["verdict"])
     return getattr(known, kind)(**values)
 
 

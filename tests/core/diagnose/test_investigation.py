@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.acting import Act
 from holdfast.core.diagnose.detect.drift import DriftConfig
 from holdfast.core.diagnose.diagnosis import Closed, Opened
@@ -71,7 +72,7 @@ class Fleet:
 
     def canary(self, name: str, verdict: str, **what: Any) -> None:
         known = {"running": 0, "progress": False, "page_ok": True, **what}
-        self.say(CanaryAnswered(name, verdict, **known))
+        self.say(CanaryAnswered(name, CanaryVerdict(verdict), **known))
 
     def fails(self, name: str, **failures: int) -> None:
         kinds = {Kind(kind): count for kind, count in failures.items() if kind != "fast"}
@@ -527,7 +528,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(
         CanaryAnswered,
         names,
-        st.sampled_from(["pass", "slow", "wrong", "fail", "refused", "timeout", "busy"]),
+        st.sampled_from(CanaryVerdict),
         page_ok=st.sampled_from([None, True, False]),
     ),
     st.builds(

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose import tallies
 from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered, FinishesSeen, OutputSeen
-from holdfast.core.diagnose.tallies import Tallies, canary_answered, told_verdict
+from holdfast.core.diagnose.tallies import Tallies, canary_answered
 from holdfast.core.failure import Kind
 from holdfast.core.messages import CanaryResult, Tally
 from holdfast.core.types import SECOND
@@ -105,23 +106,26 @@ def test_nothing_is_lost_or_told_twice_whenever_one_looks(told, look_after):
     assert made.inflight("m-1") == sum(last.values())
 
 
-@pytest.mark.parametrize("verdict", ["pass", "wrong", "fail", "timeout", "busy"])
-def test_only_a_right_answer_can_be_a_late_one(verdict):
-    assert told_verdict(verdict, slow=False) == verdict
-    assert told_verdict(verdict, slow=True) == ("slow" if verdict == "pass" else verdict)
-
-
 @pytest.mark.parametrize(("engine", "ours", "most"), [(None, 2, 2), (0, 2, 2), (3, 0, 3)])
 def test_beside_a_canary_ran_the_most_that_anybody_says(engine, ours, most):
-    result = CanaryResult("m-1", "pass", latency=SECOND // 2, running=engine, page_ok=True)
+    result = CanaryResult(
+        "m-1", CanaryVerdict.PASS, latency=SECOND // 2, running=engine, page_ok=True
+    )
     told = canary_answered(result, slow=True, inflight=ours)
-    assert told == CanaryAnswered("m-1", "slow", 0.5, most, page_ok=True)
+    assert told == CanaryAnswered("m-1", CanaryVerdict.SLOW, 0.5, most, page_ok=True)
 
 
 def test_what_is_known_of_a_canary_without_an_answer_is_told():
-    result = CanaryResult("m-1", "fail", status=500, took=SECOND // 4, flaw=Kind.EMPTY, moved_s=1.5)
+    result = CanaryResult(
+        "m-1", CanaryVerdict.FAIL, status=500, took=SECOND // 4, flaw=Kind.EMPTY, moved_s=1.5
+    )
     told = canary_answered(result, slow=False, inflight=0)
     assert told == CanaryAnswered(
-        "m-1", "fail", 0.25, 0, status=500, moved_s=1.5, flaw=Kind.EMPTY.value
+        "m-1", CanaryVerdict.FAIL, 0.25, 0, status=500, moved_s=1.5, flaw=Kind.EMPTY.value
     )
-    assert canary_answered(CanaryResult("m-1", "unknown"), slow=False, inflight=0).latency_s is None
+    assert (
+        canary_answered(
+            CanaryResult("m-1", CanaryVerdict.UNKNOWN), slow=False, inflight=0
+        ).latency_s
+        is None
+    )

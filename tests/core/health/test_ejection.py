@@ -5,17 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.health.ejection import (
-    CanaryResult,
-    EjectionConfig,
-    Panic,
-    Suspect,
-    canaries_doubtful,
-    may_blame_silence,
-    may_condemn,
-    may_eject,
-    panic,
-)
+from holdfast.core.health.ejection import EjectionConfig, Panic, may_eject, panic
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.types import SECOND, ConfigError, State
 
@@ -177,118 +167,6 @@ def test_doubt_beyond_the_bound_tells_of_the_bound():
     stall(members, 0)
     members[1].handle(Signal.BOUND_HELD, 1)
     assert "failing open" in panic(CONFIG, members, doubtful=True).reason
-
-
-# --- doubting the canaries -----------------------------------------------------------------------
-
-
-def results(*passed: bool, at: int = 0) -> list[CanaryResult]:
-    return [CanaryResult(f"r{i}", at, p) for i, p in enumerate(passed)]
-
-
-def test_all_canaries_failing_within_a_period_are_doubted():
-    doubt = canaries_doubtful(results(False, False, False), PERIOD, PERIOD, members=3)
-    assert doubt
-    assert "all 3 canaries failed" in doubt.reason
-
-
-def test_one_that_passes_is_witness_against_the_others():
-    assert not canaries_doubtful(results(False, True, False), PERIOD, PERIOD, members=3)
-
-
-def test_a_single_replica_raises_no_doubt_about_the_answer():
-    doubt = canaries_doubtful(results(False), 0, PERIOD, members=1)
-    assert not doubt
-    assert "fewer than two" in doubt.reason
-
-
-def test_those_not_asked_lately_may_still_pass():
-    old = [CanaryResult("r9", 0, passed=False), *results(False, False, at=2 * PERIOD)]
-    doubt = canaries_doubtful(old, 2 * PERIOD, PERIOD, members=3)
-    assert not doubt
-    assert doubt.reason == "2 of 3 failed, the others have not been asked lately"
-
-
-def test_who_refused_the_connection_was_not_asked():
-    away = [CanaryResult(f"x{i}", PERIOD, passed=False, verdict="refused") for i in range(2)]
-    assert not canaries_doubtful(away, PERIOD, PERIOD, members=2)
-    assert not canaries_doubtful([*away, *results(False)], PERIOD, PERIOD, members=3)
-    doubt = canaries_doubtful([*away, *results(False, False)], PERIOD, PERIOD, members=4)
-    assert doubt
-    assert "all 2 canaries failed" in doubt.reason
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "suspect"),
-    [
-        (("timeout", "timeout"), Suspect.SHARED),
-        (("timeout", "timeout", "wrong"), Suspect.SHARED),  # one voice says nothing of the answer
-        (("timeout", "error"), Suspect.SHARED),
-        (("error", "error"), Suspect.ENGINES),
-        (("error", "error", "timeout", "wrong"), Suspect.ENGINES),
-        (("error", "wrong", "fail"), Suspect.CHECKER),
-        (("wrong", "timeout", "fail"), Suspect.CHECKER),
-        (("wrong", "wrong"), Suspect.CHECKER),
-    ],
-)
-def test_only_answers_speak_against_the_expected_answer(verdicts, suspect):
-    failed = [CanaryResult(f"r{i}", 0, passed=False, verdict=v) for i, v in enumerate(verdicts)]
-    doubt = canaries_doubtful(failed, PERIOD, PERIOD, members=len(failed))
-    assert doubt.held
-    assert doubt.of is suspect
-    assert ("expected answer" in doubt.reason) is (suspect is Suspect.CHECKER)
-
-
-def test_an_old_pass_is_no_witness():
-    old = [CanaryResult("r9", 0, passed=True), *results(False, False, at=2 * PERIOD)]
-    assert canaries_doubtful(old, 2 * PERIOD, PERIOD, members=2)
-
-
-def test_a_liar_is_condemned_when_a_peer_gave_the_expected_answer():
-    verdict = may_condemn(results(False, True), "r0", PERIOD, PERIOD, members=2)
-    assert verdict
-    assert verdict.reason == "r1 gave the expected answer"
-
-
-def test_its_own_earlier_pass_is_no_witness_against_it():
-    assert not may_condemn(results(True, False), "r0", 0, PERIOD, members=2)
-
-
-def test_an_old_witness_does_not_count():
-    assert not may_condemn(results(False, True), "r0", PERIOD + 1, PERIOD, members=2)
-
-
-def test_without_peers_no_witness_is_needed():
-    assert may_condemn(results(False), "r0", 0, PERIOD, members=1).allowed
-
-
-# --- silence -------------------------------------------------------------------------------------
-
-
-def test_silence_is_ones_own_where_a_peer_was_heard_of_meanwhile():
-    verdict = may_blame_silence([PERIOD, 3 * PERIOD], 2 * PERIOD, 3 * PERIOD)
-    assert verdict.allowed
-    assert verdict.reason == "1 of its peers were heard of meanwhile"
-
-
-def test_who_is_asked_first_in_a_silent_pool_is_not_blamed():
-    verdict = may_blame_silence([PERIOD, PERIOD], 2 * PERIOD, 3 * PERIOD)
-    assert not verdict.allowed
-    assert "may be everybody's" in verdict.reason
-
-
-def test_word_from_the_first_two_seconds_may_tell_of_the_time_before():
-    assert not may_blame_silence([2 * SECOND - 1], 0, PERIOD)
-    assert may_blame_silence([2 * SECOND], 0, PERIOD)
-
-
-def test_a_short_wait_has_a_short_beginning():
-    assert not may_blame_silence([SECOND // 10 - 1], 0, SECOND // 5)
-    assert may_blame_silence([SECOND // 10], 0, SECOND // 5)
-
-
-def test_without_peers_silence_needs_no_witness():
-    assert may_blame_silence([], 0, PERIOD)
 
 
 # --- any pool, any history -----------------------------------------------------------------------

@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.failure import Class, Kind
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.ejection import EjectionConfig
@@ -82,7 +82,7 @@ class Control:
     def canary(self, name: str, verdict: str, **kwargs) -> list:
         """A canary's answer, of the process that runs there now."""
         life = self.fleet.members[name].health.incarnation
-        return self.tell(CanaryResult(name, verdict, incarnation=life, **kwargs))
+        return self.tell(CanaryResult(name, CanaryVerdict(verdict), incarnation=life, **kwargs))
 
     def seen(self, *actions) -> list:
         return self.tell(Seen(actions))
@@ -112,7 +112,9 @@ class Control:
             if answer is not None:
                 name, life = action.replica_id, action.incarnation
                 took = self.latencies.get(name, 0)
-                actions += self.tell(CanaryResult(name, answer, took, incarnation=life))
+                actions += self.tell(
+                    CanaryResult(name, CanaryVerdict(answer), took, incarnation=life)
+                )
         return actions
 
     def wait(self, delay_s: float, every: int = STEP) -> list:
@@ -205,7 +207,7 @@ def test_news_of_replicas_that_are_not_here_is_ignored():
         Phase("r9", State.LOADING),
         Exited("r9"),
         SpotNotice("r9", SECOND),
-        CanaryResult("r9", "wrong"),
+        CanaryResult("r9", CanaryVerdict.WRONG),
         DrainAsked("r9", "rollout"),
         RestartAsked("r9", "wedged"),
         UndrainAsked("r9", "needed"),
@@ -337,7 +339,7 @@ def test_an_answer_of_an_earlier_process_does_not_count():
     control = Control("r1", "r2")
     control.tell(Exited("r1"))
     control.phase("r1", State.WARMING)
-    assert control.tell(CanaryResult("r1", "pass", incarnation=0)) == []
+    assert control.tell(CanaryResult("r1", CanaryVerdict.PASS, incarnation=0)) == []
     assert control.state("r1") is State.WARMING
     control.canary("r1", "pass")
     assert control.state("r1") is State.READY
@@ -538,7 +540,7 @@ def test_when_every_canary_fails_at_once_the_expected_answer_is_suspect():
     assert (doubted.model, doubted.replica_id) == ("m", "")
     assert State.QUARANTINED not in control.states()
     assert all(control.share(name) > 0.0 for name in ("r1", "r2", "r3"))
-    assert set(control.fleet._testimony.doubts) == {"m"}
+    assert set(control.fleet._evidence.doubts) == {"m"}
 
 
 def test_a_doubt_is_over_when_somebody_passes():
@@ -547,7 +549,7 @@ def test_a_doubt_is_over_when_somebody_passes():
     control.wait(10.0)
     control.answers = {}
     assert len(notices(control.wait(10.0), "canaries trusted again")) == 1
-    assert control.fleet._testimony.doubts == {}
+    assert control.fleet._evidence.doubts == {}
     control.wait(60.0)
     assert control.states() == [State.READY] * 3
 
@@ -651,7 +653,7 @@ def test_a_port_that_is_closed_while_canaries_are_doubted_is_a_death():
     dead = notices(control.wait(20.0), "dead")
     assert {each.replica_id for each in dead} == {"r1"}
     assert control.state("r2") is before  # two others still fail together
-    assert control.fleet._testimony.doubts
+    assert control.fleet._evidence.doubts
 
 
 def test_models_are_doubted_each_for_itself():
@@ -1697,7 +1699,7 @@ def test_an_unsettled_answer_admits_nobody_and_condemns_nobody():
     control.answers = dict.fromkeys(("r1", "r2", "r3"), "unsettled")
     assert notices(control.wait(60.0)) == []
     assert control.states() == [State.READY, State.READY, State.WARMING]
-    assert control.fleet._testimony.doubts == {}
+    assert control.fleet._evidence.doubts == {}
 
 
 def test_a_canarys_own_words_are_in_the_reason():

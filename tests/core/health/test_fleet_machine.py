@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
@@ -207,7 +208,9 @@ class FleetUnderFire(RuleBasedStateMachine):
         self.asked.pop(name, None)
         member = self.fleet.members.get(name)
         life = member.health.incarnation if member is not None else 0
-        self.tell(CanaryResult(name, verdict, took, running, progress, life, tokens=20))
+        self.tell(
+            CanaryResult(name, CanaryVerdict(verdict), took, running, progress, life, tokens=20)
+        )
 
     @rule(
         name=NAME,
@@ -230,7 +233,7 @@ class FleetUnderFire(RuleBasedStateMachine):
     def canary_of_an_earlier_life(self, name, verdict, age):
         member = self.fleet.members.get(name)
         life = member.health.incarnation - age if member is not None else 0
-        actions = self.tell(CanaryResult(name, verdict, incarnation=life))
+        actions = self.tell(CanaryResult(name, CanaryVerdict(verdict), incarnation=life))
         assert not [a for a in actions if isinstance(a, Notice) and a.replica_id]
 
     @rule(

@@ -7,11 +7,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.core.health.health import (
     TRANSITIONS,
+    Conclusion,
     HealthConfig,
     ImpossibleSignalError,
     ReplicaHealth,
     Signal,
-    Verdict,
 )
 from holdfast.core.health.lifecycle import JUDGED, ROUTABLE
 from holdfast.core.types import SECOND, ConfigError, State
@@ -792,4 +792,4 @@ TestLives = Lives.TestCase
 
 
 def test_verdicts_are_concluded_and_never_reported():
-    assert not set(Verdict) & set(Signal)
+    assert not set(Conclusion) & set(Signal)

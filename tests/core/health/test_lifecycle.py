@@ -7,10 +7,10 @@ from holdfast.core.health.lifecycle import (
     ROUTABLE,
     TRANSITIONS,
     Change,
+    Conclusion,
     ImpossibleSignalError,
     Signal,
-    Tally,
-    Verdict,
+    SignalRows,
 )
 from holdfast.core.types import State
 
@@ -45,12 +45,12 @@ def test_the_dead_leave_by_relaunch_only():
 def test_ready_is_entered_by_passing_only():
     assert {
         n for (s, n), after in TRANSITIONS.items() if after is State.READY and s is not State.READY
-    } == {Verdict.PASSED_ENOUGH}
+    } == {Conclusion.PASSED_ENOUGH}
 
 
 def test_only_a_right_answer_makes_routable():
     doors = {n for (s, n), after in TRANSITIONS.items() if after in ROUTABLE and s not in ROUTABLE}
-    assert doors == {Verdict.PASSED_ENOUGH, Signal.CANARY_SLOW}
+    assert doors == {Conclusion.PASSED_ENOUGH, Signal.CANARY_SLOW}
 
 
 def test_neutral_signals_move_nobody():
@@ -70,7 +70,7 @@ def test_every_move_has_words_for_people():
 
 def test_every_repeated_row_names_a_field_of_the_tally_and_leads_somewhere():
     for states, row, _, verdict in REPEATED.values():
-        assert hasattr(Tally(), row)
+        assert hasattr(SignalRows(), row)
         assert all(state in JUDGED and (state, verdict) in TRANSITIONS for state in states)
 
 
@@ -86,18 +86,18 @@ def test_every_repeated_row_names_a_field_of_the_tally_and_leads_somewhere():
     ],
 )
 def test_each_sort_of_evidence_has_its_row(signal, row):
-    tally = Tally()
+    tally = SignalRows()
     for _ in range(3):
         tally.count(signal)
-    assert tally == Tally(**{row: 3})
+    assert tally == SignalRows(**{row: 3})
 
 
 def test_a_pass_ends_every_row_of_bad_evidence():
-    tally = Tally()
+    tally = SignalRows()
     for signal in (Signal.CANARY_FAIL, Signal.CANARY_WRONG, Signal.CANARY_SLOW, Signal.REFUSED):
         tally.count(signal)
     tally.count(Signal.CANARY_PASS)
-    assert tally == Tally(passes=1)
+    assert tally == SignalRows(passes=1)
 
 
 @pytest.mark.parametrize(
@@ -116,21 +116,21 @@ def test_a_pass_ends_every_row_of_bad_evidence():
     ],
 )
 def test_bad_evidence_ends_the_row_of_passes(signal):
-    tally = Tally(passes=3)
+    tally = SignalRows(passes=3)
     tally.count(signal)
     assert tally.passes == 0
 
 
 def test_what_was_answered_before_a_stop_proves_nothing_and_blames_nobody():
-    tally = Tally(1, 2, 3, 4, 5)
+    tally = SignalRows(1, 2, 3, 4, 5)
     tally.count(Signal.THAWED)
-    assert tally == Tally(0, 2, 3, 4, 5)
+    assert tally == SignalRows(0, 2, 3, 4, 5)
 
 
 def test_room_that_came_back_is_no_evidence():
-    tally = Tally(1, 2, 3, 4, 5)
+    tally = SignalRows(1, 2, 3, 4, 5)
     tally.count(Signal.HEADROOM_BACK)
-    assert tally == Tally(1, 2, 3, 4, 5)
+    assert tally == SignalRows(1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("signal", [Signal.NO_HEADROOM, Signal.FROZEN])
@@ -142,33 +142,33 @@ def test_only_those_that_serve_are_taken_out_for_lack_of_room_or_a_stop(signal):
 
 @pytest.mark.parametrize("signal", [Signal.BUSY, Signal.PASSIVE_OK])
 def test_somebody_who_serves_is_listening(signal):
-    tally = Tally(passes=1, failures=1, refusals=1)
+    tally = SignalRows(passes=1, failures=1, refusals=1)
     tally.count(signal)
-    assert tally == Tally(passes=1, failures=1)
+    assert tally == SignalRows(passes=1, failures=1)
 
 
 def test_an_unknown_probe_counts_for_nothing():
-    tally = Tally(1, 1, 1, 1, 1)
+    tally = SignalRows(1, 1, 1, 1, 1)
     tally.count(Signal.UNKNOWN)
-    assert tally == Tally(1, 1, 1, 1, 1)
+    assert tally == SignalRows(1, 1, 1, 1, 1)
 
 
 def test_a_failure_does_not_excuse_a_wrong_answer_before_it():
-    tally = Tally(wrongs=1)
+    tally = SignalRows(wrongs=1)
     tally.count(Signal.CANARY_FAIL)
     assert tally.wrongs == 1
 
 
 def test_a_slow_right_answer_ends_the_row_of_wrong_ones():
-    tally = Tally(wrongs=1)
+    tally = SignalRows(wrongs=1)
     tally.count(Signal.CANARY_SLOW)
     assert (tally.wrongs, tally.slows) == (0, 1)
 
 
 def test_wrong_answers_and_refusals_count_across_states():
-    tally = Tally(1, 2, 3, 4, 5)
+    tally = SignalRows(1, 2, 3, 4, 5)
     tally.begin_state()
-    assert tally == Tally(wrongs=3, refusals=5)
+    assert tally == SignalRows(wrongs=3, refusals=5)
 
 
 def test_an_impossible_signal_tells_what_led_there():

@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
-from holdfast.core.health.lifecycle import Signal, Verdict
+from holdfast.core.health.lifecycle import Conclusion, Signal
 from holdfast.core.health.liveness import RESPONSES, Response, Symptom, spares_work, symptom_of
 from holdfast.core.messages import (
     CanaryResult,
@@ -118,11 +119,11 @@ def test_what_is_no_illness_is_only_observed(symptom):
         (Signal.NO_HEADROOM, True, False, Symptom.KV_FULL),
         (Signal.NO_SUCCESS, True, False, Symptom.BACKPRESSURE_ONLY),
         (Signal.WRONG_REVISION, True, True, Symptom.VERSION_MISMATCH),
-        (Verdict.FAILED_REPEATEDLY, False, False, Symptom.EVERY_PASS_ERRORS),
-        (Verdict.FAILED_REPEATEDLY, True, False, Symptom.FAILING),
-        (Verdict.WRONG_REPEATEDLY, False, False, Symptom.WRONG_ANSWERS),
-        (Verdict.WRONG_REPEATEDLY, True, True, Symptom.WRONG_AGAIN),
-        (Verdict.STILL_BARRED, False, False, Symptom.FAILING),
+        (Conclusion.FAILED_REPEATEDLY, False, False, Symptom.EVERY_PASS_ERRORS),
+        (Conclusion.FAILED_REPEATEDLY, True, False, Symptom.FAILING),
+        (Conclusion.WRONG_REPEATEDLY, False, False, Symptom.WRONG_ANSWERS),
+        (Conclusion.WRONG_REPEATEDLY, True, True, Symptom.WRONG_AGAIN),
+        (Conclusion.STILL_BARRED, False, False, Symptom.FAILING),
     ],
 )
 def test_what_led_into_quarantine_and_what_came_since_are_one_symptom(
@@ -141,7 +142,7 @@ def quarantined(signals, *, inflight):
     fleet = Fleet(FleetConfig(), Random)
     for name in ("r1", "r2", "r3"):
         fleet.handle(Joined(Replica(name, "m"), running=True), 0)
-        fleet.handle(CanaryResult(name, "pass"), 0)
+        fleet.handle(CanaryResult(name, CanaryVerdict.PASS), 0)
     tally = Tally("m", "r1", 0, 0, 0, inflight, 0)
     fleet.handle(Seen((Summary((tally,)),), "g"), 1)
     for event in signals:
@@ -161,5 +162,5 @@ def test_a_full_replica_finishes_its_work_and_one_that_always_errs_is_restarted_
     full = [Headroom("r1", 0.99), Headroom("r1", 0.99)]
     assert not restarted(quarantined(full, inflight=2), within_s=300)
     assert restarted(quarantined(full, inflight=0), within_s=90)
-    errs = [CanaryResult("r1", "fail")] * 4
+    errs = [CanaryResult("r1", CanaryVerdict.FAIL)] * 4
     assert restarted(quarantined(errs, inflight=2), within_s=90)

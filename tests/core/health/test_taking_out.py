@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
@@ -36,7 +37,9 @@ class Stage:
         self.actions += found
         for action in found:
             if isinstance(action, RunCanary):
-                passed = CanaryResult(action.replica_id, "pass", incarnation=action.incarnation)
+                passed = CanaryResult(
+                    action.replica_id, CanaryVerdict.PASS, incarnation=action.incarnation
+                )
                 found = [*found, *self.tell(passed)]
         return found
 

@@ -6,8 +6,8 @@ with each thing that is told of.
 
 from typing import Any
 
-from holdfast.control.fleet.audience import VERDICTS
 from holdfast.control.incidents.reported import FACTS_MAX, KINDS
+from holdfast.core.canary import CanaryVerdict
 
 _Data = dict[str, Any]
 
@@ -125,7 +125,10 @@ def schemas() -> _Data:
                 _object(
                     ["at", "verdict", "detail", "latency_s"],
                     at={"type": "number", "description": "Seconds since 1970."},
-                    verdict={"type": "string", "enum": list(VERDICTS)},
+                    verdict={
+                        "type": "string",
+                        "enum": [verdict.value for verdict in CanaryVerdict],
+                    },
                     detail={"type": "string", "description": "Why; never the answer itself."},
                     latency_s=_perhaps("number", "Null where no answer was measured."),
                 )

@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.core.diagnose.tallies import told_verdict
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.messages import CanaryResult, FleetView, Move, Notice
 
-# The place of a verdict is its number in the history: a new one goes to the end.
-VERDICTS: Final = (
-    *("pass", "slow", "busy", "unsettled", "unknown"),  # these say nothing bad of its answers
-    *("wrong", "fail", "refused", "timeout"),
-)
 CANARIES_MAX: Final = 20  # of each replica that are remembered
 
 
@@ -64,7 +59,7 @@ class Asked:
     """The last canary of a replica, for people."""
 
     at: float  # seconds since 1970
-    verdict: str
+    verdict: CanaryVerdict
     detail: str
     latency_s: float | None
     share: float | None  # of the replica's tokens that canaries were, lately
@@ -72,9 +67,9 @@ class Asked:
     users_tokens: int = 0  # that its users got meanwhile
     slow: bool = False  # right, and later than its peers' by the fleet's judgement
 
-    def told(self) -> str:
-        """The verdict as one of ``VERDICTS``."""
-        return told_verdict(self.verdict, slow=self.slow)
+    def told(self) -> CanaryVerdict:
+        """The verdict with its lateness: a right answer that came late is SLOW."""
+        return self.verdict.with_lateness(slow=self.slow)
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,7 +82,6 @@ class Earlier:
 
 __all__ = [
     "CANARIES_MAX",
-    "VERDICTS",
     "Asked",
     "Audience",
     "Earlier",

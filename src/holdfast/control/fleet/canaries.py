@@ -22,7 +22,7 @@ from holdfast.config.fleet_file import Deployed
 from holdfast.control.detached import detached
 from holdfast.control.fetch import Answer, FetchError, fetch
 from holdfast.control.fleet.checks import Check, load_check
-from holdfast.core.canary import AnswerKey, CanaryConfig, Said, Shape
+from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Said, Shape
 from holdfast.core.failure import Kind
 from holdfast.core.health.answers import AnswerBook, usual_rule
 from holdfast.engines import Dialect, dialect
@@ -30,17 +30,22 @@ from holdfast.engines.asking import Ask, Trouble, ask, read
 
 _SHAPES: Final = (Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING)
 _NOT_MY_KIND: Final = frozenset({400, 404, 405, 415, 422, 501})
-_VERDICTS: Final = {"busy": "busy", "loading": "busy", "missing": "fail", "fail": "fail"}
+_VERDICTS: Final = {
+    "busy": CanaryVerdict.BUSY,
+    "loading": CanaryVerdict.BUSY,
+    "missing": CanaryVerdict.FAIL,
+    "fail": CanaryVerdict.FAIL,
+}
 _HEALTH_S: Final = 2.0  # a page without inference; the question has what is left of the deadline
 _CHECK_S: Final = 0.2  # a check has so long at least, however late the answer came
 CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the file's fault
 
 
 @dataclass(slots=True, frozen=True)
-class Told:
-    """What one canary found."""
+class CanaryReport:
+    """What one canary found, before the fleet has read it."""
 
-    verdict: str  # as CanaryResult has it
+    verdict: CanaryVerdict
     detail: str = ""
     latency: int = 0  # of the answer, where one came in full
     tokens: int = 0  # that it cost
@@ -81,7 +86,7 @@ class Canaries:
         if self._book.forget_replica(replica_id):
             self._learned()
 
-    async def ask(self, deployed: Deployed, deadline_s: float) -> Told:
+    async def ask(self, deployed: Deployed, deadline_s: float) -> CanaryReport:
         """One canary; raises ``CanaryError`` where no answer came."""
         page_ok: bool | None = None
         until = time.monotonic() + deadline_s
@@ -103,7 +108,7 @@ class Canaries:
                 return replace(_read_page(known, page), page_ok=False, status=page.status)
         if page_only:
             told = "its own page only: models[].canary gives no inference to ask"
-            return Told("pass", told, page_ok=page_ok)
+            return CanaryReport(CanaryVerdict.PASS, told, page_ok=page_ok)
         try:
             return replace(
                 await self._question(deployed, known, until, deadline_s), page_ok=page_ok
@@ -113,10 +118,10 @@ class Canaries:
 
     async def _question(
         self, deployed: Deployed, known: Dialect, until: float, deadline_s: float
-    ) -> Told:
+    ) -> CanaryReport:
         """The kinds of question that may fit, until one is not refused as no question at all."""
         config = deployed.canary
-        refusal = Told("fail", "no question fits")
+        refusal = CanaryReport(CanaryVerdict.FAIL, "no question fits")
         for attempt in self._candidates(deployed, known):
             asked = replace(config, shape=attempt)
             left_s = until - time.monotonic()
@@ -167,7 +172,7 @@ class Canaries:
         answer: Answer,
         latency: int,
         until: float,
-    ) -> Told:
+    ) -> CanaryReport:
         asked = ask(known, config, deployed.served_as)
         came = (answer.status, answer.headers, answer.body)
         if config.check:
@@ -175,7 +180,7 @@ class Canaries:
         else:
             said = await asyncio.to_thread(read, known, asked, *came)
         if isinstance(said, Trouble):
-            return Told(_VERDICTS[said.verdict], said.detail, flaw=said.flaw)
+            return CanaryReport(_VERDICTS[said.verdict], said.detail, flaw=said.flaw)
         replica = deployed.replica
         engine = f"{deployed.engine} {self._version(replica.id)}".rstrip()
         key = AnswerKey(replica.model, replica.revision, engine, deployed.precision)
@@ -184,7 +189,7 @@ class Canaries:
         if judged.learned:
             self._learned()
         cost = said.prompt_tokens + said.tokens
-        return Told(judged.verdict, judged.reason, latency, cost, flaw=judged.flaw)
+        return CanaryReport(judged.verdict, judged.reason, latency, cost, flaw=judged.flaw)
 
     async def _checked(
         self,
@@ -204,14 +209,14 @@ class Canaries:
         return work.result() if done else Trouble("fail", "its check did not return in time")
 
 
-def _read_page(known: Dialect, page: Answer) -> Told:
+def _read_page(known: Dialect, page: Answer) -> CanaryReport:
     """Backpressure is no illness, and an engine that still loads has not failed yet."""
     busy = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
     if known.says_loading(page.status, page.body, page.headers):
-        return Told("busy", "it still loads")
+        return CanaryReport(CanaryVerdict.BUSY, "it still loads")
     if busy or known.says_busy(page.status, page.body):
-        return Told("busy", f"its health page answers {page.status}")
-    return Told("fail", f"its health page answers {page.status}")
+        return CanaryReport(CanaryVerdict.BUSY, f"its health page answers {page.status}")
+    return CanaryReport(CanaryVerdict.FAIL, f"its health page answers {page.status}")
 
 
 def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
@@ -219,4 +224,4 @@ def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
     return environment.get(deployed.api_key_env) if deployed.api_key_env else None
 
 
-__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "Told", "bearer"]
+__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "CanaryReport", "bearer"]

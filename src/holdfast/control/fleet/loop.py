@@ -37,8 +37,10 @@ from holdfast.control.fleet.audience import (
     Platform,
 )
 from holdfast.control.fleet.canaries import Canaries
-from holdfast.control.fleet.probes import LoopWatch, Prober, Witness
+from holdfast.control.fleet.probes import LoopWatch, Prober
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
+from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
@@ -67,7 +69,7 @@ from holdfast.core.messages import (
     Tally,
     Tick,
 )
-from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+from holdfast.core.types import MILLISECOND, State, seconds
 
 TICK: Final = 50 * MILLISECOND  # canaries and drains are due to a second; this is sharp enough
 LOOK_AGAIN_S: Final = 10.0  # looking at a dead endpoint costs one connection; finding it matters
@@ -76,9 +78,6 @@ CONNECT_S: Final = 2.0  # for that connection
 # A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
 # would have the peers asked at once, while they go on with the answers of the dead.
 EXIT_NEWS_S: Final = 0.5
-_BROKEN: Final = ("fail", "refused")
-_INCONCLUSIVE: Final = ("unknown", "busy", "unsettled")
-_SILENT: Final = ("unknown", "timeout", "refused")
 _FACTS: Final = (Exited, DrainAsked, RestartAsked, SpotNotice)
 _log = structlog.get_logger("holdfast.control.fleet")
 
@@ -99,7 +98,7 @@ class FleetLoop:
         self._watch = watch
         self._platform = platform
         self._canaries = canaries
-        self._prober = Prober(watch, self._witness, canaries)
+        self._prober = Prober(watch, self._users_beside, canaries)
         self.reach: Callable[[Deployed], Deployed | None] = lambda deployed: deployed
         self._term = term  # of this control; views of a later term replace those of an earlier
         self._config: FleetConfig | None = None
@@ -107,7 +106,6 @@ class FleetLoop:
         self._deployed: dict[str, Deployed] = {}
         self._earlier = earlier
         self._carried: dict[str, ReplicaView] = {}  # what is published until it is judged
-        self._progress_at: dict[str, int] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._launches: dict[str, asyncio.Task[None]] = {}  # what others launch, awaited
         self._timer: asyncio.TimerHandle | None = None
@@ -193,12 +191,10 @@ class FleetLoop:
 
     def seen(self, event: Seen) -> None:
         """What a gateway saw."""
-        now = time.monotonic_ns()
         for action in event.actions:
             if isinstance(action, Summary):
                 for tally in action.tallies:
-                    if tally.tokens or tally.successes or tally.moved:
-                        self._progress_at[tally.replica_id] = now
+                    if tally.progressed:
                         self._platform.heard(tally.replica_id, TOKENS)
         self.tell(event)
 
@@ -229,7 +225,6 @@ class FleetLoop:
         if launch is not None:
             launch.cancel()
         self._carried.pop(replica_id, None)
-        self._progress_at.pop(replica_id, None)
         self._asked.pop(replica_id, None)
         self._withheld.pop(replica_id, None)
 
@@ -247,19 +242,21 @@ class FleetLoop:
             if reached is None:
                 told = "blinded on purpose"
                 number = action.incarnation
-                result = CanaryResult(replica_id, "fail", incarnation=number, detail=told)
+                result = CanaryResult(
+                    replica_id, CanaryVerdict.FAIL, incarnation=number, detail=told
+                )
             else:
                 result = await self._prober.probe(reached, action)
         except Exception:  # noqa: BLE001 else a mistake of ours would leave it unwatched for ever
             _log.exception("probe failed", replica=replica_id)
-            result = CanaryResult(replica_id, "unknown", incarnation=action.incarnation)
-        if result.verdict in _BROKEN and ours:
+            result = CanaryResult(replica_id, CanaryVerdict.UNKNOWN, incarnation=action.incarnation)
+        if result.verdict.failed_early and ours:
             await asyncio.sleep(EXIT_NEWS_S)  # a process that has exited makes it void
         if self._probes.get(replica_id) is asyncio.current_task():
             del self._probes[replica_id]
-        if result.verdict not in _SILENT:
+        if not result.verdict.silent:
             self._platform.heard(replica_id, CANARY)
-        judged = result.verdict not in _INCONCLUSIVE
+        judged = result.verdict.conclusive
         dropped = judged and self._carried.pop(replica_id, None) is not None
         self.tell(result)
         self._remember(result)
@@ -273,10 +270,14 @@ class FleetLoop:
         if result.incarnation == member.health.incarnation:
             self._audience.answered(result, slow=member.slow, inflight=member.inflight)
         before = self.asked(result.replica_id)
-        news = result.verdict == "unsettled" and (before is None or before.verdict != "unsettled")
+        unsettled = CanaryVerdict.UNSETTLED
+        news = result.verdict is unsettled and (before is None or before.verdict is not unsettled)
         if member.health.state is not State.WARMING:
             self._withheld.pop(result.replica_id, None)
-        elif result.verdict == "fail" and self._withheld.get(result.replica_id) != result.detail:
+        elif (
+            result.verdict is CanaryVerdict.FAIL
+            and self._withheld.get(result.replica_id) != result.detail
+        ):
             # Why a newcomer stays outside changes no state, and may be gone with its process.
             self._withheld[result.replica_id] = result.detail
             news = True
@@ -294,23 +295,12 @@ class FleetLoop:
             share,
             budget.spent_tokens,
             budget.served_tokens,
-            member.slow and result.verdict == "pass",
+            member.slow and result.verdict is CanaryVerdict.PASS,
         )
         self._asked.setdefault(result.replica_id, deque(maxlen=CANARIES_MAX)).append(asked)
 
-    def _witness(self, replica_id: str, since: int) -> Witness:
-        """What users' requests did on a replica meanwhile, as far as gateways said."""
-        member = self._fleet.members.get(replica_id)
-        if member is None or not member.inflight_at:
-            return Witness()
-        # A summary covers the second before it: what it tells of earlier is not meant.
-        told = since + SECOND
-        if self._progress_at.get(replica_id, 0) >= told:
-            return Witness(member.inflight, progress=True)
-        waiting = [member.told_at[gateway] for gateway, n in member.inflight_at.items() if n]
-        # One that let a summary and a half go by will not say that tokens moved.
-        known = min(waiting, default=told) >= told or 2 * (time.monotonic_ns() - told) >= 3 * SECOND
-        return Witness(member.inflight, progress=False if known else None)
+    def _users_beside(self, replica_id: str, since: int) -> UsersBeside:
+        return self._fleet.users_beside(replica_id, since, time.monotonic_ns())
 
     def _launch(self, action: Launch) -> None:
         if self._platform.launch(action.replica_id, action.delay):

@@ -7,18 +7,20 @@ read by what users' requests did meanwhile: whether it is the replica's is the f
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed
 from holdfast.control.fetch import FetchError, fetch
-from holdfast.control.fleet.canaries import Canaries, CanaryError, Told, bearer
+from holdfast.control.fleet.canaries import Canaries, CanaryError, CanaryReport, bearer
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
+from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.types import MILLISECOND, seconds
 from holdfast.engines import Load, dialect
 
-_SILENT: Final = ("timeout", "refused", "fail")
+_UNANSWERED: Final = {"refused": CanaryVerdict.REFUSED, "timeout": CanaryVerdict.TIMEOUT}
 LATE: Final = 50 * MILLISECOND  # of this loop: as long as a whole answer on a LAN
 
 
@@ -43,55 +45,53 @@ class LoopWatch:
         return self._late_at >= since or now - self._due > LATE
 
 
-@dataclass(slots=True)
-class Witness:
-    """What gateways saw of a replica while it was probed."""
-
-    running: int | None = None
-    progress: bool | None = None
-
-
 class Prober:
     """Probes replicas, at most one probe of each at a time."""
 
     def __init__(
-        self, watch: LoopWatch, witness: Callable[[str, int], Witness], canaries: Canaries
+        self, watch: LoopWatch, users_beside: Callable[[str, int], UsersBeside], canaries: Canaries
     ) -> None:
         self._watch = watch
-        self._witness = witness
+        self._users_beside = users_beside
         self._canaries = canaries
 
     async def probe(self, deployed: Deployed, action: RunCanary) -> CanaryResult:
         """Ask once; always returns a verdict within the deadline."""
         began = time.monotonic_ns()
         try:
-            told = await self._canaries.ask(deployed, seconds(action.deadline))
+            report = await self._canaries.ask(deployed, seconds(action.deadline))
         except FetchError as error:
-            verdict = error.what if error.what in {"refused", "timeout"} else "fail"
+            verdict = _UNANSWERED.get(error.what, CanaryVerdict.FAIL)
             page_ok = error.page_ok if isinstance(error, CanaryError) else None
             flaw = Kind.RESET if error.lost else None
-            told = Told(verdict, str(error), page_ok=page_ok, moved_s=error.moved_s, flaw=flaw)
+            report = CanaryReport(
+                verdict, str(error), page_ok=page_ok, moved_s=error.moved_s, flaw=flaw
+            )
         now = time.monotonic_ns()
         if self._watch.was_late(began, now):
-            silent = told.verdict in _SILENT
             why = "this process was late itself"
-            told = Told("unknown", why) if silent else replace(told, latency=0)
+            report = (
+                CanaryReport(CanaryVerdict.UNKNOWN, why)
+                if report.verdict.failed
+                else replace(report, latency=0)
+            )
         replica_id = deployed.replica.id
-        seen = self._witness(replica_id, began) if told.verdict == "timeout" else Witness()
+        silent = report.verdict is CanaryVerdict.TIMEOUT
+        users = self._users_beside(replica_id, began) if silent else UsersBeside()
         return CanaryResult(
             replica_id,
-            told.verdict,
-            now - began if told.verdict == "timeout" else told.latency,
-            running=seen.running,
-            progress=seen.progress,
+            report.verdict,
+            now - began if silent else report.latency,
+            running=users.running,
+            progress=users.progress,
             incarnation=action.incarnation,
-            detail=told.detail,
-            tokens=told.tokens,
-            page_ok=told.page_ok,
-            status=told.status,
-            moved_s=told.moved_s,
-            flaw=told.flaw,
-            took=told.took,
+            detail=report.detail,
+            tokens=report.tokens,
+            page_ok=report.page_ok,
+            status=report.status,
+            moved_s=report.moved_s,
+            flaw=report.flaw,
+            took=report.took,
         )
 
 
@@ -111,4 +111,4 @@ async def poll_load(deployed: Deployed, deadline_s: float, environment: Mapping[
     return known.read_load(answer.body.decode("utf-8", "replace"))
 
 
-__all__ = ["LATE", "LoopWatch", "Prober", "Witness", "poll_load"]
+__all__ = ["LATE", "LoopWatch", "Prober", "poll_load"]

@@ -27,7 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.control.access.guard import json_answer
-from holdfast.control.fleet.audience import VERDICTS
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.types import State
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.storage.history import FILE_NAME, History, HistoryError, Question
@@ -51,7 +51,9 @@ WAITING_MAX: Final = 32  # questions that wait for that
 _SPAN_MAX_S: Final = 10 * 365 * 86_400.0
 _NUMBERS: Final = {state.value: float(number) for number, state in enumerate(State)}
 _NUMBERS["pending"] = _NUMBERS[State.STARTING.value]  # as platforms say it
-_VERDICTS: Final = {verdict: float(number) for number, verdict in enumerate(VERDICTS)}
+_VERDICTS: Final[dict[str, float]] = {
+    verdict: float(number) for number, verdict in enumerate(CanaryVerdict)
+}
 _MATCHES: Final = ("exact", "prefix", "pattern")
 _KNOWN: Final = frozenset({"series", "since", "until", "points", "match", "value", "step"})
 _log = structlog.get_logger("holdfast.control.view.history")
@@ -60,7 +62,7 @@ Figures = Mapping[str, float | None]
 
 
 def verdict_number(verdict: str) -> float | None:
-    """The place of a canary's verdict among ``VERDICTS``; None: it is none."""
+    """The place of a canary's verdict in ``CanaryVerdict``; None: it is none."""
     return _VERDICTS.get(verdict)
 
 

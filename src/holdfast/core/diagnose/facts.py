@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.types import State
 
@@ -221,7 +222,7 @@ class StateChanged:
 
     replica: str
     state: State
-    signal: str  # of lifecycle.Signal or Verdict: what moved it
+    signal: str  # of lifecycle.Signal or Conclusion: what moved it
     detail: str = ""
 
 
@@ -230,7 +231,7 @@ class CanaryAnswered:
     """One canary and what became of it."""
 
     replica: str
-    verdict: str  # pass, slow, wrong, fail, refused, timeout, busy, unsettled, unknown
+    verdict: CanaryVerdict
     latency_s: float | None = None
     running: int | None = None  # other requests in the engine meanwhile
     progress: bool | None = None  # whether users' tokens moved meanwhile
@@ -307,12 +308,28 @@ class RequestDied:
 
 @dataclass(slots=True, frozen=True)
 class CanariesDoubted:
-    """Every canary of a model fails at once: what they share is suspect, not each replica."""
+    """Every canary of a model fails at once, and ``suspect`` says who is to blame for it.
+
+    The two flags are how exported incidents write the suspect down; nothing else reads them.
+    """
 
     model: str
     detail: str = ""
-    answered: bool = True  # something came back: the expected answer or the checker is suspect
-    confirmed: bool = False  # users fail there as well: what canaries say is believed
+    answered: bool = True  # false: SHARED
+    confirmed: bool = False  # true: REPLICAS
+
+    @classmethod
+    def by(cls, suspect: CanarySuspect, model: str, detail: str = "") -> "CanariesDoubted":
+        """The fact that names this suspect."""
+        answered = suspect is not CanarySuspect.SHARED
+        return cls(model, detail, answered, confirmed=suspect is CanarySuspect.REPLICAS)
+
+    @property
+    def suspect(self) -> CanarySuspect:
+        """Who is suspected: the replicas, what they share, or the checker."""
+        if self.confirmed:
+            return CanarySuspect.REPLICAS
+        return CanarySuspect.CHECKER if self.answered else CanarySuspect.SHARED
 
 
 @dataclass(slots=True, frozen=True)

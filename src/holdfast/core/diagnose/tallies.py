@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from holdfast.core.canary import CanarySuspect
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanariesDoubted,
@@ -22,7 +23,6 @@ from holdfast.core.diagnose.facts import (
     OutputSeen,
 )
 from holdfast.core.failure import Kind
-from holdfast.core.health.testimony import CONFIRMED, DOUBTED, UNANSWERED
 from holdfast.core.messages import CanaryResult, Notice, Tally
 from holdfast.core.types import seconds
 
@@ -149,11 +149,6 @@ def _told(
     return attempts, answers
 
 
-def told_verdict(verdict: str, *, slow: bool) -> str:
-    """What a canary is called where lateness counts."""
-    return "slow" if slow and verdict == "pass" else verdict
-
-
 def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> CanaryAnswered:
     """A canary came back; ``slow``: the fleet took its right answer for a late one.
 
@@ -161,7 +156,7 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
     """
     return CanaryAnswered(
         result.replica_id,
-        told_verdict(result.verdict, slow=slow),
+        result.verdict.with_lateness(slow=slow),
         seconds(result.latency or result.took) or None,
         max(result.running or 0, inflight),
         result.progress,
@@ -174,11 +169,10 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
 
 def canaries_doubted(notice: Notice) -> CanariesDoubted | None:
     """What the fleet makes of all canaries of a model; ``None``: that notice is of another kind."""
-    what = notice.what
-    if what not in (DOUBTED, UNANSWERED, CONFIRMED):
+    suspect = notice.canaries
+    if suspect is None or suspect is CanarySuspect.NOBODY:
         return None
-    told = (notice.model, notice.reason)
-    return CanariesDoubted(*told, answered=what != UNANSWERED, confirmed=what == CONFIRMED)
+    return CanariesDoubted.by(suspect, notice.model, notice.reason)
 
 
 __all__ = [
@@ -188,5 +182,4 @@ __all__ = [
     "Tallies",
     "canaries_doubted",
     "canary_answered",
-    "told_verdict",
 ]

@@ -22,9 +22,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, isfinite
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said, Shape
+from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Rule, Said, Shape
 from holdfast.core.failure import Kind
 from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector, suspicious_opening
 from holdfast.core.types import Decision, require
@@ -48,7 +48,7 @@ _SAME_TEXT: Final = Decision(True, "the same text")
 class Judgement:
     """What one answer amounts to. The reason holds no word of it."""
 
-    verdict: Literal["pass", "wrong", "unsettled"]
+    verdict: CanaryVerdict  # PASS, WRONG or UNSETTLED
     reason: str
     learned: bool = False  # the book changed: persist it
     flaw: Kind | None = None  # EMPTY or DEGENERATE, where it is no answer at all
@@ -207,7 +207,7 @@ class AnswerBook:
             return _expected(config, rule, said)
         broken = _no_answer(rule, said)
         if broken:
-            return Judgement("wrong", broken, flaw=_flaw_of(said))
+            return Judgement(CanaryVerdict.WRONG, broken, flaw=_flaw_of(said))
         known = self._pages.get(key)
         confirmed = None
         if known is not None and known.question == config.question:
@@ -216,11 +216,15 @@ class AnswerBook:
         if confirmed is not None:
             found = agree(rule, config, said, confirmed)
             if found:
-                return Judgement("pass", f"as this revision is known to answer: {found.reason}")
-            return Judgement("wrong", f"not as this revision is known to answer: {found.reason}")
+                return Judgement(
+                    CanaryVerdict.PASS, f"as this revision is known to answer: {found.reason}"
+                )
+            return Judgement(
+                CanaryVerdict.WRONG, f"not as this revision is known to answer: {found.reason}"
+            )
         if _size(said) > _SIZE_MAX:
             reason = f"more than {_SIZE_MAX} characters or numbers: too long to learn, ask for less"
-            return Judgement("unsettled", reason)
+            return Judgement(CanaryVerdict.UNSETTLED, reason)
         bare = Said(text=said.text, vector=said.vector, tensors=said.tensors)
         return self._learn(self._open(key, config.question), config, rule, replica_id, bare)
 
@@ -269,18 +273,24 @@ class AnswerBook:
         lines = page.voices
         if not lines:
             page.voices = [(replica_id, said)]
-            return Judgement("pass", "the first answer; no peer has confirmed it yet", True)
+            return Judgement(
+                CanaryVerdict.PASS, "the first answer; no peer has confirmed it yet", True
+            )
         for peer, answer in lines:
             if peer != replica_id and agree(rule, config, said, answer):
                 page.confirmed, page.voices = answer, []
-                return Judgement("pass", f"confirmed: {peer} and {replica_id} agree", True)
+                return Judgement(
+                    CanaryVerdict.PASS, f"confirmed: {peer} and {replica_id} agree", True
+                )
         holder, provisional = lines[0]
         found = agree(rule, config, said, provisional)
         kept = [line for line in lines[1:] if line[0] != replica_id]
         if found:
             page.voices = [lines[0], *kept]
             taken_back = len(kept) + 1 < len(lines)
-            return Judgement("pass", "as before; no peer has confirmed it yet", taken_back)
+            return Judgement(
+                CanaryVerdict.PASS, "as before; no peer has confirmed it yet", taken_back
+            )
         own = next((answer for peer, answer in lines[1:] if peer == replica_id), None)
         changed = own is None or not agree(rule, config, said, own)
         if changed:
@@ -289,7 +299,7 @@ class AnswerBook:
             page.voices = [lines[0], *recent, (replica_id, said)]
         whose = "its own earlier" if holder == replica_id else f"the unconfirmed {holder}'s"
         reason = f"not {whose} answer: {found.reason}; another replica must settle it"
-        return Judgement("unsettled", reason, changed)
+        return Judgement(CanaryVerdict.UNSETTLED, reason, changed)
 
     # --- persistence ------------------------------------------------------------------------------
 
@@ -339,10 +349,10 @@ class AnswerBook:
 def _checked(said: Said) -> Judgement:
     note = " ".join(said.note.split())[:_NOTE_MAX]
     if said.check is None:
-        return Judgement("unsettled", note or "the check said nothing")
+        return Judgement(CanaryVerdict.UNSETTLED, note or "the check said nothing")
     if said.check:
-        return Judgement("pass", note or "the check passed")
-    return Judgement("wrong", note or "the check did not pass")
+        return Judgement(CanaryVerdict.PASS, note or "the check passed")
+    return Judgement(CanaryVerdict.WRONG, note or "the check did not pass")
 
 
 def _expected(config: CanaryConfig, rule: Rule, said: Said) -> Judgement:
@@ -350,10 +360,10 @@ def _expected(config: CanaryConfig, rule: Rule, said: Said) -> Judgement:
     for text in config.expect:
         found = agree(rule, config, said, Said(text=text))
         if found:
-            return Judgement("pass", f"as the config expects: {found.reason}")
+            return Judgement(CanaryVerdict.PASS, f"as the config expects: {found.reason}")
     count = len(config.expect)
     which = "the expected answer" if count == 1 else f"any of the {count} expected answers"
-    return Judgement("wrong", f"not {which}: {found.reason}")
+    return Judgement(CanaryVerdict.WRONG, f"not {which}: {found.reason}")
 
 
 def _flaw_of(said: Said) -> Kind:

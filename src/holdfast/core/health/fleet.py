@@ -13,16 +13,22 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import MEANINGS, Class, Kind
 from holdfast.core.health import ejection
+from holdfast.core.health.canary_evidence import (
+    CanaryEvidence,
+    UsersBeside,
+    read_canary,
+    users_beside,
+)
 from holdfast.core.health.drain import Drain
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.lifecycle import JUDGED, ROUTABLE, Signal
 from holdfast.core.health.liveness import spares_work
 from holdfast.core.health.member import Member
-from holdfast.core.health.publishing import Publisher
-from holdfast.core.health.testimony import Testimony, read_canary
+from holdfast.core.health.view_publisher import Publisher
 from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,
@@ -57,8 +63,6 @@ _PHASES: Final = {
     State.LOADING: Signal.LOAD_BEGAN,
     State.WARMING: Signal.LOADED,
 }
-_SILENCE: Final = ("timeout", "refused", "unknown")
-_UNASKED: Final = ("refused", "unknown")  # as far as we know, nothing was computed for it
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
@@ -75,7 +79,7 @@ class Fleet:
         self._members: dict[str, Member] = {}
         # The epoch grows with each control that takes over; gateways follow the latest.
         self._publisher = Publisher(config, epoch)
-        self._testimony = Testimony(config, self._members)
+        self._evidence = CanaryEvidence(config, self._members)
         self._canary_deadline = nanos(config.canary_deadline_s)
         self._canary_deadline_max = nanos(config.canary_deadline_max_s)
         self._relaunch_after = nanos(config.relaunch_after_s)
@@ -107,13 +111,18 @@ class Fleet:
         """Take one event; return the work it causes, a new view last."""
         actions: list[FleetAction] = []
         self._handlers[type(event)](event, now, actions)
-        self._publisher.look(self._members, self._testimony.doubts, actions, now)
+        self._publisher.look(self._members, self._evidence.doubts, actions, now)
         return actions
 
     @property
     def members(self) -> dict[str, Member]:
         """The replicas by id. To be read only."""
         return self._members
+
+    def users_beside(self, replica_id: str, since: int, now: int) -> UsersBeside:
+        """What users' requests did on a replica since then, for reading a canary's silence."""
+        member = self._members.get(replica_id)
+        return users_beside(member, since, now) if member is not None else UsersBeside()
 
     # --- membership ------------------------------------------------------------------------------
 
@@ -278,35 +287,35 @@ class Fleet:
             return  # of an earlier life
         member.canary_out = False
         member.wake_at = now
-        if event.verdict not in _SILENCE:
+        if not event.verdict.silent:
             member.hear(now)
-        if event.verdict not in _UNASKED:
+        if event.verdict.computed:
             member.budget.spent(event.tokens, now)
         signal, why = read_canary(event, stands=member.stands(now, self._unserved))
         if signal is Signal.CANARY_PASS and event.latency:
-            signal, why = self._testimony.in_good_time(member, event)
+            signal, why = self._evidence.in_good_time(member, event)
         model = member.replica.model
         if signal not in _NEUTRAL:
             member.canary_ended(event, signal, now)
             failed = not member.canary_passed
             if signal is not Signal.CANARY_PASS and member.health.state is State.READY:
-                self._testimony.ask_peers(member, now)
+                self._evidence.ask_peers(member, now)
                 if member.slow:
                     member.health.canary_by(now + self._slow_again)
-            doubted = failed or model in self._testimony.doubts
-            held = doubted and self._testimony.doubt(model, now, actions)
+            doubted = failed or model in self._evidence.doubts
+            held = doubted and self._evidence.doubt(model, now, actions)
             if held and signal is not Signal.REFUSED:  # a closed port is no matter of opinion
                 return  # every canary fails at once: hold all states
-        waited = event.latency if event.verdict == "timeout" else 0
-        if waited and self._testimony.was_doubted(model, now - waited):
+        waited = event.latency if event.verdict is CanaryVerdict.TIMEOUT else 0
+        if waited and self._evidence.was_doubted(model, now - waited):
             return  # it was asked while nobody answered, and another was the first to go on
         if signal is Signal.STALLED and event.latency:
-            silence = self._testimony.silence(member, event.latency, now)
+            silence = self._evidence.silence(member, event.latency, now)
             if not silence:
                 actions.append(self._notice(member, now, "verdict held", silence.reason))
                 return
         if signal is Signal.CANARY_WRONG and member.health.would_be_firm(signal):
-            witness = self._testimony.witness(member, now)
+            witness = self._evidence.witness(member, now)
             if not witness:
                 actions.append(self._notice(member, now, "verdict held", witness.reason))
                 if member.health.state not in ROUTABLE:

@@ -23,10 +23,10 @@ from holdfast.core.health.lifecycle import (
     ROUTABLE,
     TRANSITIONS,
     Change,
+    Conclusion,
     ImpossibleSignalError,
     Signal,
-    Tally,
-    Verdict,
+    SignalRows,
 )
 from holdfast.core.health.liveness import Symptom, symptom_of
 from holdfast.core.types import State, nanos, require
@@ -78,7 +78,7 @@ class HealthConfig:
         require(harder, "health.passes_to_readmit_wrong", few, "lies need at least as much proof")
 
 
-_FACTS: Final = (Verdict.WRONG_REPEATEDLY, Signal.WRONG_REVISION, Signal.FROZEN)
+_FACTS: Final = (Conclusion.WRONG_REPEATEDLY, Signal.WRONG_REVISION, Signal.FROZEN)
 _REMOVABLE: Final = (*ROUTABLE, State.QUARANTINED)
 _ENDED: Final = (State.STOPPED, State.DEAD)
 _HONEST: Final = (Signal.NO_SUCCESS, Signal.NO_HEADROOM)  # out for the time being, and it said so
@@ -111,7 +111,7 @@ class ReplicaHealth:
     def _begin_life(self, now: int) -> None:
         """Everything known of an earlier incarnation is void, the good and the bad."""
         self.state, self.since = State.STARTING, now
-        self.cause: Signal | Verdict = Signal.RELAUNCH  # what led into this state
+        self.cause: Signal | Conclusion = Signal.RELAUNCH  # what led into this state
         self.wrong = False  # quarantined for lies and not yet proven honest
         self.wrong_revision = False
         self.taken_out = False  # an incident speaks against it, and canaries do not refute that
@@ -121,7 +121,7 @@ class ReplicaHealth:
         self.load_deadline: int | None = now + self._load_timeout_ns
         self.next_canary_at = now  # at the earliest: one that is used must have earned it
         self.called = False  # the next canary is wanted whatever it costs
-        self._tally = Tally()
+        self._tally = SignalRows()
         self._needed = self.config.passes_to_admit  # passes in a row that lead out of this state
         self._illnesses = 0  # times it left ready on evidence, since it was last well for long
         self._wrong_spells = 0
@@ -219,26 +219,26 @@ class ReplicaHealth:
         self.history.append(change)
         return change
 
-    def _next(self, signal: Signal, verdict: Signal | Verdict) -> State:
+    def _next(self, signal: Signal, verdict: Signal | Conclusion) -> State:
         after = TRANSITIONS.get((self.state, verdict))
         if after is None:
             who = f"{self.replica_id}/{self.model}"
             raise ImpossibleSignalError(who, self.state, signal, self.history)
         return after
 
-    def _conclude(self, signal: Signal) -> Signal | Verdict:
+    def _conclude(self, signal: Signal) -> Signal | Conclusion:
         """What the signal amounts to on top of those counted so far. Changes nothing."""
         state, tally = self.state, self._tally
         if state is State.DRAINING and signal is Signal.UNDRAIN:
             if self._doomed:
                 return Signal.SPOT_NOTICE  # it will be taken whatever we decide
-            return Verdict.STILL_BARRED if self._quarantined else signal
+            return Conclusion.STILL_BARRED if self._quarantined else signal
         if state not in JUDGED:
             return signal
         if signal is Signal.CANARY_PASS and state is not State.READY:
             out = self.barred or self.full or self.frozen
             enough = tally.passes + 1 >= self._needed and not out
-            return Verdict.PASSED_ENOUGH if enough else signal
+            return Conclusion.PASSED_ENOUGH if enough else signal
         if signal is Signal.CANARY_SLOW and state is State.WARMING and (self.full or self.frozen):
             return Signal.UNKNOWN  # right, but nobody could be served there now
         if signal in REPEATED:
@@ -247,9 +247,9 @@ class ReplicaHealth:
                 return verdict
         return signal
 
-    def _mark(self, verdict: Signal | Verdict) -> bool:
+    def _mark(self, verdict: Signal | Conclusion) -> bool:
         """Set the marks that outlive a state; whether matters are graver than the state tells."""
-        if verdict is Verdict.WRONG_REPEATEDLY and not self.wrong:
+        if verdict is Conclusion.WRONG_REPEATEDLY and not self.wrong:
             self.wrong = True
             self._wrong_spells += 1
             self._needed = self.config.passes_to_readmit_wrong
@@ -274,7 +274,7 @@ class ReplicaHealth:
             self._doomed = True
         return False
 
-    def _enter(self, before: State, after: State, verdict: Signal | Verdict, now: int) -> None:
+    def _enter(self, before: State, after: State, verdict: Signal | Conclusion, now: int) -> None:
         """Begin a state: its clock, its proof, its canaries."""
         if after is State.STARTING:
             self._begin_life(now)
@@ -302,7 +302,7 @@ class ReplicaHealth:
         if after is State.WARMING:
             self.call_canary(now)
 
-    def _proof(self, state: State, verdict: Signal | Verdict) -> int:
+    def _proof(self, state: State, verdict: Signal | Conclusion) -> int:
         """Passes in a row that lead out of a state: each relapse asks for twice as many."""
         config = self.config
         if state is State.QUARANTINED and self.wrong:
@@ -316,9 +316,9 @@ class ReplicaHealth:
 __all__ = [
     "TRANSITIONS",
     "Change",
+    "Conclusion",
     "HealthConfig",
     "ImpossibleSignalError",
     "ReplicaHealth",
     "Signal",
-    "Verdict",
 ]

@@ -1,4 +1,4 @@
-"""What may follow what in a replica's life: the signals, the verdicts and the one table.
+"""What may follow what in a replica's life: the signals, the conclusions and the one table.
 
 What may live here: names, transitions, and the rows of equal signals; no time and no thresholds.
 ``health.py`` weighs the evidence and walks this table. Most signals come from outside and may be
@@ -49,7 +49,7 @@ class Signal(StrEnum):
     RELAUNCH = "relaunch"  # a new incarnation begins, whoever began it
 
 
-class Verdict(StrEnum):
+class Conclusion(StrEnum):
     """What repeated signals amount to. Only the counters conclude these."""
 
     PASSED_ENOUGH = "passed_enough"
@@ -66,7 +66,7 @@ ROUTABLE: Final = (State.READY, State.SUSPECT)
 JUDGED: Final = (State.WARMING, State.READY, State.SUSPECT, State.QUARANTINED)
 _OURS: Final = (Signal.LOAD_TIMEOUT, Signal.BOUND_HELD, Signal.DRAINED)
 
-TRANSITIONS: Final[dict[tuple[State, Signal | Verdict], State]] = {
+TRANSITIONS: Final[dict[tuple[State, Signal | Conclusion], State]] = {
     **{(s, signal): s for s in State for signal in Signal if signal not in _OURS},
     **{(s, Signal.RELAUNCH): State.STARTING for s in State},
     **{(s, Signal.STOP): State.STOPPED for s in _ALIVE},
@@ -80,33 +80,33 @@ TRANSITIONS: Final[dict[tuple[State, Signal | Verdict], State]] = {
     (State.STARTING, Signal.LOAD_TIMEOUT): State.DEAD,
     (State.LOADING, Signal.LOAD_TIMEOUT): State.DEAD,
     (State.WARMING, Signal.LOAD_TIMEOUT): State.DEAD,
-    (State.WARMING, Verdict.PASSED_ENOUGH): State.READY,
+    (State.WARMING, Conclusion.PASSED_ENOUGH): State.READY,
     (State.WARMING, Signal.CANARY_SLOW): State.SUSPECT,  # right but slow: a tenth, not nothing
     (State.READY, Signal.CANARY_FAIL): State.SUSPECT,
     (State.READY, Signal.CANARY_WRONG): State.SUSPECT,
     (State.READY, Signal.PASSIVE_FAILING): State.SUSPECT,
     (State.READY, Signal.REFUSED): State.SUSPECT,
     (State.READY, Signal.BOUND_HELD): State.SUSPECT,
-    (State.READY, Verdict.SLOW_REPEATEDLY): State.SUSPECT,
+    (State.READY, Conclusion.SLOW_REPEATEDLY): State.SUSPECT,
     (State.SUSPECT, Signal.BOUND_HELD): State.SUSPECT,
-    (State.SUSPECT, Verdict.PASSED_ENOUGH): State.READY,
-    (State.SUSPECT, Verdict.FAILED_REPEATEDLY): State.QUARANTINED,
+    (State.SUSPECT, Conclusion.PASSED_ENOUGH): State.READY,
+    (State.SUSPECT, Conclusion.FAILED_REPEATEDLY): State.QUARANTINED,
     **{(s, Signal.STALLED): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.NO_SUCCESS): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.NO_HEADROOM): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.FROZEN): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.TAKEN_OUT): State.QUARANTINED for s in ROUTABLE},
-    **{(s, Verdict.WRONG_REPEATEDLY): State.QUARANTINED for s in JUDGED},
-    **{(s, Verdict.REFUSED_REPEATEDLY): State.DEAD for s in JUDGED},
-    (State.QUARANTINED, Verdict.PASSED_ENOUGH): State.READY,
+    **{(s, Conclusion.WRONG_REPEATEDLY): State.QUARANTINED for s in JUDGED},
+    **{(s, Conclusion.REFUSED_REPEATEDLY): State.DEAD for s in JUDGED},
+    (State.QUARANTINED, Conclusion.PASSED_ENOUGH): State.READY,
     (State.DRAINING, Signal.UNDRAIN): State.WARMING,  # nobody watched it: one canary, then ready
-    (State.DRAINING, Verdict.STILL_BARRED): State.QUARANTINED,
+    (State.DRAINING, Conclusion.STILL_BARRED): State.QUARANTINED,
     (State.DRAINING, Signal.DRAINED): State.STOPPED,
     (State.STOPPED, Signal.DRAINED): State.STOPPED,
     (State.DEAD, Signal.DRAINED): State.DEAD,
 }
 
-REASONS: Final[dict[Signal | Verdict, str]] = {
+REASONS: Final[dict[Signal | Conclusion, str]] = {
     Signal.LOAD_BEGAN: "loads the model",
     Signal.LOADED: "the engine says it is loaded; waiting for a right answer",
     Signal.LOAD_TIMEOUT: "was not admitted within its loading time",
@@ -131,23 +131,23 @@ REASONS: Final[dict[Signal | Verdict, str]] = {
     Signal.SPOT_NOTICE: "drains because the platform will take it away",
     Signal.STOP: "stopped",
     Signal.RELAUNCH: "launched anew",
-    Verdict.PASSED_ENOUGH: "answered its canaries right",
-    Verdict.FAILED_REPEATEDLY: "kept failing while under suspicion",
-    Verdict.WRONG_REPEATEDLY: "answered its canaries wrong, repeatedly",
-    Verdict.SLOW_REPEATEDLY: "answers much slower than its peers, repeatedly",
-    Verdict.REFUSED_REPEATEDLY: "refuses every connection: nobody listens",
-    Verdict.STILL_BARRED: "taken back from its drain into its quarantine",
+    Conclusion.PASSED_ENOUGH: "answered its canaries right",
+    Conclusion.FAILED_REPEATEDLY: "kept failing while under suspicion",
+    Conclusion.WRONG_REPEATEDLY: "answered its canaries wrong, repeatedly",
+    Conclusion.SLOW_REPEATEDLY: "answers much slower than its peers, repeatedly",
+    Conclusion.REFUSED_REPEATEDLY: "refuses every connection: nobody listens",
+    Conclusion.STILL_BARRED: "taken back from its drain into its quarantine",
 }
 
-_Row = tuple[tuple[State, ...], str, str, Verdict]
-_FAILED: Final = Verdict.FAILED_REPEATEDLY
-# In these states, so many in a row (``Tally`` field, ``HealthConfig`` field) amount to a verdict.
+_Row = tuple[tuple[State, ...], str, str, Conclusion]
+_FAILED: Final = Conclusion.FAILED_REPEATEDLY
+# In these states, so many in a row (field of ``SignalRows``, of ``HealthConfig``) conclude this.
 REPEATED: Final[dict[Signal, _Row]] = {
     Signal.CANARY_FAIL: ((State.SUSPECT,), "failures", "failures_to_quarantine", _FAILED),
     Signal.PASSIVE_FAILING: ((State.SUSPECT,), "failures", "failures_to_quarantine", _FAILED),
-    Signal.CANARY_SLOW: ((State.READY,), "slows", "slows_to_suspect", Verdict.SLOW_REPEATEDLY),
-    Signal.CANARY_WRONG: (JUDGED, "wrongs", "wrongs_to_quarantine", Verdict.WRONG_REPEATEDLY),
-    Signal.REFUSED: (JUDGED, "refusals", "refusals_to_dead", Verdict.REFUSED_REPEATEDLY),
+    Signal.CANARY_SLOW: ((State.READY,), "slows", "slows_to_suspect", Conclusion.SLOW_REPEATEDLY),
+    Signal.CANARY_WRONG: (JUDGED, "wrongs", "wrongs_to_quarantine", Conclusion.WRONG_REPEATEDLY),
+    Signal.REFUSED: (JUDGED, "refusals", "refusals_to_dead", Conclusion.REFUSED_REPEATEDLY),
 }
 
 _BAD: Final = (
@@ -158,7 +158,7 @@ _LISTENING: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW, Signal.BUSY, Signal
 
 
 @dataclass(slots=True)
-class Tally:
+class SignalRows:
     """Rows of equal evidence. A right answer ends the rows of bad ones, and they end its own."""
 
     passes: int = 0
@@ -225,8 +225,8 @@ __all__ = [
     "ROUTABLE",
     "TRANSITIONS",
     "Change",
+    "Conclusion",
     "ImpossibleSignalError",
     "Signal",
-    "Tally",
-    "Verdict",
+    "SignalRows",
 ]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from holdfast.core.health.lifecycle import Signal, Verdict
+from holdfast.core.health.lifecycle import Conclusion, Signal
 
 
 class Symptom(StrEnum):
@@ -56,7 +56,7 @@ class Response(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Meaning:
+class SymptomResponse:
     """The response to a symptom, why, and what the other probe would do."""
 
     response: Response
@@ -69,99 +69,99 @@ _REMOVE: Final = Response.REMOVE
 _DRAIN: Final = Response.DRAIN
 _OBSERVE: Final = Response.OBSERVE
 
-RESPONSES: Final[dict[Symptom, Meaning]] = {
-    Symptom.PROCESS_EXITED: Meaning(
+RESPONSES: Final[dict[Symptom, SymptomResponse]] = {
+    Symptom.PROCESS_EXITED: SymptomResponse(
         _RESTART,
         "there is no process left that could recover",
         "a place in rotation waits for ever for a process that is not there",
     ),
-    Symptom.PROCESS_STOPPED: Meaning(
+    Symptom.PROCESS_STOPPED: SymptomResponse(
         _RESTART,
         "a frozen process answers nothing, holds its memory and cannot thaw itself",
         "it stays frozen, and its hardware with it, until somebody happens to look",
     ),
-    Symptom.PORT_REFUSES: Meaning(
+    Symptom.PORT_REFUSES: SymptomResponse(
         _RESTART,
         "a server that gave up its port does not open it again",
         "it is out of rotation for ever and nobody is told to start another",
     ),
-    Symptom.EVERY_PASS_ERRORS: Meaning(
+    Symptom.EVERY_PASS_ERRORS: SymptomResponse(
         _RESTART,
         "a corrupted context never recovers inside its process; only a new process gets a new one",
         "it is out of rotation, keeps its GPU and errs for ever: capacity is lost without an end",
     ),
-    Symptom.GPU_FAULT: Meaning(
+    Symptom.GPU_FAULT: SymptomResponse(
         _RESTART,
         "the driver ended the context of this process",
         "it is out of rotation, keeps its GPU and errs for ever",
     ),
-    Symptom.LOAD_FAILED: Meaning(
+    Symptom.LOAD_FAILED: SymptomResponse(
         _RESTART,
         "engines load once, at their start: what is running will never have a model",
         "an empty server counts as a replica that is merely not ready yet, for ever",
     ),
-    Symptom.LOAD_SILENT: Meaning(
+    Symptom.LOAD_SILENT: SymptomResponse(
         _RESTART,
         "a load that said nothing for longer than loads are silent hangs on something that is gone",
         "it loads for ever; the count looks right and the capacity is missing",
     ),
-    Symptom.STALLED: Meaning(
+    Symptom.STALLED: SymptomResponse(
         _RESTART,
         "a scheduler that stands still with requests in it does not start again by itself",
         "its requests are moved away, and it stands still for ever",
     ),
-    Symptom.WRONG_ANSWERS: Meaning(
+    Symptom.WRONG_ANSWERS: SymptomResponse(
         _REMOVE,
         "right answers can still prove it honest, and the process is the evidence of the cause",
         "the evidence is gone, and the same weights on the same hardware answer wrong again",
     ),
-    Symptom.WRONG_AGAIN: Meaning(
+    Symptom.WRONG_AGAIN: SymptomResponse(
         _RESTART,
         "it lied after it was believed again: no answer of this process proves anything any more",
         "a replica that nothing can readmit holds its hardware for ever",
     ),
-    Symptom.VERSION_MISMATCH: Meaning(
+    Symptom.VERSION_MISMATCH: SymptomResponse(
         _RESTART,
         "a running process does not change its revision; one started as declared has the right one",
         "it never becomes what was declared, and the revision it should be lacks a replica",
     ),
-    Symptom.KV_FULL: Meaning(
+    Symptom.KV_FULL: SymptomResponse(
         _REMOVE,
         "memory comes back as its generations finish: it only must not be sent more",
         "the generations it was finishing are lost with minutes of work, and while it loads again "
         "their load fills the next replica, which is killed in turn",
     ),
-    Symptom.BACKPRESSURE_ONLY: Meaning(
+    Symptom.BACKPRESSURE_ONLY: SymptomResponse(
         _REMOVE,
         "it says itself that it is busy and not ill",
         "what it is busy with is lost, and its load makes the next one just as busy",
     ),
-    Symptom.FAILING: Meaning(
+    Symptom.FAILING: SymptomResponse(
         _REMOVE,
         "what still succeeds there would be lost; canaries tell when it is well again",
         "a passing fault of the network becomes minutes of loading",
     ),
-    Symptom.SLOW: Meaning(
+    Symptom.SLOW: SymptomResponse(
         _OBSERVE,
         "a slow answer is an answer: a tenth of its share is cure enough",
         "its load makes the others slow too, until nobody is left in time",
     ),
-    Symptom.COMPILING: Meaning(
+    Symptom.COMPILING: SymptomResponse(
         _OBSERVE,
         "it is on its way, and silent for reasons",
         "it compiles from the beginning, again and again",
     ),
-    Symptom.METRICS_MISSING: Meaning(
+    Symptom.METRICS_MISSING: SymptomResponse(
         _OBSERVE,
         "what cannot be seen is unknown, neither empty nor full, and its answers still tell",
         "a fleet that serves well is put out by a page that nobody needs",
     ),
-    Symptom.ROLLOUT: Meaning(
+    Symptom.ROLLOUT: SymptomResponse(
         _DRAIN,
         "nothing is wrong with it: what it began it may finish, and it gets nothing new",
         "killed, its streams are cut; merely not ready, it never leaves and the rollout hangs",
     ),
-    Symptom.SPOT_NOTICE: Meaning(
+    Symptom.SPOT_NOTICE: SymptomResponse(
         _DRAIN,
         "it is well and will be taken: the notice is the time to finish or to move its work",
         "restarted, it loads on hardware that is about to go, and the time of the notice is lost",
@@ -169,18 +169,18 @@ RESPONSES: Final[dict[Symptom, Meaning]] = {
 }
 
 # What put a replica into quarantine, as the symptom it is.
-CAUSES: Final[dict[Signal | Verdict, Symptom]] = {
+CAUSES: Final[dict[Signal | Conclusion, Symptom]] = {
     Signal.FROZEN: Symptom.PROCESS_STOPPED,
     Signal.STALLED: Symptom.STALLED,
     Signal.NO_SUCCESS: Symptom.BACKPRESSURE_ONLY,
     Signal.NO_HEADROOM: Symptom.KV_FULL,
     Signal.WRONG_REVISION: Symptom.VERSION_MISMATCH,
-    Verdict.FAILED_REPEATEDLY: Symptom.EVERY_PASS_ERRORS,
-    Verdict.WRONG_REPEATEDLY: Symptom.WRONG_ANSWERS,
+    Conclusion.FAILED_REPEATEDLY: Symptom.EVERY_PASS_ERRORS,
+    Conclusion.WRONG_REPEATEDLY: Symptom.WRONG_ANSWERS,
 }
 
 
-def symptom_of(cause: Signal | Verdict, *, right_since: bool, barred: bool) -> Symptom:
+def symptom_of(cause: Signal | Conclusion, *, right_since: bool, barred: bool) -> Symptom:
     """The symptom of a replica in quarantine: by what led there, and what it did since."""
     symptom = CAUSES.get(cause, Symptom.FAILING)
     if symptom is Symptom.EVERY_PASS_ERRORS and right_since:
@@ -196,9 +196,9 @@ def spares_work(symptom: Symptom) -> bool:
 __all__ = [
     "CAUSES",
     "RESPONSES",
-    "Meaning",
     "Response",
     "Symptom",
+    "SymptomResponse",
     "spares_work",
     "symptom_of",
 ]

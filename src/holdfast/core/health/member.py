@@ -3,10 +3,9 @@
 from collections import deque
 from typing import Final
 
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.health.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.health.drain import Drain
-from holdfast.core.health.ejection import ERROR
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.lifecycle import Signal
 from holdfast.core.messages import CanaryResult, Tally
@@ -28,6 +27,7 @@ class Member:
         "busy_at",
         "canary",
         "canary_at",
+        "canary_error",
         "canary_out",
         "canary_passed",
         "canary_verdict",
@@ -43,6 +43,7 @@ class Member:
         "move_told",
         "moved_at",
         "only_busy_since",
+        "progress_at",
         "replica",
         "served_at",
         "slow",
@@ -69,11 +70,13 @@ class Member:
         self.only_busy_since: int | None = None
         self.canary_out = False
         self.canary_at = 0
-        self.canary_verdict = ""  # of the latest that says anything of it
+        self.canary_verdict: CanaryVerdict | None = None  # of the latest that says anything of it
+        self.canary_error = False  # the engine said that it fails (5xx)
         self.heard: deque[int] = deque(maxlen=_HEARD_MAX)  # it answered a canary or a user
         self.wake_at = 0  # no earlier tick has anything to do here
         self.baseline = LatencyBaseline(self.canary)
         self.slow = False  # its latest canary was right, and late
+        self.progress_at = 0  # some user last got anything from it
         self.moved_at = 0  # users last got tokens from it, or began to wait for some
         self.told_at: dict[str, int] = {}  # when each gateway last said anything of it
         self.served_at = self.failed_at = 0  # users were last answered there, or failed
@@ -83,8 +86,9 @@ class Member:
     def canary_ended(self, result: CanaryResult, signal: Signal, now: int) -> None:
         """A canary says something of it: its verdict, and what that amounts to."""
         self.canary_at = now
-        failed = result.verdict == "fail" and (result.status or 0) >= 500
-        self.canary_verdict = ERROR if failed else result.verdict
+        self.canary_verdict = result.verdict
+        failed = result.verdict is CanaryVerdict.FAIL
+        self.canary_error = failed and (result.status or 0) >= 500
         self.canary_passed = signal in _RIGHT
         self.slow = signal is Signal.CANARY_SLOW
 
@@ -105,6 +109,7 @@ class Member:
         """
         if told.tokens or told.moved or not self.inflight:
             self.moved_at = now
+        self.progress_at = now if told.progressed else self.progress_at
         self.inflight_at[gateway] = told.inflight
         self.told_at[gateway] = now
         self.budget.served(told.tokens, now)

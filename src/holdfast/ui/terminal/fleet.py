@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.ui.terminal.console import duration, stdout
 
 EVENTS_SHOWN: Final = 8
@@ -124,7 +125,7 @@ def _reason(row: Row) -> str:
     if row.get("state") in {"starting", "loading"}:
         said.append(str(row.get("phase") or ""))
     canary: Any = row.get("canary")
-    if isinstance(canary, Mapping) and canary.get("verdict") not in {None, "pass"}:
+    if isinstance(canary, Mapping) and canary.get("verdict") not in {None, CanaryVerdict.PASS}:
         said.append(f"canary: {canary.get('detail') or canary['verdict']}")
     return "; ".join(dict.fromkeys(part for part in said if part))
 

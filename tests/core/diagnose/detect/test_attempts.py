@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.attempts import SIGNS, AttemptsConfig, AttemptsDetector
 from holdfast.core.diagnose.evidence import About, Sign
@@ -99,7 +100,7 @@ def test_timeouts_all_at_once_are_a_sign_when_a_canary_gets_no_answer_either(kin
         (0, seen(failures={kind: 3})),
         (1, seen(failures={kind: 1})),
         (2, Looked()),
-        (3, CanaryAnswered("r1", "timeout")),
+        (3, CanaryAnswered("r1", CanaryVerdict.TIMEOUT)),
         (3, Looked()),
     ]
     assert signs(detector, *facts) == []
@@ -116,7 +117,10 @@ def test_half_of_a_fleet_that_times_out_is_not_most_of_it():
     detector = made()
     bad = {Kind.BETWEEN_TOKENS_TIMEOUT: 4}
     facts = [*well(0, "r3", "r4"), (0, seen(failures=bad)), (0, seen("r2", failures=bad))]
-    facts += [(3, CanaryAnswered("r1", "timeout")), (3, CanaryAnswered("r2", "timeout"))]
+    facts += [
+        (3, CanaryAnswered("r1", CanaryVerdict.TIMEOUT)),
+        (3, CanaryAnswered("r2", CanaryVerdict.TIMEOUT)),
+    ]
     facts += [*well(5, "r3", "r4"), (6, Looked())]
     assert signs(detector, *facts) == [Sign.NO_NEXT_TOKEN] * 2
 
@@ -167,8 +171,8 @@ def test_a_sign_is_told_twice_a_minute_and_again_when_it_comes_back():
     [
         (2, seen(tokens=40, inflight=1)),
         (3, seen(successes=1)),
-        (3, CanaryAnswered("r1", "pass", 0.4)),
-        (2, CanaryAnswered("r1", "slow", 1.0)),
+        (3, CanaryAnswered("r1", CanaryVerdict.PASS, 0.4)),
+        (2, CanaryAnswered("r1", CanaryVerdict.SLOW, 1.0)),
     ],
 )
 def test_one_pause_that_ended_is_no_sign_however_many_waited_in_it(life):
@@ -181,7 +185,7 @@ def test_a_long_prompt_that_stops_the_streams_and_holds_a_canary_up_is_no_sign()
     stopped = {Kind.BETWEEN_TOKENS_TIMEOUT: 7}
     facts = [*well(0, "r2", "r3", "r4"), (0, seen(inflight=11, tokens=48))]
     facts += [(3, seen(inflight=4, failures=stopped))]
-    facts += [(4.4, CanaryAnswered("r1", "timeout", 8.4, 8, progress=True))]
+    facts += [(4.4, CanaryAnswered("r1", CanaryVerdict.TIMEOUT, 8.4, 8, progress=True))]
     assert signs(made(), *facts, *[(at, Looked()) for at in range(5, 14)]) == []
 
 
@@ -189,7 +193,10 @@ def test_a_few_timeouts_beside_answers_of_a_busy_replica_are_no_sign():
     late = {Kind.FIRST_TOKEN_TIMEOUT: 1}
     facts = [*well(0, "r2", "r3", "r4"), (0, seen(inflight=11, tokens=1_600))]
     facts += [(1, seen(inflight=10, failures=late)), (3, seen(successes=1, failures=late))]
-    facts += [(3.2, CanaryAnswered("r1", "pass", 4.3, 10)), (4, seen(successes=1, failures=late))]
+    facts += [
+        (3.2, CanaryAnswered("r1", CanaryVerdict.PASS, 4.3, 10)),
+        (4, seen(successes=1, failures=late)),
+    ]
     assert signs(made(), *facts, *[(at, Looked()) for at in range(5, 11)]) == []
 
 
@@ -205,12 +212,12 @@ def test_timeouts_beside_answers_are_a_sign_when_they_go_on():
 def test_streams_that_stop_are_told_though_canaries_pass():
     stuck = {Kind.BETWEEN_TOKENS_TIMEOUT: 1}
     facts = [(at, seen(tokens=50, inflight=4, failures=stuck)) for at in range(4)]
-    facts.insert(2, (1.5, CanaryAnswered("r1", "pass", 0.4)))
+    facts.insert(2, (1.5, CanaryAnswered("r1", CanaryVerdict.PASS, 0.4)))
     assert signs(made(), *facts) == [Sign.NO_NEXT_TOKEN]
 
 
 def test_a_canary_of_somebody_nobody_asked_anything_of_is_nothing():
-    assert signs(made(), (0, CanaryAnswered("r1", "pass", 0.4))) == []
+    assert signs(made(), (0, CanaryAnswered("r1", CanaryVerdict.PASS, 0.4))) == []
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
@@ -29,7 +30,9 @@ def play(made, begin, steps, *, factor=1.0, seed=1, **how):
     told = []
     for at in range(begin, begin + steps):
         latency = 0.2 * factor * rng.lognormvariate(0, 0.08)
-        fact = CanaryAnswered("a", **{"verdict": "pass", "latency_s": latency, "running": 0, **how})
+        fact = CanaryAnswered(
+            "a", **{"verdict": CanaryVerdict.PASS, "latency_s": latency, "running": 0, **how}
+        )
         told += made.take(fact, at * STEP)
     return told
 
@@ -50,9 +53,9 @@ def test_the_same_question_that_takes_half_as_long_again_is_told():
 
 def test_answers_that_were_judged_slow_count_and_are_never_learned():
     made = detector()
-    assert not play(made, 0, LEARNED, verdict="slow")
+    assert not play(made, 0, LEARNED, verdict=CanaryVerdict.SLOW)
     assert not play(made, LEARNED, LEARNED)
-    assert play(made, 2 * LEARNED, HELD + 30, factor=4, verdict="slow")
+    assert play(made, 2 * LEARNED, HELD + 30, factor=4, verdict=CanaryVerdict.SLOW)
 
 
 def test_it_is_over_when_it_is_fast_again():
@@ -67,9 +70,12 @@ def test_two_at_one_time_are_said_once():
     made = detector()
     play(made, 0, LEARNED)
     assert play(made, LEARNED, HELD + 20, factor=2)
-    facts = [CanaryAnswered("a", "pass", 0.4, 0)] * 5
+    facts = [CanaryAnswered("a", CanaryVerdict.PASS, 0.4, 0)] * 5
     assert sum(len(made.take(fact, (LEARNED + HELD + 20) * STEP)) for fact in facts) == 1
-    quick, slow = CanaryAnswered("a", "pass", 0.2, 0), CanaryAnswered("a", "pass", 0.4, 0)
+    quick, slow = (
+        CanaryAnswered("a", CanaryVerdict.PASS, 0.2, 0),
+        CanaryAnswered("a", CanaryVerdict.PASS, 0.4, 0),
+    )
     assert not made.take(quick, (LEARNED + HELD + 20) * STEP + SECOND)
     assert not made.take(slow, (LEARNED + HELD + 20) * STEP + 2 * SECOND)  # one quick one is chance
 
@@ -95,8 +101,8 @@ def test_what_was_between_two_canaries_far_apart_is_unknown():
     play(made, 0, LEARNED)
     assert not play(made, LEARNED, 20, factor=2)
     later = (LEARNED + 500) * STEP
-    assert not made.take(CanaryAnswered("a", "pass", 0.4, 0), later)
-    assert not made.take(CanaryAnswered("a", "pass", 0.2, 0), later + STEP)
+    assert not made.take(CanaryAnswered("a", CanaryVerdict.PASS, 0.4, 0), later)
+    assert not made.take(CanaryAnswered("a", CanaryVerdict.PASS, 0.2, 0), later + STEP)
 
 
 @pytest.mark.measured
@@ -105,7 +111,9 @@ def test_one_canary_in_eight_that_meets_other_work_is_no_drift(seed):
     rng, made = random.Random(seed), detector()
     for at in range(20_000):
         factor = rng.choice((1.3, 1.5, 1.8, 2.0, 4.5)) if rng.random() < 0.12 else 1.0
-        assert not made.take(CanaryAnswered("a", "pass", 0.3 * factor, 0), at * 5 * SECOND)
+        assert not made.take(
+            CanaryAnswered("a", CanaryVerdict.PASS, 0.3 * factor, 0), at * 5 * SECOND
+        )
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
@@ -113,7 +121,7 @@ def test_noise_a_single_stall_and_a_few_percent_are_no_drift(seed):
     made = detector()
     play(made, 0, LEARNED, seed=seed)
     assert not play(made, LEARNED, 3_000, seed=seed + 100)
-    assert not made.take(CanaryAnswered("a", "pass", 30.0, 0), 4_000 * STEP)
+    assert not made.take(CanaryAnswered("a", CanaryVerdict.PASS, 30.0, 0), 4_000 * STEP)
     assert not play(made, 4_001, 500, factor=1.08, seed=seed + 200)
 
 
@@ -128,8 +136,8 @@ def test_becoming_faster_is_no_failure():
     [
         {"running": None},
         {"running": 3},
-        {"verdict": "timeout"},
-        {"verdict": "busy"},
+        {"verdict": CanaryVerdict.TIMEOUT},
+        {"verdict": CanaryVerdict.BUSY},
         {"latency_s": None},
         {"latency_s": 0.0},
         {"latency_s": float("inf")},
@@ -144,7 +152,7 @@ def test_what_says_nothing_about_an_idle_replica_is_left_out(how):
 
 def test_strangers_and_the_forgotten_have_no_past():
     made = detector()
-    assert made.take(CanaryAnswered("stranger", "pass", 0.2, 0), 0) == ()
+    assert made.take(CanaryAnswered("stranger", CanaryVerdict.PASS, 0.2, 0), 0) == ()
     play(made, 0, LEARNED)
     made.forget("a")
     made.forget("a")

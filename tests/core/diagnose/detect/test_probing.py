@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.canary import CanaryVerdict
+from holdfast.core.diagnose.causes import CAUSES
 from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.detect import probing
 from holdfast.core.diagnose.detect import probing as module
 from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
 from holdfast.core.diagnose.evidence import About, Sign
@@ -15,6 +18,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
     StateChanged,
 )
+from holdfast.core.health.canary_doubt import RULINGS
 from holdfast.core.types import SECOND, ConfigError, State
 
 NAMES = ("r1", "r2", "r3")
@@ -28,7 +32,7 @@ def made():
 
 
 def canary(verdict, replica="r1", **values):
-    return CanaryAnswered(replica, verdict, **values)
+    return CanaryAnswered(replica, CanaryVerdict(verdict), **values)
 
 
 def told(detector, *facts):
@@ -210,7 +214,7 @@ def test_a_sign_is_told_twice_a_minute_and_again_when_it_comes_back():
 # --- must not fire --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verdict", ["busy", "unknown", "unsettled", "pass", "something new"])
+@pytest.mark.parametrize("verdict", ["busy", "unknown", "unsettled", "pass"])
 def test_what_proves_nothing_is_no_sign(verdict):
     assert signs(made(), *[canary(verdict)] * 20) == []
 
@@ -343,13 +347,12 @@ def test_doubts_have_a_bound(monkeypatch):
     assert list(detector._speak) == ["m5", "m6", "m7", "m8", "m9"]
 
 
-VERDICTS = ["pass", "slow", "wrong", "fail", "refused", "timeout", "busy", "unsettled", "unknown"]
 MAYBE = st.none() | st.booleans()
 FACTS = st.one_of(
     st.builds(
         CanaryAnswered,
         st.sampled_from([*NAMES, "stranger"]),
-        st.sampled_from(VERDICTS),
+        st.sampled_from(CanaryVerdict),
         st.none() | st.floats(0, 100),
         st.none() | st.integers(0, 5),
         MAYBE,
@@ -387,3 +390,11 @@ def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
 def test_a_config_that_cannot_work_is_refused(values):
     with pytest.raises(ConfigError, match=f"probing.{next(iter(values))}"):
         ProbingConfig(**values)
+
+
+@pytest.mark.parametrize("ruling", dict.fromkeys(RULINGS.values()), ids=str)
+def test_the_cause_that_the_fleet_rules_is_the_one_that_its_sign_leads_to(ruling):
+    sign = probing._DOUBT_SIGNS.get(ruling.suspect)
+    assert (sign is None) is (ruling.cause is None)
+    if ruling.cause is not None:
+        assert sign in {one for proof in CAUSES[ruling.cause].proofs for one in proof.signs}

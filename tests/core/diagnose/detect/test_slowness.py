@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.diagnose.evidence import Sign
@@ -133,9 +134,9 @@ def test_a_canary_that_comes_through_quickly_speaks_for_the_engine(own, peers, a
     detector = made()
     play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
     for name in ("b", "c") if peers is not None else ():
-        detector.take(CanaryAnswered(name, "pass", peers), 18 * SECOND)
-    detector.take(CanaryAnswered("a", "pass", own), at_s * SECOND)
-    detector.take(CanaryAnswered("a", "timeout", None), 23 * SECOND)
+        detector.take(CanaryAnswered(name, CanaryVerdict.PASS, peers), 18 * SECOND)
+    detector.take(CanaryAnswered("a", CanaryVerdict.PASS, own), at_s * SECOND)
+    detector.take(CanaryAnswered("a", CanaryVerdict.TIMEOUT, None), 23 * SECOND)
     assert bool(play(detector, 23, 12, a=SLOW, b=USUAL, c=USUAL)) == accused
 
 

@@ -49,8 +49,6 @@ SIGNS: Final[Mapping[Kind, tuple[Sign, str]]] = {
 }
 _WHAT: Final = dict(SIGNS.values())
 _PAUSES: Final = (Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN)  # all that runs there has them at once
-_RIGHT: Final = ("pass", "slow")
-_MISSED: Final = ("timeout", "fail", "refused")
 _AT_ONCE: Final = 5 * SECOND // 2  # gateways tell once a second, each in its own
 _TIMEOUTS: Final = (Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN, Sign.UNREACHABLE)
 
@@ -168,9 +166,9 @@ class AttemptsDetector:
             return NOTHING
         book = self._books.get(fact.replica)
         if isinstance(fact, CanaryAnswered):
-            if book is not None and fact.verdict in _RIGHT:
+            if book is not None and fact.verdict.right:
                 book.answered_at = now
-            elif book is not None and fact.verdict in _MISSED:
+            elif book is not None and fact.verdict.failed:
                 book.missed_at, book.held_up = now, bool(fact.progress)
             return NOTHING
         if book is None:

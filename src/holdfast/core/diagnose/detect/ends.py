@@ -32,13 +32,13 @@ from holdfast.core.diagnose.facts import (
     ProcessFrozen,
     StateChanged,
 )
-from holdfast.core.health.lifecycle import ROUTABLE, Signal, Verdict
+from holdfast.core.health.lifecycle import ROUTABLE, Conclusion, Signal
 from holdfast.core.types import SECOND, State, nanos, require, seconds
 
 _KILL: Final = 9
 _ENDS_KEPT: Final = 32  # of one replica; more within half an hour say nothing new
 _FRESH: Final = 5 * SECOND  # gateways tell every second: older numbers of requests are unknown
-_REFUSED: Final = (Signal.REFUSED, Verdict.REFUSED_REPEATEDLY)
+_REFUSED: Final = (Signal.REFUSED, Conclusion.REFUSED_REPEATEDLY)
 
 
 @dataclass(slots=True, frozen=True)

@@ -23,13 +23,13 @@ from math import exp, inf, log, sqrt
 from statistics import median
 from typing import ClassVar, Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import CanaryAnswered
 from holdfast.core.types import SECOND, nanos, require
 
-_RIGHT: Final = ("pass", "slow")
 _CLIP: Final = 4.0  # sigma that one canary counts for at most: a single stall is no drift
 _LEARNED_MAX: Final = 512  # latencies kept of a baseline in the making; later ones wait
 _RECENT: Final = 9  # canaries whose median is "now": four of them may be odd
@@ -124,7 +124,7 @@ class CanaryDriftDetector:
     def take(self, fact: CanaryAnswered, now: int) -> Sequence[Evidence]:
         """One canary. Only right answers with nothing else running say anything here."""
         latency = fact.latency_s
-        if fact.verdict not in _RIGHT or fact.running != 0 or latency is None:
+        if not fact.verdict.right or fact.running != 0 or latency is None:
             return NOTHING
         if fact.replica not in self._census.replicas or not 0 < latency < inf:
             return NOTHING
@@ -132,7 +132,7 @@ class CanaryDriftDetector:
         if past is None:
             past = self._pasts[fact.replica] = _Past(now)
         if past.centre is None:
-            if fact.verdict == "pass":
+            if fact.verdict is CanaryVerdict.PASS:
                 past.learn(log(latency), self._config, now)
             return NOTHING
         if not past.add(log(latency) - past.centre, self._config, now):

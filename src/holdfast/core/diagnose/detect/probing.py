@@ -27,6 +27,7 @@ from math import log2
 from statistics import median
 from typing import ClassVar, Final
 
+from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
@@ -37,7 +38,6 @@ from holdfast.core.types import State, nanos, require
 _RECENT: Final = 20  # canaries of which the wrong ones are counted for people
 _DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
 _MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
-_ANSWERS: Final = ("pass", "slow", "wrong")  # verdicts on something that was said
 _USUAL: Final = 32  # latencies of which the median is usual
 _USUAL_MIN: Final = 3
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
@@ -77,9 +77,15 @@ class ProbingConfig:
         require(0 < least <= 100, "probing.slow_sum", f"is {least}", "use doublings above 0")
 
 
+_DOUBT_SIGNS: Final = {  # of a doubt that holds back what canaries say of single replicas
+    CanarySuspect.CHECKER: Sign.CANARIES_DOUBTED,
+    CanarySuspect.SHARED: Sign.CANARIES_UNANSWERED,
+}
+
+
 @dataclass(slots=True)
 class _Doubt:
-    """That every canary of a model fails: as what it is told, since when, and why."""
+    """That the fleet doubts every canary of a model: who is suspected, since when, and why."""
 
     sign: Sign
     since: int
@@ -145,7 +151,7 @@ class ProbingDetector:
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # what a process answered says nothing of the next one
             return NOTHING
-        if fact.verdict in _ANSWERS:
+        if fact.verdict.answered:
             self._speaks(fact.replica)
         book = self._books.get(fact.replica)
         if book is None:
@@ -154,7 +160,7 @@ class ProbingDetector:
         if not found:
             return NOTHING
         about = self._census.about(fact.replica)
-        if about.model in self._doubts and fact.verdict != "refused":
+        if about.model in self._doubts and fact.verdict is not CanaryVerdict.REFUSED:
             return self._say_doubt(about.model, now)
         sign, text, numbers = found
         # The second wrong answer confirms the first and is told at once.
@@ -182,15 +188,15 @@ class ProbingDetector:
 
     def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
         verdict = fact.verdict
-        if verdict == "wrong":
+        if verdict is CanaryVerdict.WRONG:
             return _wrong(book)
-        if verdict in ("pass", "slow"):
+        if verdict.right:
             return self._right(book, fact, now)
-        if verdict in ("busy", "unsettled"):
+        if verdict in (CanaryVerdict.BUSY, CanaryVerdict.UNSETTLED):
             book.answered()
-        elif verdict == "timeout":
+        elif verdict is CanaryVerdict.TIMEOUT:
             return self._silent(book, fact)
-        elif verdict == "fail":
+        elif verdict is CanaryVerdict.FAIL:
             book.errors += 1
             book.silents = 0
             book.pages.clear()
@@ -202,7 +208,7 @@ class ProbingDetector:
                 if _is_fast(book, fact):
                     numbers["fast"] = 1.0
                 return (Sign.CANARY_ERRORS, text, numbers)
-        elif verdict == "refused":
+        elif verdict is CanaryVerdict.REFUSED:
             book.refused += 1
             book.silents = 0
             book.pages.clear()
@@ -217,7 +223,7 @@ class ProbingDetector:
         book.latest_s, book.latest_at = fact.latency_s or 0.0, now
         model = self._census.about(fact.replica).model
         self._doubts.pop(model, None)  # the expected answer can be given
-        if fact.verdict == "pass":
+        if fact.verdict is CanaryVerdict.PASS:
             if fact.latency_s and not fact.running:
                 book.usual.append(fact.latency_s)
             if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
@@ -304,10 +310,10 @@ class ProbingDetector:
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 
     def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
-        if fact.confirmed:
+        sign = _DOUBT_SIGNS.get(fact.suspect)
+        if sign is None:  # the replicas themselves are suspected: canaries are believed
             self._doubts.pop(fact.model, None)
             return NOTHING
-        sign = Sign.CANARIES_DOUBTED if fact.answered else Sign.CANARIES_UNANSWERED
         known = self._doubts.get(fact.model)
         if known is None or known.sign is not sign:
             while len(self._doubts) >= _DOUBTS_MAX:

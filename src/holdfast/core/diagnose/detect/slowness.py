@@ -37,7 +37,6 @@ from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered, ProcessEn
 from holdfast.core.types import nanos, require
 
 _SAMPLES_MAX: Final = 256  # of one replica
-_RIGHT: Final = ("pass", "slow")
 _IN_TURNS_S: Final = (
     60.0  # a peer that was as slow so lately: they share the load, and it is too much
 )
@@ -113,7 +112,7 @@ class SlownessDetector:
         if book is None:
             book = self._books[fact.replica] = _Book()
         if isinstance(fact, CanaryAnswered):
-            if fact.verdict in _RIGHT and fact.latency_s is not None:
+            if fact.verdict.right and fact.latency_s is not None:
                 book.canary_at, book.canary_s = now, fact.latency_s
             return NOTHING
         book.tokens.append((now, fact.tokens))

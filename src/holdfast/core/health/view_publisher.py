@@ -83,7 +83,7 @@ class Publisher:
         now: int,
     ) -> dict[str, tuple[str, ...]]:
         readmitted: dict[str, tuple[str, ...]] = {}
-        pools: dict[str, list[ejection.Member]] = {}
+        pools: dict[str, list[ejection.PoolMember]] = {}
         for member in members:
             pools.setdefault(member.replica.model, []).append(member.health)
         for model in dict.fromkeys([*pools, *self.panics]):

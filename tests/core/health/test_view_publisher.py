@@ -6,7 +6,7 @@ from holdfast.core.canary import CanaryConfig
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.health.member import Member
-from holdfast.core.health.publishing import Publisher
+from holdfast.core.health.view_publisher import Publisher
 from holdfast.core.messages import FleetView, Launch, Notice, Publish
 from holdfast.core.types import MILLISECOND, SECOND, Replica, State
 

@@ -2,12 +2,19 @@ from random import Random
 
 import pytest
 
-from holdfast.core.canary import CanaryConfig
-from holdfast.core.health import testimony
+from holdfast.core.canary import CanaryConfig, CanarySuspect, CanaryVerdict
+from holdfast.core.health.canary_doubt import LatestCanary
+from holdfast.core.health.canary_evidence import (
+    CanaryEvidence,
+    UsersBeside,
+    may_blame_silence,
+    may_condemn,
+    users_beside,
+)
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.health.member import Member
-from holdfast.core.messages import CanaryResult
+from holdfast.core.messages import CanaryResult, Tally
 from holdfast.core.types import MILLISECOND, SECOND, Replica
 
 NOW = 1000 * SECOND
@@ -24,8 +31,8 @@ def a_member(name: str, *signals: Signal, model: str = "m") -> Member:
     return member
 
 
-def hearing(*members: Member) -> testimony.Testimony:
-    return testimony.Testimony(FleetConfig(), {member.replica.id: member for member in members})
+def hearing(*members: Member) -> CanaryEvidence:
+    return CanaryEvidence(FleetConfig(), {member.replica.id: member for member in members})
 
 
 def answered(member: Member, passed: bool, at: int = NOW) -> Member:
@@ -33,14 +40,14 @@ def answered(member: Member, passed: bool, at: int = NOW) -> Member:
     return member
 
 
-def timed(witnesses: testimony.Testimony, member: Member, latency: int, **kwargs) -> Signal:
+def timed(witnesses: CanaryEvidence, member: Member, latency: int, **kwargs) -> Signal:
     signal, _ = witnesses.in_good_time(
-        member, CanaryResult(member.replica.id, "pass", latency, **kwargs)
+        member, CanaryResult(member.replica.id, CanaryVerdict.PASS, latency, **kwargs)
     )
     return signal
 
 
-def settled(witnesses: testimony.Testimony, *members: Member, latency: int = USUAL) -> None:
+def settled(witnesses: CanaryEvidence, *members: Member, latency: int = USUAL) -> None:
     for _ in range(5):
         for member in members:
             assert timed(witnesses, member, latency) is PASS
@@ -64,7 +71,7 @@ def test_thrice_as_slow_as_ever_is_slow_and_says_how_slow():
     r1, r2 = a_member("r1"), a_member("r2")
     witnesses = hearing(r1, r2)
     settled(witnesses, r1, r2)
-    signal, why = witnesses.in_good_time(r1, CanaryResult("r1", "pass", 3 * USUAL))
+    signal, why = witnesses.in_good_time(r1, CanaryResult("r1", CanaryVerdict.PASS, 3 * USUAL))
     assert signal is SLOW
     assert "1.200 s where 0.400 s is usual" in why
     assert "peers take 0.400 s" in why
@@ -74,7 +81,9 @@ def test_in_good_time_keeps_what_the_canary_had_to_tell():
     r1 = a_member("r1")
     witnesses = hearing(r1)
     for running in (0, 3):
-        told = CanaryResult("r1", "pass", USUAL, running, detail="no peer confirmed it yet")
+        told = CanaryResult(
+            "r1", CanaryVerdict.PASS, USUAL, running, detail="no peer confirmed it yet"
+        )
         assert witnesses.in_good_time(r1, told) == (PASS, "no peer confirmed it yet")
 
 
@@ -220,11 +229,11 @@ def test_all_failing_at_once_is_doubted_and_told_once_until_somebody_passes():
     assert witnesses.doubt("m", NOW, actions)
     assert witnesses.doubt("m", NOW, actions)
     (doubted,) = actions
-    assert (doubted.what, doubted.model, doubted.replica_id) == ("canaries doubted", "m", "")
+    assert (doubted.canaries, doubted.model, doubted.replica_id) == (CanarySuspect.CHECKER, "m", "")
     assert witnesses.doubts["m"].reason == doubted.reason
     answered(r2, passed=True)
     assert not witnesses.doubt("m", NOW, actions)
-    assert actions[-1].what == "canaries trusted again"
+    assert actions[-1].canaries is CanarySuspect.NOBODY
     assert witnesses.doubts == {}
     assert not witnesses.doubt("m", NOW, actions)
     assert len(actions) == 2
@@ -234,16 +243,16 @@ def test_all_failing_at_once_is_doubted_and_told_once_until_somebody_passes():
 
 
 @pytest.mark.parametrize(
-    ("failed_s", "served_s", "what"),
+    ("failed_s", "served_s", "suspect"),
     [
-        (1, 4, "canaries confirmed"),
-        (1, 60, "canaries confirmed"),
-        (1, 2, "canaries doubted"),  # it may be the same second, told by two gateways
-        (4, 1, "canaries doubted"),  # somebody was served since
-        (60, 90, "canaries doubted"),  # long ago
+        (1, 4, CanarySuspect.REPLICAS),
+        (1, 60, CanarySuspect.REPLICAS),
+        (1, 2, CanarySuspect.CHECKER),  # it may be the same second, told by two gateways
+        (4, 1, CanarySuspect.CHECKER),  # somebody was served since
+        (60, 90, CanarySuspect.CHECKER),  # long ago
     ],
 )
-def test_where_users_fail_as_well_no_checker_is_at_fault(failed_s, served_s, what):
+def test_where_users_fail_as_well_no_checker_is_at_fault(failed_s, served_s, suspect):
     r1, r2 = failing("r1"), failing("r2")
     r1.failed_at, r2.served_at = NOW - failed_s * SECOND, NOW - served_s * SECOND
     other = a_member("o1", model="other")
@@ -251,7 +260,7 @@ def test_where_users_fail_as_well_no_checker_is_at_fault(failed_s, served_s, wha
     witnesses = hearing(r1, r2, other)
     actions: list = []
     assert witnesses.doubt("m", NOW, actions)  # states are held all the same
-    assert [notice.what for notice in actions] == [what]
+    assert [notice.canaries for notice in actions] == [suspect]
 
 
 def test_those_who_could_not_have_passed_are_not_asked():
@@ -265,3 +274,89 @@ def test_a_stopped_process_that_does_not_answer_raises_no_doubt_about_the_others
     r1 = answered(a_member("r1"), passed=False)
     stopped = answered(a_member("r2", Signal.FROZEN), passed=False)
     assert not hearing(r1, stopped).doubt("m", NOW, [])
+
+
+# --- the rules behind them -----------------------------------------------------------------------
+
+
+def results(*passed: bool, at: int = 0) -> list[LatestCanary]:
+    return [LatestCanary(f"r{i}", at, p) for i, p in enumerate(passed)]
+
+
+def test_a_liar_is_condemned_when_a_peer_gave_the_expected_answer():
+    verdict = may_condemn(results(False, True), "r0", PERIOD, PERIOD, members=2)
+    assert verdict
+    assert verdict.reason == "r1 gave the expected answer"
+
+
+def test_its_own_earlier_pass_is_no_witness_against_it():
+    assert not may_condemn(results(True, False), "r0", 0, PERIOD, members=2)
+
+
+def test_an_old_witness_does_not_count():
+    assert not may_condemn(results(False, True), "r0", PERIOD + 1, PERIOD, members=2)
+
+
+def test_without_peers_no_witness_is_needed():
+    assert may_condemn(results(False), "r0", 0, PERIOD, members=1).allowed
+
+
+# --- silence -------------------------------------------------------------------------------------
+
+
+def test_silence_is_ones_own_where_a_peer_was_heard_of_meanwhile():
+    verdict = may_blame_silence([PERIOD, 3 * PERIOD], 2 * PERIOD, 3 * PERIOD)
+    assert verdict.allowed
+    assert verdict.reason == "1 of its peers were heard of meanwhile"
+
+
+def test_who_is_asked_first_in_a_silent_pool_is_not_blamed():
+    verdict = may_blame_silence([PERIOD, PERIOD], 2 * PERIOD, 3 * PERIOD)
+    assert not verdict.allowed
+    assert "may be everybody's" in verdict.reason
+
+
+def test_word_from_the_first_two_seconds_may_tell_of_the_time_before():
+    assert not may_blame_silence([2 * SECOND - 1], 0, PERIOD)
+    assert may_blame_silence([2 * SECOND], 0, PERIOD)
+
+
+def test_a_short_wait_has_a_short_beginning():
+    assert not may_blame_silence([SECOND // 10 - 1], 0, SECOND // 5)
+    assert may_blame_silence([SECOND // 10], 0, SECOND // 5)
+
+
+def test_without_peers_silence_needs_no_witness():
+    assert may_blame_silence([], 0, PERIOD)
+
+
+# --- users beside a canary -----------------------------------------------------------------------
+
+BEGAN = NOW - 5 * SECOND
+
+
+def users_of(member: Member, *told: tuple[str, int, int, int]) -> UsersBeside:
+    for gateway, inflight, tokens, at in told:
+        member.users(gateway, Tally("m", member.replica.id, 0, 0, 0, inflight, tokens), at)
+    return users_beside(member, BEGAN, NOW)
+
+
+@pytest.mark.parametrize(
+    ("told", "users"),
+    [
+        ((), UsersBeside()),  # no gateway said anything
+        ((("g", 2, 9, NOW),), UsersBeside(2, progress=True)),
+        ((("g", 2, 9, BEGAN + SECOND - 1),), UsersBeside(2, progress=False)),  # of earlier
+        ((("g", 0, 0, BEGAN),), UsersBeside(0, progress=False)),  # nobody waits for any
+        ((("g", 2, 0, NOW),), UsersBeside(2, progress=False)),
+    ],
+)
+def test_what_users_did_beside_a_canary(told, users):
+    assert users_of(a_member("r1"), *told) == users
+
+
+def test_a_gateway_that_has_not_told_yet_may_know_of_progress():
+    r1 = a_member("r1")
+    r1.users("g", Tally("m", "r1", 0, 0, 0, 1, 0), BEGAN)
+    assert users_beside(r1, BEGAN, BEGAN + 2 * SECOND) == UsersBeside(1, progress=None)
+    assert users_beside(r1, BEGAN, BEGAN + 3 * SECOND) == UsersBeside(1, progress=False)

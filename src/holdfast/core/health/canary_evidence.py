@@ -1,0 +1,265 @@
+"""What the canaries of a model's replicas say about each other.
+
+No verdict on a replica rests on its own canary alone. A canary that failed has its peers asked. A
+wrong answer condemns only where a peer gave the right one. A silence is a replica's own only where
+peers were heard of meanwhile. A late answer is slow only where peers were quicker. Where every
+canary fails at once, ``canary_doubt`` decides what to make of it; a closed port is a fact at one
+replica or at every one, and needs no second opinion.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.canary import CanarySuspect, CanaryVerdict
+from holdfast.core.health.canary_doubt import (
+    RULINGS,
+    LatestCanary,
+    UsersMeet,
+    count_canaries,
+    users_meet,
+)
+from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.lifecycle import JUDGED, Signal
+from holdfast.core.health.member import Member
+from holdfast.core.messages import CanaryResult, FleetAction, Notice
+from holdfast.core.types import SECOND, Decision, nanos
+
+_APART: Final = 2 * SECOND  # between what two gateways tell of the same time
+# Word of users comes with a summary, up to a second late, and one long prompt can hold a whole
+# batch for another: in this beginning of a canary's wait, half of it at most, peers prove nothing.
+_BEGINNING: Final = 2 * SECOND
+_EVERYBODY_SILENT: Final = Decision(
+    allowed=False, reason="none of its peers was heard of either: the silence may be everybody's"
+)
+_NO_PEERS: Final = Decision(allowed=True, reason="it has no peers to compare with")
+_NO_WITNESS: Final = Decision(
+    allowed=False, reason="no peer gave the expected answer lately: the answer may be at fault"
+)
+_SIGNALS: Final = {
+    CanaryVerdict.PASS: Signal.CANARY_PASS,
+    CanaryVerdict.SLOW: Signal.CANARY_SLOW,
+    CanaryVerdict.WRONG: Signal.CANARY_WRONG,
+    CanaryVerdict.FAIL: Signal.CANARY_FAIL,
+    CanaryVerdict.REFUSED: Signal.REFUSED,
+    CanaryVerdict.BUSY: Signal.BUSY,
+    CanaryVerdict.UNKNOWN: Signal.UNKNOWN,
+    CanaryVerdict.UNSETTLED: Signal.UNKNOWN,  # replicas disagree and nobody knows yet who is right
+}
+
+
+@dataclass(slots=True)
+class StandingDoubt:
+    """A doubt about all canaries of a model: since when, why, and who is suspected."""
+
+    since: int
+    reason: str = ""
+    suspect: CanarySuspect = CanarySuspect.NOBODY
+
+
+@dataclass(slots=True, frozen=True)
+class UsersBeside:
+    """What users' requests did on a replica while its canary ran; ``None`` = not known."""
+
+    running: int | None = None
+    progress: bool | None = None
+
+
+class CanaryEvidence:
+    """Compares the canaries of a fleet's replicas; remembers only which models are in doubt."""
+
+    __slots__ = ("_members", "_period", "_trusted_at", "doubts")
+
+    def __init__(self, config: FleetConfig, members: dict[str, Member]) -> None:
+        self._members = members
+        period_s = config.health.canary_s * (1 + config.health.canary_jitter)
+        self._period = nanos(period_s + config.canary_deadline_s)
+        self.doubts: dict[str, StandingDoubt] = {}  # why canaries are not believed, by model
+        self._trusted_at: dict[str, int] = {}  # when they were believed again, by model
+
+    def _peers(self, member: Member) -> list[Member]:
+        """The others of its model. A stopped process has nothing to say of anybody."""
+        model = member.replica.model
+        others = [m for m in self._members.values() if m is not member]
+        return [m for m in others if m.replica.model == model and not m.health.frozen]
+
+    def in_good_time(self, member: Member, event: CanaryResult) -> tuple[Signal, str]:
+        """The right answer: whether it came as quickly as this replica, and its peers, give it.
+
+        Only where nothing else ran: beside a long prompt the same question takes longer, and that
+        is no illness. Users' own waits tell of a busy replica.
+        """
+        running = max(event.running or 0, member.inflight)
+        if running:
+            member.baseline.saw(event.latency)
+            return Signal.CANARY_PASS, event.detail
+        medians = [peer.baseline.median() for peer in self._peers(member)]
+        known = sorted(median for median in medians if median is not None)
+        usual = known[len(known) // 2] if known else None
+        timely = member.baseline.judge(event.latency, running, usual)
+        if not timely:
+            return Signal.CANARY_SLOW, timely.reason
+        member.baseline.take(event.latency, running)
+        return Signal.CANARY_PASS, event.detail
+
+    def ask_peers(self, member: Member, now: int) -> None:
+        """One canary failed or was slow: how its peers do tells its trouble from everybody's."""
+        for peer in self._peers(member):
+            # Those that are slow together would call each other without end.
+            if not (member.slow and (peer.slow or peer.canary_out)):
+                peer.health.call_canary(now)
+                peer.wake_at = now
+
+    def _canaries(self, model: str) -> tuple[list[LatestCanary], int]:
+        """The latest canary of each replica that could have passed one, and how many there are."""
+        latest = []
+        members = 0
+        for member in self._members.values():
+            health = member.health
+            if member.replica.model == model and health.state in JUDGED and not health.frozen:
+                members += 1
+                if member.canary_at:
+                    latest.append(
+                        LatestCanary(
+                            member.replica.id,
+                            member.canary_at,
+                            member.canary_passed,
+                            member.canary_verdict,
+                            member.canary_error,
+                        )
+                    )
+        return latest, members
+
+    def witness(self, member: Member, now: int) -> Decision:
+        """Whether a peer proved lately that the expected answer can be given."""
+        latest, members = self._canaries(member.replica.model)
+        return may_condemn(latest, member.replica.id, now, self._period, members=members)
+
+    def silence(self, member: Member, waited: int, now: int) -> Decision:
+        """Whether the silence is its own.
+
+        Gateways tell once a second, so what was heard within the last one proves nothing: where
+        everybody stood still and goes on, the first who is heard of would condemn the others.
+        """
+        heard_at = [peer.heard_by(now - SECOND) for peer in self._peers(member)]
+        return may_blame_silence(heard_at, now - waited, now)
+
+    def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
+        """Whether the states of a model's replicas are held; people are told when that changes."""
+        latest, members = self._canaries(model)
+        count = count_canaries(latest, now, self._period, members=members)
+        standing = self.doubts.get(model)
+        ruling = RULINGS[count.mix, self._users(model, standing.since if standing else now)]
+        before = standing.suspect if standing else CanarySuspect.NOBODY
+        reason = count.reason(ruling)
+        if ruling.hold:
+            standing = self.doubts.setdefault(model, StandingDoubt(now))
+            standing.reason, standing.suspect = reason, ruling.suspect
+        elif standing is not None:
+            del self.doubts[model]
+            self._trusted_at[model] = now
+        if ruling.suspect is not before:
+            suspect = ruling.suspect
+            actions.append(Notice(now, model, "", suspect.value, reason, canaries=suspect))
+        return ruling.hold
+
+    def _users(self, model: str, since: int) -> UsersMeet:
+        """What users of a model meet, around a doubt that began then."""
+        return users_meet(
+            failing=self._users_fail(model, since - self._period),
+            served=self._served_at(model) > since,
+        )
+
+    def _users_fail(self, model: str, since: int) -> bool:
+        """Whether users failed there since, and nobody was served after them.
+
+        No checker does that. It holds for as long as the doubt does: where breakers are open, few
+        requests of users come through to fail again.
+        """
+        ours = [one.failed_at for one in self._members.values() if one.replica.model == model]
+        failed_at = max(ours, default=0)
+        return failed_at >= since and failed_at - self._served_at(model) >= _APART
+
+    def _served_at(self, model: str) -> int:
+        """When a user of it was last answered, wherever."""
+        ours = [one.served_at for one in self._members.values() if one.replica.model == model]
+        return max(ours, default=0)
+
+    def was_doubted(self, model: str, since: int) -> bool:
+        """Whether a doubt about the canaries ended only after that."""
+        return self._trusted_at.get(model, 0) > since
+
+
+def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
+    """Busy is not dead: a canary that timed out is read by what else the engine was doing.
+
+    It may be over before any gateway could tell of that. What is told for longer decides then:
+    whether its requests ``stand``.
+    """
+    if event.verdict is not CanaryVerdict.TIMEOUT:
+        return _SIGNALS[event.verdict], event.detail
+    if event.progress:
+        return Signal.BUSY, "timed out while users' tokens move"
+    if event.running and event.progress is None and not stands:
+        return Signal.UNKNOWN, "timed out, and whether users' tokens move is not known yet"
+    if event.running:
+        return Signal.STALLED, f"{event.running} requests running and no token emitted"
+    return Signal.CANARY_FAIL, "no answer in time from an idle replica"
+
+
+def may_condemn(
+    latest: Sequence[LatestCanary], candidate_id: str, now: int, period: int, *, members: int
+) -> Decision:
+    """Whether the candidate may be put out for lies, which no panic takes back.
+
+    That grave a verdict needs a witness: a peer that gave the expected answer lately. Without one
+    the expected answer itself may be the lie, and it would empty the pool one by one. A replica
+    without peers has no witness to wait for: no answer is better than a wrong one.
+    """
+    if members <= 1:
+        return _NO_PEERS
+    for canary in latest:
+        recent = 0 <= now - canary.at <= period
+        if canary.passed and recent and canary.replica_id != candidate_id:
+            return Decision(allowed=True, reason=f"{canary.replica_id} gave the expected answer")
+    return _NO_WITNESS
+
+
+def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> Decision:
+    """Whether the silence of one replica since its canary began is its own.
+
+    One stalled canary is enough for an ejection, so it must not be everybody's: a network, a
+    platform or a host that stands still silences all, and who was asked first is not sicker.
+    """
+    if not peers_heard_at:
+        return _NO_PEERS
+    since = began + min(_BEGINNING, (now - began) // 2)
+    heard = sum(1 for at in peers_heard_at if at >= since)
+    if heard:
+        return Decision(allowed=True, reason=f"{heard} of its peers were heard of meanwhile")
+    return _EVERYBODY_SILENT
+
+
+def users_beside(member: Member, since: int, now: int) -> UsersBeside:
+    """What users' requests did on a replica since its canary began, as far as gateways said."""
+    if not member.inflight_at:
+        return UsersBeside()
+    # A summary covers the second before it: what it tells of earlier is not meant.
+    told = since + SECOND
+    if member.progress_at >= told:
+        return UsersBeside(member.inflight, progress=True)
+    waiting = [member.told_at[gateway] for gateway, n in member.inflight_at.items() if n]
+    # One that let a summary and a half go by will not say that tokens moved.
+    known = min(waiting, default=told) >= told or 2 * (now - told) >= 3 * SECOND
+    return UsersBeside(member.inflight, progress=False if known else None)
+
+
+__all__ = [
+    "CanaryEvidence",
+    "StandingDoubt",
+    "UsersBeside",
+    "may_blame_silence",
+    "may_condemn",
+    "read_canary",
+    "users_beside",
+]
