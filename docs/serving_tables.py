@@ -21,6 +21,7 @@ from config_keys import first_paragraph, meaning_of, table
 
 import holdfast.gateway
 from holdfast.control.admin.openapi import openapi_document
+from holdfast.control.admin.service import AdminService
 from holdfast.control.deploy import source
 from holdfast.control.deploy.demand import Demands
 from holdfast.control.deploy.deployments import Deployments
@@ -380,25 +381,28 @@ def _scrape() -> str:
         counters=told.counters, gauges=told.gauges, name="gateway-0", ready=True, epoch=1
     )
     replica = {"id": "m-1", "model": "m", "state": "ready", "share": 1.0, "inflight": 0}
+    hub, demands, gpus = SimpleNamespace(gateways={gateway.name: gateway}), Demands(), _gpus()
+    deployments = SimpleNamespace(gauges=_deployments_say)
+    demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])
     control: Any = SimpleNamespace(
-        _hub=SimpleNamespace(gateways={gateway.name: gateway}),
-        _totals=Totals(),
-        _source=SimpleNamespace(refused=0, epoch=1),
-        _epoch=1,
+        _hub=hub, _totals=Totals(), _deployments=deployments, _demands=demands, _gpus=gpus
+    )
+    sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
+    parts: Any = SimpleNamespace(
+        hub=hub,
+        totals=control._totals,  # noqa: SLF001 - as above
+        source=SimpleNamespace(refused=0),
         loop=SimpleNamespace(replicas=lambda: [replica]),
-        _deployments=SimpleNamespace(gauges=_deployments_say),
-        _demands=Demands(),
-        _gpus=_gpus(),
-        _lookout=SimpleNamespace(metrics=_incidents_say),
-        _books=_books(),
-        sampler=SimpleNamespace(history=SimpleNamespace(snapshot=Counter)),
+        lookout=SimpleNamespace(metrics=_incidents_say),
+        books=_books(),
         sourcing=SimpleNamespace(metrics=_sources_say),
         view=SimpleNamespace(metrics=_view_says),
+        epoch=lambda: 1,
+        sampler=lambda: sampler,
+        counters=lambda: Control._counters(control),  # noqa: SLF001 - as above
+        load_gauges=lambda: Control._load_gauges(control),  # noqa: SLF001 - as above
     )
-    control._counters = lambda: Control._counters(control)  # noqa: SLF001 - as above
-    control._load_gauges = lambda: Control._load_gauges(control)  # noqa: SLF001 - as above
-    control._demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])  # noqa: SLF001 - as above
-    return Control.metrics(control)
+    return AdminService(parts).metrics()
 
 
 def _sources_say() -> tuple[dict[str, float], dict[str, float]]:

@@ -19,8 +19,7 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.admin.orders import Orders
-from holdfast.control.admin.platform_logs import PlatformLogs
+from holdfast.control.admin.service import AdminParts, AdminService
 from holdfast.control.deploy.demand import Demands
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.deploy.discovery import Discovery
@@ -35,9 +34,10 @@ from holdfast.control.fleet.probes import LoopWatch
 from holdfast.control.gateways.hub import Gateway, Hub
 from holdfast.control.gateways.inherited import kept_answers, left_behind, unplaced
 from holdfast.control.gateways.leasing import Leasing
-from holdfast.control.gateways.metrics import Totals
+from holdfast.control.gateways.metrics import Totals, gateway_gauges
 from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE, write_state
 from holdfast.control.incidents.gpus import GpuWatch
+from holdfast.control.incidents.incidents import Incidents
 from holdfast.control.incidents.lookout import Lookout
 from holdfast.control.view.books import Books
 from holdfast.control.view.history import Sampler
@@ -82,7 +82,7 @@ SILENT: Final = 5 * SECOND  # a gateway tells once a second; what it told before
 _log = structlog.get_logger("holdfast.control")
 
 
-class Control(Orders):
+class Control:
     """The control process."""
 
     def __init__(
@@ -148,12 +148,48 @@ class Control(Orders):
         )
         self._breakers = Breakers(lambda: self.loop.deployed, self.note)
         self._disturbances = Disturbances(self)
-        self._platform_logs = PlatformLogs()
         self.loop.reach = self._disturbances.reach
         self._lookout.distort = self._disturbances.distorted
         self._deployments.launches.deaf = self._disturbances.deaf
         deployed, saw = lambda: self.loop.deployed, self._lookout.saw
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
+        self.admin = self._admin()
+
+    def _admin(self) -> AdminService:
+        return AdminService(
+            AdminParts(
+                control_id=self._id,
+                books=self._books,
+                deployments=self._deployments,
+                discovery=self._discovery,
+                disturbances=self._disturbances,
+                gpus=self._gpus,
+                hub=self._hub,
+                knowing=self.knowing,
+                lookout=self._lookout,
+                loop=self.loop,
+                source=self._source,
+                sourcing=self.sourcing,
+                store=self._store,
+                totals=self._totals,
+                view=self.view,
+                counters=self._counters,
+                epoch=lambda: self._epoch,
+                load_gauges=self._load_gauges,
+                reload=self.reload,
+                sampler=lambda: self.sampler,
+            )
+        )
+
+    @property
+    def file(self) -> FleetFile:
+        """The config that runs."""
+        return self._source.file
+
+    @property
+    def incidents(self) -> Incidents:
+        """Failures that were found, and what was done about them."""
+        return self._lookout.incidents
 
     def _version(self, replica_id: str) -> str:
         unit = self._deployments.units.get(replica_id)
@@ -278,6 +314,17 @@ class Control(Orders):
         self.loop.tell(
             *(Headroom(load.replica_id, load.kv_used) for load in loads if load.kv_used is not None)
         )
+
+    def _counters(self) -> dict[str, float]:
+        """What all gateways counted, those that ended included."""
+        return self._totals.with_those_of(one.counters for one in self._hub.gateways.values())
+
+    def _load_gauges(self) -> dict[str, float]:
+        """What gateways, engines and GPUs say of the load."""
+        gauges = gateway_gauges(gateway.gauges for gateway in self._hub.gateways.values())
+        for part in (self._deployments, self._demands, self._gpus):
+            gauges |= part.gauges()
+        return gauges
 
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 

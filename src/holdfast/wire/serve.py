@@ -324,7 +324,9 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     loop.add_signal_handler(signal.SIGHUP, reload)
     tls = control.file.admin.tls
     try:
-        async with keeping(kept, control.view.snapshot, control.drift, history_told) as sampler:
+        async with keeping(
+            kept, control.view.snapshot, control.incidents.drift_series, history_told
+        ) as sampler:
             control.sampler = sampler
             server = AdminServer(
                 uvicorn.Config(

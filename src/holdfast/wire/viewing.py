@@ -116,7 +116,7 @@ def admin_app(control: "Control") -> Any:
     if control.sampler is not None:
         more += history_routes(control.sampler.history)
     return AgentDoor(
-        build_admin(control, section, more, sessions=sessions), token=token, routes=reports
+        build_admin(control.admin, section, more, sessions=sessions), token=token, routes=reports
     )
 
 

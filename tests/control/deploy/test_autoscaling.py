@@ -254,11 +254,11 @@ def test_a_fleet_that_begins_at_zero_is_told_of_and_a_waiting_request_wakes_it(
         launcher = world.Paper()
         async with control_of(world, tmp_path, store, launcher) as (control, gateway):
             assert control.loop.view.replicas == ()
-            assert 'holdfast_desired_replicas{model="m"} 0' in control.metrics()
+            assert 'holdfast_desired_replicas{model="m"} 0' in control.admin.metrics()
             gateway.send(StatsFrame({}, said(1, 20), readiness=True))
-            await world.until(lambda: control.model_ready("m")[0])
+            await world.until(lambda: control.admin.model_ready("m")[0])
             assert [order.replica_id for order in launcher.orders] == ["m-1"]
-            text = control.metrics()
+            text = control.admin.metrics()
             assert 'holdfast_desired_replicas{model="m"} 1' in text
             assert 'holdfast_queued_tokens{model="m"} 20' in text
 

@@ -80,7 +80,7 @@ def play(world, tmp_path, store, scene, *, more="", reading=None):
 
 async def ask(control, path):
     sent = []
-    app = build_admin(control, control.file.admin)
+    app = build_admin(control.admin, control.file.admin)
     scope = {
         "type": "http",
         "method": "GET",
@@ -140,8 +140,8 @@ def test_the_view_joins_the_fleet_with_its_platform(world, tmp_path, store):
         row = status["replicas"][0]
         assert row["host"] == "i-1"
         assert {"kv_used", "tokens_s", "used_bytes", "exhausted_in_s", "ttft_s"} <= set(row)
-        assert 'source_calls_total{source="aws"}' in control.metrics()
-        assert "holdfast_views_joined_total" in control.metrics()
+        assert 'source_calls_total{source="aws"}' in control.admin.metrics()
+        assert "holdfast_views_joined_total" in control.admin.metrics()
 
     play(world, tmp_path, store, scene, more="sources: [{type: aws}]\n", reading=platform)
 

@@ -49,8 +49,8 @@ _NOT_FOLLOWED: Final = "its platform has this log, and it is not followed here; 
 _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
-class Incidents(Protocol):
-    """Failures that were found."""
+class IncidentAnswers(Protocol):
+    """What is asked about incidents."""
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
         """The latest, newest last, without their long parts."""
@@ -65,15 +65,15 @@ class Incidents(Protocol):
         """It is over, an operator says."""
 
 
-class Facts(Protocol):
-    """Whom the answers come from; ``Control`` is one.
+class AdminAnswers(Protocol):
+    """Answers what operators ask and takes their orders; ``AdminService`` is one.
 
     Orders return whether they were taken on, and why (not). Those that name a replica or a model
     which does not exist raise the errors above.
     """
 
     @property
-    def incidents(self) -> Incidents:
+    def incidents(self) -> IncidentAnswers:
         """Failures that were found."""
 
     @property
@@ -144,7 +144,7 @@ class Facts(Protocol):
 
 
 def build_admin(
-    facts: Facts,
+    facts: AdminAnswers,
     section: AdminSection,
     more: Sequence[BaseRoute] = (),
     *,
@@ -169,7 +169,7 @@ def build_admin(
 class _Admin:
     """One method for each path."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: AdminAnswers) -> None:
         self._facts = facts
         self._followers = 0
         self._description = orjson.dumps(openapi_document()) + b"\n"
@@ -453,4 +453,4 @@ async def _unknown(_: Request, error: Exception) -> Response:
     return json_answer({"error": str(error)}, 404)
 
 
-__all__ = ["Facts", "Incidents", "build_admin"]
+__all__ = ["AdminAnswers", "IncidentAnswers", "build_admin"]
