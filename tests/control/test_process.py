@@ -10,9 +10,9 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.fleet.disturbances import ChaosDisabledError
-from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.control.process import Control
-from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.core.messages import LoadReported, Report, Seen
 from holdfast.frames import (
     ConfigFrame,
@@ -297,7 +297,7 @@ def test_the_last_canaries_of_a_replica_can_be_read(stage, world):
         assert set(rows[0]) == {"at", "verdict", "detail", "latency_s"}
         assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
         assert len(sampler.verdicts) <= 1  # it may have come before anybody kept it
-        assert control.knowing.known().replicas[0].canary_verdict == "pass"
+        assert control.summary.known().replicas[0].canary_verdict == "pass"
         engine.set_fault(fault("black_hole"))
         control.loop.seen(Seen((Report("m", "m-1", "open", "x"),), "g"))  # one is asked for at once
         await world.until(lambda: control.admin.canaries("m-1")[-1]["verdict"] == "fail")

@@ -33,7 +33,7 @@ import uvloop
 
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile
-from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE
+from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.types import require
 from holdfast.wire.provisions import (
     Fetching,

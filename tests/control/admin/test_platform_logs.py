@@ -11,8 +11,8 @@ from holdfast.config.fleet_file import AdminSection
 from holdfast.control.admin import platform_logs
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
+from holdfast.control.lookup_errors import UnknownReplicaError
 from holdfast.control.process import Control
-from holdfast.control.unknown import UnknownReplicaError
 from holdfast.core.view.layers import Placed, Reading
 from holdfast.ports import UnreadableError
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
@@ -56,7 +56,7 @@ def test_the_log_of_a_pod_is_read_where_the_pod_runs(world, tmp_path):
             await world.until(
                 lambda: (
                     {"m-abc", "listed-1"} <= set(control.loop.deployed)
-                    and any(reading.placed for reading in control.sourcing.readings())
+                    and any(reading.placed for reading in control.source_poller.readings())
                 )
             )
             answer = await client.get("/replicas/m-abc/logs?lines=2")

@@ -60,7 +60,7 @@ def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
             kube.terminate("m-abc")
             await world.until(lambda: control.loop.health("m-abc").state in out)
             assert not (await control.admin.undrain("m-abc"))[0]
-            rows = [row for reading in control.sourcing.readings() for row in reading.placed]
+            rows = [row for reading in control.source_poller.readings() for row in reading.placed]
             assert {row.replica for row in rows} <= {"m-abc", ""}
             kube.delete("pods", "m-abc")
             await world.until(lambda: "m-abc" not in control.loop.deployed)

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
-from holdfast.control.gateways.state import SOCKET_FILE
+from holdfast.control.gateways.state_file import SOCKET_FILE
 from holdfast.control.incidents import lookout, observations
 from holdfast.control.process import Control
 from holdfast.core.diagnose.detect import poison

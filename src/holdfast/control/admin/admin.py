@@ -28,8 +28,8 @@ from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
 from holdfast.control.incidents.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
-from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
-from holdfast.control.view.viewing import Viewing, view_routes
+from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
+from holdfast.control.view.live_view import LiveView, view_routes
 from holdfast.ports import UnreadableError
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
@@ -77,7 +77,7 @@ class AdminAnswers(Protocol):
         """Failures that were found."""
 
     @property
-    def view(self) -> Viewing:
+    def view(self) -> LiveView:
         """All layers, joined."""
 
     def problems(self) -> list[str]:

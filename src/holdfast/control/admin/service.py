@@ -22,12 +22,12 @@ from holdfast.control.gateways.metrics import Totals, fleet_gauges, render
 from holdfast.control.incidents.gpus import GpuWatch
 from holdfast.control.incidents.incidents import Incidents
 from holdfast.control.incidents.lookout import Lookout
-from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
-from holdfast.control.view.books import Books
+from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
+from holdfast.control.view.costs_and_exports import CostsAndExports
+from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler, history_metrics
-from holdfast.control.view.knowing import Knowing
-from holdfast.control.view.sourcing import Sourcing
-from holdfast.control.view.viewing import Viewing
+from holdfast.control.view.live_view import LiveView
+from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.messages import DrainAsked, RestartAsked, UndrainAsked
 from holdfast.storage.sqlite import Store
 
@@ -39,20 +39,20 @@ class AdminParts:
     """The parts of control that the service reads and gives orders to."""
 
     control_id: str
-    books: Books
+    costs_and_exports: CostsAndExports
     deployments: Deployments
     discovery: Discovery
     disturbances: Disturbances
     gpus: GpuWatch
     hub: Hub
-    knowing: Knowing
+    summary: FleetSummary
     lookout: Lookout
     loop: FleetLoop
     source: ConfigSource
-    sourcing: Sourcing
+    source_poller: SourcePoller
     store: Store
     totals: Totals
-    view: Viewing
+    view: LiveView
     counters: Callable[[], dict[str, float]]  # of all gateways, those that ended included
     epoch: Callable[[], int]  # of the config that gateways are told
     load_gauges: Callable[[], dict[str, float]]
@@ -68,7 +68,7 @@ class AdminService:
         self._platform_logs = PlatformLogs()
 
     @property
-    def view(self) -> Viewing:
+    def view(self) -> LiveView:
         """All layers, joined."""
         return self._parts.view
 
@@ -114,7 +114,7 @@ class AdminService:
             row["launched"] = unit is not None
             row["pid"] = unit.pid if unit is not None else None
             row["phase"] = unit.phase if unit is not None else ""
-        self._parts.knowing.fill(rows)
+        self._parts.summary.fill(rows)
         return {
             "control": self._parts.control_id,
             "epoch": self._parts.epoch(),
@@ -150,9 +150,9 @@ class AdminService:
         counters["config_refused_total"] = self._parts.source.refused
         for part in (
             self._parts.lookout,
-            self._parts.sourcing,
+            self._parts.source_poller,
             self._parts.view,
-            self._parts.books,
+            self._parts.costs_and_exports,
         ):
             found, now = part.metrics()
             counters |= found
@@ -175,7 +175,7 @@ class AdminService:
 
     def cost(self) -> dict[str, Any]:
         """What the fleet has cost."""
-        return self._parts.books.cost()
+        return self._parts.costs_and_exports.cost()
 
     async def explain(self, request_id: str) -> bytes | None:
         """The story of a recent request, as JSON."""
@@ -251,9 +251,9 @@ class AdminService:
         self._known(replica_id)
         url = self._parts.loop.deployed[replica_id].url
         found = placed_at(
-            self._parts.sourcing.sources,
+            self._parts.source_poller.sources,
             self._parts.discovery.pods(),
-            self._parts.sourcing.readings(),
+            self._parts.source_poller.readings(),
             replica_id,
             url,
         )
