@@ -139,7 +139,7 @@ class Fleet:
         )
         self._now_readings = [replace(self._reading, queues=queues, placed=placed, at=time.time())]
 
-    def known(self) -> FleetRecords:
+    def records(self) -> FleetRecords:
         """What control itself knows."""
         return self._now_known
 
@@ -224,7 +224,7 @@ def picture(fleet: Fleet) -> list[tuple[str, str, str]]:
     def joined() -> Snapshot:
         now = time.time()
         names = fleet.names()
-        return join(fleet.readings(), fleet.known(), [], now, time.monotonic_ns(), names=names)
+        return join(fleet.readings(), fleet.records(), [], now, time.monotonic_ns(), names=names)
 
     snapshot = joined()
     size = len(orjson.dumps(snapshot))
@@ -291,7 +291,7 @@ def serve(replicas: int, models: int, port: int) -> None:
         serving = asyncio.create_task(server.serve())
         while not serving.done():
             await asyncio.sleep(1.0)
-            fleet._now_known = replace(fleet.known(), totals={"requests_s": time.time()})  # noqa: SLF001
+            fleet._now_known = replace(fleet.records(), totals={"requests_s": time.time()})  # noqa: SLF001
         await serving
 
     asyncio.run(main())

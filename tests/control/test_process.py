@@ -297,7 +297,7 @@ def test_the_last_canaries_of_a_replica_can_be_read(stage, world):
         assert set(rows[0]) == {"at", "verdict", "detail", "latency_s"}
         assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
         assert len(sampler.verdicts) <= 1  # it may have come before anybody kept it
-        assert control.summary.known().replicas[0].canary_verdict == "pass"
+        assert control.summary.records().replicas[0].canary_verdict == "pass"
         engine.set_fault(fault("black_hole"))
         control.loop.seen(Seen((Report("m", "m-1", "open", "x"),), "g"))  # one is asked for at once
         await world.until(lambda: control.admin.canaries("m-1")[-1]["verdict"] == "fail")

@@ -205,15 +205,15 @@ def test_what_gateways_and_engines_say_is_on_the_rows(world, tmp_path, store):
         gateway.send(
             SeenFrame([], [TallyRow("m", "m-1", 9, 0, 0, 3, 90, firsts=[0.5], paces=[0.02])], 0)
         )
-        before = control.summary.known().models[0].prefix_hits
+        before = control.summary.records().models[0].prefix_hits
         assert before is None  # the stand-in says nothing of its cache
         for count in (100, 200):
             control.saw(LoadSeen("m-1", 2, 1, 0.75, prefix_asked=count, prefix_found=count // 4))
         assert control.view.snapshot().models[0].prefix_hits in (None, 0.25)
         assert control._lookout.figures.prefix_hits(["m-1"], time.monotonic_ns()) == 0.25
         control.saw(MemorySeen("m-1", 77))
-        await world.until(lambda: control.summary.known().replicas[0].share)
-        known = control.summary.known()
+        await world.until(lambda: control.summary.records().replicas[0].share)
+        known = control.summary.records()
         one, model = known.replicas[0], known.models[0]
         assert None not in (one.running, one.waiting, one.kv_used)  # the engine is asked, too
         assert one.used_bytes == 77
@@ -265,9 +265,9 @@ def test_launched_replicas_are_told_to_the_source_of_this_host(world, tmp_path, 
             (replica,) = control.summary.local_replicas().values()
             assert (replica.model, replica.weights) == ("m", "/w.gguf")
             control.summary.gpu_report()
-            started = control.summary.known().replicas[0].started_at
+            started = control.summary.records().replicas[0].started_at
             assert started is not None
-            assert control.summary.known().replicas[0].started_at == started
+            assert control.summary.records().replicas[0].started_at == started
         finally:
             stop.set()
             await task

@@ -15,7 +15,7 @@ from holdfast.core.view.fleet_records import FleetRecords, ModelRecord, ReplicaR
 from holdfast.core.view.layers import Host, Reading
 
 
-class House:
+class Inputs:
     """A fleet that a test moves."""
 
     def __init__(self):
@@ -25,7 +25,7 @@ class House:
         self.asked = 0
         self.broken = False
 
-    def known(self):
+    def records(self):
         self.asked += 1
         if self.broken:
             raise RuntimeError("nobody is at home")
@@ -52,28 +52,28 @@ class Clock:
         return self.now
 
 
-def seen(house, **more):
+def seen(inputs, **more):
     clock = Clock()
-    return LiveView(house, clock=clock, wall=lambda: 1e9, core=lambda: 5, **more), clock
+    return LiveView(inputs, clock=clock, wall=lambda: 1e9, core=lambda: 5, **more), clock
 
 
 def test_a_picture_is_made_once_a_second_at_most():
-    house = House()
-    view, clock = seen(house)
+    inputs = Inputs()
+    view, clock = seen(inputs)
     assert view.snapshot().replicas[0].id == "m-1"
     view.snapshot()
     clock.now += 0.9
     view.body()
-    assert house.asked == 1
+    assert inputs.asked == 1
     clock.now += 0.2
     view.snapshot()
-    assert house.asked == 2
+    assert inputs.asked == 2
     assert view.metrics()[0]["views_joined_total"] == 2
 
 
 def test_the_version_moves_with_what_went_in_and_not_with_the_clock():
-    house = House()
-    view, clock = seen(house)
+    inputs = Inputs()
+    view, clock = seen(inputs)
     versions = [view.snapshot().version]
 
     def again():
@@ -81,20 +81,20 @@ def test_the_version_moves_with_what_went_in_and_not_with_the_clock():
         versions.append(view.snapshot().version)
 
     again()
-    house.rows = (ReplicaRecord("m-1", "m", "suspect"),)
+    inputs.rows = (ReplicaRecord("m-1", "m", "suspect"),)
     again()
-    house.told = [Reading("aws", "aws", 6.0)]
+    inputs.told = [Reading("aws", "aws", 6.0)]
     again()
-    house.incidents = [Incident("inc-1", Cause.HUNG, Class.RUNTIME, About("m-1", "m"), 1, 0.9)]
+    inputs.incidents = [Incident("inc-1", Cause.HUNG, Class.RUNTIME, About("m-1", "m"), 1, 0.9)]
     again()
-    house.incidents[0].action = "restart"
+    inputs.incidents[0].action = "restart"
     again()
     again()
     assert versions == [1, 1, 2, 3, 4, 5, 5]
 
 
 def test_the_view_is_all_rows_as_json():
-    view, _ = seen(House())
+    view, _ = seen(Inputs())
     app = Starlette(routes=view_routes(lambda: view))
     with TestClient(app) as client:
         answer = client.get("/view")
@@ -119,12 +119,12 @@ def data_of(event):
 
 def test_a_listener_gets_the_picture_at_once_and_then_what_changes():
     async def main():
-        house = House()
-        view = LiveView(house, period_s=0.01)
+        inputs = Inputs()
+        view = LiveView(inputs, period_s=0.01)
         events = view.follow()
         async with asyncio.timeout(20):
             first = data_of(await anext(events))
-            house.rows = (ReplicaRecord("m-1", "m", "dead"),)
+            inputs.rows = (ReplicaRecord("m-1", "m", "dead"),)
             second = data_of(await anext(events))
         assert [one["replicas"][0]["state"] for one in (first, second)] == ["ready", "dead"]
         assert second["version"] == first["version"] + 1
@@ -137,13 +137,13 @@ def test_a_listener_gets_the_picture_at_once_and_then_what_changes():
 
 def test_whoever_asks_for_changes_gets_the_whole_first_and_where_one_was_missed(world):
     async def main():
-        house = House()
-        view = LiveView(house, period_s=0.01)
+        inputs = Inputs()
+        view = LiveView(inputs, period_s=0.01)
         events = view.follow(only_changes=True)
         beside = view.follow()
 
         async def moved(state):
-            house.rows = (ReplicaRecord("m-1", "m", state, endpoint="http://a:1"),)
+            inputs.rows = (ReplicaRecord("m-1", "m", state, endpoint="http://a:1"),)
             told = view._told.version
             await world.until(lambda: view._told.version != told)
 
@@ -171,7 +171,7 @@ def test_whoever_asks_for_changes_gets_the_whole_first_and_where_one_was_missed(
 
 
 def test_a_wish_that_the_stream_does_not_know_is_refused():
-    view, _ = seen(House())
+    view, _ = seen(Inputs())
     app = Starlette(routes=view_routes(lambda: view))
     with TestClient(app) as client:
         answer = client.get("/view/stream?only=figures")
@@ -181,16 +181,16 @@ def test_a_wish_that_the_stream_does_not_know_is_refused():
 
 def test_nobody_is_asked_while_nobody_listens(world):
     async def main():
-        house = House()
-        view = LiveView(house, period_s=0.01)
+        inputs = Inputs()
+        view = LiveView(inputs, period_s=0.01)
         events = view.follow()
         await anext(events)
         await events.aclose()
         await world.until(view._pulse.done)
-        asked = house.asked
+        asked = inputs.asked
         again = view.follow()
         await anext(again)
-        assert house.asked >= asked
+        assert inputs.asked >= asked
         await again.aclose()
         await view.close()
 
@@ -201,7 +201,7 @@ def test_while_nothing_changes_a_comment_says_that_we_live(monkeypatch):
     monkeypatch.setattr(module, "COMMENT_S", 0.02)
 
     async def main():
-        view = LiveView(House(), period_s=0.01)
+        view = LiveView(Inputs(), period_s=0.01)
         events = view.follow()
         async with asyncio.timeout(20):
             await anext(events)
@@ -214,14 +214,14 @@ def test_while_nothing_changes_a_comment_says_that_we_live(monkeypatch):
 
 def test_a_picture_that_cannot_be_made_is_counted_and_the_next_is_told(world):
     async def main():
-        house = House()
-        view = LiveView(house, period_s=0.01)
+        inputs = Inputs()
+        view = LiveView(inputs, period_s=0.01)
         events = view.follow()
         first = data_of(await anext(events))
-        house.broken = True
+        inputs.broken = True
         await world.until(lambda: view.errors > 1)
-        house.broken = False
-        house.rows = ()
+        inputs.broken = False
+        inputs.rows = ()
         async with asyncio.timeout(20):
             second = data_of(await anext(events))
         assert second["version"] > first["version"]
@@ -262,7 +262,7 @@ def test_listeners_over_http_come_and_go_and_are_bounded(world, monkeypatch):
     monkeypatch.setattr(module, "LISTENERS_MAX", 2)
 
     async def main():
-        view = LiveView(House(), period_s=0.02)
+        view = LiveView(Inputs(), period_s=0.02)
         async with served(view) as port, asyncio.timeout(30):
             writers = []
             for _ in range(2):
@@ -291,15 +291,15 @@ def test_a_reader_that_does_not_read_is_dropped(world, monkeypatch):
     monkeypatch.setattr(module, "SLOW_S", 0.1)
 
     async def main():
-        house = House()
-        house.rows = tuple(ReplicaRecord(f"m-{n}", "m", "ready") for n in range(3_000))
-        view = LiveView(house, period_s=0.02)
+        inputs = Inputs()
+        inputs.rows = tuple(ReplicaRecord(f"m-{n}", "m", "ready") for n in range(3_000))
+        view = LiveView(inputs, period_s=0.02)
 
         async def moving():
             number = 0
             while True:
                 number += 1
-                house.told = [Reading("aws", "aws", float(number))]
+                inputs.told = [Reading("aws", "aws", float(number))]
                 await asyncio.sleep(0.01)
 
         move = asyncio.create_task(moving())

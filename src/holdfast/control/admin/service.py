@@ -107,20 +107,12 @@ class AdminService:
     def status(self) -> dict[str, Any]:
         """The whole of it."""
         sampler = self._parts.sampler()
-        units = self._parts.deployments.units
-        rows = self._parts.loop.replicas()
-        for row in rows:
-            unit = units.get(row["id"])
-            row["launched"] = unit is not None
-            row["pid"] = unit.pid if unit is not None else None
-            row["phase"] = unit.phase if unit is not None else ""
-        self._parts.summary.fill(rows)
         return {
             "control": self._parts.control_id,
             "epoch": self._parts.epoch(),
             "config_problems": self._parts.source.problems,
             "gateways": [gateway.snapshot() for gateway in self._parts.hub.gateways.values()],
-            "replicas": rows,
+            "replicas": self._parts.summary.status_rows(),
             "models": self._parts.deployments.snapshot(),
             "panic": self._parts.loop.panic(),
             "incidents_open": self.incidents.open_count,

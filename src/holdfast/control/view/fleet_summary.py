@@ -1,7 +1,7 @@
 """Collects what control knows of replicas, models and gateways, for the view and the status.
 
     loop: states, shares, canaries ┐
-    deployments: wishes, lives     ├─► Known: values without a clock, so that equal means unchanged
+    deployments: wishes, lives     ├─► FleetRecords, without a clock: equal means unchanged
     figures: loads, rates, memory  ┘
 
 Rates are rounded and times are points, because two pictures are compared by what went into them.
@@ -31,10 +31,13 @@ from holdfast.core.view.model_rows import exhausted_in
 from holdfast.sources.local import LocalReplica
 from holdfast.sources.nvml import GpuReport
 
-FIGURES: Final = (
-    *("host", "kv_used", "running", "waiting", "tokens_s", "ttft_s", "tpot_s", "canary_s"),
-    *("used_bytes", "started_at"),
+# The members of a replica in ``/status``, in order; below, those that its record calls otherwise.
+STATUS_MEMBERS: Final = (
+    *("id", "model", "revision", "state", "reason", "zone", "region", "endpoint", "inflight"),
+    *("share", "canary", "launched", "pid", "phase", "host", "kv_used", "running", "waiting"),
+    *("tokens_s", "ttft_s", "tpot_s", "canary_s", "used_bytes", "started_at", "requests_share"),
 )
+_IN_RECORD: Final = {"share": "routing_share", "phase": "last_phase", "requests_share": "share"}
 _P95: Final = "first_token_p95_seconds"
 _TOKENS: Final = "tokens_per_second"
 
@@ -70,7 +73,7 @@ class FleetSummary:
 
     # --- what the view asks (ViewInputs) ---------------------------------------------------------
 
-    def known(self) -> FleetRecords:
+    def records(self) -> FleetRecords:
         """All that control knows by itself."""
         now = time.monotonic_ns()
         rows = self._control.loop.replicas()
@@ -119,15 +122,16 @@ class FleetSummary:
 
     # --- what the status asks --------------------------------------------------------------------
 
-    def fill(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Add to the fleet's rows what else is known of each replica."""
-        known = {one.id: one for one in self.known().replicas}
+    def status_rows(self) -> list[dict[str, Any]]:
+        """Every replica as ``/status`` tells it."""
         left = exhausted_in(self.unclosed(), time.monotonic_ns())
-        for row in rows:
-            one = known.get(row["id"])
-            row |= {name: getattr(one, name, None) for name in FIGURES}
-            row["requests_share"] = one.share if one is not None else None
-            row["exhausted_in_s"] = left.get(row["id"])
+        return [
+            {
+                **{name: getattr(record, _IN_RECORD.get(name, name)) for name in STATUS_MEMBERS},
+                "exhausted_in_s": left.get(record.id),
+            }
+            for record in self.records().replicas
+        ]
 
     # --- replicas --------------------------------------------------------------------------------
 
@@ -191,6 +195,11 @@ class FleetSummary:
             inflight=row["inflight"],
             canary_s=asked.latency_s if asked is not None else None,
             canary_verdict=asked.told() if asked is not None else "",
+            region=row["region"],
+            routing_share=row["share"],
+            canary=asked,
+            pid=unit.pid if unit is not None else None,
+            last_phase=unit.phase if unit is not None else "",
             **figures,
         )
 
@@ -256,4 +265,4 @@ def _share(own: float, all_of_model: float) -> float | None:
     return round(own / all_of_model, 3) if all_of_model >= 1.0 else None
 
 
-__all__ = ["FIGURES", "FleetSummary", "SummaryInputs"]
+__all__ = ["STATUS_MEMBERS", "FleetSummary", "SummaryInputs"]

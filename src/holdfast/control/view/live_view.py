@@ -53,7 +53,7 @@ _log = structlog.get_logger("holdfast.control.view.live_view")
 class ViewInputs(Protocol):
     """What a joined view is made of: control's own records, readings of sources, incidents."""
 
-    def known(self) -> FleetRecords:
+    def records(self) -> FleetRecords:
         """What control itself knows."""
 
     def readings(self) -> list[Reading]:
@@ -125,14 +125,14 @@ class LiveView:
 
     def _build(self) -> None:
         inputs = self._inputs
-        known, readings, incidents = inputs.known(), inputs.readings(), list(inputs.unclosed())
+        records, readings, incidents = inputs.records(), inputs.readings(), list(inputs.unclosed())
         seen = tuple((one.id, one.changed_at, one.stage, one.action) for one in incidents)
-        went_in = (known, readings, seen)
+        went_in = (records, readings, seen)
         version = self._snapshot.version + (went_in != self._went_in)
         self._went_in = went_in
         made = join(
             readings,
-            known,
+            records,
             incidents,
             self._wall(),
             self._core(),

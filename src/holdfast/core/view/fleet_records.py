@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRecord:
-    """What control knows of one replica that Holdfast sends requests to."""
+    """What control knows of one replica that Holdfast sends requests to.
+
+    The one row that ``/status`` and the joined view are both made of. What only ``/status`` tells
+    is left out of comparisons: it changes with every canary, and the view does not show it.
+    """
 
     id: str
     model: str
@@ -39,6 +43,11 @@ class ReplicaRecord:
     canary_s: float | None = None
     canary_verdict: str = ""  # empty: it has not been asked
     restarts: int | None = None
+    region: str = field(default="", compare=False)
+    routing_share: float | None = field(default=None, compare=False)  # as gateways are told
+    canary: object = field(default=None, compare=False)  # the last one, as control keeps it
+    pid: int | None = field(default=None, compare=False)  # of a launched one
+    last_phase: str = field(default="", compare=False)  # of a launched one, loaded or not
 
 
 @dataclass(slots=True, frozen=True)

@@ -85,31 +85,30 @@ def ready(row: ReplicaRow) -> bool:
 
 
 def replica_row(
-    known: ReplicaRecord | None,
+    record: ReplicaRecord | None,
     placed: Placed | None,
     host: Host | None,
-    where: RowOrigin,
+    origin: RowOrigin,
     now: float,
 ) -> ReplicaRow:
-    """One replica out of what the fleet and its platform say of it; incidents come later."""
+    """Build the row of one replica from control's record and its platform's; one may be missing.
+
+    Incidents are added later, when all rows are there.
+    """
     if placed is None:
-        assert known is not None, "somebody knows it"
-        return _of_fleet(known, host, now)
+        assert record is not None, "control or a platform knows the replica"
+        zone, placed = record.zone, _as_placed(record)
+    else:
+        zone = (record.zone if record is not None else "") or (host.zone if host else "")
+    own = record if record is not None else ReplicaRecord(placed.id, placed.model, placed.state)
     silent = _since(now, placed.spoke_at)
-    used = placed.used_bytes
-    if used is None and known is not None:
-        used = known.used_bytes
-    reserved = placed.reserved_bytes
-    if reserved is None and known is not None:
-        reserved = known.reserved_bytes
-    limit = placed.limit_bytes
-    if limit is None and known is not None:
-        limit = known.limit_bytes
-    phase = (known.phase if known is not None else "") or placed.phase
+    used = placed.used_bytes if placed.used_bytes is not None else own.used_bytes
+    reserved = placed.reserved_bytes if placed.reserved_bytes is not None else own.reserved_bytes
+    limit = placed.limit_bytes if placed.limit_bytes is not None else own.limit_bytes
     stopped = placed.state not in _RUNS
     faults = (
-        *where.errors,
-        *_fleet_faults(known),
+        *origin.errors,
+        *_fleet_faults(record),
         *_end_faults(placed, now),
         *_place_faults(placed.needs_gpu, placed, host),
         *_size_faults(reserved, limit, used),
@@ -117,28 +116,18 @@ def replica_row(
         *_restart_faults(placed.restarts),
     )
     return ReplicaRow(
-        known.id if known is not None else placed.id,
-        known.model if known is not None else placed.model,
-        known.state if known is not None else placed.state,
-        where.source,
-        routed=known is not None,
-        revision=(known.revision if known is not None else "") or placed.revision,
-        reason=(known.reason if known is not None else "") or placed.reason,
+        own.id,
+        own.model,
+        own.state,
+        origin.source,
+        routed=record is not None,
+        revision=own.revision or placed.revision,
+        reason=own.reason or placed.reason,
         group=(host.group or host.id) if host is not None else "",
         host=placed.host,
-        zone=(known.zone if known is not None else "") or (host.zone if host is not None else ""),
-        endpoint=(known.endpoint if known is not None else "") or placed.endpoint,
-        phase=phase,
-        share=known.share if known is not None else None,
-        inflight=known.inflight if known is not None else None,
-        running=known.running if known is not None else None,
-        waiting=known.waiting if known is not None else None,
-        kv_used=known.kv_used if known is not None else None,
-        tokens_s=known.tokens_s if known is not None else None,
-        ttft_s=known.ttft_s if known is not None else None,
-        tpot_s=known.tpot_s if known is not None else None,
-        canary_s=known.canary_s if known is not None else None,
-        canary_verdict=known.canary_verdict if known is not None else "",
+        zone=zone,
+        endpoint=own.endpoint or placed.endpoint,
+        phase=own.phase or placed.phase,
         reserved_bytes=reserved,
         limit_bytes=limit,
         used_bytes=used,
@@ -146,58 +135,44 @@ def replica_row(
         uptime_s=None if stopped else _since(now, placed.started_at),
         silent_s=None if stopped else silent,
         restarts=placed.restarts,
-        filesystem=placed.filesystem or (known.filesystem if known is not None else ""),
+        filesystem=placed.filesystem or own.filesystem,
         log_stream=placed.log_stream,
         image=placed.image,
-        age_s=where.age_s,
+        age_s=origin.age_s,
         faults=tuple(dict.fromkeys(faults))[:_FAULTS_MAX],
+        share=own.share,
+        inflight=own.inflight,
+        running=own.running,
+        waiting=own.waiting,
+        kv_used=own.kv_used,
+        tokens_s=own.tokens_s,
+        ttft_s=own.ttft_s,
+        tpot_s=own.tpot_s,
+        canary_s=own.canary_s,
+        canary_verdict=own.canary_verdict,
     )
 
 
-def _of_fleet(known: ReplicaRecord, host: Host | None, now: float) -> ReplicaRow:
-    """One that no platform lists."""
-    needs = Placed(known.id, known.model, "running", known.host, needs_gpu=known.needs_gpu)
-    faults = (
-        *_fleet_faults(known),
-        *_place_faults(known.needs_gpu, needs, host),
-        *_size_faults(known.reserved_bytes, known.limit_bytes, known.used_bytes),
-        *_restart_faults(known.restarts),
-    )
-    return ReplicaRow(
-        known.id,
-        known.model,
-        known.state,
-        routed=True,
-        revision=known.revision,
-        reason=known.reason,
-        group=(host.group or host.id) if host is not None else "",
-        host=known.host,
-        zone=known.zone,
-        endpoint=known.endpoint,
-        phase=known.phase,
-        share=known.share,
-        inflight=known.inflight,
-        running=known.running,
-        waiting=known.waiting,
-        kv_used=known.kv_used,
-        tokens_s=known.tokens_s,
-        ttft_s=known.ttft_s,
-        tpot_s=known.tpot_s,
-        canary_s=known.canary_s,
-        canary_verdict=known.canary_verdict,
-        reserved_bytes=known.reserved_bytes,
-        limit_bytes=known.limit_bytes,
-        used_bytes=known.used_bytes,
-        uptime_s=_since(now, known.started_at),
-        restarts=known.restarts,
-        filesystem=known.filesystem,
-        faults=faults[:_FAULTS_MAX],
+def _as_placed(record: ReplicaRecord) -> Placed:
+    """A replica that no platform lists, as its platform would list it.
+
+    Its sizes stay out: what it reserves by the fleet file alone does not make it misplaced.
+    """
+    return Placed(
+        record.id,
+        record.model,
+        "running",
+        record.host,
+        needs_gpu=record.needs_gpu,
+        started_at=record.started_at,
+        restarts=record.restarts,
+        filesystem=record.filesystem,
     )
 
 
-def _fleet_faults(known: ReplicaRecord | None) -> Iterable[str]:
-    if known is not None and known.state in _BAD:
-        yield f"{known.state}: {known.reason}" if known.reason else known.state
+def _fleet_faults(record: ReplicaRecord | None) -> Iterable[str]:
+    if record is not None and record.state in _BAD:
+        yield f"{record.state}: {record.reason}" if record.reason else record.state
 
 
 def _end_faults(placed: Placed, now: float) -> Iterable[str]:
@@ -255,7 +230,7 @@ def _restart_faults(restarts: int | None) -> Iterable[str]:
 # --- hosts and groups -----------------------------------------------------------------------------
 
 
-def host_row(host: Host, here: Sequence[ReplicaRow], where: RowOrigin, now: float) -> HostRow:
+def host_row(host: Host, here: Sequence[ReplicaRow], origin: RowOrigin, now: float) -> HostRow:
     """One host and what runs on it."""
     bootstrap = None
     if host.launched_at is not None and host.joined_at is not None:
@@ -267,7 +242,7 @@ def host_row(host: Host, here: Sequence[ReplicaRow], where: RowOrigin, now: floa
         pending = sum(one.state == "pending" for one in here)
     return HostRow(
         host.id,
-        where.source,
+        origin.source,
         host.group or host.id,
         host.kind,
         host.market,
@@ -287,8 +262,8 @@ def host_row(host: Host, here: Sequence[ReplicaRow], where: RowOrigin, now: floa
         host.cuda,
         host.driver,
         host.pressure,
-        where.age_s,
-        tuple([*where.errors, *_host_faults(host, bootstrap, here)][:_FAULTS_MAX]),
+        origin.age_s,
+        tuple([*origin.errors, *_host_faults(host, bootstrap, here)][:_FAULTS_MAX]),
     )
 
 
@@ -346,21 +321,21 @@ def _used(hosts: Sequence[HostRow]) -> int | None:
 
 
 def group_row(
-    name: str, group: Group | None, hosts: Sequence[HostRow], where: RowOrigin
+    name: str, group: Group | None, hosts: Sequence[HostRow], origin: RowOrigin
 ) -> GroupRow:
     """Hosts of one group, summed; None is said of what no host of it tells."""
     uptimes = [one.uptime_s for one in hosts if one.uptime_s is not None]
-    faults = [*where.errors]
+    faults = [*origin.errors]
     desired = group.desired if group is not None else None
     if desired is not None and len(hosts) < desired:
         faults.append(f"{len(hosts)} of {desired} hosts")
     faults += skewed("CUDA", {one.id: one.cuda for one in hosts})
     faults += skewed("driver", {one.id: one.driver for one in hosts})
     for one in hosts:
-        faults += [f"{one.id}: {fault}" for fault in one.faults if fault not in where.errors]
+        faults += [f"{one.id}: {fault}" for fault in one.faults if fault not in origin.errors]
     return GroupRow(
         name,
-        where.source,
+        origin.source,
         ", ".join(dict.fromkeys(one.kind for one in hosts if one.kind)),
         counted(one.market for one in hosts),
         len(hosts),
@@ -378,7 +353,7 @@ def group_row(
         whole(one.gpus_free for one in hosts),
         whole(one.running for one in hosts),
         whole(one.pending for one in hosts),
-        where.age_s,
+        origin.age_s,
         tuple(dict.fromkeys(faults))[:_FAULTS_MAX],
     )
 

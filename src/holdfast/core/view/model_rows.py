@@ -46,9 +46,9 @@ RowT = TypeVar("RowT", GroupRow, HostRow, ReplicaRow, ModelRow, QueueRow, DiskRo
 # --- queues and disks -----------------------------------------------------------------------------
 
 
-def queue_row(queue: Queue, where: RowOrigin, *, served: bool) -> QueueRow:
+def queue_row(queue: Queue, origin: RowOrigin, *, served: bool) -> QueueRow:
     """One queue; shares come when all are known."""
-    faults = [*where.errors]
+    faults = [*origin.errors]
     if queue.dead_letters:
         faults.append(_letters(queue.dead_letters))
     if queue.visible and not served:
@@ -58,13 +58,13 @@ def queue_row(queue: Queue, where: RowOrigin, *, served: bool) -> QueueRow:
     return QueueRow(
         queue.name,
         queue.model,
-        where.source,
+        origin.source,
         queue.visible,
         queue.in_flight,
         queue.delayed,
         queue.dead_letters,
         queue.oldest_s,
-        age_s=where.age_s,
+        age_s=origin.age_s,
         faults=tuple(faults),
     )
 
@@ -83,21 +83,21 @@ def with_shares(rows: Sequence[QueueRow]) -> list[QueueRow]:
     ]
 
 
-def disk_row(disk: Disk, where: RowOrigin) -> DiskRow:
+def disk_row(disk: Disk, origin: RowOrigin) -> DiskRow:
     """One filesystem; a share only where there is a ceiling."""
     metered = disk.metered_bytes_s
     counted = disk.read_bytes_s if metered is None else metered
     share = None
     if counted is not None and disk.permitted_bytes_s:
         share = counted / disk.permitted_bytes_s
-    faults = [*where.errors]
+    faults = [*origin.errors]
     if share is not None and share >= DISK_FULL:
         faults.append(f"bandwidth {share:.0%} of what is permitted")
     if disk.operations_share is not None and disk.operations_share >= DISK_FULL:
         faults.append(f"operations {disk.operations_share:.0%} of what is permitted")
     return DiskRow(
         disk.id,
-        where.source,
+        origin.source,
         disk.mode,
         disk.read_bytes_s,
         disk.metered_bytes_s,
@@ -106,7 +106,7 @@ def disk_row(disk: Disk, where: RowOrigin) -> DiskRow:
         disk.operations_share,
         disk.burst_credit_bytes,
         disk.clients,
-        where.age_s,
+        origin.age_s,
         tuple(faults),
     )
 
@@ -115,14 +115,14 @@ def disk_row(disk: Disk, where: RowOrigin) -> DiskRow:
 
 
 def model_rows(
-    known: Mapping[str, ModelRecord],
+    records: Mapping[str, ModelRecord],
     replicas: Sequence[ReplicaRow],
     queues: Sequence[QueueRow],
     wishes: Mapping[str, DesiredReplicas],
     cuda: Mapping[str, str],
 ) -> list[ModelRow]:
     """Every model that anybody names; ``cuda`` is that of each replica's host, by row id."""
-    of: dict[str, list[ReplicaRow]] = {name: [] for name in known}
+    of: dict[str, list[ReplicaRow]] = {name: [] for name in records}
     backlog: dict[str, list[QueueRow]] = {}
     for member in replicas:
         of.setdefault(member.model, []).append(member)
@@ -136,7 +136,7 @@ def model_rows(
     rows = []
     for name, members in of.items():
         if name:
-            row = _model_row(name, known.get(name), members, wishes.get(name), cuda)
+            row = _model_row(name, records.get(name), members, wishes.get(name), cuda)
             mine = waiting.get(name)
             share = mine / all_waiting if mine is not None and all_waiting else None
             dead = whole(queue.dead_letters for queue in backlog.get(name, ()))
@@ -147,7 +147,7 @@ def model_rows(
 
 def _model_row(
     name: str,
-    known: ModelRecord | None,
+    record: ModelRecord | None,
     members: Sequence[ReplicaRow],
     wish: DesiredReplicas | None,
     cuda: Mapping[str, str],
@@ -167,10 +167,10 @@ def _model_row(
         faults.append(f"{lost} misplaced")
     faults += skewed("CUDA", {row.id: cuda.get(row.id, "") for row in living})
     kv = [row.kv_used for row in living if row.kv_used is not None]
-    desired = known.desired if known is not None else None
+    desired = record.desired if record is not None else None
     if desired is None and wish is not None:
         desired = wish.desired
-    said = known or ModelRecord(name)
+    said = record or ModelRecord(name)
     inflight = said.inflight
     if inflight is None:
         inflight = whole(row.inflight for row in living)
@@ -203,7 +203,7 @@ def _small(row: ReplicaRow) -> bool:
 
 def unmet_rows(
     wishes: Iterable[tuple[str, DesiredReplicas]],
-    known: Iterable[ModelRecord],
+    records: Iterable[ModelRecord],
     replicas: Sequence[ReplicaRow],
     now: float,
 ) -> list[UnmetRow]:
@@ -230,7 +230,7 @@ def unmet_rows(
         if (source, model) not in asked:
             told.append(UnmetRow(model, len(said), said[0], source=source))
     there = Counter(row.model for row in replicas if row.routed and row.state not in _AWAY)
-    for one in known:
+    for one in records:
         missing = (one.desired or 0) - there[one.name]
         if missing > 0:
             why = one.reason or "its replicas are down or not started"

@@ -84,7 +84,7 @@ class _Parts:
 
 def join(
     readings: Sequence[Reading],
-    known: FleetRecords,
+    records: FleetRecords,
     incidents: Iterable[Incident],
     now: float,
     core_now: int,
@@ -98,7 +98,7 @@ def join(
     """
     open_ones = [one for one in incidents if one.closed_at is None]
     parts = _gathered(readings, now)
-    replicas = _replicas(parts, known, open_ones, now, names or {})
+    replicas = _replicas(parts, records, open_ones, now, names or {})
     exhausted = exhausted_in(open_ones, core_now)
     if exhausted:
         replicas = [_leaking(row, exhausted) for row in replicas]
@@ -108,10 +108,10 @@ def join(
             on_host.setdefault(row.host, []).append(row)
     hosts = [_host(one, on_host, parts.late, now) for one in parts.hosts.values()]
     groups = _groups(parts, hosts)
-    queues = _queues(parts, known, replicas)
+    queues = _queues(parts, records, replicas)
     wishes = {wish.model: wish for _, wish in parts.wishes}
     cuda = {row.id: parts.hosts[row.host][0].cuda for row in replicas if row.host in parts.hosts}
-    models = model_rows({one.name: one for one in known.models}, replicas, queues, wishes, cuda)
+    models = model_rows({one.name: one for one in records.models}, replicas, queues, wishes, cuda)
     snapshot = Snapshot(
         now,
         calls=sum(part.calls for one in readings for part in one.parts),
@@ -123,9 +123,9 @@ def join(
         models=tuple(models),
         queues=tuple(queues),
         disks=tuple(parts.disks),
-        unmet=tuple(unmet_rows(parts.wishes, known.models, replicas, now)),
+        unmet=tuple(unmet_rows(parts.wishes, records.models, replicas, now)),
         incidents=tuple(incident_row(one, core_now) for one in open_ones),
-        totals=dict(known.totals),
+        totals=dict(records.totals),
     )
     notes = [f"{one.source}: {note}" for one in readings for note in one.notes]
     return _bounded(_with_incidents(snapshot, open_ones), notes)
@@ -196,14 +196,14 @@ def _filled(first: LayerT, second: LayerT) -> LayerT:
 
 def _replicas(
     parts: _Parts,
-    known: FleetRecords,
+    records: FleetRecords,
     incidents: Iterable[Incident],
     now: float,
     names: Mapping[str, str],
 ) -> list[ReplicaRow]:
     """Routed ones first, as the fleet lists them; then what only platforms list."""
-    by_id = {one.id: one for one in known.replicas}
-    by_endpoint = {**names, **{one.endpoint: one.id for one in known.replicas if one.endpoint}}
+    by_id = {one.id: one for one in records.replicas}
+    by_endpoint = {**names, **{one.endpoint: one.id for one in records.replicas if one.endpoint}}
     mine: dict[str, list[tuple[Placed, RowOrigin]]] = {}
     others: list[tuple[Placed, RowOrigin]] = []
     for placed, where in parts.placed:
@@ -215,7 +215,7 @@ def _replicas(
             others.append((named, where))
     rows: list[ReplicaRow] = []
     nowhere = RowOrigin(FLEET)
-    for one in known.replicas:
+    for one in records.replicas:
         found = sorted(mine.get(one.id, ()), key=_liveliest)
         live, where = found[0] if found else (None, nowhere)
         if live is not None and live.state not in _STATES:
@@ -283,10 +283,10 @@ def _groups(parts: _Parts, hosts: Iterable[HostRow]) -> list[GroupRow]:
     return rows
 
 
-def _queues(parts: _Parts, known: FleetRecords, replicas: Iterable[ReplicaRow]) -> list[QueueRow]:
+def _queues(parts: _Parts, records: FleetRecords, replicas: Iterable[ReplicaRow]) -> list[QueueRow]:
     served = {row.model for row in replicas if runs(row)}
     rows = [queue_row(queue, where, served=queue.model in served) for queue, where in parts.queues]
-    for model in known.models:
+    for model in records.models:
         if model.queued is not None:
             queue = Queue(model.name, model.name, model.queued, model.inflight)
             rows.append(queue_row(queue, RowOrigin(GATEWAYS, 0.0), served=model.name in served))
