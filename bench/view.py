@@ -37,12 +37,12 @@ import orjson
 import gateway_processes as processes
 from fault_fleet import Replica, answers, call, end, free_ports, wait_for
 from holdfast.control.view.history import Sampler
-from holdfast.control.view.viewing import Viewing, view_routes
+from holdfast.control.view.live_view import LiveView, view_routes
 from holdfast.core.diagnose.evidence import Incident
-from holdfast.core.view.joining import join
-from holdfast.core.view.known import Known, KnownModel, KnownReplica
+from holdfast.core.view.fleet_records import FleetRecords, ModelRecord, ReplicaRecord
 from holdfast.core.view.layers import Disk, Group, Host, Part, Placed, Queue, Reading
 from holdfast.core.view.snapshot import Snapshot
+from holdfast.core.view.snapshot_join import join
 from holdfast.storage.history import History
 
 LISTENERS: Final = 3
@@ -66,7 +66,7 @@ class Fleet:
         self._number = 0
         names = [f"model-{number:02}" for number in range(models)]
         self._known = [
-            KnownReplica(
+            ReplicaRecord(
                 f"{names[n % models]}-{n}",
                 names[n % models],
                 "ready",
@@ -76,7 +76,7 @@ class Fleet:
             )
             for n in range(replicas)
         ]
-        self._models = [KnownModel(name, desired=replicas // models) for name in names]
+        self._models = [ModelRecord(name, desired=replicas // models) for name in names]
         hosts = max(1, replicas // 4)
         now = time.time()
         parts = [Part(name, now, calls=6, took_s=0.2) for name in ("ecs", "ec2", "sqs", "efs")]
@@ -91,7 +91,7 @@ class Fleet:
             queues=tuple(Queue(f"{name}-requests", name) for name in names),
             disks=(Disk("fs-1", "elastic", 2e9, 2e9, 4e9), Disk("fs-2", "bursting", 1e8)),
         )
-        self._now_known = Known()
+        self._now_known = FleetRecords()
         self._now_readings: list[Reading] = []
         self.move()
 
@@ -129,7 +129,7 @@ class Fleet:
             for one in self._models
         ]
         totals = {"requests_s": rng.random() * 900, "tokens_s": rng.random() * 9e4, "gateways": 2}
-        self._now_known = Known(tuple(replicas), tuple(models), totals)
+        self._now_known = FleetRecords(tuple(replicas), tuple(models), totals)
         queues = tuple(
             replace(one, visible=rng.randrange(900), in_flight=rng.randrange(90), dead_letters=0)
             for one in self._reading.queues
@@ -139,7 +139,7 @@ class Fleet:
         )
         self._now_readings = [replace(self._reading, queues=queues, placed=placed, at=time.time())]
 
-    def known(self) -> Known:
+    def records(self) -> FleetRecords:
         """What control itself knows."""
         return self._now_known
 
@@ -183,7 +183,7 @@ def _host(number: int, now: float) -> Host:
     )
 
 
-def _placed(one: KnownReplica, number: int, hosts: int, now: float) -> Placed:
+def _placed(one: ReplicaRecord, number: int, hosts: int, now: float) -> Placed:
     return Placed(
         f"task-{number:08x}",
         one.model,
@@ -224,7 +224,7 @@ def picture(fleet: Fleet) -> list[tuple[str, str, str]]:
     def joined() -> Snapshot:
         now = time.time()
         names = fleet.names()
-        return join(fleet.readings(), fleet.known(), [], now, time.monotonic_ns(), names=names)
+        return join(fleet.readings(), fleet.records(), [], now, time.monotonic_ns(), names=names)
 
     snapshot = joined()
     size = len(orjson.dumps(snapshot))
@@ -233,7 +233,7 @@ def picture(fleet: Fleet) -> list[tuple[str, str, str]]:
         ("JSON of the whole picture", _cpu_ms(lambda: orjson.dumps(snapshot), REFRESHES)),
     ]
     ticks = iter(range(1, 10_000))
-    view = Viewing(fleet, clock=lambda: float(next(ticks)), period_s=0.0)
+    view = LiveView(fleet, clock=lambda: float(next(ticks)), period_s=0.0)
     whole = _cpu_ms(view.body, REFRESHES, fleet.move)
     rows = [(what, f"{ms:.1f} ms", "") for what, ms in steps]
     told = f"{size / 1024:.0f} KB, {len(snapshot.replicas)} replicas, {len(snapshot.models)} models"
@@ -250,7 +250,7 @@ def history(fleet: Fleet, scratch: Path) -> list[tuple[str, str, str]]:
     now = [time.time() // 10 * 10]
     found = History(scratch / "history.sqlite", steady=lambda: now[0])
     ticks = iter(range(1, 10_000))
-    view = Viewing(fleet, clock=lambda: float(next(ticks)), period_s=0.0)
+    view = LiveView(fleet, clock=lambda: float(next(ticks)), period_s=0.0)
     snapshot = view.snapshot()
     sampler = Sampler(found, lambda: snapshot, clock=lambda: now[0])
     spent = []
@@ -284,14 +284,14 @@ def serve(replicas: int, models: int, port: int) -> None:
 
     async def main() -> None:
         fleet = Fleet(replicas, models)
-        view = Viewing(fleet)
+        view = LiveView(fleet)
         app = Starlette(routes=view_routes(lambda: view))
         config = uvicorn.Config(app, HOST, port, log_config=None, lifespan="off")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
         while not serving.done():
             await asyncio.sleep(1.0)
-            fleet._now_known = replace(fleet.known(), totals={"requests_s": time.time()})  # noqa: SLF001
+            fleet._now_known = replace(fleet.records(), totals={"requests_s": time.time()})  # noqa: SLF001
         await serving
 
     asyncio.run(main())

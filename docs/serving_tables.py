@@ -21,8 +21,9 @@ from config_keys import first_paragraph, meaning_of, table
 
 import holdfast.gateway
 from holdfast.control.admin.openapi import openapi_document
+from holdfast.control.admin.service import AdminService
 from holdfast.control.deploy import source
-from holdfast.control.deploy.demand import Demands
+from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.gateways.metrics import Totals
 from holdfast.control.incidents.gpus import GpuWatch
@@ -31,9 +32,9 @@ from holdfast.control.incidents.lookout import Lookout
 from holdfast.control.incidents.notify import Notifier
 from holdfast.control.process import Control
 from holdfast.control.view.costs import Costs
-from holdfast.control.view.exporting import memory_gauges
-from holdfast.control.view.sourcing import Sourcing
-from holdfast.control.view.viewing import Viewing
+from holdfast.control.view.exporter_feed import memory_gauges
+from holdfast.control.view.live_view import LiveView
+from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.messages import Finish, LoadReported
@@ -380,41 +381,44 @@ def _scrape() -> str:
         counters=told.counters, gauges=told.gauges, name="gateway-0", ready=True, epoch=1
     )
     replica = {"id": "m-1", "model": "m", "state": "ready", "share": 1.0, "inflight": 0}
+    hub, demands, gpus = SimpleNamespace(gateways={gateway.name: gateway}), DemandTracker(), _gpus()
+    deployments = SimpleNamespace(gauges=_deployments_say)
+    demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])
     control: Any = SimpleNamespace(
-        _hub=SimpleNamespace(gateways={gateway.name: gateway}),
-        _totals=Totals(),
-        _source=SimpleNamespace(refused=0, epoch=1),
-        _epoch=1,
-        loop=SimpleNamespace(replicas=lambda: [replica]),
-        _deployments=SimpleNamespace(gauges=_deployments_say),
-        _demands=Demands(),
-        _gpus=_gpus(),
-        _lookout=SimpleNamespace(metrics=_incidents_say),
-        _books=_books(),
-        sampler=SimpleNamespace(history=SimpleNamespace(snapshot=Counter)),
-        sourcing=SimpleNamespace(metrics=_sources_say),
-        view=SimpleNamespace(metrics=_view_says),
+        _hub=hub, _totals=Totals(), _deployments=deployments, _demand_tracker=demands, _gpus=gpus
     )
-    control._counters = lambda: Control._counters(control)  # noqa: SLF001 - as above
-    control._load_gauges = lambda: Control._load_gauges(control)  # noqa: SLF001 - as above
-    control._demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])  # noqa: SLF001 - as above
-    return Control.metrics(control)
+    sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
+    parts: Any = SimpleNamespace(
+        hub=hub,
+        totals=control._totals,  # noqa: SLF001 - as above
+        source=SimpleNamespace(refused=0),
+        loop=SimpleNamespace(replicas=lambda: [replica]),
+        lookout=SimpleNamespace(metrics=_incidents_say),
+        costs_and_exports=_costs_and_exports(),
+        source_poller=SimpleNamespace(metrics=_sources_say),
+        view=SimpleNamespace(metrics=_view_says),
+        epoch=lambda: 1,
+        sampler=lambda: sampler,
+        counters=lambda: Control._counters(control),  # noqa: SLF001 - as above
+        load_gauges=lambda: Control._load_gauges(control),  # noqa: SLF001 - as above
+    )
+    return AdminService(parts).metrics()
 
 
 def _sources_say() -> tuple[dict[str, float], dict[str, float]]:
     """Of one that was read."""
     read = SimpleNamespace(at=0.0)
     watch = SimpleNamespace(reads=1, failed=0, calls=1, seconds=0.1, reading=read)
-    sourcing: Any = SimpleNamespace(_wall=lambda: 0.0, _watches={"aws": watch})
-    return Sourcing.metrics(sourcing)
+    source_poller: Any = SimpleNamespace(_wall=lambda: 0.0, _watches={"aws": watch})
+    return SourcePoller.metrics(source_poller)
 
 
 def _view_says() -> tuple[dict[str, float], dict[str, float]]:
     view: Any = SimpleNamespace(built=0, errors=0, refused=0, dropped=0, listeners=0)
-    return Viewing.metrics(view)
+    return LiveView.metrics(view)
 
 
-def _books() -> Any:
+def _costs_and_exports() -> Any:
     """Of a fleet that has begun to cost something, and tells somebody of it."""
     costs = Costs(Prices())
     costs.look([{"id": "m-1", "model": "m", "state": "ready", "inflight": 0}], {}, 0)

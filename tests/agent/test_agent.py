@@ -10,8 +10,8 @@ import time
 import pytest
 
 from holdfast.agent import Agent
-from holdfast.agent.ending import Ending
 from holdfast.agent.settings import AgentConfig, LogRule, ReplicaRule
+from holdfast.agent.stop_signal import StopSignal
 from holdfast.core.diagnose.facts import GpuFault, LineSeen, Mark, PhaseSeen
 from holdfast.sources.local import LocalConfig, Roots
 from holdfast.sources.memory import Usage
@@ -286,7 +286,7 @@ def test_tries_become_rarer_and_control_can_ask_for_a_pause(token):
 
 def test_the_loop_looks_on_while_control_is_away(token):
     agent, heard = make("http://127.0.0.1:9", token)
-    stop, looks = Ending(), []
+    stop, looks = StopSignal(), []
     real = agent.look
 
     def look():

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import asking, main
+from holdfast.cli import admin_port, main
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.types import ConfigError
@@ -512,7 +512,7 @@ def test_a_fleet_is_found_by_its_state_dir_its_file_or_the_usual_port(
         state_dir.write_running(where, state_dir.Running(1, admin.url, "http://x", "fleet.yaml"))
         assert json.loads(run("status", "--json").output) == READY
     (where / "up.json").write_text(json.dumps({"admin": admin.url}))  # left over
-    monkeypatch.setattr(asking, "DEFAULT_ADMIN", "http://127.0.0.1:1")
+    monkeypatch.setattr(admin_port, "DEFAULT_ADMIN", "http://127.0.0.1:1")
     assert "http://127.0.0.1:1: " in run("status", "--json").output
 
 

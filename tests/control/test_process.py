@@ -10,9 +10,9 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.fleet.disturbances import ChaosDisabledError
-from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, read_state, write_state
+from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.control.process import Control
-from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
 from holdfast.core.messages import LoadReported, Report, Seen
 from holdfast.frames import (
     ConfigFrame,
@@ -110,7 +110,7 @@ def play(stage, scene, *, workers=1, more=""):
 async def ask(control, path, *, method="GET", headers=()):
     """One request to the admin application, without a socket."""
     sent = []
-    app = build_admin(control, control.file.admin)
+    app = build_admin(control.admin, control.file.admin)
     scope = {
         "type": "http",
         "method": method,
@@ -166,7 +166,7 @@ def test_a_new_file_gets_the_next_epoch_and_reaches_gateways(stage, world):
         await world.until(lambda: gateway.last(ConfigFrame).epoch == 2)
         await world.until(lambda: len(gateway.last(ViewFrame).replicas) == 2)
         gateway.send(EpochFrame(2, accepted=True))
-        await world.until(lambda: control.status()["gateways"][0]["epoch"] == 2)
+        await world.until(lambda: control.admin.status()["gateways"][0]["epoch"] == 2)
         config, _ = read_state(stage.run_dir / STATE_FILE)
         assert config.epoch == 2
         await other.stop()
@@ -188,18 +188,18 @@ def test_a_bad_file_changes_nothing_and_its_mistake_is_told(stage, world, text, 
         gateway = await stage.gateway()
         before = control.file
         stage.write(text)
-        await world.until(control.problems)
-        assert any(told in problem for problem in control.problems())
+        await world.until(control.admin.problems)
+        assert any(told in problem for problem in control.admin.problems())
         assert control.file is before
         status, body = await ask(control, "/reload", method="POST")
         assert status == 422
         answer = orjson.loads(body)
         assert (answer["accepted"], answer["epoch"]) == (False, 1)
-        assert answer["problems"] == control.problems()
+        assert answer["problems"] == control.admin.problems()
         assert len([f for f in gateway.frames if isinstance(f, ConfigFrame)]) == 1
         stage.write(fleet_yaml(engine.url))
-        await world.until(lambda: not control.problems())
-        assert control.status()["epoch"] == 1
+        await world.until(lambda: not control.admin.problems())
+        assert control.admin.status()["epoch"] == 1
 
     play(stage, scene)
 
@@ -214,7 +214,7 @@ def test_a_control_that_starts_while_the_file_is_bad_runs_the_last_good_one(stag
         stage.write("models: []\n")
         engine.set_fault(fault("hang"))
         async with stage.running() as second:
-            assert second.problems()
+            assert second.admin.problems()
             gateway = await stage.gateway()
             view = gateway.last(ViewFrame)
             assert (view.epoch, view.replicas[0].state) == (epoch + 1, "ready")
@@ -248,16 +248,16 @@ def test_what_gateways_see_counts(stage, world):
         gateway = await stage.gateway()
         await world.until(lambda: control.loop.ready("m"))
         gateway.send(SeenFrame([], [TallyRow("m", "m-1", 1, 0, 0, 5, 10)], 0))
-        await world.until(lambda: control.status()["replicas"][0]["inflight"] == 5)
+        await world.until(lambda: control.admin.status()["replicas"][0]["inflight"] == 5)
         gateway.close()
-        await world.until(lambda: control.status()["replicas"][0]["inflight"] == 0)
+        await world.until(lambda: control.admin.status()["replicas"][0]["inflight"] == 0)
 
     play(stage, scene)
 
 
 def test_a_breaker_that_moves_is_an_event(stage, world):
     def told(control):
-        found = control.events(replica="m-1")
+        found = control.admin.events(replica="m-1")
         return [(one.what, one.reason) for one in found if one.what.startswith("breaker")]
 
     async def scene(control, engine):
@@ -289,7 +289,7 @@ def test_the_last_canaries_of_a_replica_can_be_read(stage, world):
 
     async def scene(control, engine):
         control.sampler = sampler = Sampler()
-        await world.until(lambda: control.canaries("m-1"))
+        await world.until(lambda: control.admin.canaries("m-1"))
         status, body = await ask(control, "/replicas/m-1/canaries")
         rows = orjson.loads(body)["canaries"]
         assert status == 200
@@ -297,10 +297,10 @@ def test_the_last_canaries_of_a_replica_can_be_read(stage, world):
         assert set(rows[0]) == {"at", "verdict", "detail", "latency_s"}
         assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
         assert len(sampler.verdicts) <= 1  # it may have come before anybody kept it
-        assert control.knowing.known().replicas[0].canary_verdict == "pass"
+        assert control.summary.records().replicas[0].canary_verdict == "pass"
         engine.set_fault(fault("black_hole"))
         control.loop.seen(Seen((Report("m", "m-1", "open", "x"),), "g"))  # one is asked for at once
-        await world.until(lambda: control.canaries("m-1")[-1]["verdict"] == "fail")
+        await world.until(lambda: control.admin.canaries("m-1")[-1]["verdict"] == "fail")
         assert sampler.verdicts[-1] == ("m-1", "fail")
         assert control.view.snapshot().replicas[0].canary_verdict in {"pass", "fail"}
         status, body = await ask(control, "/replicas/nobody/canaries")
@@ -359,7 +359,7 @@ def test_operators_are_told_how_it_stands(stage, world):
             readiness=True,
         )
         gateway.send(stats)
-        await world.until(lambda: control.ready()[0])
+        await world.until(lambda: control.admin.ready()[0])
         await world.until(lambda: control.loop.ready("m"))
         assert (await ask(control, "/readyz"))[0] == 200
         assert (await ask(control, "/readyz/m"))[0] == 200
@@ -386,9 +386,9 @@ def test_counters_never_fall_when_a_gateway_goes(stage, world):
         for _ in range(2):
             gateway = await stage.gateway()
             gateway.send(StatsFrame({series: 3}, {}, readiness=True))
-            await world.until(lambda: control.ready()[0])
+            await world.until(lambda: control.admin.ready()[0])
             gateway.close()
-            await world.until(lambda: not control.ready()[0])
+            await world.until(lambda: not control.admin.ready()[0])
         await world.until(lambda: control.loop.ready("m"))
         _, body = await ask(control, "/metrics")
         lines = body.decode().splitlines()
@@ -429,7 +429,7 @@ def test_the_story_of_a_request_is_passed_on(stage, world):
 )
 def test_on_loopback_only_a_loopback_host_is_answered(stage, host, status):
     async def scene(control, engine):
-        app = build_admin(control, control.file.admin)
+        app = build_admin(control.admin, control.file.admin)
         sent = []
 
         async def send(message):
@@ -490,7 +490,7 @@ def play_launched(stage, scene, text=None):
 
 
 def states(control):
-    return {row["id"]: row["state"] for row in control.status()["replicas"]}
+    return {row["id"]: row["state"] for row in control.admin.status()["replicas"]}
 
 
 def all_ready(control, count=2):
@@ -505,16 +505,16 @@ def test_launched_replicas_are_endpoints_to_gateways(stage, world):
         await world.until(lambda: len(gateway.last(ViewFrame).replicas) == 2)
         told = FleetFile.from_json(gateway.last(ConfigFrame).config)
         urls = sorted(endpoint.url for endpoint in told.models[0].endpoints)
-        assert urls == sorted(row["endpoint"] for row in control.status()["replicas"])
+        assert urls == sorted(row["endpoint"] for row in control.admin.status()["replicas"])
         assert control.file.models[0].endpoints == []  # the file itself says nothing of places
-        row = control.status()["replicas"][0]
+        row = control.admin.status()["replicas"][0]
         assert (row["launched"], row["pid"], row["phase"]) == (True, 1000, "loaded")
-        assert control.status()["models"]["m"]["wished"] == 2
-        lines = control.metrics().splitlines()
+        assert control.admin.status()["models"]["m"]["wished"] == 2
+        lines = control.admin.metrics().splitlines()
         assert 'holdfast_desired_replicas{model="m"} 2' in lines
-        assert control.log_path(row["id"]) is None
-        assert {"available", "reason", "gpus"} <= set(control.gpus())
-        happened = [event.what for event in control.events(replica="m-1")]
+        assert control.admin.log_path(row["id"]) is None
+        assert {"available", "reason", "gpus"} <= set(control.admin.gpus())
+        happened = [event.what for event in control.admin.events(replica="m-1")]
         assert happened[:3] == ["loading", "warming", "ready"]
 
     play_launched(stage, scene)
@@ -542,9 +542,9 @@ def test_a_control_that_was_killed_is_followed_by_one_that_adopts(stage, world):
         stage.write(launched_yaml())
         async with stage.running(killed=True) as control:
             await world.until(lambda: all_ready(control))
-            before = {row["id"]: row["pid"] for row in control.status()["replicas"]}
-            epoch, term = control.status()["epoch"], control.loop.view.epoch
-            happened = len(control.events())
+            before = {row["id"]: row["pid"] for row in control.admin.status()["replicas"]}
+            epoch, term = control.admin.status()["epoch"], control.loop.view.epoch
+            happened = len(control.admin.events())
         async with stage.running() as control:
             gateway = await stage.gateway()
             view = gateway.last(ViewFrame)
@@ -552,11 +552,11 @@ def test_a_control_that_was_killed_is_followed_by_one_that_adopts(stage, world):
             assert {row.state for row in view.replicas} == {"ready"}  # from its first word on
             assert gateway.last(ConfigFrame).epoch == epoch
             await world.until(lambda: all(control.loop.asked(name) for name in before))
-            assert {row["id"]: row["pid"] for row in control.status()["replicas"]} == before
+            assert {row["id"]: row["pid"] for row in control.admin.status()["replicas"]} == before
             assert all_ready(control)
             assert not stage.launcher.orders
             assert not stage.launcher.graces
-            assert len(control.events()) > happened  # the history goes on
+            assert len(control.admin.events()) > happened  # the history goes on
             assert control.loop.asked("m-1").detail.startswith("as this revision is known")
 
     asyncio.run(main())
@@ -595,16 +595,16 @@ def test_a_mistake_of_control_s_own_leaves_replicas_running_and_is_loud(stage, w
 def test_operators_drain_and_take_back(stage, world):
     async def scene(control):
         await world.until(lambda: all_ready(control))
-        assert (await control.drain("m-1"))[0]
+        assert (await control.admin.drain("m-1"))[0]
         await world.until(lambda: states(control)["m-1"] == "stopped")
         await world.until(lambda: stage.launcher.pid("m-1") is None)
         stage.write(launched_yaml(more=QUICK + "  no_success_s: 11\n"))  # the fleet begins anew
         await world.until(
-            lambda: control.status()["epoch"] > 3 and states(control)["m-2"] == "ready"
+            lambda: control.admin.status()["epoch"] > 3 and states(control)["m-2"] == "ready"
         )
         await world.until(lambda: states(control)["m-1"] == "stopped")
         assert stage.launcher.pid("m-1") is None  # out is out
-        assert (await control.undrain("m-1"))[0]
+        assert (await control.admin.undrain("m-1"))[0]
         await world.until(lambda: all_ready(control))
 
     play_launched(stage, scene)
@@ -614,7 +614,7 @@ def test_an_operator_s_restart_gives_a_new_process(stage, world):
     async def scene(control):
         await world.until(lambda: all_ready(control))
         before = stage.launcher.pid("m-1")
-        assert (await control.restart("m-1"))[0]
+        assert (await control.admin.restart("m-1"))[0]
         await world.until(lambda: stage.launcher.pid("m-1") not in (None, before))
         await world.until(lambda: all_ready(control))
 
@@ -629,11 +629,11 @@ def test_what_leaves_is_not_taken_back(stage, world):
         await world.until(lambda: all_ready(control))
         rows = [TallyRow("m", name, 0, 0, 0, 1, 0) for name in ("m-1", "m-2")]
         gateway.send(SeenFrame([], rows, 0))
-        await world.until(lambda: control.status()["replicas"][1]["inflight"] == 1)
-        assert (await control.scale("m", 1)) == (True, "m is to have 1 replicas")
+        await world.until(lambda: control.admin.status()["replicas"][1]["inflight"] == 1)
+        assert (await control.admin.scale("m", 1)) == (True, "m is to have 1 replicas")
         await world.until(lambda: "draining" in states(control).values())
         (leaver,) = [name for name, state in states(control).items() if state == "draining"]
-        for refused in (await control.undrain(leaver), await control.restart(leaver)):
+        for refused in (await control.admin.undrain(leaver), await control.admin.restart(leaver)):
             assert not refused[0]
             assert "removed" in refused[1]
         gateway.close()
@@ -644,15 +644,15 @@ def test_what_leaves_is_not_taken_back(stage, world):
 
 def test_orders_about_what_is_not_there_are_refused(stage, world):
     async def scene(control, engine):
-        for order in (control.drain, control.undrain, control.restart):
+        for order in (control.admin.drain, control.admin.undrain, control.admin.restart):
             with pytest.raises(UnknownReplicaError):
                 await order("stranger")
         with pytest.raises(UnknownModelError):
-            await control.scale("stranger", 1)
-        assert not (await control.scale("m", 2))[0]
-        assert not (await control.restart("m-1"))[0]
+            await control.admin.scale("stranger", 1)
+        assert not (await control.admin.scale("m", 2))[0]
+        assert not (await control.admin.restart("m-1"))[0]
         with pytest.raises(UnknownReplicaError):
-            control.log_path("stranger")
+            control.admin.log_path("stranger")
 
     play(stage, scene)
 
@@ -662,15 +662,15 @@ def test_disturbances_need_the_leave_of_the_file_and_end_with_it(stage, world):
         gateway = await stage.gateway()
         url = "http://127.0.0.1:9"
         with pytest.raises(ChaosDisabledError):
-            await control.disturb("m-1", "detour", 60.0, url)
-        assert control.status()["disturbed"] == {}
+            await control.admin.disturb("m-1", "detour", 60.0, url)
+        assert control.admin.status()["disturbed"] == {}
         stage.write(fleet_yaml(engine.url, more="chaos: {enabled: true}\n"))
         await world.until(lambda: control.file.chaos.enabled)
-        assert (await control.disturb("m-1", "detour", 60.0, url))[0]
+        assert (await control.admin.disturb("m-1", "detour", 60.0, url))[0]
         await world.until(lambda: gateway.last(DetoursFrame).detours == {"m-1": url})
         stage.write(fleet_yaml(engine.url))
         await world.until(lambda: gateway.last(DetoursFrame).detours == {})
-        assert control.status()["disturbed"] == {}
+        assert control.admin.status()["disturbed"] == {}
 
     play(stage, scene)
 
@@ -678,10 +678,10 @@ def test_disturbances_need_the_leave_of_the_file_and_end_with_it(stage, world):
 def test_a_drained_endpoint_stays_out_when_the_file_changes(stage, world):
     async def scene(control, engine):
         await world.until(lambda: control.loop.ready("m"))
-        await control.drain("m-1")
+        await control.admin.drain("m-1")
         await world.until(lambda: states(control)["m-1"] != "ready")
         stage.write(fleet_yaml(engine.url, more="fleet: {no_success_s: 11}\n"))
-        await world.until(lambda: control.status()["epoch"] == 2)
+        await world.until(lambda: control.admin.status()["epoch"] == 2)
         assert states(control)["m-1"] in {"draining", "stopped"}
 
     play(stage, scene)
@@ -693,7 +693,7 @@ def test_a_full_replica_is_out_and_comes_back(stage, world):
         for _ in range(2):
             control._tell_loads([LoadReported("m", "m-1", None, 0, 0.99)])
         assert states(control)["m-1"] in {"quarantined", "suspect"}
-        assert "KV cache" in control.status()["replicas"][0]["reason"] or control.loop.panic()
+        assert "KV cache" in control.admin.status()["replicas"][0]["reason"] or control.loop.panic()
         control._tell_loads([LoadReported("m", "m-1", None, 0, 0.1)])
         await world.until(lambda: control.loop.ready("m"))
 
@@ -711,6 +711,6 @@ def test_a_rollout_is_followed_by_the_gateways_file(stage, world):
             return [endpoint.revision for endpoint in file.models[0].endpoints]
 
         await world.until(lambda: all_ready(control) and told() == ["2", "2"])
-        await world.until(lambda: "rollout finished" in [e.what for e in control.events()])
+        await world.until(lambda: "rollout finished" in [e.what for e in control.admin.events()])
 
     play_launched(stage, scene)

@@ -10,7 +10,7 @@ import uvloop
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.tenants import hash_key
-from holdfast.control.gateways.state import write_state
+from holdfast.control.gateways.state_file import write_state
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
 from holdfast.frames import (

@@ -21,12 +21,12 @@ from dataclasses import replace
 from typing import Final
 
 from holdfast import __version__
-from holdfast.agent.ending import Ending
-from holdfast.agent.finding import Finder
 from holdfast.agent.logs import Logs, Spoken
 from holdfast.agent.outbox import Outbox
+from holdfast.agent.process_finder import ProcessFinder
 from holdfast.agent.sending import DEADLINE_S, Answer, Sender, SendError
 from holdfast.agent.settings import AgentConfig
+from holdfast.agent.stop_signal import StopSignal
 from holdfast.core.view.layers import Part, Reading
 from holdfast.sources import reports
 from holdfast.sources.nvml import GpuReport, Xid, XidWatch, read_gpus
@@ -56,7 +56,7 @@ class Agent:
         self._say = say
         self._life = secrets.token_hex(8)
         self._began = time.monotonic()
-        self._finder = Finder(config.replicas, (roots or Roots()).proc)
+        self._finder = ProcessFinder(config.replicas, (roots or Roots()).proc)
         self._logs = Logs(config.logs, config.replicas)
         self._outbox = Outbox()
         self._sender = Sender(config.url, config.name, token, config.ca)
@@ -73,7 +73,7 @@ class Agent:
         self._due = 0.0
         self._sending = False
 
-    def run(self, stop: Ending) -> None:
+    def run(self, stop: StopSignal) -> None:
         """Until then; the last report says that this one leaves."""
         period_s = self._config.local.period_s
         while not stop.is_set():

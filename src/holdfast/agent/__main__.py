@@ -11,8 +11,8 @@ import sys
 import msgspec
 
 from holdfast.agent import Agent
-from holdfast.agent.ending import Ending
 from holdfast.agent.settings import AgentConfig, read_token
+from holdfast.agent.stop_signal import StopSignal
 from holdfast.core.types import ConfigError
 
 
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         problem = agent.once()
         _say(problem or f"{config.url} has taken the report of {config.name}")
         return 1 if problem else 0
-    ending = Ending()
+    ending = StopSignal()
 
     def end(*_: object) -> None:
         ending.set()

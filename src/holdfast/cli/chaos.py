@@ -11,7 +11,7 @@ import click
 from holdfast.chaos.gameday import GameDay, Record
 from holdfast.chaos.report import markdown, picture
 from holdfast.chaos.target import ChaosError, Target
-from holdfast.cli.asking import Admin, asks_admin
+from holdfast.cli.admin_port import Admin, asks_admin
 from holdfast.config.chaos import ANY, FAULT_STORIES, FAULTS, PlanFile, one_step
 from holdfast.config.files import load
 from holdfast.config.sections import Section

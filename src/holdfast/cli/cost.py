@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from holdfast.cli.asking import Admin, asks_admin
+from holdfast.cli.admin_port import Admin, asks_admin
 from holdfast.ui.terminal.console import duration, money, stdout
 
 _SHARE_MIN: Final = 0.0005  # of the whole; below it a share is not worth a digit

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from holdfast.cli.asking import admin_of, read_fleet_file, which_admin
+from holdfast.cli.admin_port import admin_of, read_fleet_file, which_admin
 from holdfast.doctor import Advice, Level, check_file, check_running
 from holdfast.ui.terminal.console import stdout
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.asking import which_fleet
+from holdfast.cli.admin_port import which_fleet
 from holdfast.wire.down import down as end
 from holdfast.wire.state_dir import StateDirError, default_state_dir
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 from rich.table import Table
 
-from holdfast.cli.asking import Admin, asks_admin
+from holdfast.cli.admin_port import Admin, asks_admin
 from holdfast.ui.terminal.console import duration, stdout
 from holdfast.ui.terminal.incidents import show_incident
 

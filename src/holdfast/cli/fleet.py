@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import click
 
-from holdfast.cli.asking import UNTRUSTED, Admin, asks_admin, why
+from holdfast.cli.admin_port import UNTRUSTED, Admin, asks_admin, why
 from holdfast.control.fetch import Answer, UntrustedError
 from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status
 

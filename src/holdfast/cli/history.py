@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 import click
 
-from holdfast.cli.asking import Admin, admin_of, which_admin, which_fleet
+from holdfast.cli.admin_port import Admin, admin_of, which_admin, which_fleet
 from holdfast.storage.history import FILE_NAME, HistoryConfig, HistoryError, Past, Question
 from holdfast.storage.recall import ROWS_MAX, VALUES
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from holdfast.cli.asking import Admin, asks_admin, why
+from holdfast.cli.admin_port import Admin, asks_admin, why
 from holdfast.ui.terminal.incidents import show_incidents
 
 

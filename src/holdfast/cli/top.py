@@ -9,7 +9,7 @@ import click
 import orjson
 from rich.console import Console
 
-from holdfast.cli.asking import (
+from holdfast.cli.admin_port import (
     Admin,
     admin_of,
     read_fleet_file,

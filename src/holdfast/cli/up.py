@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.asking import TOKEN_VARIABLE, which_fleet
+from holdfast.cli.admin_port import TOKEN_VARIABLE, which_fleet
 from holdfast.ui.terminal.starting import screen
 from holdfast.wire.provisions import ProvisionError
 from holdfast.wire.sockets import AddressTakenError

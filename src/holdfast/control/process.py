@@ -19,9 +19,8 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.admin.orders import Orders
-from holdfast.control.admin.platform_logs import PlatformLogs
-from holdfast.control.deploy.demand import Demands
+from holdfast.control.admin.service import AdminParts, AdminService
+from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.deploy.discovery import Discovery
 from holdfast.control.deploy.source import ConfigSource
@@ -33,17 +32,22 @@ from holdfast.control.fleet.loads import Loads
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.fleet.probes import LoopWatch
 from holdfast.control.gateways.hub import Gateway, Hub
-from holdfast.control.gateways.inherited import kept_answers, left_behind, unplaced
-from holdfast.control.gateways.leasing import Leasing
-from holdfast.control.gateways.metrics import Totals
-from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE, write_state
+from holdfast.control.gateways.lease_broker import LeaseBroker
+from holdfast.control.gateways.metrics import Totals, gateway_gauges
+from holdfast.control.gateways.previous_state import (
+    read_previous,
+    stored_answers,
+    without_placed_endpoints,
+)
+from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, write_state
 from holdfast.control.incidents.gpus import GpuWatch
+from holdfast.control.incidents.incidents import Incidents
 from holdfast.control.incidents.lookout import Lookout
-from holdfast.control.view.books import Books
+from holdfast.control.view.costs_and_exports import CostsAndExports
+from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler
-from holdfast.control.view.knowing import Knowing
-from holdfast.control.view.sourcing import Sourcing
-from holdfast.control.view.viewing import Viewing
+from holdfast.control.view.live_view import LiveView
+from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.deploy.autoscale import Demand
 from holdfast.core.diagnose.facts import Fact
 from holdfast.core.health.health import ReplicaHealth
@@ -80,7 +84,7 @@ SILENT: Final = 5 * SECOND  # a gateway tells once a second; what it told before
 _log = structlog.get_logger("holdfast.control")
 
 
-class Control(Orders):
+class Control:
     """The control process."""
 
     def __init__(
@@ -97,12 +101,14 @@ class Control(Orders):
         self._run_dir = run_dir
         self._id = control_id
         self._store = store
-        config, earlier = left_behind(run_dir / STATE_FILE)
-        self._source = ConfigSource(path, (config.epoch, unplaced(config)) if config else None)
+        config, earlier = read_previous(run_dir / STATE_FILE)
+        self._source = ConfigSource(
+            path, (config.epoch, without_placed_endpoints(config)) if config else None
+        )
         self._epoch = config.epoch if config else 1  # of what gateways are told
         self._json = config.config if config else self._source.json
         term = earlier.view.epoch + 1 if earlier else 1
-        self._book = kept_answers(store)
+        self._book = stored_answers(store)
         self._deployments = Deployments(launcher, store, self)
         canaries = Canaries(environment, self._book, self._keep_answers, self._version)
         self.loop = FleetLoop(
@@ -112,8 +118,8 @@ class Control(Orders):
         self._totals = Totals()
         places = [f"gateway-{index}" for index in range(self._source.file.gateway.workers)]
         self._leases = LeaseConfig()
-        self._leasing = Leasing(self._leases, places, now)
-        self._demands = Demands()
+        self._lease_broker = LeaseBroker(self._leases, places, now)
+        self._demand_tracker = DemandTracker()
         self._view: ViewFrame | None = None
         self._reloading = asyncio.Lock()
         self._gpus = GpuWatch()
@@ -126,16 +132,16 @@ class Control(Orders):
             self._gpus,
             environment,
         )
-        self.sourcing = Sourcing(
+        self.source_poller = SourcePoller(
             self._lookout.sighted,
             lambda section: (sources or _unreadable)(section, self),
             self._lookout.unsighted,
         )
-        self._discovery = Discovery(lambda: list(self.sourcing.sources.values()), store, self)
-        self.knowing = Knowing(self, self._deployments, self._lookout, self._gpus)
-        self.view = Viewing(self.knowing)
+        self._discovery = Discovery(lambda: list(self.source_poller.sources.values()), store, self)
+        self.summary = FleetSummary(self, self._deployments, self._lookout, self._gpus)
+        self.view = LiveView(self.summary)
         self.sampler: Sampler | None = None  # set before run() where figures are to be kept
-        self._books = Books(
+        self._costs_and_exports = CostsAndExports(
             self._source.file,
             self._hub,
             self._totals,
@@ -146,12 +152,52 @@ class Control(Orders):
         )
         self._breakers = Breakers(lambda: self.loop.deployed, self.note)
         self._disturbances = Disturbances(self)
-        self._platform_logs = PlatformLogs()
+        self._let_disturb()
+        deployed, saw = lambda: self.loop.deployed, self._lookout.saw
+        self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
+        self.admin = self._admin()
+
+    def _let_disturb(self) -> None:
+        """Let disturbances reach what probes, what judges incidents, and what hears launches."""
         self.loop.reach = self._disturbances.reach
         self._lookout.distort = self._disturbances.distorted
         self._deployments.launches.deaf = self._disturbances.deaf
-        deployed, saw = lambda: self.loop.deployed, self._lookout.saw
-        self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
+
+    def _admin(self) -> AdminService:
+        return AdminService(
+            AdminParts(
+                control_id=self._id,
+                costs_and_exports=self._costs_and_exports,
+                deployments=self._deployments,
+                discovery=self._discovery,
+                disturbances=self._disturbances,
+                gpus=self._gpus,
+                hub=self._hub,
+                summary=self.summary,
+                lookout=self._lookout,
+                loop=self.loop,
+                source=self._source,
+                source_poller=self.source_poller,
+                store=self._store,
+                totals=self._totals,
+                view=self.view,
+                counters=self._counters,
+                epoch=lambda: self._epoch,
+                load_gauges=self._load_gauges,
+                reload=self.reload,
+                sampler=lambda: self.sampler,
+            )
+        )
+
+    @property
+    def file(self) -> FleetFile:
+        """The config that runs."""
+        return self._source.file
+
+    @property
+    def incidents(self) -> Incidents:
+        """Failures that were found, and what was done about them."""
+        return self._lookout.incidents
 
     def _version(self, replica_id: str) -> str:
         unit = self._deployments.units.get(replica_id)
@@ -178,9 +224,9 @@ class Control(Orders):
                     self._deploy(),
                     self._gpus.run(),
                     self._lookout.run(),
-                    self.sourcing.run(),
+                    self.source_poller.run(),
                     self._discovery.run(),
-                    self._books.run(),
+                    self._costs_and_exports.run(),
                     self._count(),
                 )
             ]
@@ -239,10 +285,10 @@ class Control(Orders):
             self._json = text
             self._epoch += 1
             self._hub.broadcast(ConfigFrame(self._epoch, text))
-        self._leasing.declare(file.flow_config().quotas, time.monotonic_ns())
+        self._lease_broker.declare(file.flow_config().quotas, time.monotonic_ns())
         self._lookout.follow(file)
-        self._books.follow(file)
-        self.sourcing.follow(file.sources)
+        self._costs_and_exports.follow(file)
+        self.source_poller.follow(file.sources)
         self.loop.adopt(file.replicas(), file.fleet_config(), self._deployments.idle())
         self.loop.tell(*self._deployments.leavers(), *self._discovery.leavers())
         self._save()
@@ -259,7 +305,7 @@ class Control(Orders):
     async def _lend(self) -> None:
         while True:
             await asyncio.sleep(self._leases.round_s)
-            for place, frame in self._leasing.look(time.monotonic_ns()):
+            for place, frame in self._lease_broker.look(time.monotonic_ns()):
                 gateway = self._hub.current(place)
                 if gateway is not None:
                     gateway.send(encode(frame))
@@ -272,10 +318,21 @@ class Control(Orders):
 
     def _tell_loads(self, loads: list[LoadReported]) -> None:
         self._hub.broadcast(loads_to_frame(loads))
-        self._demands.loads(loads)
+        self._demand_tracker.loads(loads)
         self.loop.tell(
             *(Headroom(load.replica_id, load.kv_used) for load in loads if load.kv_used is not None)
         )
+
+    def _counters(self) -> dict[str, float]:
+        """What all gateways counted, those that ended included."""
+        return self._totals.with_those_of(one.counters for one in self._hub.gateways.values())
+
+    def _load_gauges(self) -> dict[str, float]:
+        """What gateways, engines and GPUs say of the load."""
+        gauges = gateway_gauges(gateway.gauges for gateway in self._hub.gateways.values())
+        for part in (self._deployments, self._demand_tracker, self._gpus):
+            gauges |= part.gauges()
+        return gauges
 
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 
@@ -312,7 +369,7 @@ class Control(Orders):
             if before is None or before.told() != verdict:
                 self.sampler.canary_answered(result.replica_id, verdict, time.time())
         self._lookout.answered(result, slow=slow, inflight=inflight)
-        self._books.answered(result)
+        self._costs_and_exports.answered(result)
 
     def broadcast(self, frame: ToGateway) -> None:
         """Tell every gateway."""
@@ -331,14 +388,14 @@ class Control(Orders):
 
     def greeting(self, gateway: Gateway) -> list[ToGateway]:
         """All that a gateway needs to serve."""
-        self._leasing.came(gateway.id)
+        self._lease_broker.came(gateway.id)
         frames: list[ToGateway] = [
             Welcome(self._epoch, self._id, secret=self._lookout.secret),
             ConfigFrame(self._epoch, self._json),
         ]
         if self._view is not None:
             frames.append(self._view)
-        frames.append(self._leasing.frame_for(gateway.id))
+        frames.append(self._lease_broker.frame_for(gateway.id))
         return [*frames, *self._lookout.greeting(), *self._disturbances.greeting()]
 
     def on_seen(self, gateway: Gateway, frame: SeenFrame) -> None:
@@ -352,15 +409,15 @@ class Control(Orders):
         """How it fares. A process that drains has no say in leases any more."""
         if self._hub.current(gateway.id) is not gateway:
             return
-        self._leasing.on_stats(gateway.id, frame, time.monotonic_ns())
+        self._lease_broker.on_stats(gateway.id, frame, time.monotonic_ns())
         if gateway.stats_heard == 1:  # it serves now; when it was greeted it had no use for a lease
-            gateway.send(encode(self._leasing.frame_for(gateway.id)))
+            gateway.send(encode(self._lease_broker.frame_for(gateway.id)))
 
     def on_gone(self, gateway: Gateway) -> None:
         """Its connection ended."""
         self._totals.keep(gateway.counters)
         if self._hub.current(gateway.id) is None:
-            self._leasing.went(gateway.id, time.monotonic_ns())
+            self._lease_broker.went(gateway.id, time.monotonic_ns())
         self.loop.gateway_gone(gateway.name)
         self._lookout.gateway_gone(gateway.name)
         self._breakers.gateway_gone(gateway.name)
@@ -389,7 +446,7 @@ class Control(Orders):
 
     def demand(self, model: str, now: int) -> Demand:
         """What a model is asked for at present."""
-        return self._demands.of(model, self.gateway_gauges(now), self.loop.replicas(), now)
+        return self._demand_tracker.of(model, self.gateway_gauges(now), self.loop.replicas(), now)
 
     def gateways(self) -> list[Gateway]:
         """Those that are connected."""

@@ -33,7 +33,7 @@ import uvloop
 
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile
-from holdfast.control.gateways.state import SOCKET_FILE, STATE_FILE
+from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.types import require
 from holdfast.wire.provisions import (
     Fetching,
@@ -324,7 +324,9 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     loop.add_signal_handler(signal.SIGHUP, reload)
     tls = control.file.admin.tls
     try:
-        async with keeping(kept, control.view.snapshot, control.drift, history_told) as sampler:
+        async with keeping(
+            kept, control.view.snapshot, control.incidents.drift_series, history_told
+        ) as sampler:
             control.sampler = sampler
             server = AdminServer(
                 uvicorn.Config(

@@ -14,11 +14,11 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.config.sources import AgentsSection, AwsSection, KubernetesSection, LocalSection
 from holdfast.core.diagnose.facts import Looked
 from holdfast.core.diagnose.investigation import Investigation, InvestigationConfig
-from holdfast.core.view.joining import join
-from holdfast.core.view.known import Known
+from holdfast.core.view.fleet_records import FleetRecords
 from holdfast.core.view.layers import Part, Reading
-from holdfast.core.view.sightings import Sightings
+from holdfast.core.view.reading_diff import ReadingDiff
 from holdfast.core.view.snapshot import Snapshot
+from holdfast.core.view.snapshot_join import join
 from holdfast.ports import Source
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def _local(section: LocalSection, control: "Control | None") -> Source:
     config = _config(LocalConfig, section)
     if control is None:
         return LocalSource(section.called, config)
-    knowing = control.knowing
+    summary = control.summary
     return LocalSource(
-        section.called, config, replicas=knowing.local_replicas, gpus=knowing.gpu_report
+        section.called, config, replicas=summary.local_replicas, gpus=summary.gpu_report
     )
 
 
@@ -90,7 +90,7 @@ def admin_app(control: "Control") -> Any:
     from holdfast.ui.web.routes import web_routes  # noqa: PLC0415
 
     section = control.file.admin
-    control.sourcing.follow(control.file.sources)
+    control.source_poller.follow(control.file.sources)
 
     def agents() -> AgentsSection | None:
         found = (one for one in control.file.sources if isinstance(one, AgentsSection))
@@ -99,7 +99,7 @@ def admin_app(control: "Control") -> Any:
     def inbox() -> AgentInbox | None:
         """Of the config that runs now; a reload may bring another."""
         named = agents()
-        source = control.sourcing.source(named.called) if named is not None else None
+        source = control.source_poller.source(named.called) if named is not None else None
         assert source is None or isinstance(source, AgentInbox), "it was made of that section"
         return source
 
@@ -116,7 +116,7 @@ def admin_app(control: "Control") -> Any:
     if control.sampler is not None:
         more += history_routes(control.sampler.history)
     return AgentDoor(
-        build_admin(control, section, more, sessions=sessions), token=token, routes=reports
+        build_admin(control.admin, section, more, sessions=sessions), token=token, routes=reports
     )
 
 
@@ -137,7 +137,7 @@ async def read_once(file: FleetFile, make: Make = build_source) -> Snapshot:
     config = replace(config, acting=replace(config.acting, dry_run=True))  # nobody acts on a look
     investigation = _look(readings, names, now, wall, config)
     found = investigation.incidents.values()
-    made = join(readings, Known(), found, wall, now, names=names, took_s=took)
+    made = join(readings, FleetRecords(), found, wall, now, names=names, took_s=took)
     return replace(made, version=1)
 
 
@@ -166,10 +166,10 @@ def _look(
     wall: float,
     config: InvestigationConfig,
 ) -> Investigation:
-    investigation, sightings = Investigation(config), Sightings()
-    sightings.follow(names)
+    investigation, diff = Investigation(config), ReadingDiff()
+    diff.follow(names)
     for reading in readings:
-        for fact in sightings.take(reading, now, wall):
+        for fact in diff.take(reading, now, wall):
             investigation.take(fact, now)
     investigation.take(Looked(), now)
     return investigation

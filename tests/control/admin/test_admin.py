@@ -11,7 +11,7 @@ from holdfast.control.admin import admin as module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
-from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
+from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.ports import UnreadableError
 
 HERE = "http://127.0.0.1:8001"

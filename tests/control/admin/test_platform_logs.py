@@ -11,8 +11,8 @@ from holdfast.config.fleet_file import AdminSection
 from holdfast.control.admin import platform_logs
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
+from holdfast.control.lookup_errors import UnknownReplicaError
 from holdfast.control.process import Control
-from holdfast.control.unknown import UnknownReplicaError
 from holdfast.core.view.layers import Placed, Reading
 from holdfast.ports import UnreadableError
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
@@ -40,7 +40,7 @@ async def asking(folder, kube):
     control = Control(folder / "fleet.yaml", folder, {}, "c", store, FakeLauncher(FakeHost()), made)
     stop = asyncio.Event()
     job = asyncio.create_task(control.run(stop))
-    app = httpx2.ASGITransport(build_admin(control, AdminSection()), client=("127.0.0.1", 1))
+    app = httpx2.ASGITransport(build_admin(control.admin, AdminSection()), client=("127.0.0.1", 1))
     try:
         async with httpx2.AsyncClient(transport=app, base_url="http://127.0.0.1:8001") as client:
             yield control, client
@@ -56,7 +56,7 @@ def test_the_log_of_a_pod_is_read_where_the_pod_runs(world, tmp_path):
             await world.until(
                 lambda: (
                     {"m-abc", "listed-1"} <= set(control.loop.deployed)
-                    and any(reading.placed for reading in control.sourcing.readings())
+                    and any(reading.placed for reading in control.source_poller.readings())
                 )
             )
             answer = await client.get("/replicas/m-abc/logs?lines=2")
@@ -84,7 +84,7 @@ def test_the_log_of_a_pod_is_read_where_the_pod_runs(world, tmp_path):
             kube.refuse("pods/log", 404)  # it went a moment ago
             assert (await client.get("/replicas/m-abc/logs")).status_code == 404
             with pytest.raises(UnknownReplicaError):
-                await control.log_tail("nobody", 1)
+                await control.admin.log_tail("nobody", 1)
 
     with FakeKube() as kube:
         kube.put("pods", pod("m-abc", model="m", ip="10.1.0.1"))

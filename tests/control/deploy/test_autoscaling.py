@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control import process as process_module
-from holdfast.control.deploy.demand import Demands
+from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.gateways.metrics import gateway_gauges
-from holdfast.control.gateways.state import SOCKET_FILE
+from holdfast.control.gateways.state_file import SOCKET_FILE
 from holdfast.control.process import Control
 from holdfast.core.deploy.autoscale import Demand
 from holdfast.core.messages import LoadReported
@@ -42,7 +42,7 @@ def load(name="m-1", waiting=None, kv_used=None):
 def test_what_all_gateways_say_comes_together():
     gauges = [said(2, 100, 0.5, 10.0), said(1, 50, 0.9, 20.0)]
     rows = [row(inflight=3), row("m-2", "loading"), row("n-1", inflight=9, model="n")]
-    demand = Demands().of("m", gauges, rows, NOW)
+    demand = DemandTracker().of("m", gauges, rows, NOW)
     assert demand == Demand(
         at=NOW,
         queued_tokens=150,
@@ -57,28 +57,28 @@ def test_what_all_gateways_say_comes_together():
 
 def test_a_request_that_nobody_saw_running_is_no_idleness():
     active = {'active_requests{model="m"}': 1}
-    assert Demands().of("m", [said(0, 0) | active], [row()], NOW).running == 1
-    assert Demands().of("m", [said(0, 0) | active], [row(inflight=3)], NOW).running == 3
+    assert DemandTracker().of("m", [said(0, 0) | active], [row()], NOW).running == 1
+    assert DemandTracker().of("m", [said(0, 0) | active], [row(inflight=3)], NOW).running == 3
 
 
 def test_without_a_gateway_nothing_is_known():
-    demand = Demands().of("m", [], [], NOW)
+    demand = DemandTracker().of("m", [], [], NOW)
     assert (demand.queued, demand.queued_tokens) == (None, None)
     assert (demand.token_rate, demand.first_token_p95) == (None, None)
 
 
 def test_a_silent_gateway_is_not_one_with_an_empty_queue():
-    demand = Demands().of("m", [said(0, 0, rate=5.0), {}], [], NOW)
+    demand = DemandTracker().of("m", [said(0, 0, rate=5.0), {}], [], NOW)
     assert (demand.queued, demand.queued_tokens, demand.token_rate) == (None, None, None)
 
 
 def test_what_the_others_say_is_the_least_there_can_be():
-    demand = Demands().of("m", [said(2, 300), {}], [], NOW)
+    demand = DemandTracker().of("m", [said(2, 300), {}], [], NOW)
     assert (demand.queued, demand.queued_tokens) == (2, 300)
 
 
 def test_requests_that_wait_inside_engines_wait_too():
-    demands = Demands()
+    demands = DemandTracker()
     demands.loads([load("m-1", 4), load("m-2", 0), load("m-3", kv_used=0.5)])
     rows = [row("m-1"), row("m-2"), row("m-3")]
     assert demands.of("m", [said(1, 10)], rows, NOW).queued == 5
@@ -89,14 +89,14 @@ def test_requests_that_wait_inside_engines_wait_too():
 
 
 def test_only_replicas_that_are_ready_are_asked_how_full_they_are():
-    demands = Demands()
+    demands = DemandTracker()
     demands.loads([load("m-1", kv_used=0.25), load("m-2", kv_used=0.9), load("m-3", waiting=1)])
     rows = [row("m-1"), row("m-2", "draining"), row("m-3")]
     assert demands.of("m", [], rows, NOW).kv_used == (0.25,)
 
 
 def test_an_engine_that_falls_silent_and_a_replica_that_goes_are_forgotten():
-    demands = Demands()
+    demands = DemandTracker()
     demands.loads([load("m-1", 4, 0.5), load("m-2", 2, 0.5)])
     assert demands.gauges() == {
         'replica_waiting{model="m",replica="m-1"}': 4,
@@ -254,11 +254,11 @@ def test_a_fleet_that_begins_at_zero_is_told_of_and_a_waiting_request_wakes_it(
         launcher = world.Paper()
         async with control_of(world, tmp_path, store, launcher) as (control, gateway):
             assert control.loop.view.replicas == ()
-            assert 'holdfast_desired_replicas{model="m"} 0' in control.metrics()
+            assert 'holdfast_desired_replicas{model="m"} 0' in control.admin.metrics()
             gateway.send(StatsFrame({}, said(1, 20), readiness=True))
-            await world.until(lambda: control.model_ready("m")[0])
+            await world.until(lambda: control.admin.model_ready("m")[0])
             assert [order.replica_id for order in launcher.orders] == ["m-1"]
-            text = control.metrics()
+            text = control.admin.metrics()
             assert 'holdfast_desired_replicas{model="m"} 1' in text
             assert 'holdfast_queued_tokens{model="m"} 20' in text
 

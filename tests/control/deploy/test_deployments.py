@@ -9,7 +9,7 @@ import pytest
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy import launches
 from holdfast.control.deploy.deployments import EARLY_EXITS_MAX, HELD, Deployments
-from holdfast.control.deploy.units import build_of
+from holdfast.control.deploy.launched_replica import build_of
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.fleet.probes import LoopWatch
 from holdfast.core.deploy.autoscale import Demand
@@ -267,7 +267,7 @@ def test_what_cannot_be_launched_is_told(world, store, monkeypatch):
     def never(_):
         raise ConfigError("launch", "finds no free port", "stop what listens on so many")
 
-    monkeypatch.setattr("holdfast.control.deploy.units.free_port", never)
+    monkeypatch.setattr("holdfast.control.deploy.launched_replica.free_port", never)
     play(world, store, scene)
 
 

@@ -46,21 +46,21 @@ def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
         async with running(tmp_path) as control:
             await asyncio.to_thread(kube.await_watch, "pods")
             kube.put("pods", pod("m-abc", model="m", ip="127.0.0.1"))
-            await world.until(lambda: control.model_ready("m")[0])
-            await control.drain("m-abc")
+            await world.until(lambda: control.admin.model_ready("m")[0])
+            await control.admin.drain("m-abc")
         kube.refuse("*", 503)  # the next control finds nobody who could tell it of pods
         async with running(tmp_path) as control:
             await world.until(lambda: set(control.loop.deployed) == {"m-abc"})
             out = (State.DRAINING, State.STOPPED)
             await world.until(lambda: control.loop.health("m-abc").state in out)  # still held
-            await control.undrain("m-abc")
-            await world.until(lambda: control.model_ready("m")[0])
+            await control.admin.undrain("m-abc")
+            await world.until(lambda: control.admin.model_ready("m")[0])
             kube.refuse("*", 0)
             await world.until(lambda: kube.watching["pods"] > 0)
             kube.terminate("m-abc")
             await world.until(lambda: control.loop.health("m-abc").state in out)
-            assert not (await control.undrain("m-abc"))[0]
-            rows = [row for reading in control.sourcing.readings() for row in reading.placed]
+            assert not (await control.admin.undrain("m-abc"))[0]
+            rows = [row for reading in control.source_poller.readings() for row in reading.placed]
             assert {row.replica for row in rows} <= {"m-abc", ""}
             kube.delete("pods", "m-abc")
             await world.until(lambda: "m-abc" not in control.loop.deployed)

@@ -11,7 +11,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy.discovery import Discovery, discovered
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.fleet.probes import LoopWatch
-from holdfast.control.gateways.inherited import unplaced
+from holdfast.control.gateways.previous_state import without_placed_endpoints
 from holdfast.core.messages import DrainAsked
 from holdfast.core.types import State
 from holdfast.core.view.layers import Host, Placed, Reading
@@ -272,7 +272,7 @@ def test_a_config_that_was_left_behind_is_read_without_places(store):
     stage = Stage(store, fleet_file())
     stage.discovery.look(reading(placed("a")))
     left = ConfigFrame(3, stage.configs[-1].to_json())
-    assert unplaced(left) == fleet_file().to_json()
+    assert without_placed_endpoints(left) == fleet_file().to_json()
 
 
 # --- with a real fleet loop and a real watch ------------------------------------------------------

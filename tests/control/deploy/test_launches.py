@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.config.fleet_file import ModelSection
 from holdfast.control.deploy import launches as module
+from holdfast.control.deploy.launched_replica import new_launched_replica
 from holdfast.control.deploy.launches import Launches
-from holdfast.control.deploy.units import new_unit
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
 from holdfast.core.diagnose.facts import LineSeen, Mark, PhaseSeen, ProcessEnded, ProcessFrozen
 from holdfast.core.failure import Kind
@@ -68,7 +68,7 @@ class Stage:
         launch = {"command": ["serve", "{port}"], **launch}
         model = ModelSection.model_validate({"name": "m", "engine": "vllm", "launch": launch})
         taken = {unit.spec.port for unit in self.units.values()}
-        unit = new_unit(model, number, "zone-a", launch.get("weights", "/w"), "", taken)
+        unit = new_launched_replica(model, number, "zone-a", launch.get("weights", "/w"), "", taken)
         self.units[unit.id] = unit
         return unit
 

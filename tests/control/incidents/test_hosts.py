@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy.declarations import chains_of, declared_of, versions_of, weights_size
-from holdfast.control.deploy.units import new_unit
+from holdfast.control.deploy.launched_replica import new_launched_replica
 from holdfast.control.incidents import hosts as module
 from holdfast.control.incidents.hosts import HostWatch
 from holdfast.core.diagnose.facts import (
@@ -68,7 +68,7 @@ class Stage:
         )
 
     def add(self, number=1, pid=100, version="1.0", **more):
-        unit = new_unit(self.file.models[0], number, "a", "/weights", version, set())
+        unit = new_launched_replica(self.file.models[0], number, "a", "/weights", version, set())
         unit.pid, unit.loaded, unit.doing = pid, True, "serving"
         for name, value in more.items():
             setattr(unit, name, value)

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
-from holdfast.control.gateways.state import SOCKET_FILE
+from holdfast.control.gateways.state_file import SOCKET_FILE
 from holdfast.control.incidents import lookout, observations
 from holdfast.control.process import Control
 from holdfast.core.diagnose.detect import poison
@@ -136,7 +136,7 @@ async def ask(control, path, *, method="GET", query=b""):
     async def send(message):
         sent.append(message)
 
-    await build_admin(control, control.file.admin)(scope, receive, send)
+    await build_admin(control.admin, control.file.admin)(scope, receive, send)
     return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])
 
 
@@ -219,7 +219,7 @@ def test_the_admin_port_lists_exports_and_closes(stage):
             for path, method in (("", "GET"), ("/export", "GET"), ("/close", "POST")):
                 unknown = f"/incidents/inc-999999{path}"
                 assert (await ask(control, unknown, method=method))[0] == 404
-            history = [event.what for event in control.events()]
+            history = [event.what for event in control.admin.events()]
             assert "incident opened" in history
             assert "incident closed" in history
 
@@ -298,7 +298,7 @@ def test_what_incidents_ask_for_is_done_or_refused_with_a_reason(stage):
             assert hands.restart("m-1", "inc-1: x", now)[0]
             await stage.world.until(lambda: len(stage.launcher.orders) > started)
             assert not hands.restart("elsewhere", "x", now)[0]
-            await control.drain("m-2")
+            await control.admin.drain("m-2")
             assert not hands.restart("m-2", "x", now)[0]
             assert not hands.stop_rollout("m", "x")[0]
             assert not hands.stop_rollout("nothing", "x")[0]
@@ -315,15 +315,15 @@ def test_a_rollout_is_halted_and_the_good_revision_stays(stage):
         async with stage.running(text) as control:
             await stage.ready("m-1")
             await stage.world.until(
-                lambda: "rollout finished" in [one.what for one in control.events()]
+                lambda: "rollout finished" in [one.what for one in control.admin.events()]
             )
             stage.launcher.serving = False  # the newcomer never gets ready
             stage.path.write_text(slow)
             await control.reload()
-            await stage.world.until(lambda: len(control.status()["replicas"]) == 2)
+            await stage.world.until(lambda: len(control.admin.status()["replicas"]) == 2)
             assert control._lookout.stop_rollout("m", "inc-1: it leaks")[0]
-            assert control.status()["models"]["m"]["rollout"]["halted"] == "inc-1: it leaks"
-            await stage.world.until(lambda: len(control.status()["replicas"]) == 1)
+            assert control.admin.status()["models"]["m"]["rollout"]["halted"] == "inc-1: it leaks"
+            await stage.world.until(lambda: len(control.admin.status()["replicas"]) == 1)
             assert control.loop.ready("m")
 
     asyncio.run(main())

@@ -208,11 +208,11 @@ def test_control_judges_what_is_reported_of_its_own_replicas(tmp_path, store, wo
         task = asyncio.create_task(control.run(stop))
         await world.until(lambda: control.loop.view is not None or task.done())
         row = {"kind": "VersionsSeen", "replica": "m-1", "image": "engine:latest"}
-        assert control.report({"facts": [row]}) == 1
+        assert control.admin.report({"facts": [row]}) == 1
         with pytest.raises(BadReportError, match="no replica is called that"):
-            control.report({"facts": [row | {"replica": "m-2"}]})
-        await world.until(lambda: "holdfast_facts_reported_total 1\n" in control.metrics())
-        assert "holdfast_fact_reports_refused_total 1\n" in control.metrics()
+            control.admin.report({"facts": [row | {"replica": "m-2"}]})
+        await world.until(lambda: "holdfast_facts_reported_total 1\n" in control.admin.metrics())
+        assert "holdfast_fact_reports_refused_total 1\n" in control.admin.metrics()
         stop.set()
         await task
         await launcher.rest()

@@ -22,7 +22,7 @@ from holdfast.control.view.agents import (
 from holdfast.core.diagnose.facts import GpuFault, HostSeen, LineSeen, Mark, PhaseSeen, ProcessEnded
 from holdfast.core.types import ConfigError
 from holdfast.core.view.layers import Disk, Group, Host, Part, Placed, Queue, Reading
-from holdfast.core.view.sightings import Sightings
+from holdfast.core.view.reading_diff import ReadingDiff
 from holdfast.core.view.staleness import HOSTS, PLACED, Freshness
 from holdfast.sources.reports import REPORT_BYTES_MAX, Fault, Line, Own, Phase, Report, encode
 
@@ -263,7 +263,7 @@ def test_old_news_and_news_of_strangers_are_counted_and_not_told():
 
 
 def test_an_oom_kill_on_another_host_is_one_end_and_names_its_witness(desk):
-    sightings, facts = Sightings(), []
+    sightings, facts = ReadingDiff(), []
 
     def look():
         facts.extend(sightings.take(desk.merged(), int(desk.now * 1e9), desk.wall))

@@ -1,10 +1,19 @@
 from dataclasses import fields
 
-from holdfast.core.view.layers import Disk, Group, Host, Part, Placed, Queue, Reading, Wish
+from holdfast.core.view.layers import (
+    DesiredReplicas,
+    Disk,
+    Group,
+    Host,
+    Part,
+    Placed,
+    Queue,
+    Reading,
+)
 
 
 def test_what_nobody_said_is_unknown_and_not_zero():
-    for row in (Host("h"), Queue("q", "m"), Disk("d"), Wish("m"), Group("g")):
+    for row in (Host("h"), Queue("q", "m"), Disk("d"), DesiredReplicas("m"), Group("g")):
         told = {one.name: getattr(row, one.name) for one in fields(row)}
         numbers = [value for value in told.values() if not isinstance(value, str | tuple)]
         assert set(numbers) <= {None}

@@ -28,7 +28,7 @@ from moto.core.authorization import enable_iam_authentication
 
 from holdfast.cli.aws import aws as aws_command
 from holdfast.core.types import ConfigError
-from holdfast.core.view.layers import Disk, Group, Host, Placed, Queue, Wish
+from holdfast.core.view.layers import DesiredReplicas, Disk, Group, Host, Placed, Queue
 from holdfast.sources.aws import AwsConfig, AwsSource
 from holdfast.sources.aws import calling as calling_module
 from holdfast.sources.aws.errors import iam_action
@@ -312,8 +312,8 @@ def test_the_filesystem_shows_its_load_against_what_is_permitted(reading, marigo
 
 def test_wishes_show_what_could_not_be_placed_and_since_when(reading, marigold):
     wishes = {wish.model: wish for wish in reading.wishes}
-    assert wishes["bge-embed"] == Wish("bge-embed", desired=2, running=2, pending=0)
-    assert wishes["parler-tts"] == Wish("parler-tts", desired=2, running=1, pending=0)
+    assert wishes["bge-embed"] == DesiredReplicas("bge-embed", desired=2, running=2, pending=0)
+    assert wishes["parler-tts"] == DesiredReplicas("parler-tts", desired=2, running=1, pending=0)
     stuck = wishes["llm-70b"]
     assert (stuck.desired, stuck.running, stuck.pending) == (4, 1, 1)
     assert "unable to place a task" in stuck.reason

@@ -25,11 +25,12 @@ from holdfast.control.access.guard import OPEN, Guard, json_answer
 from holdfast.control.access.sessions import Sessions
 from holdfast.control.admin.logs import follow, read_tail
 from holdfast.control.admin.openapi import openapi_document
+from holdfast.control.admin.openapi_schemas import CanaryLine, ReloadAnswer, StatusAnswer
 from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
 from holdfast.control.incidents.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
-from holdfast.control.unknown import UnknownModelError, UnknownReplicaError
-from holdfast.control.view.viewing import Viewing, view_routes
+from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
+from holdfast.control.view.live_view import LiveView, view_routes
 from holdfast.ports import UnreadableError
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
@@ -49,8 +50,8 @@ _NOT_FOLLOWED: Final = "its platform has this log, and it is not followed here; 
 _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
-class Incidents(Protocol):
-    """Failures that were found."""
+class IncidentAnswers(Protocol):
+    """What is asked about incidents."""
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
         """The latest, newest last, without their long parts."""
@@ -65,19 +66,19 @@ class Incidents(Protocol):
         """It is over, an operator says."""
 
 
-class Facts(Protocol):
-    """Whom the answers come from; ``Control`` is one.
+class AdminAnswers(Protocol):
+    """Answers what operators ask and takes their orders; ``AdminService`` is one.
 
     Orders return whether they were taken on, and why (not). Those that name a replica or a model
     which does not exist raise the errors above.
     """
 
     @property
-    def incidents(self) -> Incidents:
+    def incidents(self) -> IncidentAnswers:
         """Failures that were found."""
 
     @property
-    def view(self) -> Viewing:
+    def view(self) -> LiveView:
         """All layers, joined."""
 
     def problems(self) -> list[str]:
@@ -89,7 +90,7 @@ class Facts(Protocol):
     def model_ready(self, model: str) -> tuple[bool, str]:
         """Whether somebody serves this model."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> StatusAnswer:
         """Everything."""
 
     def events(self, limit: int = EVENTS_DEFAULT, replica: str | None = None) -> list[Happened]:
@@ -107,7 +108,7 @@ class Facts(Protocol):
     def log_path(self, replica_id: str) -> Path | None:
         """Where a replica's output goes; None when somebody else started it."""
 
-    def canaries(self, replica_id: str) -> list[dict[str, Any]]:
+    def canaries(self, replica_id: str) -> list[CanaryLine]:
         """What its last canaries found, the newest last."""
 
     async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
@@ -144,7 +145,7 @@ class Facts(Protocol):
 
 
 def build_admin(
-    facts: Facts,
+    facts: AdminAnswers,
     section: AdminSection,
     more: Sequence[BaseRoute] = (),
     *,
@@ -169,7 +170,7 @@ def build_admin(
 class _Admin:
     """One method for each path."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: AdminAnswers) -> None:
         self._facts = facts
         self._followers = 0
         self._description = orjson.dumps(openapi_document()) + b"\n"
@@ -324,7 +325,11 @@ class _Admin:
     async def reload(self, _: Request) -> Response:
         accepted = await self._facts.reload()
         epoch = self._facts.status()["epoch"]
-        told = {"accepted": accepted, "epoch": epoch, "problems": self._facts.problems()}
+        told: ReloadAnswer = {
+            "accepted": accepted,
+            "epoch": epoch,
+            "problems": self._facts.problems(),
+        }
         return json_answer(told, 200 if accepted else 422)
 
     async def close(self, request: Request) -> Response:
@@ -453,4 +458,4 @@ async def _unknown(_: Request, error: Exception) -> Response:
     return json_answer({"error": str(error)}, 404)
 
 
-__all__ = ["Facts", "Incidents", "build_admin"]
+__all__ = ["AdminAnswers", "IncidentAnswers", "build_admin"]

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
-from holdfast.control.deploy.units import Unit
+from holdfast.control.deploy.launched_replica import LaunchedReplica
 from holdfast.core.diagnose.facts import ChainDeclared, Declared, VersionsSeen
 from holdfast.core.types import Replica
 from holdfast.launchers.weights import KNOWN, path_of
@@ -21,7 +21,10 @@ _CUDA: Final = "CUDA_VERSION"  # what NVIDIA's images, and those built on them, 
 
 
 def declared_of(
-    file: FleetFile, units: Mapping[str, Unit], host: str, sizes: Mapping[str, int | None]
+    file: FleetFile,
+    units: Mapping[str, LaunchedReplica],
+    host: str,
+    sizes: Mapping[str, int | None],
 ) -> dict[str, Declared]:
     """Every replica of a file whose launched replicas are placed; ``sizes`` of weights by path."""
     found: dict[str, Declared] = {}
@@ -38,7 +41,7 @@ def _declared(
     model: ModelSection,
     replica: Replica,
     host: str,
-    unit: Unit | None,
+    unit: LaunchedReplica | None,
     sizes: Mapping[str, int | None],
 ) -> Declared:
     footprint = model.footprint
@@ -92,7 +95,7 @@ def chains_of(file: FleetFile) -> list[ChainDeclared]:
 
 
 def versions_of(
-    unit: Unit,
+    unit: LaunchedReplica,
     environment: Mapping[str, str],
     driver: str | None,
     cuda: str | None,

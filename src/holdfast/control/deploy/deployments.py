@@ -17,8 +17,8 @@ import structlog
 
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
 from holdfast.config.launch import REPLICAS_MAX
+from holdfast.control.deploy.launched_replica import LaunchedReplica, build_of, new_launched_replica
 from holdfast.control.deploy.launches import Launches
-from holdfast.control.deploy.units import Unit, build_of, new_unit
 from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
 from holdfast.core.deploy.rollout import Add, Finished, Halted, Has, Remove, Rollout, Wish
@@ -39,8 +39,8 @@ _ENDED: Final = (State.STOPPED, State.DEAD)
 _log = structlog.get_logger("holdfast.control.deploy.deployments")
 
 
-class Host(Protocol):
-    """The rest of control, as seen from here."""
+class DeploymentsPort(Protocol):
+    """What deployments ask of the rest of control."""
 
     def tell(self, *events: FleetEvent) -> None:
         """Something for the fleet."""
@@ -62,9 +62,9 @@ class Host(Protocol):
 
 
 class Deployments:
-    """All launched models of a file."""
+    """Keeps as many launched replicas of each model as the fleet file and operators wish for."""
 
-    def __init__(self, launcher: Launcher, store: Store, host: Host) -> None:
+    def __init__(self, launcher: Launcher, store: Store, host: DeploymentsPort) -> None:
         self._launcher = launcher
         self._store = store
         self._host = host
@@ -78,7 +78,7 @@ class Deployments:
         self._held: set[str] = set()  # drained by an operator, and not started here
         self._silent: set[str] = set()  # of whom that was told
         self._wished: dict[str, str] = {}  # the build that each model was last to be
-        self.units: dict[str, Unit] = {}
+        self.units: dict[str, LaunchedReplica] = {}
         self.launches = Launches(launcher, LaunchGate(LaunchGateConfig()), self.units, self)
 
     # --- life ------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Deployments:
         """Take over what an earlier control started."""
         for replica_id, data in self._store.replicas().items():
             try:
-                self.units[replica_id] = Unit.from_store(data)
+                self.units[replica_id] = LaunchedReplica.from_store(data)
             except (TypeError, KeyError, ConfigError) as error:
                 _log.error("unit not understood", replica=replica_id, reason=type(error).__name__)
                 self._store.drop_replica(replica_id)
@@ -241,7 +241,7 @@ class Deployments:
                 told = f"every replica runs {step.revision}"
                 self._host.note(Notice(now, name, "", "rollout finished", told))
 
-    def _has(self, unit: Unit) -> Has:
+    def _has(self, unit: LaunchedReplica) -> Has:
         health = self._host.health(unit.id)
         state = health.state if health is not None else State.STARTING
         if health is not None and not unit.was_ready:
@@ -283,7 +283,7 @@ class Deployments:
         self._store.put_replica(unit.id, unit.to_store())
         self._host.placed()
 
-    def _like(self, model: ModelSection, step: Add, taken: set[int]) -> Unit:
+    def _like(self, model: ModelSection, step: Add, taken: set[int]) -> LaunchedReplica:
         number = self._number(model.name)
         version = _version(model)
         if step.revision != build_of(model, version):
@@ -293,11 +293,11 @@ class Deployments:
             told = f"of {step.revision} is not known any more"
             require(known, "launch", told, fix)
             assert like is not None, "require raised"
-            old = Unit.from_store(like)
+            old = LaunchedReplica.from_store(like)
             return old.sibling(f"{model.name}-{number}", step.zone, taken)
         assert model.launch is not None, "only launched models are kept here"
         weights = path_of(model.launch.weights)
-        return new_unit(model, number, step.zone, weights, version, taken)
+        return new_launched_replica(model, number, step.zone, weights, version, taken)
 
     def _number(self, model: str) -> int:
         """One that no other replica of this model has had since we began, nor has now."""
@@ -308,7 +308,7 @@ class Deployments:
         self._numbers[model] = number
         return number
 
-    def _remove(self, unit: Unit, reason: str) -> None:
+    def _remove(self, unit: LaunchedReplica, reason: str) -> None:
         unit.removing, unit.why_removed = True, reason
         health = self._host.health(unit.id)
         if health is None or health.state in _ENDED:
@@ -349,17 +349,17 @@ class Deployments:
         """Pass it on."""
         self._host.saw(fact)
 
-    def kept(self, unit: Unit) -> None:
+    def kept(self, unit: LaunchedReplica) -> None:
         """Something about it changed that must survive this process."""
         if unit.id in self.units:
             self._store.put_replica(unit.id, unit.to_store())
 
-    def moved(self, unit: Unit) -> None:
+    def moved(self, unit: LaunchedReplica) -> None:
         """It listens elsewhere."""
         self.kept(unit)
         self._host.placed()
 
-    def gone(self, unit: Unit) -> None:
+    def gone(self, unit: LaunchedReplica) -> None:
         """It was to be removed and has ended."""
         self._silent.discard(unit.id)
         if self.units.pop(unit.id, None) is not None:
@@ -466,4 +466,4 @@ def _version(model: ModelSection) -> str:
         return ""
 
 
-__all__ = ["EARLY_EXITS_MAX", "HELD", "Deployments", "Host"]
+__all__ = ["EARLY_EXITS_MAX", "HELD", "Deployments", "DeploymentsPort"]

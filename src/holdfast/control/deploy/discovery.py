@@ -36,7 +36,7 @@ _log = structlog.get_logger("holdfast.control.deploy.discovery")
 
 
 @runtime_checkable
-class Watched(Protocol):
+class WatchedSource(Protocol):
     """A source that says when something changed."""
 
     name: str
@@ -53,8 +53,8 @@ class Watched(Protocol):
         """Hosts and pods as they are now."""
 
 
-class Host(Protocol):
-    """The rest of control, as seen from here."""
+class DiscoveryPort(Protocol):
+    """What discovery asks of the rest of control."""
 
     def tell(self, *events: FleetEvent) -> None:
         """Something for the fleet."""
@@ -67,7 +67,7 @@ class Host(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Found:
+class DiscoveredReplica:
     """A replica that runs as a pod."""
 
     pod: str  # the id at its source
@@ -91,7 +91,9 @@ class Found:
         )
 
 
-def discovered(reading: Reading, models: Iterable[ModelSection]) -> dict[str, list[Found]]:
+def discovered(
+    reading: Reading, models: Iterable[ModelSection]
+) -> dict[str, list[DiscoveredReplica]]:
     """The replicas of each model that is discovered by this reading's source, oldest first.
 
     A pod is one as soon as it runs and has an address, ready or not, until it is gone; one that was
@@ -106,12 +108,12 @@ def discovered(reading: Reading, models: Iterable[ModelSection]) -> dict[str, li
     by_model: dict[str, list[Placed]] = {}
     for placed in reachable:
         by_model.setdefault(placed.model, []).append(placed)
-    found: dict[str, list[Found]] = {}
+    found: dict[str, list[DiscoveredReplica]] = {}
     for model in models:
         rule = model.discover
         if rule is None or rule.source != reading.source:
             continue
-        by_url: dict[str, Found] = {}
+        by_url: dict[str, DiscoveredReplica] = {}
         for placed in reachable if rule.selector else by_model.get(model.name, ()):
             if _fits(placed, rule):
                 one = _found(placed, rule, zones)
@@ -128,17 +130,17 @@ def _fits(placed: Placed, rule: DiscoverSection) -> bool:
     return not rule.selector or parse_selector(rule.selector)(dict(placed.labels))
 
 
-def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> Found:
+def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> DiscoveredReplica:
     address = f"[{placed.address}]" if ":" in placed.address else placed.address
     usual = {"http": 80, "https": 443}[rule.scheme] == rule.port
     url = f"{rule.scheme}://{address}" + ("" if usual else f":{rule.port}")
     zone = zones.get(placed.host, "")[:64]
     leaving = placed.state == "stopping"
     since = placed.created_at or 0.0
-    return Found(placed.id, placed.uid, url, zone, placed.host[:253], leaving, since)
+    return DiscoveredReplica(placed.id, placed.uid, url, zone, placed.host[:253], leaving, since)
 
 
-def _later(one: Found, other: Found) -> bool:
+def _later(one: DiscoveredReplica, other: DiscoveredReplica) -> bool:
     return (not one.leaving, one.since, one.pod) > (not other.leaving, other.since, other.pod)
 
 
@@ -147,14 +149,16 @@ class _Model:
     """What is known of one discovered model."""
 
     section: ModelSection
-    replicas: dict[str, Found] = field(default_factory=dict)  # by pod
+    replicas: dict[str, DiscoveredReplica] = field(default_factory=dict)  # by pod
     told: set[str] = field(default_factory=set)  # pods of which it was told that they are left out
 
 
 class Discovery:
-    """All discovered models of a file."""
+    """Follows the pods of each discovered model and makes replicas of them."""
 
-    def __init__(self, sources: Callable[[], Iterable[object]], store: Store, host: Host) -> None:
+    def __init__(
+        self, sources: Callable[[], Iterable[object]], store: Store, host: DiscoveryPort
+    ) -> None:
         self._sources = sources
         self._store = store
         self._host = host
@@ -188,10 +192,12 @@ class Discovery:
 
     async def run(self) -> None:
         """Until it is cancelled; each source has its own task."""
-        tasks: dict[int, tuple[Watched, asyncio.Task[None]]] = {}
+        tasks: dict[int, tuple[WatchedSource, asyncio.Task[None]]] = {}
         try:
             while True:
-                present = {id(one): one for one in self._sources() if isinstance(one, Watched)}
+                present = {
+                    id(one): one for one in self._sources() if isinstance(one, WatchedSource)
+                }
                 for key in [key for key in tasks if key not in present]:
                     source, task = tasks.pop(key)
                     self._readings.pop(source.name, None)
@@ -208,7 +214,7 @@ class Discovery:
                 task.cancel()
             await asyncio.gather(*(task for _, task in tasks.values()), return_exceptions=True)
 
-    async def _watch(self, source: Watched) -> None:
+    async def _watch(self, source: WatchedSource) -> None:
         seen, name = -1, source.name
         source.replica_of = lambda pod: self._names.get((name, pod), "")
         while True:
@@ -271,10 +277,10 @@ class Discovery:
         return replaced, leavers, changed
 
     def _named(
-        self, model: _Model, found: Sequence[Found], owners: dict[str, tuple[str, str]]
-    ) -> dict[str, Found]:
+        self, model: _Model, found: Sequence[DiscoveredReplica], owners: dict[str, tuple[str, str]]
+    ) -> dict[str, DiscoveredReplica]:
         """With ids of the fleet; without those that would break it or that only came to go."""
-        named: dict[str, Found] = {}
+        named: dict[str, DiscoveredReplica] = {}
         for one in found:
             known = model.replicas.get(one.pod)
             if one.leaving and (known is None or known.uid != one.uid):
@@ -298,13 +304,18 @@ class Discovery:
         model.told &= {one.pod for one in found}
         return named
 
-    def _left_out(self, model: _Model, one: Found, problem: str) -> None:
+    def _left_out(self, model: _Model, one: DiscoveredReplica, problem: str) -> None:
         if one.pod not in model.told:
             model.told.add(one.pod)
             told = f"pod {one.pod}: {problem}"
             self._host.note(Notice(0, model.section.name, "", "left out", told))
 
-    def _tell(self, name: str, before: Mapping[str, Found], after: Mapping[str, Found]) -> None:
+    def _tell(
+        self,
+        name: str,
+        before: Mapping[str, DiscoveredReplica],
+        after: Mapping[str, DiscoveredReplica],
+    ) -> None:
         now = time.monotonic_ns()
         for pod, one in after.items():
             known = before.get(pod)
@@ -351,7 +362,7 @@ class Discovery:
             for pod, one in model.replicas.items()
         }
 
-    def _all(self) -> Iterable[Found]:
+    def _all(self) -> Iterable[DiscoveredReplica]:
         return (one for model in self._models.values() for one in model.replicas.values())
 
     # --- what outlives this process --------------------------------------------------------------
@@ -359,7 +370,7 @@ class Discovery:
     def _keep(self, name: str) -> None:
         model = self._models.get(name)
         rows = [
-            {key: getattr(one, key) for key in Found.__slots__}
+            {key: getattr(one, key) for key in DiscoveredReplica.__slots__}
             for one in (model.replicas.values() if model is not None else ())
         ]
         try:
@@ -368,12 +379,12 @@ class Discovery:
             _log.error("discovered replicas not kept", model=name, reason=str(error))
 
 
-def _restored(rows: Any) -> dict[str, Found]:
+def _restored(rows: Any) -> dict[str, DiscoveredReplica]:
     """What ``_keep`` kept, as far as it makes sense."""
-    found: dict[str, Found] = {}
+    found: dict[str, DiscoveredReplica] = {}
     for row in rows if isinstance(rows, list) else ():
         try:
-            one = Found(**row)
+            one = DiscoveredReplica(**row)
             problem = _unusable(one.url, one.id)
         except TypeError as error:
             problem = type(error).__name__
@@ -393,11 +404,11 @@ def _unusable(url: str, own: str) -> str:
     return ""
 
 
-def _places(replicas: Mapping[str, Found]) -> dict[str, Found]:
+def _places(replicas: Mapping[str, DiscoveredReplica]) -> dict[str, DiscoveredReplica]:
     return {pod: replace(one, leaving=False) for pod, one in replicas.items()}
 
 
-def _why(one: Found) -> str:
+def _why(one: DiscoveredReplica) -> str:
     return f"its pod {one.pod} was told to end"
 
 
@@ -408,4 +419,4 @@ def _short(name: str) -> str:
     return f"{name[:ID_MAX]}-{blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
-__all__ = ["LOOK_S", "Discovery", "Found", "Watched", "discovered"]
+__all__ = ["LOOK_S", "DiscoveredReplica", "Discovery", "WatchedSource", "discovered"]

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from holdfast.control.deploy.units import Unit, free_port, is_free
+from holdfast.control.deploy.launched_replica import LaunchedReplica, free_port, is_free
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.core.deploy.launches import LaunchGate
 from holdfast.core.diagnose.detect.silence import (
@@ -44,8 +44,8 @@ STOP_GRACE_S: Final = 5.0  # nothing of users' is on it by then; engines tidy up
 _log = structlog.get_logger("holdfast.control.deploy.launches")
 
 
-class Host(Protocol):
-    """Who owns the units and the fleet."""
+class LaunchesPort(Protocol):
+    """What launches report to: the owner of the launched replicas and of the fleet."""
 
     def tell(self, *events: FleetEvent) -> None:
         """Something happened to a replica."""
@@ -53,25 +53,25 @@ class Host(Protocol):
     def saw(self, fact: Fact) -> None:
         """Something was seen of a replica, for whoever looks for failures."""
 
-    def kept(self, unit: Unit) -> None:
+    def kept(self, unit: LaunchedReplica) -> None:
         """Something about it changed that must survive this process."""
 
-    def moved(self, unit: Unit) -> None:
+    def moved(self, unit: LaunchedReplica) -> None:
         """Its address changed."""
 
-    def gone(self, unit: Unit) -> None:
+    def gone(self, unit: LaunchedReplica) -> None:
         """It was to be removed and has ended."""
 
 
 class Launches:
-    """Starts and ends processes, and reports what it hears of them. A ``Watcher``."""
+    """Starts and ends the processes of launched replicas, and reports what they say."""
 
     def __init__(
         self,
         launcher: Launcher,
         gate: LaunchGate,
-        units: Mapping[str, Unit],
-        host: Host,
+        units: Mapping[str, LaunchedReplica],
+        host: LaunchesPort,
     ) -> None:
         self._launcher = launcher
         self._gate = gate
@@ -88,11 +88,11 @@ class Launches:
 
     # --- what the fleet asks for -----------------------------------------------------------------
 
-    def launch(self, unit: Unit, delay: int) -> None:
+    def launch(self, unit: LaunchedReplica, delay: int) -> None:
         """Start it after a delay, behind whatever is under way for it."""
         self._begin(unit.id, self._start(unit, seconds(delay)), starts=True)
 
-    def stop(self, unit: Unit, after_s: float = 0.0) -> None:
+    def stop(self, unit: LaunchedReplica, after_s: float = 0.0) -> None:
         """End its process; where it is to be removed, tell when it has ended."""
         for task, (replica_id, starts) in self._jobs.items():
             if starts and replica_id == unit.id:
@@ -109,10 +109,10 @@ class Launches:
         if not task.cancelled() and task.exception() is not None:
             _log.error("launch failed", replica=replica_id, exc_info=task.exception())
 
-    def _turn(self, unit: Unit) -> asyncio.Lock:
+    def _turn(self, unit: LaunchedReplica) -> asyncio.Lock:
         return self._turns.setdefault(unit.id, asyncio.Lock())
 
-    async def _start(self, unit: Unit, delay_s: float) -> None:
+    async def _start(self, unit: LaunchedReplica, delay_s: float) -> None:
         async with self._turn(unit):
             await asyncio.sleep(delay_s)
             if unit.removing:
@@ -134,7 +134,7 @@ class Launches:
                 self._host.saw(ProcessEnded(unit.id, phase=STARTING, uptime_s=0.0))
                 self._exited(unit, Kind.EXITED, str(error))
 
-    async def _wait_for_room(self, unit: Unit) -> None:
+    async def _wait_for_room(self, unit: LaunchedReplica) -> None:
         while not self._gate.ask(unit.id, unit.spec.weights, time.monotonic_ns()):
             self._room.clear()
             # Who does not ask again loses its place; and of a load that was lost nobody is told.
@@ -145,13 +145,13 @@ class Launches:
                 again.cancel()
         self._gate.began(unit.id)
 
-    def _find_port(self, unit: Unit) -> None:
+    def _find_port(self, unit: LaunchedReplica) -> None:
         if not is_free(unit.spec.port):
             taken = {one.spec.port for one in self._units.values()}
             unit.spec = replace(unit.spec, port=free_port(taken))
             self._host.moved(unit)
 
-    async def _end(self, unit: Unit, after_s: float) -> None:
+    async def _end(self, unit: LaunchedReplica, after_s: float) -> None:
         async with self._turn(unit):
             if after_s and self._launcher.pid(unit.id) is not None:
                 await asyncio.sleep(after_s)
@@ -177,7 +177,7 @@ class Launches:
 
     # --- what is heard of them (Watcher) ---------------------------------------------------------
 
-    def adopted(self, unit: Unit, pid: int, started_at: float) -> None:
+    def adopted(self, unit: LaunchedReplica, pid: int, started_at: float) -> None:
         """An earlier control started it; where it was loading, a launch goes on watching it."""
         unit.pid = pid
         unit.began = time.monotonic_ns() - nanos(max(0.0, time.time() - started_at))
@@ -254,7 +254,7 @@ class Launches:
         if unit.removing:  # it ended before its drain did
             self.stop(unit)
 
-    def _saw_end(self, unit: Unit, ended: Ended) -> None:
+    def _saw_end(self, unit: LaunchedReplica, ended: Ended) -> None:
         uptime_s = None
         if unit.began is not None:
             uptime_s = seconds(time.monotonic_ns() - unit.began)
@@ -272,12 +272,12 @@ class Launches:
         )
         unit.began, unit.doing = None, ""
 
-    def _doing(self, unit: Unit, phase: str) -> None:
+    def _doing(self, unit: LaunchedReplica, phase: str) -> None:
         if unit.doing != phase:
             unit.doing = phase
             self._host.saw(PhaseSeen(unit.id, phase))
 
-    def _exited(self, unit: Unit, kind: Kind, told: str) -> None:
+    def _exited(self, unit: LaunchedReplica, kind: Kind, told: str) -> None:
         if not unit.was_ready:
             unit.early_exits += 1
         self._host.tell(Exited(unit.id, kind, told))
@@ -290,7 +290,7 @@ class Launches:
 
     # --- loading ---------------------------------------------------------------------------------
 
-    async def _watch_health(self, unit: Unit) -> None:
+    async def _watch_health(self, unit: LaunchedReplica) -> None:
         """Until its own page says that it is loaded; canaries then find out whether that is so."""
         known = dialect(unit.engine)
         path = known.health_path
@@ -310,7 +310,7 @@ class Launches:
         self._loaded(unit, well=True)
         self._host.tell(Phase(unit.id, State.WARMING))
 
-    def _loaded(self, unit: Unit, *, well: bool) -> None:
+    def _loaded(self, unit: LaunchedReplica, *, well: bool) -> None:
         self._gate.ended(unit.id, loaded=well)
         self._room.set()
         beat = self.heartbeats.get(unit.id)
@@ -335,4 +335,4 @@ async def _whole(starting: Coroutine[Any, Any, int]) -> None:
         raise
 
 
-__all__ = ["GATE_LOOK_S", "HEALTH_LOOK_S", "STOP_GRACE_S", "Host", "Launches"]
+__all__ = ["GATE_LOOK_S", "HEALTH_LOOK_S", "STOP_GRACE_S", "Launches", "LaunchesPort"]

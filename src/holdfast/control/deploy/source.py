@@ -16,7 +16,7 @@ from typing import Final
 from holdfast.config.document import ConfigFileError, Document
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.deploy.units import new_unit
+from holdfast.control.deploy.launched_replica import new_launched_replica
 from holdfast.control.fleet.checks import load_check
 from holdfast.core.types import ConfigError
 
@@ -102,7 +102,9 @@ def refuse_impossible(path: Path, file: FleetFile) -> None:
             if model.canary.check is not None:
                 load_check(model.canary.check)
             if model.launch is not None:
-                dry = new_unit(model, 1, model.launch.zones[0], model.launch.weights, "", set())
+                dry = new_launched_replica(
+                    model, 1, model.launch.zones[0], model.launch.weights, "", set()
+                )
                 dry.order()
         except ConfigError as error:
             place: tuple[str | int, ...] = ("models", index, *error.field.split("."))

@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from holdfast.control.deploy.declarations import versions_of, weights_size
-from holdfast.control.deploy.units import Unit
+from holdfast.control.deploy.launched_replica import LaunchedReplica
 from holdfast.control.detached import detached
 from holdfast.core.diagnose.facts import Declared, Fact, GpuFault, HostSeen, MemorySeen, PhaseSeen
 from holdfast.sources.memory import Usage, host_memory, read_trees
@@ -38,7 +38,7 @@ class HostWatch:
     def __init__(
         self,
         name: str,
-        units: Mapping[str, Unit],
+        units: Mapping[str, LaunchedReplica],
         declared: Callable[[], Mapping[str, Declared]],
         gpus: Callable[[], GpuReport | None],
         saw: Seen,
@@ -93,7 +93,7 @@ class HostWatch:
     ) -> tuple[dict[int, Usage], dict[str, int | None], int | None]:
         return self._read(roots), {path: weights_size(path) for path in paths}, host_memory()
 
-    def _tell_memory(self, unit: Unit, usage: Usage) -> None:
+    def _tell_memory(self, unit: LaunchedReplica, usage: Usage) -> None:
         declared = self._declared().get(unit.id)
         limit = declared.limit_bytes if declared is not None else None
         self._saw(MemorySeen(unit.id, usage.used_bytes, limit or usage.limit_bytes))
@@ -160,7 +160,7 @@ class HostWatch:
         return named or ([unit.id for unit in running] if alone else [])
 
 
-def _names(unit: Unit, xid: Xid) -> bool:
+def _names(unit: LaunchedReplica, xid: Xid) -> bool:
     words = [word.strip() for word in unit.environment.get(_VISIBLE, "").split(",")]
     return str(xid.index) in words or (xid.uuid is not None and xid.uuid in words)
 

@@ -19,7 +19,7 @@ import structlog
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy.declarations import chains_of, declared_of, with_placed
-from holdfast.control.deploy.demand import queued_at_gateways
+from holdfast.control.deploy.demand_tracker import queued_at_gateways
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.fleet.figures import Figures
 from holdfast.control.fleet.loop import FleetLoop
@@ -41,7 +41,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.types import State, seconds
 from holdfast.core.view.layers import Reading
-from holdfast.core.view.sightings import Sightings
+from holdfast.core.view.reading_diff import ReadingDiff
 from holdfast.frames import BlockFrame, SeenFrame, ToGateway
 from holdfast.ports import Store
 
@@ -89,7 +89,7 @@ class Lookout:
         # Seen before a config was followed, by whoever adopts: nobody would know whose it is.
         self._early: list[Fact] | None = []
         self._backlogs: dict[str, QueueSeen] = {}  # of models of the file, in platforms' queues
-        self._sightings = Sightings()
+        self._sightings = ReadingDiff()
         self.figures = Figures()
         self._blocked: dict[str, int] = {}
         self._notifier = Notifier(environment)

@@ -25,7 +25,7 @@ RowT = TypeVar("RowT")
 
 
 @dataclass(slots=True)
-class Heard:
+class AgentRecord:
     """One agent: what it told last, and when."""
 
     report: Report
@@ -42,7 +42,7 @@ class Heard:
         self.reading = in_our_time(self.report.reading, self.offset_s)
 
 
-def shown(name: str, agent: Heard, silent_s: float | None, wall: float) -> Reading:
+def shown(name: str, agent: AgentRecord, silent_s: float | None, wall: float) -> Reading:
     """What one agent told last; where it fell silent all of it hangs on a part that says so."""
     reading = agent.reading
     took_s = round(sum(part.took_s for part in reading.parts), 6)
@@ -94,7 +94,7 @@ def faded(row: Placed) -> Placed:
     return replace(row, used_bytes=None, read_bytes=None, spoke_at=None)
 
 
-def _notes(agent: Heard) -> list[str]:
+def _notes(agent: AgentRecord) -> list[str]:
     own = agent.report.own
     notes = list(agent.reading.notes)
     if abs(agent.offset_s) > CLOCK_NOTED_S:
@@ -128,4 +128,4 @@ def _moved(row: RowT, offset_s: float) -> RowT:
     return replace(row, **times) if times else row  # type: ignore[type-var]
 
 
-__all__ = ["CLOCK_NOTED_S", "Heard", "faded", "in_our_time", "shown", "summed"]
+__all__ = ["CLOCK_NOTED_S", "AgentRecord", "faded", "in_our_time", "shown", "summed"]

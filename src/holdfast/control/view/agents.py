@@ -32,7 +32,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.control.access.guard import json_answer
-from holdfast.control.view.agent_readings import Heard, faded, in_our_time, shown, summed
+from holdfast.control.view.agent_readings import AgentRecord, faded, in_our_time, shown, summed
 from holdfast.core.diagnose.facts import Fact, GpuFault, LineSeen, PhaseSeen
 from holdfast.core.types import require
 from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
@@ -111,7 +111,7 @@ class AgentInbox:
         self._replicas = replicas  # whom facts may speak of; None: of anybody
         self._clock = clock
         self._wall = wall
-        self._agents: dict[str, Heard] = {}
+        self._agents: dict[str, AgentRecord] = {}
         self._notes: deque[tuple[float, str]] = deque(maxlen=NOTES_MAX)
         self.taken = self.refused = 0  # reports
         self.facts = self.strange = self.late = 0  # things: told on, of nobody we know, too old
@@ -145,20 +145,20 @@ class AgentInbox:
             raise RefusedError(409, told)
         self._keep(name, known, report)
 
-    def _spend(self, agent: Heard) -> None:
+    def _spend(self, agent: AgentRecord) -> None:
         now = self._clock()
         earned = (now - agent.arrived) * self.config.reports_per_s
         if min(_BURST, agent.tokens + earned) < 1.0:
             pace = f"more than {self.config.reports_per_s:g} reports a second"
             raise RefusedError(429, f"{pace}; send them less often", 5.0)
 
-    def _keep(self, name: str, known: Heard | None, report: Report) -> None:
+    def _keep(self, name: str, known: AgentRecord | None, report: Report) -> None:
         now, wall = self._clock(), self._wall()
         offset_s = wall - report.at
         same = known is not None and known.report.life == report.life
         if known is not None and abs(offset_s - known.offset_s) < _CLOCK_S:
             offset_s = known.offset_s
-        fresh = Heard(report, now, wall, offset_s, _BURST)
+        fresh = AgentRecord(report, now, wall, offset_s, _BURST)
         if known is not None:
             earned = (now - known.arrived) * self.config.reports_per_s
             fresh.tokens = min(_BURST, known.tokens + earned) - 1.0
@@ -172,7 +172,7 @@ class AgentInbox:
             del self._agents[name]
             self._note(f"{name} was told to end at {_clock_text(wall)}, and has left")
 
-    def _tell(self, agent: Heard) -> None:
+    def _tell(self, agent: AgentRecord) -> None:
         report = agent.report
         things: list[Thing] = [*report.lines, *report.phases, *report.faults]
         known = None if self._replicas is None else self._replicas()
@@ -263,7 +263,7 @@ class AgentInbox:
     async def close(self) -> None:
         """Nothing is held."""
 
-    def _silent_s(self, agent: Heard, now: float) -> float | None:
+    def _silent_s(self, agent: AgentRecord, now: float) -> float | None:
         """For how long nothing came, where that is too long."""
         age_s = now - agent.arrived
         return age_s if age_s > self.config.silent_periods * agent.report.period_s else None

@@ -1,7 +1,7 @@
 """What each layer around the replicas is seen to be: groups, hosts, placed replicas, queues, disks.
 
-    AWS, Kubernetes, agents, this host ─► Reading ─┬─► joining ─► Snapshot (people)
-                                                   └─► sightings ─► facts ─► detectors
+    AWS, Kubernetes, agents, this host ─► Reading ─┬─► snapshot_join ─► Snapshot (people)
+                                                   └─► reading_diff ─► facts ─► detectors
 
 A source reads one platform and gives back a *reading*: everything it knows at that moment, each
 part with the time at which it was last read well. When one call of several fails, its part keeps
@@ -138,7 +138,7 @@ class Disk:
 
 
 @dataclass(slots=True, frozen=True)
-class Wish:
+class DesiredReplicas:
     """What is asked of a platform for one model, and how much of it there is."""
 
     model: str
@@ -162,8 +162,8 @@ class Reading:
     placed: tuple[Placed, ...] = ()
     queues: tuple[Queue, ...] = ()
     disks: tuple[Disk, ...] = ()
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[DesiredReplicas, ...] = ()
     notes: tuple[str, ...] = ()  # what it could not make sense of, for people
 
 
-__all__ = ["Disk", "Group", "Host", "Part", "Placed", "Queue", "Reading", "Wish"]
+__all__ = ["DesiredReplicas", "Disk", "Group", "Host", "Part", "Placed", "Queue", "Reading"]

@@ -1,7 +1,7 @@
 """The one picture that the terminal, the web and ``--json`` show: rows, already joined.
 
 Whoever draws it decides nothing: which incident belongs on which row, what is misplaced and what
-is too small has been decided by ``joining``. Every value that can be unknown can be ``None``.
+is too small has been decided by ``snapshot_join``. Every value that can be unknown can be ``None``.
 """
 
 from dataclasses import dataclass, field

@@ -7,7 +7,7 @@ nothing else; ``None`` here means that, while an empty answer is an answer.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from holdfast.core.view.layers import Group, Host, Part, Placed, Queue, Reading, Wish
+from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Queue, Reading
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB
 from holdfast.sources.aws.disks import FileSystem, disk_of
@@ -269,14 +269,14 @@ def _from_metrics(metrics: Metrics, name: str) -> tuple[int | None, int | None, 
     )
 
 
-def _wishes(seen: Seen) -> Iterator[Wish]:
+def _wishes(seen: Seen) -> Iterator[DesiredReplicas]:
     """One for each model; a model may have several services, as during a migration."""
     by_model: dict[str, list[Service]] = {}
     for service in seen.services or ():
         by_model.setdefault(service.model, []).append(service)
     for model, services in sorted(by_model.items()):
         stuck = next((one for one in services if one.reason), services[0])
-        yield Wish(
+        yield DesiredReplicas(
             model=model,
             desired=_sum([one.desired for one in services]),
             running=_sum([one.running for one in services]),

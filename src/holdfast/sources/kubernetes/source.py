@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from holdfast.core.view.layers import Group, Host, Part, Placed, Reading, Wish
+from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Reading
 from holdfast.core.view.selectors import parse_selector
 from holdfast.core.view.staleness import PLACED, WISHES
 from holdfast.sources.kubernetes.api import Api, ApiError
@@ -336,14 +336,14 @@ def _by_node(
     return found
 
 
-def _wishes(pods: Iterable[Pod], warnings: Mapping[str, Happening]) -> tuple[Wish, ...]:
+def _wishes(pods: Iterable[Pod], warnings: Mapping[str, Happening]) -> tuple[DesiredReplicas, ...]:
     """Pods that exist are what somebody asked for; those without a host say why there is none."""
-    found: dict[str, Wish] = {}
+    found: dict[str, DesiredReplicas] = {}
     for pod in pods:
         placed = pod.placed
         if not pod.chosen or not placed.model or placed.state not in {"running", "pending"}:
             continue
-        wish = found.setdefault(placed.model, Wish(placed.model, 0, 0, 0))
+        wish = found.setdefault(placed.model, DesiredReplicas(placed.model, 0, 0, 0))
         waits = placed.state == "pending"
         reason, since = wish.reason, wish.since
         if pod.unplaced:
@@ -352,7 +352,7 @@ def _wishes(pods: Iterable[Pod], warnings: Mapping[str, Happening]) -> tuple[Wis
             reason = reason or told or pod.unplaced
             began = pod.since if pod.since is not None else placed.created_at
             since = began if since is None or (began is not None and began < since) else since
-        found[placed.model] = Wish(
+        found[placed.model] = DesiredReplicas(
             placed.model,
             (wish.desired or 0) + 1,
             (wish.running or 0) + (not waits),

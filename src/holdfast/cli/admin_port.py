@@ -1,0 +1,182 @@
+"""Finds the admin port that a command means, and asks it."""
+
+import asyncio
+import functools
+import json
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from holdfast.control.access.trust import trusting
+from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch
+from holdfast.wire.state_dir import default_state_dir, read_running
+
+if TYPE_CHECKING:
+    from holdfast.config.fleet_file import FleetFile
+
+DEADLINE_S: Final = 5.0
+DEFAULT_ADMIN: Final = "http://127.0.0.1:8001"
+TOKEN_VARIABLE: Final = "HOLDFAST_ADMIN_TOKEN"  # noqa: S105 a name, no token
+UNTRUSTED: Final = (
+    "name its fleet file with -c, or its authority with --ca; where the certificate was renewed, "
+    "start the fleet anew"
+)
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+@dataclass(slots=True, frozen=True)
+class Admin:
+    """An admin port, and what opens it."""
+
+    url: str
+    token: str | None = None
+    tls: ssl.SSLContext | None = None  # whom to believe there; None: the system's authorities
+
+    def ask(self, path: str, *, body: bytes | None = None, method: str | None = None) -> Answer:
+        """One answer, whatever its status; or the command ends with a sentence."""
+        url = self.url.rstrip("/")
+        asking = fetch(
+            url, path, DEADLINE_S, bearer=self.token, body=body, method=method, tls=self.tls
+        )
+        try:
+            return asyncio.run(asking)
+        except FetchError as error:
+            raise click.ClickException(f"{self.url}: {error}; {way_out(error, url)}") from error
+
+    def told(self, path: str) -> Any:
+        """The JSON of a page that must be there."""
+        answer = self.ask(path)
+        if answer.status != 200:
+            raise click.ClickException(why(answer))
+        return json.loads(answer.body)
+
+
+def way_out(error: FetchError, url: str) -> str:
+    """What may help where no answer came."""
+    if isinstance(error, UntrustedError):
+        return UNTRUSTED
+    if error.lost and urlsplit(url).scheme == "http":
+        return f"if admin.tls is set in its fleet file, use https{url[4:]} with -c or --ca"
+    return "is 'holdfast up' or 'holdfast serve' running?"
+
+
+def why(answer: Answer) -> str:
+    """The sentence of a refusal."""
+    try:
+        return str(json.loads(answer.body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"the admin port answered {answer.status}"
+
+
+def which_fleet(command: CommandT) -> CommandT:
+    """The options by which ``up`` and ``down`` know a fleet."""
+    config = click.option("-c", "--config", type=click.Path(path_type=Path), help="Its fleet file.")
+    state_dir = click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where it keeps its state, if not at the usual place.",
+    )
+    return config(state_dir(command))
+
+
+def which_admin(command: CommandT) -> CommandT:
+    """The options that name an admin port."""
+    url = click.option(
+        "--admin",
+        "url",
+        help=f"The admin port. Default: where the fleet that runs has it, or {DEFAULT_ADMIN}.",
+    )
+    token = click.option(
+        "--token-env",
+        default=TOKEN_VARIABLE,
+        show_default=True,
+        help="The environment variable that holds the admin token.",
+    )
+    ca = click.option(
+        "--ca",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Trust this PEM file of an authority, where the admin port has TLS. Default: the "
+        "certificate of the fleet that runs here, or of the file of -c; else the system's.",
+    )
+    return url(token(ca(command)))
+
+
+def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
+    """The options by which other commands find an admin port; they are given it as ``admin``."""
+
+    @which_admin
+    @which_fleet
+    @functools.wraps(command)
+    def asked(
+        *,
+        url: str | None,
+        token_env: str,
+        ca: Path | None,
+        config: Path | None,
+        state_dir: Path | None,
+        **options: Any,
+    ) -> None:
+        command(admin=admin_of(url, token_env, config, state_dir, ca), **options)
+
+    return asked
+
+
+def admin_of(
+    url: str | None,
+    token_env: str,
+    config: Path | None,
+    state_dir: Path | None = None,
+    ca: Path | None = None,
+) -> Admin:
+    """The admin port that these options mean."""
+    running = read_running(state_dir or default_state_dir(config, os.environ))
+    address, certificate = url or DEFAULT_ADMIN, ""
+    if running is not None and (url is None or url.rstrip("/") == running.admin):
+        address, certificate = running.admin, running.certificate
+    elif config is not None and (url is None or (url.startswith("https:") and ca is None)):
+        admin = read_fleet_file(config).admin
+        address = url or f"{'https' if admin.tls else 'http'}://{admin.address.reached}"
+        certificate = str(admin.tls.certificate) if admin.tls else ""
+    _check(address)
+    own = Path(certificate) if certificate else None
+    return Admin(address, os.environ.get(token_env), trusting(address, ca, own))
+
+
+def read_fleet_file(path: Path) -> "FleetFile":
+    """The fleet file; half a second that commands do without that only ask a port."""
+    from holdfast.config.files import load  # noqa: PLC0415
+    from holdfast.config.fleet_file import FleetFile  # noqa: PLC0415
+
+    return load(path, FleetFile)
+
+
+def _check(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        well = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        well = False
+    if not well:
+        raise click.UsageError(f"--admin {url}: not a URL such as {DEFAULT_ADMIN}")
+
+
+__all__ = [
+    "DEFAULT_ADMIN",
+    "TOKEN_VARIABLE",
+    "UNTRUSTED",
+    "Admin",
+    "admin_of",
+    "asks_admin",
+    "read_fleet_file",
+    "way_out",
+    "which_admin",
+    "which_fleet",
+    "why",
+]

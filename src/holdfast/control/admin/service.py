@@ -1,0 +1,256 @@
+"""Answers operators' questions and carries out their orders, for the operators' port.
+
+Questions only read, and they are answered from what control has in memory: a question never waits
+for a replica, a platform or a GPU. The one exception is the story of a request, which a gateway
+has. An order is accepted or refused at once, with the reason; the fleet's loop then executes it.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from holdfast.control.admin.openapi_schemas import CanaryLine, ReplicaStatus, StatusAnswer
+from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
+from holdfast.control.deploy.deployments import HELD, Deployments
+from holdfast.control.deploy.discovery import Discovery
+from holdfast.control.deploy.source import ConfigSource
+from holdfast.control.fleet.disturbances import Disturbances
+from holdfast.control.fleet.loop import FleetLoop, Happened
+from holdfast.control.gateways.hub import Hub
+from holdfast.control.gateways.metrics import Totals, fleet_gauges, render
+from holdfast.control.incidents.gpus import GpuWatch
+from holdfast.control.incidents.incidents import Incidents
+from holdfast.control.incidents.lookout import Lookout
+from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
+from holdfast.control.view.costs_and_exports import CostsAndExports
+from holdfast.control.view.fleet_summary import FleetSummary
+from holdfast.control.view.history import Sampler, history_metrics
+from holdfast.control.view.live_view import LiveView
+from holdfast.control.view.source_poller import SourcePoller
+from holdfast.core.messages import DrainAsked, RestartAsked, UndrainAsked
+from holdfast.ports import Store
+
+EXPLAIN_S: Final = 1.0  # gateways answer from memory; one that is silent for so long is frozen
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class AdminParts:
+    """The parts of control that the service reads and gives orders to."""
+
+    control_id: str
+    costs_and_exports: CostsAndExports
+    deployments: Deployments
+    discovery: Discovery
+    disturbances: Disturbances
+    gpus: GpuWatch
+    hub: Hub
+    summary: FleetSummary
+    lookout: Lookout
+    loop: FleetLoop
+    source: ConfigSource
+    source_poller: SourcePoller
+    store: Store
+    totals: Totals
+    view: LiveView
+    counters: Callable[[], dict[str, float]]  # of all gateways, those that ended included
+    epoch: Callable[[], int]  # of the config that gateways are told
+    load_gauges: Callable[[], dict[str, float]]
+    reload: Callable[[], Awaitable[bool]]
+    sampler: Callable[[], Sampler | None]  # None where no history is kept
+
+
+class AdminService:
+    """What operators may ask of control and order it to do; one method for each."""
+
+    def __init__(self, parts: AdminParts) -> None:
+        self._parts = parts
+        self._platform_logs = PlatformLogs()
+
+    @property
+    def view(self) -> LiveView:
+        """All layers, joined."""
+        return self._parts.view
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether clients are served: some gateway accepts."""
+        gateways = list(self._parts.hub.gateways.values())
+        if any(gateway.ready for gateway in gateways):
+            return True, "ready"
+        reasons = sorted({gateway.reason for gateway in gateways}) or ["no gateway is connected"]
+        return False, "; ".join(reasons[:4])
+
+    def model_ready(self, model: str) -> tuple[bool, str]:
+        """Whether a ready replica of this model exists."""
+        if model not in {one.name for one in self._parts.source.file.models}:
+            return False, "no such model"
+        ready = self._parts.loop.ready(model)
+        return ready, "ready" if ready else "no replica is ready"
+
+    def events(self, limit: int = 1_000, replica: str | None = None) -> list[Happened]:
+        """What happened, the newest last."""
+        found = self._parts.store.events(limit, replica)
+        return [Happened(e.at, e.model, e.replica, e.what, e.reason, e.kind) for e in found]
+
+    def canaries(self, replica_id: str) -> list[CanaryLine]:
+        """What the last canaries of a replica found, the newest last."""
+        if replica_id not in self._parts.loop.deployed:
+            raise UnknownReplicaError(replica_id)
+        found = self._parts.loop.canaries(replica_id)
+        return [
+            {"at": o.at, "verdict": o.told(), "detail": o.detail, "latency_s": o.latency_s}
+            for o in found
+        ]
+
+    def status(self) -> StatusAnswer:
+        """The whole of it."""
+        sampler = self._parts.sampler()
+        return {
+            "control": self._parts.control_id,
+            "epoch": self._parts.epoch(),
+            "config_problems": self._parts.source.problems,
+            "gateways": [gateway.snapshot() for gateway in self._parts.hub.gateways.values()],
+            "replicas": cast("list[ReplicaStatus]", self._parts.summary.status_rows()),
+            "models": self._parts.deployments.snapshot(),
+            "panic": self._parts.loop.panic(),
+            "incidents_open": self.incidents.open_count,
+            "disturbed": self._parts.disturbances.snapshot(),
+            "store": self._parts.store.snapshot(),
+            "history": sampler.history.snapshot() if sampler is not None else None,
+        }
+
+    @property
+    def incidents(self) -> Incidents:
+        """Failures that were found, and what was done about them."""
+        return self._parts.lookout.incidents
+
+    def report(self, report: object) -> int:
+        """Take facts that somebody else saw."""
+        return self._parts.lookout.reported.take(report)
+
+    def gpus(self) -> dict[str, Any]:
+        """What this host's GPUs say."""
+        return self._parts.gpus.report()
+
+    def metrics(self) -> str:
+        """Everything that is counted, as Prometheus text."""
+        gateways = list(self._parts.hub.gateways.values())
+        counters = self._parts.counters()
+        told: dict[str, float] = {}
+        counters["config_refused_total"] = self._parts.source.refused
+        for part in (
+            self._parts.lookout,
+            self._parts.source_poller,
+            self._parts.view,
+            self._parts.costs_and_exports,
+        ):
+            found, now = part.metrics()
+            counters |= found
+            told |= now
+        sampler = self._parts.sampler()
+        if sampler is not None:
+            found, now = history_metrics(sampler.history)
+            counters |= found
+            told |= now
+        gauges = self._parts.load_gauges()
+        gauges["metrics_series_left_out"] = self._parts.totals.left_out
+        for gateway in gateways:
+            gauges[f'gateway_ready{{gateway="{gateway.name}"}}'] = gateway.ready
+            gauges[f'gateway_epoch{{gateway="{gateway.name}"}}'] = gateway.epoch
+        gauges["config_epoch"] = self._parts.epoch()
+        gauges["gateways"] = len(gateways)
+        gauges |= fleet_gauges(self._parts.loop.replicas())
+        gauges |= told
+        return render(counters, gauges)
+
+    def cost(self) -> dict[str, Any]:
+        """What the fleet has cost."""
+        return self._parts.costs_and_exports.cost()
+
+    async def explain(self, request_id: str) -> bytes | None:
+        """The story of a recent request, as JSON."""
+        return await self._parts.hub.explain(request_id, EXPLAIN_S)
+
+    def problems(self) -> list[str]:
+        """Why the file as it is now was refused."""
+        return self._parts.source.problems
+
+    # --- orders ----------------------------------------------------------------------------------
+
+    async def reload(self) -> bool:
+        """Read the fleet file again; whether it was accepted."""
+        return await self._parts.reload()
+
+    async def drain(self, replica_id: str) -> tuple[bool, str]:
+        """Take it out of service when its requests are done; it stays out."""
+        self._known(replica_id)
+        self._parts.deployments.hold(replica_id, held=True)
+        self._parts.loop.tell(DrainAsked(replica_id, HELD))
+        return True, f"{replica_id} drains"
+
+    async def undrain(self, replica_id: str) -> tuple[bool, str]:
+        """Take it back."""
+        self._known(replica_id)
+        if self._parts.deployments.leaves(replica_id):
+            return False, "it is being removed: another has taken its place, or none is wished for"
+        if self._parts.discovery.leaves(replica_id):
+            return False, "its pod was told to end: nobody here can take that back"
+        self._parts.deployments.hold(replica_id, held=False)
+        self._parts.loop.tell(UndrainAsked(replica_id, "an operator wants it back"))
+        return True, f"{replica_id} comes back"
+
+    async def restart(self, replica_id: str) -> tuple[bool, str]:
+        """Drain it and start it anew."""
+        self._known(replica_id)
+        if replica_id not in self._parts.deployments.units:
+            return False, "it was not started here, so it cannot be restarted here"
+        if self._parts.deployments.leaves(replica_id):
+            return False, "it is being removed: it ends soon"
+        self._parts.deployments.hold(replica_id, held=False)
+        self._parts.loop.tell(RestartAsked(replica_id, "an operator wants it restarted"))
+        return True, f"{replica_id} drains and then starts anew"
+
+    async def disturb(
+        self, replica_id: str, kind: str, seconds: float, url: str
+    ) -> tuple[bool, str]:
+        """Make trouble on purpose, for so long; raises where the fleet file allows none."""
+        self._known(replica_id)
+        return self._parts.disturbances.begin(replica_id, kind, seconds, time.monotonic_ns(), url)
+
+    async def undisturb(self, replica_id: str) -> tuple[bool, str]:
+        """Take that back."""
+        return self._parts.disturbances.end(replica_id, time.monotonic_ns())
+
+    async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
+        """Wish for another number of replicas."""
+        if model not in {one.name for one in self._parts.source.file.models}:
+            raise UnknownModelError(model)
+        return self._parts.deployments.scale(model, replicas)
+
+    def _known(self, replica_id: str) -> None:
+        if replica_id not in self._parts.loop.deployed:
+            raise UnknownReplicaError(replica_id)
+
+    def log_path(self, replica_id: str) -> Path | None:
+        """Where a launched replica's output is kept."""
+        self._known(replica_id)
+        return self._parts.deployments.log_path(replica_id)
+
+    async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
+        """The end of a replica's output, from the platform that runs it; None: none has it."""
+        self._known(replica_id)
+        url = self._parts.loop.deployed[replica_id].url
+        found = placed_at(
+            self._parts.source_poller.sources,
+            self._parts.discovery.pods(),
+            self._parts.source_poller.readings(),
+            replica_id,
+            url,
+        )
+        return await self._platform_logs.tail(*found, lines) if found is not None else None
+
+
+__all__ = ["EXPLAIN_S", "AdminParts", "AdminService"]

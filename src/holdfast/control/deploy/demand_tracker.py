@@ -1,0 +1,111 @@
+"""Adds up what each model is asked for, as gateways, engines and the fleet report it.
+
+Unknown stays unknown: a gateway that does not say how much waits is not one with an empty queue.
+What the others say is then the least there can be: enough to grow by, and never a reason to shrink.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from holdfast.core.deploy.autoscale import Demand
+from holdfast.core.messages import LoadReported
+from holdfast.core.types import State
+
+_STARTING: Final = (State.STARTING.value, State.LOADING.value, State.WARMING.value)
+
+
+class DemandTracker:
+    """Keeps the last load that each engine reported, and computes the demand for a model."""
+
+    def __init__(self) -> None:
+        self._loads: dict[str, LoadReported] = {}
+
+    def loads(self, loads: Iterable[LoadReported]) -> None:
+        """What engines say of themselves; one that says nothing is not remembered as full."""
+        for load in loads:
+            if load.kv_used is None and load.waiting is None:
+                self._loads.pop(load.replica_id, None)
+            else:
+                self._loads[load.replica_id] = load
+
+    def of(
+        self,
+        model: str,
+        gauges: Sequence[Mapping[str, float]],
+        rows: Sequence[Mapping[str, Any]],
+        now: int,
+    ) -> Demand:
+        """Demand for one model; ``gauges`` are those of each gateway, empty for a silent one."""
+        self._forget_all_but({row["id"] for row in rows})
+        mine = [row for row in rows if row["model"] == model]
+        states = [row["state"] for row in mine]
+        ready = [row["id"] for row in mine if row["state"] == State.READY.value]
+        kv = [load.kv_used for name in ready if (load := self._loads.get(name)) is not None]
+        late = _said(gauges, "first_token_p95_seconds", model)
+        rate = _said(gauges, "tokens_per_second", model)
+        # Looked at once a second, a short request is seldom in flight: what ran since counts, too.
+        active = [one for one in _said(gauges, "active_requests", model) if one is not None]
+        return Demand(
+            at=now,
+            queued_tokens=_least(_said(gauges, "queued_tokens", model)),
+            queued=self._queued(_said(gauges, "queued_requests", model), mine),
+            running=max(sum(int(row["inflight"]) for row in mine), round(sum(active))),
+            kv_used=tuple(used for used in kv if used is not None),
+            memory_used=(),
+            first_token_p95=max((one for one in late if one is not None), default=None),
+            token_rate=_whole(rate),
+            ready=len(ready),
+            starting=sum(states.count(state) for state in _STARTING),
+        )
+
+    def gauges(self) -> dict[str, float]:
+        """What engines say, for an outside autoscaler that reads the same signals."""
+        told: dict[str, float] = {}
+        for load in self._loads.values():
+            labels = f'{{model="{load.model}",replica="{load.replica_id}"}}'
+            if load.waiting is not None:
+                told[f"replica_waiting{labels}"] = load.waiting
+            if load.kv_used is not None:
+                told[f"replica_kv_used{labels}"] = load.kv_used
+        return told
+
+    def _forget_all_but(self, present: set[str]) -> None:
+        if not self._loads.keys() <= present:
+            self._loads = {name: one for name, one in self._loads.items() if name in present}
+
+    def _queued(
+        self, said: Sequence[float | None], rows: Sequence[Mapping[str, Any]]
+    ) -> int | None:
+        """Requests that wait at gateways, and those that wait inside engines."""
+        loads = [self._loads.get(row["id"]) for row in rows]
+        # One that does not tell adds nothing: what waits in it is in flight at our gateways, too.
+        inside = sum(load.waiting or 0 for load in loads if load is not None)
+        outside = _least(said)
+        return inside or None if outside is None else outside + inside
+
+
+def queued_at_gateways(model: str, gauges: Sequence[Mapping[str, float]]) -> int | None:
+    """Requests that wait at gateways for a model, at least; None: nobody says."""
+    return _least(_said(gauges, "queued_requests", model))
+
+
+def _said(gauges: Sequence[Mapping[str, float]], name: str, model: str) -> list[float | None]:
+    """What each gateway says of this model; ``None`` for one that does not."""
+    series = f'{name}{{model="{model}"}}'
+    return [one.get(series) for one in gauges]
+
+
+def _least(said: Sequence[float | None]) -> int | None:
+    """The sum, or what it is at least; where nothing is known of some, the rest is no zero."""
+    total = round(sum(one for one in said if one is not None))
+    known = bool(said) and None not in said
+    return total if known or total else None
+
+
+def _whole(said: Sequence[float | None]) -> float | None:
+    """The sum, where everybody tells: half a rate would be a reason to shrink."""
+    known = [one for one in said if one is not None]
+    return sum(known) if known and len(known) == len(said) else None
+
+
+__all__ = ["DemandTracker", "queued_at_gateways"]

@@ -1,0 +1,171 @@
+"""A replica that control launched: what it was started with, and its state since.
+
+The command is kept with the replica, not looked up in the file: while a new revision comes in, an
+old replica that dies must come back as what it was.
+"""
+
+import socket
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+import orjson
+
+from holdfast.config.fleet_file import EndpointSection, ModelSection
+from holdfast.core.failure import Kind
+from holdfast.core.types import require
+from holdfast.engines import dialect
+from holdfast.engines.launching import LaunchSpec, command_line, environment
+from holdfast.ports import Order
+
+HOST: Final = "127.0.0.1"  # the process launcher starts replicas on this machine
+
+
+@dataclass(slots=True, eq=False)
+class LaunchedReplica:
+    """A replica that control launched, with its command, its process and its phase."""
+
+    id: str
+    model: str
+    revision: str
+    zone: str
+    region: str
+    engine: str
+    build: str  # what a rollout tells apart: the revision, and a digest of how it is started
+    spec: LaunchSpec
+    environment: dict[str, str] = field(default_factory=dict)  # what the file adds
+    version: str = ""  # of the engine, where it is known
+    pass_env: list[str] = field(default_factory=list)  # what it gets of control's environment
+    held: bool = False  # drained by an operator: it stays until it is asked back
+    loaded: bool = False  # the process that runs said so; another control then finds it serving
+    was_ready: bool = False  # in this life or an earlier one
+    # Not kept beyond this process:
+    pid: int | None = None
+    phase: str = ""  # of its loading, as its log told
+    doing: str = ""  # the same by the names that patience with silence goes by
+    began: int | None = None  # its process, in core time
+    removing: bool = False
+    why_removed: str = ""
+    early_exits: int = 0  # before it was ever ready
+    failed: str = ""  # why it can never be admitted
+    fatal: tuple[Kind, str] | None = None  # what its log named last as a cause
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{HOST}:{self.spec.port}"
+
+    def order(self) -> Order:
+        """What the launcher is told; ``ConfigError`` where its engine cannot be started."""
+        known, spec = dialect(self.engine), self.spec
+        around = {**environment(known, spec), **self.environment}
+        told = (around, spec.port, {"model": self.model}, tuple(self.pass_env))
+        return Order(self.id, command_line(known, spec), *told)
+
+    def endpoint(self) -> EndpointSection:
+        """As the fleet file would list it."""
+        return EndpointSection(
+            url=self.url,
+            id=self.id,
+            zone=self.zone,
+            region=self.region,
+            revision=self.revision,
+            slots=self.spec.slots,
+        )
+
+    def sibling(self, replica_id: str, zone: str, taken: set[int]) -> "LaunchedReplica":
+        """Another replica that is started as this one was."""
+        spec = replace(self.spec, port=free_port(taken))
+        told = (self.region, self.engine, self.build, spec, dict(self.environment), self.version)
+        return LaunchedReplica(
+            replica_id, self.model, self.revision, zone, *told, pass_env=list(self.pass_env)
+        )
+
+    def to_store(self) -> dict[str, Any]:
+        """What must survive this process."""
+        names = (
+            *("id", "model", "revision", "zone", "region", "engine", "build"),
+            *("environment", "version", "pass_env", "held", "loaded", "was_ready"),
+        )
+        return {**{name: getattr(self, name) for name in names}, "spec": asdict(self.spec)}
+
+    @classmethod
+    def from_store(cls, data: dict[str, Any]) -> "LaunchedReplica":
+        """What ``to_store`` gave; ``TypeError`` or ``KeyError`` where it is something else."""
+        said = data["spec"]
+        lists = {name: tuple(said[name]) for name in ("arguments", "command")}
+        return cls(**{**data, "spec": LaunchSpec(**{**said, **lists})})
+
+
+def build_of(model: ModelSection, version: str) -> str:
+    """Names what is launched: whoever has the same one need not be replaced."""
+    assert model.launch is not None, "only launched models have builds"
+    how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region", "memory"})
+    if not how["pass_env"]:
+        del how["pass_env"]  # or a fleet of before this key would be replaced for nothing
+    text = orjson.dumps([how, model.engine, model.served_as, version], option=orjson.OPT_SORT_KEYS)
+    return f"{model.revision}+{blake2b(text, digest_size=4).hexdigest()}"
+
+
+def new_launched_replica(
+    model: ModelSection, number: int, zone: str, weights: str, version: str, taken: set[int]
+) -> LaunchedReplica:
+    """A replica to be launched; raises ``ConfigError`` where its engine cannot be."""
+    launch = model.launch
+    assert launch is not None, "only launched models have launched replicas"
+    spec = LaunchSpec(
+        weights=weights,
+        served_as=model.served_as or model.name,
+        host=HOST,
+        port=free_port(taken),
+        tensor_parallel=launch.tensor_parallel,
+        pipeline_parallel=launch.pipeline_parallel,
+        context=launch.context,
+        quantisation=launch.quantisation,
+        memory_fraction=launch.memory_fraction,
+        slots=launch.slots,
+        threads=launch.threads,
+        embedded=launch.embedded,
+        arguments=tuple(launch.arguments),
+        command=tuple(launch.command),
+        revision=model.revision,
+    )
+    return LaunchedReplica(
+        id=f"{model.name}-{number}",
+        model=model.name,
+        revision=model.revision,
+        zone=zone,
+        region=launch.region,
+        engine=model.engine,
+        build=build_of(model, version),
+        spec=spec,
+        environment=dict(launch.environment),
+        version=version,
+        pass_env=list(launch.pass_env),
+    )
+
+
+def free_port(taken: set[int]) -> int:
+    """A port nobody listens on; where somebody takes it first, the engine is started anew."""
+    for _ in range(64):
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port
+    require(False, "launch", "finds no free port", "stop what listens on so many")
+    raise AssertionError("require raised")
+
+
+def is_free(port: int) -> bool:
+    """Whether an engine could listen there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+__all__ = ["HOST", "LaunchedReplica", "build_of", "free_port", "is_free", "new_launched_replica"]

@@ -1,0 +1,53 @@
+"""Reads what the previous control process left: its config, its view, learned answers.
+
+Each is used as far as it makes sense. What cannot be read is said and left: a control that refuses
+to start for what an earlier one wrote is worse than one that begins with less.
+"""
+
+from pathlib import Path
+
+import structlog
+
+from holdfast.config.fleet_file import EndpointSection, FleetFile
+from holdfast.control.fleet.audience import Earlier
+from holdfast.control.gateways.state_file import read_state
+from holdfast.core.health.answers import AnswerBook
+from holdfast.frames import ConfigFrame, frame_to_view
+from holdfast.ports import Store
+
+_log = structlog.get_logger("holdfast.control")
+
+
+def read_previous(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
+    """The config and the view of the control before this one, as far as they make sense."""
+    config, view = read_state(path)
+    if config is None:
+        return None, None
+    try:
+        deployed = FleetFile.from_json(config.config).replicas()
+        return config, Earlier(frame_to_view(view), tuple(deployed)) if view else None
+    except ValueError as error:  # FrameError and pydantic's are such
+        _log.warning("earlier state not used", reason=type(error).__name__)
+        return None, None
+
+
+def without_placed_endpoints(config: ConfigFrame) -> bytes:
+    """The file as it was read, without the places of launched and of discovered replicas."""
+    file = FleetFile.from_json(config.config)
+    nowhere: dict[str, list[EndpointSection]] = {
+        model.name: [] for model in file.models if model.placed_by_control
+    }
+    return file.with_endpoints(nowhere).to_json()
+
+
+def stored_answers(store: Store) -> AnswerBook:
+    """What canaries are known to answer."""
+    kept = store.answers()
+    try:
+        return AnswerBook.restore(kept) if kept else AnswerBook()
+    except ValueError as error:
+        _log.error("kept answers not understood; they are learned anew", reason=str(error))
+        return AnswerBook()
+
+
+__all__ = ["read_previous", "stored_answers", "without_placed_endpoints"]

@@ -1,0 +1,155 @@
+"""Keeps what the fleet costs and feeds the exporters, apart from everything that decides.
+
+    counters, replicas, canaries ─► CostsAndExports ─► GET /cost, /metrics, CloudWatch, traces
+
+Control tells it of a new config and of each canary, and asks it for figures; where those come from
+is known here alone. Apart from control, because nothing here decides anything: whatever goes wrong
+in it must not reach whoever does.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import structlog
+
+from holdfast.config.exporters import ExportersSection
+from holdfast.config.fleet_file import Deployed
+from holdfast.config.models import ModelSection
+from holdfast.config.prices import PricesSection
+from holdfast.control.gateways.metrics import Totals
+from holdfast.control.view.costs import SERIES, Costs
+from holdfast.control.view.exporter_feed import COUNTED, ExporterFeed, ExportInputs, memory_gauges
+from holdfast.core.messages import CanaryResult
+from holdfast.frames import TraceRow
+
+PAUSE_S: Final = 2.0  # after a mistake
+LOGGED_MAX: Final = 10  # mistakes with their traceback; the rest is counted
+
+_log = structlog.get_logger("holdfast.control.view.costs_and_exports")
+
+
+class FleetRows(Protocol):
+    """What is asked of the fleet's loop: its replicas."""
+
+    @property
+    def deployed(self) -> Mapping[str, Deployed]:
+        """The replicas of the present config."""
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Every replica, as gateways are told."""
+
+
+class CountingGateway(Protocol):
+    """One connected gateway and its counters."""
+
+    counters: dict[str, float]
+
+
+class ConnectedGateways(Protocol):
+    """What is asked of the hub: connected gateways and the traces they sent."""
+
+    @property
+    def gateways(self) -> Mapping[str, CountingGateway]:
+        """Those that are connected."""
+
+    @property
+    def traces_dropped(self) -> int:
+        """Those that found no room."""
+
+    def take_traces(self) -> list[TraceRow]:
+        """Traced requests since the last call."""
+
+
+class CostSettings(Protocol):
+    """The sections of a fleet file that say what things cost and who is told."""
+
+    @property
+    def models(self) -> list[ModelSection]:
+        """Its models."""
+
+    @property
+    def prices(self) -> PricesSection:
+        """What they cost."""
+
+    @property
+    def exporters(self) -> ExportersSection:
+        """Who is told."""
+
+
+class CostsAndExports:
+    """Adds up what the fleet costs and feeds its figures to exporters."""
+
+    def __init__(
+        self,
+        file: CostSettings,
+        hub: ConnectedGateways,
+        totals: Totals,
+        fleet: Callable[[], FleetRows],
+        gauges: Callable[[], Mapping[str, float]],
+        incidents: Callable[[], int],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._hub = hub
+        self._totals = totals
+        self._fleet = fleet
+        self._gauges = gauges
+        self._incidents = incidents
+        self._errors = 0
+        self._costs = Costs(file.prices.prices(file.models))
+        self._exporting = ExporterFeed(file.exporters, self._sight, hub.take_traces, environment)
+
+    def follow(self, file: CostSettings) -> None:
+        """A config was accepted."""
+        self._costs.follow(file.prices.prices(file.models))
+        self._exporting.follow(file.exporters)
+
+    def answered(self, result: CanaryResult) -> None:
+        """A canary came back."""
+        deployed = self._fleet().deployed.get(result.replica_id)
+        if deployed is not None and result.tokens:
+            self._costs.canary(deployed.replica.model, result.tokens, deployed.canary.tokens)
+
+    async def run(self) -> None:
+        """For ever."""
+        async with asyncio.TaskGroup() as jobs:
+            jobs.create_task(self._again("costs", lambda: self._costs.run(self._read)))
+            jobs.create_task(self._again("exporters", self._exporting.run))
+
+    async def _again(self, what: str, job: Callable[[], Awaitable[None]]) -> None:
+        """Run a job for ever: a mistake in it is counted, and must not end control."""
+        while True:
+            try:
+                await job()
+            except Exception:  # noqa: BLE001 whatever it is, control goes on
+                self._errors += 1
+                if self._errors <= LOGGED_MAX:
+                    _log.exception("costs or exports failed", part=what)
+            await asyncio.sleep(PAUSE_S)
+
+    def cost(self) -> dict[str, Any]:
+        """What all of it cost, for people and programs."""
+        return self._costs.report()
+
+    def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Counters and gauges, for Prometheus."""
+        counters = {**self._costs.counters(), **self._exporting.counters()}
+        lost = 'exports_total{exporter="traces",outcome="dropped"}'
+        if lost in counters:
+            counters[lost] += self._hub.traces_dropped
+        counters["books_errors_total"] = self._errors
+        return counters, memory_gauges(self._gauges(), self._fleet().replicas())
+
+    def _read(self) -> tuple[Iterable[Mapping[str, Any]], Mapping[str, float]]:
+        return self._fleet().replicas(), self._counted(SERIES)
+
+    def _sight(self) -> ExportInputs:
+        rows = self._fleet().replicas()
+        return ExportInputs(self._counted(COUNTED), self._gauges(), rows, self._incidents())
+
+    def _counted(self, beginnings: tuple[str, ...]) -> dict[str, float]:
+        living = [gateway.counters for gateway in self._hub.gateways.values()]
+        return self._totals.only(beginnings, living)
+
+
+__all__ = ["ConnectedGateways", "CostSettings", "CostsAndExports", "FleetRows"]

@@ -1,0 +1,268 @@
+"""Collects what control knows of replicas, models and gateways, for the view and the status.
+
+    loop: states, shares, canaries ┐
+    deployments: wishes, lives     ├─► FleetRecords, without a clock: equal means unchanged
+    figures: loads, rates, memory  ┘
+
+Rates are rounded and times are points, because two pictures are compared by what went into them.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from holdfast.config.fleet_file import FleetFile
+from holdfast.control.deploy.demand_tracker import queued_at_gateways
+from holdfast.control.deploy.deployments import Deployments
+from holdfast.control.deploy.launched_replica import LaunchedReplica
+from holdfast.control.fleet.audience import Asked
+from holdfast.control.fleet.figures import Figures
+from holdfast.control.fleet.loop import FleetLoop
+from holdfast.control.gateways.hub import Gateway
+from holdfast.control.incidents.gpus import GpuWatch
+from holdfast.control.incidents.lookout import Lookout
+from holdfast.control.view.source_poller import SourcePoller
+from holdfast.core.diagnose.evidence import Incident
+from holdfast.core.diagnose.facts import Declared
+from holdfast.core.types import SECOND
+from holdfast.core.view.fleet_records import FleetRecords, ModelRecord, ReplicaRecord
+from holdfast.core.view.layers import Reading
+from holdfast.core.view.model_rows import exhausted_in
+from holdfast.sources.local import LocalReplica
+from holdfast.sources.nvml import GpuReport
+
+# The members of a replica in ``/status``, in order; below, those that its record calls otherwise.
+STATUS_MEMBERS: Final = (
+    *("id", "model", "revision", "state", "reason", "zone", "region", "endpoint", "inflight"),
+    *("share", "canary", "launched", "pid", "phase", "host", "kv_used", "running", "waiting"),
+    *("tokens_s", "ttft_s", "tpot_s", "canary_s", "used_bytes", "started_at", "requests_share"),
+)
+_IN_RECORD: Final = {"share": "routing_share", "phase": "last_phase", "requests_share": "share"}
+_P95: Final = "first_token_p95_seconds"
+_TOKENS: Final = "tokens_per_second"
+
+
+class SummaryInputs(Protocol):
+    """The parts of control that a summary is made of."""
+
+    loop: FleetLoop
+    source_poller: SourcePoller
+
+    @property
+    def file(self) -> FleetFile:
+        """The config that runs."""
+
+    def gateways(self) -> Sequence[Gateway]:
+        """Those that are connected."""
+
+    def gateway_gauges(self, now: int) -> Sequence[Mapping[str, float]]:
+        """What each gateway says of itself, empty for a silent one."""
+
+
+class FleetSummary:
+    """Collects what control knows of replicas, models and gateways into one summary."""
+
+    def __init__(
+        self, control: SummaryInputs, deployments: Deployments, lookout: Lookout, gpus: GpuWatch
+    ) -> None:
+        self._control = control
+        self._gpus = gpus
+        self._deployments = deployments
+        self._lookout = lookout
+        self._began: dict[tuple[str, int], float] = {}  # as often as replicas run
+
+    # --- what the view asks (ViewInputs) ---------------------------------------------------------
+
+    def records(self) -> FleetRecords:
+        """All that control knows by itself."""
+        now = time.monotonic_ns()
+        rows = self._control.loop.replicas()
+        gauges = self._control.gateway_gauges(now)
+        self._remember_lives(now)
+        replicas = self._replicas(rows, self._lookout.figures, now)
+        models = self._models(rows, gauges, now)
+        gateways = self._control.gateways()
+        totals: dict[str, float | int | str] = {
+            "requests_s": round(sum(one.requests_s or 0 for one in models), 2),
+            "tokens_s": round(sum(one.tokens_s or 0 for one in models), 1),
+            "gateways": len(gateways),
+            "gateways_ready": sum(one.ready for one in gateways),
+        }
+        return FleetRecords(tuple(replicas), tuple(models), totals)
+
+    def readings(self) -> list[Reading]:
+        """What platforms said last."""
+        return self._control.source_poller.readings()
+
+    def unclosed(self) -> list[Incident]:
+        """Incidents that are not over."""
+        return self._lookout.incidents.unclosed()
+
+    def took_s(self) -> float | None:
+        """How long platforms took for the latest readings."""
+        return self._control.source_poller.took_s or None
+
+    def names(self) -> dict[str, str]:
+        """Ids of replicas by endpoint."""
+        return {one.url: name for name, one in self._control.loop.deployed.items()}
+
+    # --- what a source of this host asks ---------------------------------------------------------
+
+    def local_replicas(self) -> dict[str, LocalReplica]:
+        """Replicas that were launched here."""
+        declared = self._lookout.declared
+        return {
+            unit.id: _local(unit, declared.get(unit.id))
+            for unit in self._deployments.units.values()
+        }
+
+    def gpu_report(self) -> GpuReport | None:
+        """The GPUs as they were read last: nobody asks the driver twice."""
+        return self._gpus.last
+
+    # --- what the status asks --------------------------------------------------------------------
+
+    def status_rows(self) -> list[dict[str, Any]]:
+        """Every replica as ``/status`` tells it."""
+        left = exhausted_in(self.unclosed(), time.monotonic_ns())
+        return [
+            {
+                **{name: getattr(record, _IN_RECORD.get(name, name)) for name in STATUS_MEMBERS},
+                "exhausted_in_s": left.get(record.id),
+            }
+            for record in self.records().replicas
+        ]
+
+    # --- replicas --------------------------------------------------------------------------------
+
+    def _remember_lives(self, now: int) -> None:
+        """When processes began, by the time of day: worked out once, or it would waver."""
+        units = self._deployments.units.values()
+        lives = [(unit.id, unit.began) for unit in units if unit.began is not None]
+        today = time.time()
+        self._began = {
+            (name, began): self._began.get((name, began), today - (now - began) / SECOND)
+            for name, began in lives
+        }
+
+    def _replicas(
+        self, rows: Sequence[Mapping[str, Any]], figures: Figures, now: int
+    ) -> list[ReplicaRecord]:
+        given: dict[str, float] = {}
+        own: dict[str, float] = {}
+        for row in rows:
+            own[row["id"]] = figures.attempts(row["id"], now)
+            given[row["model"]] = given.get(row["model"], 0.0) + own[row["id"]]
+        declared, units = self._lookout.declared, self._deployments.units
+        return [
+            self._replica(
+                row,
+                declared.get(row["id"]),
+                units.get(row["id"]),
+                figures.of(row["id"], now),
+                _share(own[row["id"]], given[row["model"]]),
+            )
+            for row in rows
+        ]
+
+    def _replica(
+        self,
+        row: Mapping[str, Any],
+        declared: Declared | None,
+        unit: LaunchedReplica | None,
+        figures: Mapping[str, Any],
+        share: float | None,
+    ) -> ReplicaRecord:
+        asked: Asked | None = row["canary"]
+        began = unit.began if unit is not None else None
+        return ReplicaRecord(
+            row["id"],
+            row["model"],
+            row["state"],
+            row["revision"],
+            row["reason"],
+            row["zone"],
+            declared.host if declared is not None else "",
+            row["endpoint"],
+            unit.phase if unit is not None and not unit.loaded else "",
+            unit is not None,
+            self._began.get((row["id"], began)) if began is not None else None,
+            declared.filesystem if declared is not None else "",
+            declared.needs_gpu if declared is not None else None,
+            declared.reserved_bytes if declared is not None else None,
+            declared.limit_bytes if declared is not None else None,
+            share=share,
+            inflight=row["inflight"],
+            canary_s=asked.latency_s if asked is not None else None,
+            canary_verdict=asked.told() if asked is not None else "",
+            region=row["region"],
+            routing_share=row["share"],
+            canary=asked,
+            pid=unit.pid if unit is not None else None,
+            last_phase=unit.phase if unit is not None else "",
+            **figures,
+        )
+
+    # --- models ----------------------------------------------------------------------------------
+
+    def _models(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        gauges: Sequence[Mapping[str, float]],
+        now: int,
+    ) -> list[ModelRecord]:
+        inflight: dict[str, int] = {}
+        members: dict[str, list[str]] = {}
+        for row in rows:
+            inflight[row["model"]] = inflight.get(row["model"], 0) + row["inflight"]
+            members.setdefault(row["model"], []).append(row["id"])
+        wishes = self._deployments.snapshot()
+        found = []
+        for model in self._control.file.models:
+            name = model.name
+            wish = wishes.get(name, {})
+            counted = self._lookout.figures.model(name, now)
+            late = [one for said in gauges if (one := _said(said, _P95, name)) is not None]
+            tokens = [one for said in gauges if (one := _said(said, _TOKENS, name)) is not None]
+            found.append(
+                ModelRecord(
+                    name,
+                    wish.get("wished", len(model.endpoints)),
+                    "",
+                    queued_at_gateways(name, gauges),
+                    inflight.get(name, 0),
+                    counted.requests_s,
+                    sum(tokens) if tokens else None,
+                    self._lookout.figures.prefix_hits(members.get(name, ()), now),
+                    counted.ttft_s if counted.ttft_s is not None else max(late, default=None),
+                    counted.errors_share,
+                    counted.burn,
+                )
+            )
+        return found
+
+
+def _local(unit: LaunchedReplica, declared: Declared | None) -> LocalReplica:
+    return LocalReplica(
+        unit.model,
+        unit.pid,
+        unit.revision,
+        unit.url,
+        unit.spec.weights,
+        needs_gpu=declared.needs_gpu if declared is not None else None,
+        reserved_bytes=declared.reserved_bytes if declared is not None else None,
+        limit_bytes=declared.limit_bytes if declared is not None else None,
+        phase="" if unit.loaded else unit.doing,
+    )
+
+
+def _said(gauges: Mapping[str, float], name: str, model: str) -> float | None:
+    return gauges.get(f'{name}{{model="{model}"}}')
+
+
+def _share(own: float, all_of_model: float) -> float | None:
+    """Below one request in ten seconds there is nothing to share out."""
+    return round(own / all_of_model, 3) if all_of_model >= 1.0 else None
+
+
+__all__ = ["STATUS_MEMBERS", "FleetSummary", "SummaryInputs"]

@@ -1,0 +1,79 @@
+"""Control's own records of replicas and models, ready to be joined with platforms' readings.
+
+Everything here is a state without a clock in it: two equal values mean that nothing has changed,
+so whoever draws the fleet need not look at each row to know that. Times are points, not ages.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaRecord:
+    """What control knows of one replica that Holdfast sends requests to.
+
+    The one row that ``/status`` and the joined view are both made of. What only ``/status`` tells
+    is left out of comparisons: it changes with every canary, and the view does not show it.
+    """
+
+    id: str
+    model: str
+    state: str  # of core.types.State
+    revision: str = ""
+    reason: str = ""
+    zone: str = ""
+    host: str = ""
+    endpoint: str = ""
+    phase: str = ""  # of a launched one that is not ready yet
+    launched: bool = False
+    started_at: float | None = None  # seconds since 1970
+    filesystem: str = ""
+    needs_gpu: bool | None = None
+    reserved_bytes: int | None = None
+    limit_bytes: int | None = None
+    used_bytes: int | None = None
+    share: float | None = None  # of its model's requests
+    inflight: int | None = None
+    running: int | None = None  # in the engine
+    waiting: int | None = None
+    kv_used: float | None = None
+    tokens_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    canary_s: float | None = None
+    canary_verdict: str = ""  # empty: it has not been asked
+    restarts: int | None = None
+    region: str = field(default="", compare=False)
+    routing_share: float | None = field(default=None, compare=False)  # as gateways are told
+    canary: object = field(default=None, compare=False)  # the last one, as control keeps it
+    pid: int | None = field(default=None, compare=False)  # of a launched one
+    last_phase: str = field(default="", compare=False)  # of a launched one, loaded or not
+
+
+@dataclass(slots=True, frozen=True)
+class ModelRecord:
+    """What control and gateways know of one model of the fleet file."""
+
+    name: str
+    desired: int | None = None
+    reason: str = ""  # why that many are wished for
+    queued: int | None = None  # at gateways
+    inflight: int | None = None
+    requests_s: float | None = None
+    tokens_s: float | None = None
+    prefix_hits: float | None = None
+    ttft_s: float | None = None
+    errors_share: float | None = None
+    burn: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class FleetRecords:
+    """All replicas and models that control knows, and totals over the fleet."""
+
+    replicas: tuple[ReplicaRecord, ...] = ()
+    models: tuple[ModelRecord, ...] = ()
+    totals: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+__all__ = ["FleetRecords", "ModelRecord", "ReplicaRecord"]

@@ -1,0 +1,385 @@
+"""Compares readings of platforms and tells what changed: readings in, facts out.
+
+    Reading, Reading, … ─► differences ─► Declared, ProcessEnded, QueueSeen … ─► detectors
+
+A reading is a state and is said again every few seconds; a fact is news. So this remembers what it
+has told: an end is told once, however long the platform lists the task; a replica is declared when
+something of it changes; measurements are told with each reading, because detectors count them.
+
+What was not read just now is not told. A part that failed keeps its rows in the view, and here they
+are silent: old memory told again would be a measurement that nobody made.
+
+Silence is judged by the phase that the log itself named. While loading every line counts. While
+serving a replica is held to its own habit: one that used to speak every few seconds and stops is
+silent, one that never had a habit is only idle, unless its last word was that a request came in.
+How far the log itself has been read bounds it: what could not be read may well have been said.
+
+Rejected: an end at each look that a task is stopped. One death would be read as ten.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.core.diagnose.detect.silence import COMPILE, LOADING, SERVING, STARTING, WARM_UP
+from holdfast.core.diagnose.facts import (
+    Declared,
+    Fact,
+    FellSilent,
+    FilesystemSeen,
+    Gone,
+    HostSeen,
+    MemorySeen,
+    PhaseSeen,
+    ProcessEnded,
+    QueueSeen,
+    VersionsSeen,
+)
+from holdfast.core.types import nanos, require
+from holdfast.core.view.layers import Host, Placed, Reading
+from holdfast.core.view.staleness import DISKS, HOSTS, LOGS, MEMORY, PLACED, QUEUES, Freshness
+
+SOURCES_MAX: Final = 1_024  # of which the last readings are kept; the one heard longest ago goes
+REPLICAS_MAX: Final = 10_000  # of one source; as many as the census takes
+ROWS_MAX: Final = 10_000  # hosts, queues and filesystems of one reading that are told
+ENDS_MAX: Final = 20_000  # of one source that are known to have been told
+_GAPS: Final = 8
+_NAME_CHARS: Final = 256
+_LIVE: Final = ("running", "pending", "stopping")
+_PHASES: Final = {
+    **{name: name for name in (STARTING, LOADING, COMPILE, WARM_UP, SERVING)},
+    **dict.fromkeys(("loaded", "ready", "request", "heartbeat"), SERVING),
+    **dict.fromkeys(("warmup", "warming"), WARM_UP),
+    "compiling": COMPILE,
+}
+# Whoever was stopped in good order ends like this, and so does nobody who died of anything.
+_ORDERLY: Final = (0, 130, 143)
+_ORDERED: Final = (
+    *("scaling activity", "deployment", "user initiated", "userinitiated", "serviceschedulerinit"),
+    *("stopped by", "spot interruption", "spotinterruption", "host ec2", "draining", "deleted"),
+)
+_BY_ITSELF: Final = "essential container"  # a platform's words for an end that nobody ordered
+
+
+@dataclass(slots=True, frozen=True)
+class ReadingDiffConfig:
+    """How long things are remembered, and how long silence is normal."""
+
+    keep_s: float = 600.0  # an ended replica stays known: its end is evidence for so long
+    past_s: float = 900.0  # at the first look: ends before this are history, not news
+    again_s: float = 60.0  # what holds is told again this often, for whoever begins anew
+    loading_s: float = 120.0  # silence while loading, as for replicas that are launched here
+    compile_s: float = 600.0  # compilers say nothing for minutes
+    request_s: float = 300.0  # after the word that a request came; long answers end before
+    beats: float = 4.0  # of its own longest pause: three beats may be lost on the way
+    beat_least_s: float = 60.0  # whatever its habit: logs are read in pieces
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("keep_s", "past_s", "again_s", "loading_s", "compile_s", "request_s"),
+            "beat_least_s",
+        ):
+            value = getattr(self, name)
+            fix = "use seconds above 0, up to a day"
+            require(0 < value <= 86_400, f"reading_diff.{name}", f"is {value}", fix)
+        require(self.beats >= 1, "reading_diff.beats", f"is {self.beats}", "use 1 or more")
+
+
+@dataclass(slots=True)
+class _Known:
+    """One replica of one source."""
+
+    declared: Declared | None = None
+    ended_at: int | None = None  # core time of the end that was told; None: it lives
+    life: tuple[float | None, int | None] = (None, None)  # when it started, which restart
+    phase: str = ""
+    spoke_at: float | None = None
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
+
+
+@dataclass(slots=True)
+class _Book:
+    """One source."""
+
+    replicas: dict[str, _Known] = field(default_factory=dict)
+    told: dict[tuple[str, str], tuple[Fact, int]] = field(default_factory=dict)  # kind and name
+    ends: dict[tuple[str, int], None] = field(default_factory=dict)  # in the order they were told
+
+
+class ReadingDiff:
+    """Remembers what was told of each source, and turns a new reading into facts."""
+
+    def __init__(self, config: ReadingDiffConfig | None = None) -> None:
+        self._config = config or ReadingDiffConfig()
+        self._books: dict[str, _Book] = {}
+        self._routed: Mapping[str, str] = {}
+        self._launched: Collection[str] = ()
+
+    def follow(self, routed: Mapping[str, str], launched: Collection[str] = ()) -> None:
+        """Which endpoints are replicas of the fleet, and which of these it launched itself.
+
+        Of what Holdfast launched the launcher knows more and sooner: nothing is told of it here.
+        """
+        self._routed, self._launched = routed, launched
+
+    def name_of(self, placed: Placed) -> str:
+        """Its id: that of the fleet where it has one."""
+        return (placed.replica or self._routed.get(placed.endpoint, "") or placed.id)[:_NAME_CHARS]
+
+    def take(self, reading: Reading, now: int, wall: float) -> list[Fact]:
+        """What is new in a reading; ``now`` is core time and ``wall`` seconds since 1970."""
+        book = self._books.pop(reading.source, None) or _Book()
+        self._books[reading.source] = book
+        while len(self._books) > SOURCES_MAX:
+            del self._books[next(iter(self._books))]
+        freshness = Freshness(reading)
+        facts: list[Fact] = []
+        if freshness.fresh(PLACED):
+            facts += self._replicas(book, reading, freshness, now, wall)
+        if freshness.fresh(HOSTS):
+            facts += self._hosts(book, reading, now)
+        if freshness.fresh(DISKS):
+            facts += _disks(reading)
+        if freshness.fresh(QUEUES):
+            facts += _queues(reading)
+        return facts
+
+    def forget(self, source: str) -> list[Fact]:
+        """A source is no longer asked: nobody knows of its replicas any more."""
+        book = self._books.pop(source, None)
+        return [Gone(name) for name in book.replicas] if book is not None else []
+
+    # --- replicas --------------------------------------------------------------------------------
+
+    def _replicas(
+        self, book: _Book, reading: Reading, freshness: Freshness, now: int, wall: float
+    ) -> Iterator[Fact]:
+        by_name: dict[str, list[Placed]] = {}
+        for placed in reading.placed:
+            name = self.name_of(placed)
+            if name and name not in self._launched:
+                by_name.setdefault(name, []).append(placed)
+        hosts = {host.id: host for host in reading.hosts}
+        heard = freshness.read_at(LOGS)
+        measured = freshness.fresh(MEMORY)
+        for name, rows in by_name.items():
+            yield from self._one(book, name, rows, now, wall, measured=measured)
+            known, live = book.replicas.get(name), _living(rows)
+            if known is None or live is None:
+                continue
+            yield from self._versions(book, name, live, hosts.get(live.host), now)
+            yield from self._speech(known, name, live, heard)
+        yield from self._sweep(book, by_name, now)
+
+    def _one(
+        self,
+        book: _Book,
+        name: str,
+        rows: list[Placed],
+        now: int,
+        wall: float,
+        *,
+        measured: bool,
+    ) -> Iterator[Fact]:
+        """Its declaration, its ends, its memory; in that order, as detectors want it."""
+        live = _living(rows)
+        ends = [row for row in rows if self._ends_now(book, name, row, wall)]
+        shown = live or (ends[-1] if ends else None)
+        if shown is None:
+            return
+        known = book.replicas.get(name)
+        if known is None:
+            if len(book.replicas) >= REPLICAS_MAX:
+                return
+            known = book.replicas[name] = _Known()
+        declared = _declared(name, shown)
+        if declared != known.declared:
+            known.declared = declared
+            yield declared
+        for row in ends:
+            if measured and row.used_bytes is not None and row.state not in _LIVE:
+                yield MemorySeen(name, row.used_bytes, row.limit_bytes)
+            known.ended_at = now
+            yield _ended(name, row, known.phase)
+        if live is None:
+            return
+        known.ended_at = None
+        life = (live.started_at, live.restarts)
+        if life != known.life:
+            known.life, known.phase, known.spoke_at = life, "", None
+            known.gaps.clear()
+        if measured and live.used_bytes is not None:
+            yield MemorySeen(name, live.used_bytes, live.limit_bytes)
+
+    def _ends_now(self, book: _Book, name: str, row: Placed, wall: float) -> bool:
+        """Whether this row tells of an end that nobody was told of, and that is not history.
+
+        A task ends once. A container that is started again in its place counts its restarts.
+        """
+        stopped = row.state not in _LIVE
+        if not stopped and not row.restarts:
+            return False
+        key = (row.id[:_NAME_CHARS], -1 if stopped else row.restarts or 0)
+        if key in book.ends:
+            return False
+        book.ends[key] = None
+        while len(book.ends) > ENDS_MAX:
+            del book.ends[next(iter(book.ends))]
+        if row.stopped_at is not None:
+            return wall - row.stopped_at < self._config.past_s
+        return name in book.replicas  # of one that is seen for the first time it may be old
+
+    def _versions(
+        self, book: _Book, name: str, live: Placed, host: Host | None, now: int
+    ) -> Iterator[Fact]:
+        cuda, driver = (host.cuda, host.driver) if host is not None else ("", "")
+        if cuda or driver or live.image:
+            fact = VersionsSeen(name, cuda=cuda, driver=driver, image=live.image)
+            if self._due(book, "versions", name, fact, now):
+                yield fact
+
+    def _speech(
+        self, known: _Known, name: str, live: Placed, heard: float | None
+    ) -> Iterator[Fact]:
+        """What its log said last, how far it has read, and whether it has fallen silent."""
+        phase = _PHASES.get(live.phase, "")
+        if phase and (phase != known.phase or live.read_bytes is not None):
+            known.phase = phase
+            yield PhaseSeen(name, phase, live.read_bytes)
+        if live.spoke_at is None or heard is None or not phase:
+            return
+        if known.spoke_at is not None and live.spoke_at > known.spoke_at and phase == SERVING:
+            known.gaps.append(live.spoke_at - known.spoke_at)
+        known.spoke_at = live.spoke_at
+        patience, silent = self._patience(known, phase, live.phase), heard - live.spoke_at
+        if patience is not None and silent > patience:
+            yield FellSilent(name, phase, silent)
+
+    def _patience(self, known: _Known, phase: str, said: str) -> float | None:
+        """How long it may say nothing; None: nobody knows what is normal for it."""
+        config = self._config
+        if phase in (STARTING, LOADING):
+            return config.loading_s
+        if phase in (COMPILE, WARM_UP):
+            return config.compile_s
+        if len(known.gaps) >= 3:
+            return max(config.beat_least_s, config.beats * max(known.gaps))
+        return config.request_s if said == "request" else None
+
+    def _sweep(self, book: _Book, present: Collection[str], now: int) -> Iterator[Fact]:
+        """Who is gone: not listed any more, or ended long enough ago."""
+        keep = nanos(self._config.keep_s)
+        for name, known in list(book.replicas.items()):
+            ended = known.ended_at
+            if name not in present if ended is None else now - ended >= keep:
+                del book.replicas[name]
+                book.told.pop(("versions", name), None)
+                yield Gone(name)
+
+    # --- what is around them ---------------------------------------------------------------------
+
+    def _hosts(self, book: _Book, reading: Reading, now: int) -> Iterator[Fact]:
+        names = {host.id for host in reading.hosts}
+        for key in [key for key in book.told if key[0] == "host" and key[1] not in names]:
+            del book.told[key]
+        for host in reading.hosts[:ROWS_MAX]:
+            free = None
+            if host.memory_bytes is not None and host.reserved_bytes is not None:
+                free = max(0, host.memory_bytes - host.reserved_bytes)
+            fact = HostSeen(host.id, host.gpus, host.memory_bytes, free, host.group)
+            if host.id and self._due(book, "host", host.id, fact, now):
+                yield fact
+
+    def _due(self, book: _Book, kind: str, name: str, fact: Fact, now: int) -> bool:
+        """Whether it is news, or was said long enough ago."""
+        before = book.told.get((kind, name))
+        again = nanos(self._config.again_s)
+        if before is not None and before[0] == fact and now - before[1] < again:
+            return False
+        book.told[kind, name] = (fact, now)
+        return True
+
+
+def _living(rows: list[Placed]) -> Placed | None:
+    """Of several under one name the one that runs, or comes; the youngest of those."""
+    live = [row for row in rows if row.state in _LIVE]
+    if not live:
+        return None
+    order = {state: -place for place, state in enumerate(_LIVE)}
+    return max(live, key=lambda row: (order[row.state], row.started_at or row.created_at or 0.0))
+
+
+def _declared(name: str, placed: Placed) -> Declared:
+    return Declared(
+        name,
+        placed.model,
+        placed.revision,
+        placed.host,
+        filesystem=placed.filesystem,
+        needs_gpu=placed.needs_gpu,
+        reserved_bytes=placed.reserved_bytes,
+        limit_bytes=placed.limit_bytes,
+    )
+
+
+def _ended(name: str, row: Placed, phase: str) -> ProcessEnded:
+    said = _PHASES.get(row.phase, "") or phase
+    if row.state not in _LIVE and row.started_at is None and not row.restarts:
+        said = said or STARTING  # it never ran: its image, its mounts, its place
+    uptime = None
+    if row.state not in _LIVE and row.started_at is not None and row.stopped_at is not None:
+        uptime = max(0.0, row.stopped_at - row.started_at)
+    return ProcessEnded(
+        name,
+        row.exit_code,
+        oom=row.oom,
+        asked=_ordered(row),
+        phase=said,
+        uptime_s=uptime,
+        served=1 if row.phase == "request" else None,
+    )
+
+
+def _ordered(row: Placed) -> bool:
+    """Whether the platform or a person wanted this end."""
+    why = row.reason.lower()
+    if row.oom or _BY_ITSELF in why:
+        return False
+    return row.exit_code in _ORDERLY or any(word in why for word in _ORDERED)
+
+
+def _disks(reading: Reading) -> Iterator[Fact]:
+    """Throughput as the ceiling counts it, where that is known."""
+    for disk in reading.disks[:ROWS_MAX]:
+        metered = disk.metered_bytes_s
+        read = disk.read_bytes_s if metered is None else metered
+        if disk.id:
+            yield FilesystemSeen(
+                disk.id, read, disk.permitted_bytes_s, disk.operations_share, disk.clients
+            )
+
+
+def _queues(reading: Reading) -> Iterator[Fact]:
+    """One fact for each model: several queues of one are one backlog."""
+    told: dict[str, QueueSeen] = {}
+    for queue in reading.queues[:ROWS_MAX]:
+        if not queue.model or queue.visible is None:
+            continue
+        before = told.get(queue.model, QueueSeen(queue.model, 0))
+        oldest = [one for one in (before.oldest_s, queue.oldest_s) if one is not None]
+        told[queue.model] = QueueSeen(
+            queue.model,
+            before.waiting + queue.visible,
+            _sum(before.in_flight, queue.in_flight),
+            _sum(before.dead_letters, queue.dead_letters),
+            max(oldest, default=None),
+        )
+    yield from told.values()
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one + (other or 0)
+
+
+__all__ = ["ENDS_MAX", "REPLICAS_MAX", "SOURCES_MAX", "ReadingDiff", "ReadingDiffConfig"]
