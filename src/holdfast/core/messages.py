@@ -9,6 +9,7 @@ Nobody may change one after it was handed over.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from holdfast.core.canary import CanaryConfig, CanarySuspect, CanaryVerdict
 from holdfast.core.failure import Class, Kind
@@ -195,13 +196,20 @@ class Finish:
     story: list[tuple[int, str, str]] = field(default_factory=list)
 
 
+class ReportCode(StrEnum):
+    """What a report is about, where it is not the new state of a breaker."""
+
+    LADDER_MOVED = "ladder moved"
+    VIEW_STALE = "view stale: quarantine decays to a trial"
+
+
 @dataclass(slots=True)
 class Report:
     """Tell control at once that a breaker, a model ladder or a quarantine changed here."""
 
     model: str
     replica_id: str
-    what: str
+    what: str  # a value of BreakerState or of ReportCode
     reason: str
 
 
@@ -496,6 +504,7 @@ __all__ = [
     "Publish",
     "ReplicaView",
     "Report",
+    "ReportCode",
     "RequestId",
     "RestartAsked",
     "RunCanary",

@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from holdfast.core.failure import Kind, Outcome
-from holdfast.core.messages import ReplicaView
+from holdfast.core.messages import ReplicaView, ReportCode
 from holdfast.core.request.active_request import ActiveRequest, IllegalStepError, RequestStep
 from holdfast.core.request.admission.quota import QuotaConfig
 from holdfast.core.request.admission.refusals import Refusal, queue_full
@@ -226,7 +226,7 @@ def test_a_saturated_model_sends_its_requests_down_the_ladder_and_reports_it():
     occupy(lanes["big"], 2)
     assert subject.watch_ladders(lanes, 0) == []
     (report,) = subject.watch_ladders(lanes, SECOND)
-    assert (report.model, report.replica_id, report.what) == ("big", "", "ladder moved")
+    assert (report.model, report.replica_id, report.what) == ("big", "", ReportCode.LADDER_MOVED)
     assert report.reason == "saturated at 100%: 100% of the traffic on small"
 
 

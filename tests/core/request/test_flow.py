@@ -17,6 +17,7 @@ from holdfast.core.messages import (
     LoadReported,
     ReplicaView,
     Report,
+    ReportCode,
     Silent,
     Summary,
     Tally,
@@ -35,6 +36,7 @@ from holdfast.core.request.flow import Flow
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State, nanos
 
@@ -599,7 +601,7 @@ def test_exactly_one_request_is_the_trial_and_its_first_content_closes_the_break
     refused(gateway)
     gateway.after(1.0)
     trial = only(gateway.arrive("q1"), Dispatch)
-    assert (trial.replica_id, trial.reason) == ("r1", "half-open trial")
+    assert (trial.replica_id, trial.reason) == ("r1", TRIAL_REASON)
     assert {only(gateway.arrive(f"o{n}"), Dispatch).replica_id for n in range(3)} == {"r2"}
     report = only(gateway.first("q1"), Report)
     assert (report.what, report.reason) == ("closed", "trial succeeded")
@@ -635,7 +637,7 @@ def test_a_retried_request_is_never_the_trial():
     first = only(gateway.arrive("q1"), Dispatch)
     again = only(gateway.after(1.0).end("q1", kind=Kind.RESET), Dispatch)
     assert {first.replica_id, again.replica_id} == {"r2", "r3"}
-    assert again.reason != "half-open trial"
+    assert again.reason != TRIAL_REASON
 
 
 def test_a_trial_whose_client_left_goes_to_the_next_request():
@@ -643,7 +645,7 @@ def test_a_trial_whose_client_left_goes_to_the_next_request():
     refused(gateway)
     gateway.after(1.0).arrive("q1")
     gateway.gone("q1")
-    assert only(gateway.arrive("q2"), Dispatch).reason == "half-open trial"
+    assert only(gateway.arrive("q2"), Dispatch).reason == TRIAL_REASON
 
 
 # --- content was shown ---------------------------------------------------------------------------
@@ -1233,7 +1235,7 @@ def test_a_saturated_model_is_replaced_by_a_smaller_one_and_the_answer_says_so()
     )
     only(gateway.arrive("q1", model="big"), Dispatch)
     report = only(gateway.wait(4.0, every=100 * MILLISECOND), Report)
-    assert (report.model, report.what) == ("big", "ladder moved")
+    assert (report.model, report.what) == ("big", ReportCode.LADDER_MOVED)
     dispatch = only(gateway.arrive("q2", model="big"), Dispatch)
     assert (dispatch.model, dispatch.replica_id) == ("small", "s1")
     finish = only(gateway.end("q2"), Finish)
@@ -1292,7 +1294,7 @@ def test_a_quarantine_on_suspicion_decays_to_one_trial_when_control_is_silent():
     report = only(gateway.wait(1.5, every=100 * MILLISECOND), Report)
     assert (report.replica_id, report.reason) == ("r2", "control is silent")
     gateway.after(1.0)
-    assert only(gateway.arrive("q1"), Dispatch).reason == "half-open trial"
+    assert only(gateway.arrive("q1"), Dispatch).reason == TRIAL_REASON
     assert only(gateway.arrive("q2"), Dispatch).replica_id == "r1"
 
 

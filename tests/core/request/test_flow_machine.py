@@ -23,6 +23,7 @@ from holdfast.core.messages import (
     LoadReported,
     ReplicaView,
     Report,
+    ReportCode,
     Silent,
     Summary,
     Tick,
@@ -39,6 +40,7 @@ from holdfast.core.request.flow import Flow
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State
 
@@ -86,7 +88,7 @@ class Out:
         self.replica_id = dispatch.replica_id
         self.model = dispatch.model
         self.place = (dispatch.model, dispatch.replica_id, generation)
-        self.trial = dispatch.reason == "half-open trial"
+        self.trial = dispatch.reason == TRIAL_REASON
         self.content = False
 
 
@@ -140,7 +142,7 @@ class FlowUnderFire(RuleBasedStateMachine):
             elif isinstance(action, Finish):
                 self.book_finish(action)
             elif isinstance(action, Report):
-                if action.what.startswith("view stale"):
+                if action.what == ReportCode.VIEW_STALE:
                     assert self.shares[action.replica_id] == 0.0
                     self.decayed.append(action.replica_id)
             else:

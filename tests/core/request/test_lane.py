@@ -9,6 +9,7 @@ from holdfast.core.request.admission.limit import LimitConfig
 from holdfast.core.request.breaker import BreakerConfig, BreakerState
 from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.lane import Lane, LaneConfig, LaneTable
+from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Replica, Request, State
 
 BREAKER = BreakerConfig(jitter=0.0)
@@ -275,7 +276,7 @@ def test_a_trial_that_says_nothing_is_handed_to_the_next_request():
     assert subject.close(started, attempt, Outcome.CANCELLED, Kind.CLIENT_GONE, now) is None
     choice = subject.pool.choose(active().request, (), now)
     assert choice is not None
-    assert (choice[0].id, choice[1]) == ("r1", "half-open trial")
+    assert (choice[0].id, choice[1]) == ("r1", TRIAL_REASON)
 
 
 # --- what others are told ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from holdfast.core.request import routing
 from holdfast.core.request.breaker import TRIAL, Breaker, BreakerConfig, BreakerState
 from holdfast.core.request.candidate import Candidate
 from holdfast.core.request.failover import FailoverConfig, FailoverLadder
-from holdfast.core.request.pool import Pool
+from holdfast.core.request.pool import TRIAL_REASON, Pool
 from holdfast.core.stats import PeakEwma
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, State
 
@@ -113,7 +113,7 @@ def test_canaries_that_passed_bring_the_trial_forward_but_do_not_replace_it():
     subject.apply([view("r1"), view("r2")], 100 * MILLISECOND)
     choice = subject.choose(ASK, (), 100 * MILLISECOND)
     assert choice is not None
-    assert (choice[0].id, choice[1]) == ("r1", "half-open trial")
+    assert (choice[0].id, choice[1]) == ("r1", TRIAL_REASON)
 
 
 def test_a_view_that_repeats_ready_does_not_cut_a_cooldown_short():
@@ -418,7 +418,7 @@ def test_a_trial_outside_the_regions_of_a_request_is_not_made_with_it():
     refuse(subject, "r1")
     bound = Request("q2", "m", arrived=0, regions=("us",))
     assert subject.choose(bound, (), 2 * SECOND)[0].id == "r2"
-    assert subject.choose(ASK, (), 2 * SECOND)[1] == "half-open trial"
+    assert subject.choose(ASK, (), 2 * SECOND)[1] == TRIAL_REASON
 
 
 def test_a_trial_that_is_another_gateways_turn_is_wanted_and_not_made():

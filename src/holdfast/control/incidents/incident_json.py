@@ -184,14 +184,14 @@ def _check_head(head: Mapping[str, Any]) -> Incident:
 def _time(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         shown = repr(value)[:_SHOWN_CHARS]
-        raise ValueError(f"at: is {shown}; use a whole number")  # noqa: TRY004 of a file, not a call
+        raise ValueError(f"at: is {shown}; use a whole number")  # noqa: TRY004 - a file
     return value
 
 
 def _members(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         shown = repr(value)[:_SHOWN_CHARS]
-        raise ValueError(f"{where}: is {shown}; use an object")  # noqa: TRY004 of a file, not a call
+        raise ValueError(f"{where}: is {shown}; use an object")  # noqa: TRY004 - a file
     return value
 
 

@@ -9,7 +9,6 @@ may have been shown, so no silent retry is possible any more.
 """
 
 from enum import StrEnum
-from itertools import pairwise
 from typing import Final
 
 from holdfast.core.failure import Kind
@@ -115,12 +114,14 @@ class ActiveRequest(TimerEntry):
         "made",
         "model",
         "phase",
+        "queued_at",
         "request",
         "reservation",
         "revision",
         "shown_tokens",
         "story",
         "tried",
+        "waited",
     )
 
     def __init__(self, request: Request, model: str, deadline: int) -> None:
@@ -139,6 +140,8 @@ class ActiveRequest(TimerEntry):
         self.revision: str | None = None  # bound by the first content shown
         self.shown_tokens = 0  # of attempts that ended after they had shown content
         self.hedge_at = 0
+        self.queued_at = 0  # when it last entered the queue
+        self.waited = 0  # time in the queue, in all its earlier stays
         self.due = 0  # the wheel's
         self.filed = 0  # the wheel's
         self.reservation: Reservation | None = None
@@ -153,11 +156,6 @@ class ActiveRequest(TimerEntry):
             raise IllegalStepError(
                 f"request {self.request.id!r} cannot {step} while {self.phase}; story: {told}"
             ) from None
-
-    def waited(self) -> int:
-        """How long it stood in a queue, in all its stays: whatever was told next ended each."""
-        told = pairwise(self.story)
-        return sum(then - at for (at, what, _), (then, _, _) in told if what == RequestPhase.QUEUED)
 
     def find(self, number: int) -> Attempt | None:
         """Return the running attempt with this number; ``None`` if it has already ended."""

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Finish, Report, RequestId
+from holdfast.core.messages import Finish, Report, ReportCode, RequestId
 from holdfast.core.request.active_request import ActiveRequest, RequestStep
 from holdfast.core.request.admission.quota import Quota, Reservation
 from holdfast.core.request.admission.refusals import Refusal
@@ -170,7 +170,7 @@ class AdmissionDesk:
                 upper_has_room=_has_room(lanes, degrader.above, now),
             )
             if change is not None:
-                reports.append(Report(model, "", "ladder moved", change.reason))
+                reports.append(Report(model, "", ReportCode.LADDER_MOVED.value, change.reason))
         return reports
 
 

@@ -22,6 +22,7 @@ for minutes.
 
 from bisect import bisect_left
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from functools import partial
 from math import inf
 from typing import Final
@@ -40,9 +41,6 @@ _PACE_NORMAL: Final = 2.0
 # At a replica that is known to stand still: a prompt on an engine without a GPU, at 100 tokens/s.
 _STOOD: Final = 5 * SECOND
 _STOOD_PER_TOKEN: Final = SECOND // 100
-_WELL: Final = "well"
-_SLOW: Final = "slow"
-_FIRED: Final = "fired"
 
 
 @dataclass(slots=True, frozen=True)
@@ -119,6 +117,19 @@ class TimeoutVerdict:
     counts: bool  # against the replica
     retry: bool  # another replica may do better
     reason: str
+
+
+class _Delivery(StrEnum):
+    """How a replica's last first token came: in normal time, late, or not within its deadline."""
+
+    WELL = "well"
+    SLOW = "slow"
+    FIRED = "fired"
+
+
+_WELL: Final = _Delivery.WELL
+_SLOW: Final = _Delivery.SLOW
+_FIRED: Final = _Delivery.FIRED
 
 
 class _Recent:

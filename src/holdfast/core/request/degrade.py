@@ -40,6 +40,14 @@ class LadderMove(StrEnum):
     SETTLED = "settled"  # no step for as long as one may take
 
 
+class _Mood(StrEnum):
+    """What the readings of the watched model say."""
+
+    BREACH = "breach"  # one is past its limit
+    WELL = "well"  # all that are known are good
+    BETWEEN = "between"
+
+
 TRANSITIONS: Final[dict[tuple[Level, LadderMove], Level]] = {
     **{(level, LadderMove.DOWN): Level.DEGRADING for level in Level},
     **{(level, LadderMove.BOTTOM): Level.DEGRADED for level in Level},
@@ -152,7 +160,7 @@ class Degrader:
         self._depth = 0  # steps down from the top
         self._rung, self._share = 0, 0.0  # share of traffic on rung + 1, the rest on rung
         self._moved_at: int | None = None
-        self._mood, self._mood_since = "", 0  # what the readings say, and since when
+        self._mood, self._mood_since = _Mood.BETWEEN, 0  # what the readings say, and since when
         self._observed_at = 0
 
     @property
@@ -206,8 +214,8 @@ class Degrader:
         self._observed_at = now
         breach = self._breach(saturation, slo_attainment, error_share)
         well = not breach and self._well(saturation, slo_attainment, error_share)
-        mood = "breach" if breach else "well" if well else ""
-        if mood != self._mood:
+        mood = _Mood.BREACH if breach else _Mood.WELL if well else _Mood.BETWEEN
+        if mood is not self._mood:
             self._mood, self._mood_since = mood, now
         rest = inf if self._moved_at is None else now - self._moved_at
         lasted = min(now - self._mood_since, rest)

@@ -74,6 +74,7 @@ class FailoverLadder:
     """Sorts the candidates of one pool into rungs by distance and keeps out other revisions."""
 
     __slots__ = (
+        "_declared",
         "_full",
         "_full_until",
         "_held",
@@ -89,7 +90,8 @@ class FailoverLadder:
     def __init__(self, config: FailoverConfig) -> None:
         self.config = config
         self.pinned_revision = config.pinned_revision
-        self.pinned_why = "declared" if config.pinned_revision else "nothing seen yet"
+        self._declared = config.pinned_revision is not None  # else the revision is learned
+        self.pinned_why = "declared" if self._declared else "nothing seen yet"
         self.excluded: tuple[str, ...] = ()  # ids that the revision gate keeps out
         self._pinned_most = 0  # most home candidates of the pinned revision seen at once
         self._rungs: list[FailoverRung] = []
@@ -179,7 +181,7 @@ class FailoverLadder:
             counts[candidate.revision] = counts.get(candidate.revision, 0) + 1
         if pinned is not None:
             self._pinned_most = max(self._pinned_most, counts.get(pinned, 0))
-        if self.pinned_why == "declared" or not counts:
+        if self._declared or not counts:
             return
         best = max(counts, key=lambda revision: counts[revision])  # the first listed wins a tie
         if pinned is None:

@@ -150,7 +150,7 @@ class Flow:
 
     def _enqueue(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
         """Put a request into its model's queue, or finish it with the queue's refusal."""
-        ready, waited = lane.pool.ready(now), active.waited()
+        ready, waited = lane.pool.ready(now), active.waited
         offer = lane.queue.offer(active.request, now, ready=ready, waited=waited)
         actions: list[FlowAction] = []
         for dropped, refusal in offer.dropped:
@@ -159,6 +159,7 @@ class Flow:
             actions.append(self._desk.shed(active, offer.refusal, now))
         else:
             active.step(RequestStep.ENQUEUE)
+            active.queued_at = now
             active.due = active.deadline  # the queue itself keeps the shorter wait
             self._wheel.file(active)
             active.story.append((now, _QUEUED, lane.model))
@@ -174,6 +175,8 @@ class Flow:
             return None
         candidate, reason = choice
         attempt = lane.open(active, candidate, now)
+        if active.phase is RequestPhase.QUEUED:
+            active.waited += now - active.queued_at
         active.step(RequestStep.DISPATCH)
         active.story.append((now, reason, candidate.id))
         due = attempt.doubt_at if attempt.doubt_at < attempt.first_due else attempt.first_due

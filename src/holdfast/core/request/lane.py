@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.core.failure import Kind, Outcome
-from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report, Tally
+from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report, ReportCode, Tally
 from holdfast.core.request import routing
 from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.admission.fairness import TokenCounters
@@ -367,7 +367,7 @@ class LaneTable:
         """When control is silent, let quarantines on suspicion decay to trials; report each."""
         if self._view_at is None or now - self._view_at <= self._stale:
             return []
-        what = "view stale: quarantine decays to a trial"
+        what = ReportCode.VIEW_STALE.value
         return [
             Report(lane.model, replica_id, what, "control is silent")
             for lane in self.by_model.values()

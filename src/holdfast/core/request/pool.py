@@ -16,6 +16,7 @@ from holdfast.core.request.failover import FailoverLadder
 from holdfast.core.request.routing.policy import Choice, RoutingPolicy
 from holdfast.core.types import Replica, Request, State
 
+TRIAL_REASON: Final = "half-open trial"
 _NEVER: Final = 1 << 62
 _CLOSED: Final = BreakerState.CLOSED
 _STALE_SHARE: Final = 0.1  # as a suspect's: all that is known of it is out of date
@@ -174,7 +175,7 @@ class Pool:
                 if regions and candidate.replica.region not in regions:
                     matches = False
                 if matches and candidate.has_room():
-                    return candidate, "half-open trial"
+                    return candidate, TRIAL_REASON
         rungs = self._rungs
         if revision is not None:
             rungs = [[c for c in rung if c.revision == revision] for rung in rungs]
@@ -234,4 +235,4 @@ def _load(rung: list[Candidate]) -> float | None:
     return inflight / capacity
 
 
-__all__ = ["Pool"]
+__all__ = ["TRIAL_REASON", "Pool"]
