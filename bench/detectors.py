@@ -36,11 +36,11 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.drift import DriftConfig, OutputDriftDetector
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import Declared, MemorySeen, OutputSeen
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND
 
 TEST_SEED: Final = 70_000
@@ -82,7 +82,7 @@ def _learn(rng: random.Random, volume: Volume, draw: Draw) -> Callable[[], Outpu
     """A maker of detectors whose baseline has as many samples as the volume gives in a window."""
     _, per_day, baseline = volume
     replicas = max(1, round(baseline / per_day)) if baseline >= per_day else 1
-    census = Census()
+    census = ReplicaRegistry()
     for number in range(replicas):
         census.take(Declared(f"r{number}", "m"))
     learner = OutputDriftDetector(DriftConfig(samples_min=baseline), census)
@@ -306,7 +306,7 @@ def watch(
 ) -> Told:
     """One life; when the leak is told, or None."""
     rng = random.Random(seed)
-    census = Census()
+    census = ReplicaRegistry()
     census.take(Declared("r", "m"))
     detector = LeakDetector(LeakConfig(), census)
     served, wander = 60, 0.0
@@ -395,7 +395,7 @@ def cost() -> dict[str, float]:
     detector = _learn(rng, BUSY, _normal)()
     facts = [OutputSeen("r0", "score", (rng.gauss(0, 1),)) for _ in range(20_000)]
     batch = OutputSeen("r0", "score", tuple(rng.gauss(0, 1) for _ in range(20_000)))
-    census = Census()
+    census = ReplicaRegistry()
     census.take(Declared("r0", "m"))
     leaks = LeakDetector(LeakConfig(), census)
     looks = [MemorySeen("r0", int(GB), int(2 * GB), requests=at * 50) for at in range(20_000)]

@@ -28,9 +28,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.core.diagnose.acting import Act
 from holdfast.core.diagnose.evidence import Incident, Remedy
 from holdfast.core.diagnose.investigation import Finding, Investigation
+from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.types import seconds
 from holdfast.sim.watching import Habits, Watcher
 from ugly_life import MODELS, RECORDED, REPLICAS, Recorded, Weather, fleet_of

@@ -13,9 +13,9 @@ from typing import Final
 
 from config_keys import table
 
-from holdfast.core.diagnose.causes import CAUSES
+from holdfast.core.diagnose.causes.rule import CauseRule, During, Proof
+from holdfast.core.diagnose.causes.table import CAUSES
 from holdfast.core.diagnose.evidence import Remedy, Sign
-from holdfast.core.diagnose.rules import CauseRule, During, Proof
 from holdfast.core.failure import Cause, Class
 
 FOLDER: Final = "causes"

@@ -26,10 +26,10 @@ from holdfast.control.deploy import source
 from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.gateways.metrics import Totals
-from holdfast.control.incidents.gpus import GpuWatch
-from holdfast.control.incidents.incidents import Incidents
-from holdfast.control.incidents.lookout import Lookout
-from holdfast.control.incidents.notify import Notifier
+from holdfast.control.incidents.gpu_watch import GpuWatch
+from holdfast.control.incidents.incident_tracker import IncidentTracker
+from holdfast.control.incidents.incident_watch import IncidentWatch
+from holdfast.control.incidents.notifier import Notifier
 from holdfast.control.process import Control
 from holdfast.control.view.costs import Costs
 from holdfast.control.view.exporter_feed import memory_gauges
@@ -445,12 +445,12 @@ def _incidents_say() -> tuple[dict[str, float], dict[str, float]]:
     )
     lookout: Any = SimpleNamespace(
         incidents=SimpleNamespace(
-            counters=lambda: Incidents.counters(incidents),
-            gauges=lambda: Incidents.gauges(incidents),
+            counters=lambda: IncidentTracker.counters(incidents),
+            gauges=lambda: IncidentTracker.gauges(incidents),
         ),
         reported=SimpleNamespace(taken=0, refused=0),
     )
-    return Lookout.metrics(lookout)
+    return IncidentWatch.metrics(lookout)
 
 
 def _deployments_say() -> Mapping[str, float]:

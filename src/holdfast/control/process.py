@@ -40,9 +40,9 @@ from holdfast.control.gateways.previous_state import (
     without_placed_endpoints,
 )
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, write_state
-from holdfast.control.incidents.gpus import GpuWatch
-from holdfast.control.incidents.incidents import Incidents
-from holdfast.control.incidents.lookout import Lookout
+from holdfast.control.incidents.gpu_watch import GpuWatch
+from holdfast.control.incidents.incident_tracker import IncidentTracker
+from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.view.costs_and_exports import CostsAndExports
 from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler
@@ -123,7 +123,7 @@ class Control:
         self._view: ViewFrame | None = None
         self._reloading = asyncio.Lock()
         self._gpus = GpuWatch()
-        self._lookout = Lookout(
+        self._lookout = IncidentWatch(
             self,
             self._source.file,
             store,
@@ -195,7 +195,7 @@ class Control:
         return self._source.file
 
     @property
-    def incidents(self) -> Incidents:
+    def incidents(self) -> IncidentTracker:
         """Failures that were found, and what was done about them."""
         return self._lookout.incidents
 

@@ -19,7 +19,15 @@ from holdfast.control.incidents.incident_json import (
     unpack_lines,
 )
 from holdfast.core.canary import CanarySuspect
-from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Remedy, Sign, Stage
+from holdfast.core.diagnose.evidence import (
+    About,
+    Evidence,
+    Incident,
+    Remedy,
+    Sign,
+    Stage,
+    TimelineEntry,
+)
 from holdfast.core.diagnose.facts import (
     FACT_NAMES,
     AttemptsSeen,
@@ -54,7 +62,7 @@ INCIDENTS = st.builds(
     about=ABOUTS,
     evidence=st.lists(EVIDENCE, max_size=3),
     consequences=st.lists(EVIDENCE, max_size=3),
-    timeline=st.lists(st.builds(Entry), max_size=3),
+    timeline=st.lists(st.builds(TimelineEntry), max_size=3),
 )
 
 
@@ -192,7 +200,7 @@ def test_the_keys_of_an_incident_are_a_promise() -> None:
             replicas=("r1", "r2"),
             consequences=[said],
             other_causes=(Cause.LEAK,),
-            timeline=[Entry(5, "cause", "r1", "too small", "sizing")],
+            timeline=[TimelineEntry(5, "cause", "r1", "too small", "sizing")],
             remedy=Remedy.PAGE,
             action="paged",
             fix="set 4 GB",

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from holdfast.core.deploy.rollout import (
     Add,
+    DeploymentGoal,
     Finished,
     Halted,
     Has,
     Remove,
     Rollout,
     RolloutConfig,
-    Wish,
 )
 from holdfast.core.types import SECOND, ConfigError, State
 
@@ -25,7 +25,7 @@ ZONES = ("a", "b")
 
 
 def wish(revision="1", count=3, zones=ZONES):
-    return Wish("m", revision, count, zones)
+    return DeploymentGoal("m", revision, count, zones)
 
 
 def has(name, revision="1", zone="a", state=State.READY, since=0, **more):
@@ -666,7 +666,7 @@ def test_a_config_that_cannot_work_names_its_field(values, field):
 def test_a_wish_that_cannot_be_met_is_refused():
     for count, zones in ((-1, ZONES), (5_000, ZONES), (1, ()), (1, ("a", "a"))):
         with pytest.raises(ConfigError):
-            Wish("m", "1", count, zones)
+            DeploymentGoal("m", "1", count, zones)
     with pytest.raises(FrozenInstanceError):
         wish().count = 2
 

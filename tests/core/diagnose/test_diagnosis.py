@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose import docket as books
-from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose import case_book as books
+from holdfast.core.diagnose.causes.rule import CauseRule, Proof, Scope, proof
 from holdfast.core.diagnose.diagnosis import (
     Changed,
     Closed,
@@ -28,7 +28,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
     StateChanged,
 )
-from holdfast.core.diagnose.rules import CauseRule, Proof, Scope, proof
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause, Class
 from holdfast.core.types import ConfigError, State, nanos
 
@@ -91,7 +91,7 @@ class Bench:
     """A diagnosis with six replicas of model m on three hosts, and a clock in seconds."""
 
     def __init__(self, config: DiagnosisConfig | None = None) -> None:
-        self.census = Census()
+        self.census = ReplicaRegistry()
         for n in range(1, 7):
             name, host = f"r{n}", f"h{(n + 1) // 2}"
             role = {1: "prefill", 2: "decode"}.get(n, "")

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.diagnose import fact_log as module
-from holdfast.core.diagnose.evidence import About, Entry, Evidence, Incident, Sign
+from holdfast.core.diagnose.evidence import About, Evidence, Incident, Sign, TimelineEntry
 from holdfast.core.diagnose.fact_log import (
     FactLog,
 )
@@ -52,7 +52,7 @@ INCIDENTS = st.builds(
     about=ABOUTS,
     evidence=st.lists(EVIDENCE, max_size=3),
     consequences=st.lists(EVIDENCE, max_size=3),
-    timeline=st.lists(st.builds(Entry), max_size=3),
+    timeline=st.lists(st.builds(TimelineEntry), max_size=3),
 )
 
 

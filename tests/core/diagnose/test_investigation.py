@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.acting import Act
 from holdfast.core.diagnose.detect.drift import DriftConfig
 from holdfast.core.diagnose.diagnosis import Closed, Opened
 from holdfast.core.diagnose.evidence import INCIDENTS_MAX, Incident, Sign, Stage
@@ -39,6 +38,7 @@ from holdfast.core.diagnose.investigation import (
     Investigation,
     InvestigationConfig,
 )
+from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.failure import Cause, Kind
 from holdfast.core.types import State, nanos
 

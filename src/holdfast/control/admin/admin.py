@@ -28,7 +28,7 @@ from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.admin.openapi_schemas import CanaryLine, ReloadAnswer, StatusAnswer
 from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
-from holdfast.control.incidents.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
+from holdfast.control.incidents.fact_reports import REPORT_BYTES_MAX, BadReportError, TooMuchError
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.control.view.live_view import LiveView, view_routes
 from holdfast.ports import UnreadableError

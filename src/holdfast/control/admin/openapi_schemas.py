@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.control.fleet.audience import Happened
-from holdfast.control.incidents.reported import FACTS_MAX, KINDS
+from holdfast.control.incidents.fact_reports import FACTS_MAX, KINDS
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.view import snapshot as view
 from holdfast.sources.nvml import Gpu, GpuReport, Xid

@@ -20,9 +20,9 @@ from holdfast.control.fleet.disturbances import Disturbances
 from holdfast.control.fleet.loop import FleetLoop, Happened
 from holdfast.control.gateways.hub import Hub
 from holdfast.control.gateways.metrics import Totals, fleet_gauges, render
-from holdfast.control.incidents.gpus import GpuWatch
-from holdfast.control.incidents.incidents import Incidents
-from holdfast.control.incidents.lookout import Lookout
+from holdfast.control.incidents.gpu_watch import GpuWatch
+from holdfast.control.incidents.incident_tracker import IncidentTracker
+from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.control.view.costs_and_exports import CostsAndExports
 from holdfast.control.view.fleet_summary import FleetSummary
@@ -47,7 +47,7 @@ class AdminParts:
     gpus: GpuWatch
     hub: Hub
     summary: FleetSummary
-    lookout: Lookout
+    lookout: IncidentWatch
     loop: FleetLoop
     source: ConfigSource
     source_poller: SourcePoller
@@ -123,7 +123,7 @@ class AdminService:
         }
 
     @property
-    def incidents(self) -> Incidents:
+    def incidents(self) -> IncidentTracker:
         """Failures that were found, and what was done about them."""
         return self._parts.lookout.incidents
 

@@ -1,6 +1,6 @@
 """What launched models wish for, what they have, and the next step between the two.
 
-    file, operator, autoscaler ─► Wish ┐
+    file, operator, autoscaler ─► DeploymentGoal ┐
     fleet (states), launcher ──► Has   ┴─► Rollout.decide ─► add a unit, or drain one away
 
 Each unit is kept in the store with how it was started, so that another control adopts it. Where a
@@ -21,7 +21,7 @@ from holdfast.control.deploy.launched_replica import LaunchedReplica, build_of, 
 from holdfast.control.deploy.launches import Launches
 from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
-from holdfast.core.deploy.rollout import Add, Finished, Halted, Has, Remove, Rollout, Wish
+from holdfast.core.deploy.rollout import Add, DeploymentGoal, Finished, Halted, Has, Remove, Rollout
 from holdfast.core.diagnose.detect.silence import SERVING
 from holdfast.core.diagnose.facts import Fact, FellSilent, RolloutSeen
 from holdfast.core.failure import Class
@@ -220,7 +220,7 @@ class Deployments:
         launch = model.launch
         assert launch is not None, "only launched models are kept here"
         build = build_of(model, _version(model))
-        wish = Wish(name, build, self.count(model), tuple(launch.zones))
+        wish = DeploymentGoal(name, build, self.count(model), tuple(launch.zones))
         has = [self._has(unit) for unit in self.units.values() if unit.model == name]
         if self._wished.get(name) != build:
             self._wished[name] = build

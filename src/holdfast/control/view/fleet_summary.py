@@ -19,8 +19,8 @@ from holdfast.control.fleet.audience import Asked
 from holdfast.control.fleet.figures import Figures
 from holdfast.control.fleet.loop import FleetLoop
 from holdfast.control.gateways.hub import Gateway
-from holdfast.control.incidents.gpus import GpuWatch
-from holdfast.control.incidents.lookout import Lookout
+from holdfast.control.incidents.gpu_watch import GpuWatch
+from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.facts import Declared
@@ -63,7 +63,11 @@ class FleetSummary:
     """Collects what control knows of replicas, models and gateways into one summary."""
 
     def __init__(
-        self, control: SummaryInputs, deployments: Deployments, lookout: Lookout, gpus: GpuWatch
+        self,
+        control: SummaryInputs,
+        deployments: Deployments,
+        lookout: IncidentWatch,
+        gpus: GpuWatch,
     ) -> None:
         self._control = control
         self._gpus = gpus

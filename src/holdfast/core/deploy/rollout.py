@@ -50,7 +50,7 @@ class RolloutConfig:
 
 
 @dataclass(slots=True, frozen=True)
-class Wish:
+class DeploymentGoal:
     """What a model's deployment should be."""
 
     model: str
@@ -124,7 +124,7 @@ _ZONE_FAILURES_MAX: Final = 3  # in a row; below it a zone is waited for, so tha
 class _View:
     """What exists now, sorted by what it means for the target."""
 
-    wish: Wish
+    wish: DeploymentGoal
     target: str
     members: list[Has]  # neither gone nor leaving
     current: list[Has]  # of the target, where it is wished
@@ -196,7 +196,7 @@ class Rollout:
         self.refused_revision, self.halted, self._zone = revision, reason, None
         return Halted(revision, reason)
 
-    def decide(self, wish: Wish, has: Sequence[Has], now: int) -> list[Step]:
+    def decide(self, wish: DeploymentGoal, has: Sequence[Has], now: int) -> list[Step]:
         """The next step. At most one addition or removal, and none before the last was done."""
         self._hear(wish, has)
         steps: list[Step] = []
@@ -220,7 +220,7 @@ class Rollout:
 
     # --- what happened ---------------------------------------------------------------------------
 
-    def _hear(self, wish: Wish, has: Sequence[Has]) -> None:
+    def _hear(self, wish: DeploymentGoal, has: Sequence[Has]) -> None:
         """Take a changed wish, and learn what there is to go back to."""
         if wish.revision != self._wished:
             self._wished = wish.revision
@@ -233,12 +233,12 @@ class Rollout:
             votes = votes or Counter(each.revision for each in others if each.state not in _GONE)
             self.good = votes.most_common(1)[0][0] if votes else None
 
-    def _target(self, wish: Wish) -> str:
+    def _target(self, wish: DeploymentGoal) -> str:
         if wish.revision == self.refused_revision and self.good is not None:
             return self.good
         return wish.revision
 
-    def _judge(self, wish: Wish, has: Sequence[Has], now: int) -> Halted | None:
+    def _judge(self, wish: DeploymentGoal, has: Sequence[Has], now: int) -> Halted | None:
         """Refuse the wished revision where too many of its replicas failed.
 
         Only where there is another to go back to: without one, trying again is all there is.
@@ -299,7 +299,7 @@ class Rollout:
 
     # --- what exists -----------------------------------------------------------------------------
 
-    def _look(self, wish: Wish, has: Sequence[Has], now: int) -> _View:
+    def _look(self, wish: DeploymentGoal, has: Sequence[Has], now: int) -> _View:
         target = self._target(wish)
         members = [each for each in has if not each.leaving and each.state is not State.STOPPED]
         current: list[Has] = []
@@ -483,6 +483,7 @@ def _least_missed(leavers: Sequence[Has], per_zone: Counter[str]) -> Has:
 
 __all__ = [
     "Add",
+    "DeploymentGoal",
     "Finished",
     "Halted",
     "Has",
@@ -490,5 +491,4 @@ __all__ = [
     "Rollout",
     "RolloutConfig",
     "Step",
-    "Wish",
 ]

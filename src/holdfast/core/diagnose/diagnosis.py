@@ -20,31 +20,31 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from holdfast.core.diagnose.case import (
-    Case,
+from holdfast.core.diagnose.case_book import CaseBook
+from holdfast.core.diagnose.causes.rule import Proven, Rules, Scope, closure
+from holdfast.core.diagnose.dependency_graph import DependencyGraph
+from holdfast.core.diagnose.evidence import (
+    About,
+    Evidence,
+    Incident,
+    Sign,
+    Stage,
+    TimelineEntry,
+)
+from holdfast.core.diagnose.facts import Fact, Gone, StateChanged
+from holdfast.core.diagnose.incident_case import (
     Changed,
     Closed,
+    IncidentCase,
     News,
     Opened,
-    Seen,
+    SeenEvidence,
     Subject,
     prove,
     subject_of,
     unexplained,
 )
-from holdfast.core.diagnose.census import Census
-from holdfast.core.diagnose.docket import Docket
-from holdfast.core.diagnose.evidence import (
-    About,
-    Entry,
-    Evidence,
-    Incident,
-    Sign,
-    Stage,
-)
-from holdfast.core.diagnose.facts import Fact, Gone, StateChanged
-from holdfast.core.diagnose.relations import Relations
-from holdfast.core.diagnose.rules import Proven, Rules, Scope, closure
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause
 from holdfast.core.types import State, nanos, require
 
@@ -84,20 +84,20 @@ class Diagnosis:
     )
 
     def __init__(
-        self, config: DiagnosisConfig, rules: Rules, census: Census, *, first_id: int = 1
+        self, config: DiagnosisConfig, rules: Rules, census: ReplicaRegistry, *, first_id: int = 1
     ) -> None:
         self._config = config
         self._rules = rules
         self._census = census
         self._reach = closure(rules)
         self._relevant = {cause: self._signs_around(cause) for cause in rules}
-        self._docket = Docket(
+        self._docket = CaseBook(
             rules,
             window=nanos(config.window_s),
             again=nanos(config.again_s),
             first_id=first_id,
         )
-        self.relations = Relations(rules, census)
+        self.relations = DependencyGraph(rules, census)
         self._news: dict[str, News] = {}
         self._now = 0
 
@@ -136,7 +136,7 @@ class Diagnosis:
         """One piece of evidence; what it did to incidents."""
         self._now = max(self._now, now)
         subject = subject_of(evidence.about)
-        seen = Seen(evidence, self.relations.loading(evidence.about.replica))
+        seen = SeenEvidence(evidence, self.relations.loading(evidence.about.replica))
         self._docket.note(subject, seen, self._now)
         if not self._place(subject, seen):
             self._attach_somewhere(subject, seen)
@@ -161,13 +161,13 @@ class Diagnosis:
         for replica in incident.replicas:
             case.subjects.setdefault((_REPLICA, replica), self._census.about(replica))
 
-    def case(self, incident_id: str) -> Case | None:
+    def case(self, incident_id: str) -> IncidentCase | None:
         """The books of an incident, while they are kept."""
         return self._docket.cases.get(incident_id)
 
     # --- whose failure is it ----------------------------------------------------------------------
 
-    def _place(self, subject: Subject, seen: Seen) -> bool:
+    def _place(self, subject: Subject, seen: SeenEvidence) -> bool:
         """Give the evidence to the incidents of the causes that it helps to prove."""
         own, threshold = self._docket.acute_at(subject), self._config.open_at
         proven = prove(self._rules, self._docket.live_at(subject, self._now), threshold)
@@ -190,7 +190,12 @@ class Diagnosis:
         return placed
 
     def _give(
-        self, subject: Subject, seen: Seen, root: Proven, proven: list[Proven], rivals: list[Proven]
+        self,
+        subject: Subject,
+        seen: SeenEvidence,
+        root: Proven,
+        proven: list[Proven],
+        rivals: list[Proven],
     ) -> None:
         about = seen.evidence.about
         standing = self._rules[root.cause].standing
@@ -216,7 +221,7 @@ class Diagnosis:
     def _acute_causes(self, proven: Iterable[Proven]) -> set[Cause]:
         return {one.cause for one in proven if not self._rules[one.cause].standing}
 
-    def _is_other_news(self, own: Case, subject: Subject, proven: list[Proven]) -> bool:
+    def _is_other_news(self, own: IncidentCase, subject: Subject, proven: list[Proven]) -> bool:
         """Whether the replica recovered since, and what is proven now has another cause."""
         if subject[0] != _REPLICA:
             return False
@@ -228,7 +233,7 @@ class Diagnosis:
         known = {own.cause, *own.proven}
         return bool(proven) and not any(self._akin(one.cause, known) for one in proven)
 
-    def _part(self, own: Case, subject: Subject) -> None:
+    def _part(self, own: IncidentCase, subject: Subject) -> None:
         """Its subject is through with it; where others have it too, it goes on without this one."""
         about = own.roots[subject]
         told = f"{about if own.wide else own.incident.about} was ready since"
@@ -236,7 +241,9 @@ class Diagnosis:
             self._close(own, f"{told}, and something else began")
             return
         del own.roots[subject]
-        own.tell(Entry(self._now, "parted", str(about), f"{told}, and has something else now"))
+        own.tell(
+            TimelineEntry(self._now, "parted", str(about), f"{told}, and has something else now")
+        )
         own.write(self._rules, self._now)
 
     def _akin(self, cause: Cause, others: Iterable[Cause]) -> bool:
@@ -247,10 +254,15 @@ class Diagnosis:
         )
 
     def _above(
-        self, subject: Subject, about: About, root: Cause, causes: set[Cause], own: Case | None
-    ) -> Case | None:
+        self,
+        subject: Subject,
+        about: About,
+        root: Cause,
+        causes: set[Cause],
+        own: IncidentCase | None,
+    ) -> IncidentCase | None:
         """The open case elsewhere from which this follows, the likeliest one."""
-        best: Case | None = None
+        best: IncidentCase | None = None
         for case in self._docket.open():
             if case is own or not self._follows(subject, about, root, causes, case):
                 continue
@@ -259,7 +271,12 @@ class Diagnosis:
         return best
 
     def _follows(
-        self, subject: Subject, about: About, root: Cause, causes: Iterable[Cause], case: Case
+        self,
+        subject: Subject,
+        about: About,
+        root: Cause,
+        causes: Iterable[Cause],
+        case: IncidentCase,
     ) -> bool:
         """Whether a cause of this subject is a consequence of a case.
 
@@ -278,7 +295,7 @@ class Diagnosis:
                 return True
         return False
 
-    def _case_for(self, subject: Subject, about: About, root: Proven) -> Case | None:
+    def _case_for(self, subject: Subject, about: About, root: Proven) -> IncidentCase | None:
         """An incident that this cause of this subject belongs to: open, shared, or closed late."""
         for case in self._docket.open():
             if subject in case.roots and (
@@ -295,14 +312,14 @@ class Diagnosis:
                 return case
         return self._reopened(subject, root.cause)
 
-    def _shares(self, subject: Subject, about: About, case: Case) -> bool:
+    def _shares(self, subject: Subject, about: About, case: IncidentCase) -> bool:
         """Whether they have the place in common that the cause of a case sits in."""
         chained = subject[0] == Scope.MODEL.value
         return self.relations.shares(about, case) or (
             chained and self.relations.suffers(subject, about, case, self._now)
         )
 
-    def _reopened(self, subject: Subject, cause: Cause) -> Case | None:
+    def _reopened(self, subject: Subject, cause: Cause) -> IncidentCase | None:
         since = self._now - nanos(self._config.again_s)
         for case in reversed(self._docket.cases.values()):
             incident = case.incident
@@ -313,30 +330,30 @@ class Diagnosis:
                     continue
                 incident.stage, incident.closed_at = Stage.OPEN, None
                 text = "the same failure is back"
-                case.tell(Entry(self._now, "reopened", str(incident.about), text))
+                case.tell(TimelineEntry(self._now, "reopened", str(incident.about), text))
                 self._news[incident.id] = Opened(incident)
                 return case
         return None
 
-    def _unlike_since(self, case: Case, subject: Subject) -> bool:
+    def _unlike_since(self, case: IncidentCase, subject: Subject) -> bool:
         """Whether its subject was well in between, so that a merely similar cause is a new one."""
         return self.relations.ready_at.get(subject[1], -1) > case.fresh_at
 
-    def _same_kin(self, case: Case, about: About) -> bool:
+    def _same_kin(self, case: IncidentCase, about: About) -> bool:
         shared = case.incident.about
         return bool(about.replica and about.model) and (shared.model, shared.revision) == (
             about.model,
             about.revision,
         )
 
-    def _attach_somewhere(self, subject: Subject, seen: Seen) -> None:
+    def _attach_somewhere(self, subject: Subject, seen: SeenEvidence) -> None:
         """Evidence that proves nothing alone follows from something, or waits for more."""
         sign, about = seen.evidence.sign, seen.evidence.about
         own = self._docket.acute_at(subject)
         if own is not None:
             self._add(own, seen)
             return
-        best: Case | None = None
+        best: IncidentCase | None = None
         for case in self._docket.open():
             if sign not in self._relevant[case.cause]:
                 continue
@@ -349,11 +366,11 @@ class Diagnosis:
 
     # --- what happens to a case -------------------------------------------------------------------
 
-    def _open_new(self, subject: Subject, about: About, root: Proven) -> Case | None:
+    def _open_new(self, subject: Subject, about: About, root: Proven) -> IncidentCase | None:
         case = self._docket.file(subject, about, root, self._now)
         if case is not None:
             text = f"{_plain(root.cause)}, confidence {root.confidence:.0%}"
-            case.tell(Entry(self._now, "cause", str(about), text))
+            case.tell(TimelineEntry(self._now, "cause", str(about), text))
             self._news[case.incident.id] = Opened(case.incident)
             speaks = {sign for one in self._rules[root.cause].proofs for sign in one.signs}
             for seen in self._docket.live_at(subject, self._now):
@@ -361,12 +378,12 @@ class Diagnosis:
                     case.add(seen, self._now)
         return case
 
-    def _add(self, case: Case, seen: Seen) -> None:
+    def _add(self, case: IncidentCase, seen: SeenEvidence) -> None:
         case.add(seen, self._now)
         case.write(self._rules, self._now)
         self._news.setdefault(case.incident.id, Changed(case.incident))
 
-    def _judge(self, case: Case, root: Proven, rivals: list[Proven]) -> None:
+    def _judge(self, case: IncidentCase, root: Proven, rivals: list[Proven]) -> None:
         """Name the cause: the one that explains the others, or the clearly likelier one."""
         incident = case.incident
         if root.cause == incident.cause:
@@ -382,14 +399,14 @@ class Diagnosis:
             incident.cause, incident.confidence = root.cause, root.confidence
             case.acts = root.acts
             text = f"{after}, confidence {root.confidence:.0%}; before: {before}"
-            case.tell(Entry(self._now, "cause", str(incident.about), text))
+            case.tell(TimelineEntry(self._now, "cause", str(incident.about), text))
         others = (one.cause for one in rivals)
         incident.other_causes = tuple(
             one for one in others if one not in (incident.cause, *self._reach[incident.cause])
         )
         case.write(self._rules, self._now)
 
-    def _gather(self, case: Case) -> None:
+    def _gather(self, case: IncidentCase) -> None:
         """What this case explains, or shares with its like, becomes part of it."""
         earliest = self._now - nanos(self._config.lag_s)
         for other in self._lately(case):
@@ -403,13 +420,13 @@ class Diagnosis:
         case = self._widen(case)
         self._unite(case)
 
-    def _lately(self, case: Case) -> list[Case]:
+    def _lately(self, case: IncidentCase) -> list[IncidentCase]:
         """Cases that it may explain: open ones, and where it sits in a place, those just closed."""
         if self._rules[case.cause].scope is Scope.REPLICA:
             return self._docket.open()
         return [one for one in self._docket.cases.values() if not one.wide or one is case]
 
-    def _widen(self, case: Case) -> Case:
+    def _widen(self, case: IncidentCase) -> IncidentCase:
         """Several replicas of one model with one cause at one time are one failure of the model."""
         scope = self._rules[case.cause].scope
         if case.wide or scope is Scope.MODEL or not case.incident.about.replica:
@@ -436,11 +453,11 @@ class Diagnosis:
                 case.roots.update(other.roots)
                 case = self._absorb(case, other)
         text = f"{len(ill)} of {len(replicas)} replicas have it: it is about {kin[0]}"
-        case.tell(Entry(self._now, "cause", kin[0], text))
+        case.tell(TimelineEntry(self._now, "cause", kin[0], text))
         case.write(self._rules, self._now)
         return case
 
-    def _unite(self, case: Case) -> None:
+    def _unite(self, case: IncidentCase) -> None:
         """Never two open incidents of one cause about one thing, or about one and its successor."""
         for other in self._docket.open():
             about = case.incident.about
@@ -453,11 +470,11 @@ class Diagnosis:
                 case.wide = case.wide or other.wide
                 case = self._absorb(case, other)
 
-    def _stands(self, case: Case) -> bool:
+    def _stands(self, case: IncidentCase) -> bool:
         """Whether it is still a case of its own."""
         return self._docket.cases.get(case.incident.id) is case
 
-    def _absorb(self, root: Case, other: Case) -> Case:
+    def _absorb(self, root: IncidentCase, other: IncidentCase) -> IncidentCase:
         """One incident out of two: the cause of the first, under the name of the older one."""
         keep, gone = root, other
         if (other.incident.opened_at, other.incident.id) < (
@@ -472,18 +489,18 @@ class Diagnosis:
             mine.stage, mine.closed_at = Stage.OPEN, None
             self._news[mine.id] = Opened(mine)
         was = f"what was seen as {_plain(theirs.cause)} of {theirs.about}"
-        keep.tell(Entry(self._now, "joined", str(theirs.about), f"{was} is part of this"))
+        keep.tell(TimelineEntry(self._now, "joined", str(theirs.about), f"{was} is part of this"))
         keep.write(self._rules, self._now)
         self._news.setdefault(mine.id, Changed(mine))
         self._docket.drop(gone)
         theirs.stage, theirs.closed_at, theirs.changed_at = Stage.CLOSED, self._now, self._now
-        gone.tell(Entry(self._now, "joined", str(theirs.about), f"part of {mine.id}"))
+        gone.tell(TimelineEntry(self._now, "joined", str(theirs.about), f"part of {mine.id}"))
         if isinstance(self._news.pop(theirs.id, None), Opened):
             return keep  # nobody has heard of it yet
         self._news[theirs.id] = Closed(theirs)
         return keep
 
-    def _close(self, case: Case, why: str) -> None:
+    def _close(self, case: IncidentCase, why: str) -> None:
         case.close(why, self._now)
         self._news[case.incident.id] = Closed(case.incident)
 

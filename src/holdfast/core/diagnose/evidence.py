@@ -152,7 +152,7 @@ class Stage(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Entry:
+class TimelineEntry:
     """One line of an incident's timeline."""
 
     at: int
@@ -179,7 +179,7 @@ class Incident:
     evidence: list[Evidence] = field(default_factory=list)  # that speaks for the cause
     consequences: list[Evidence] = field(default_factory=list)  # explained by the cause
     other_causes: tuple[Cause, ...] = ()  # that would fit as well, the likelier first
-    timeline: list[Entry] = field(default_factory=list)
+    timeline: list[TimelineEntry] = field(default_factory=list)
     remedy: Remedy = Remedy.OBSERVE
     action: str = ""  # what was done, or why nothing was
     fix: str = ""  # what people should do, with numbers
@@ -199,10 +199,10 @@ __all__ = [
     "INCIDENTS_MAX",
     "TIMELINE_MAX",
     "About",
-    "Entry",
     "Evidence",
     "Incident",
     "Remedy",
     "Sign",
     "Stage",
+    "TimelineEntry",
 ]

@@ -1,6 +1,6 @@
 """From facts to incidents: the whole pipeline behind one method.
 
-    Fact ─► census, relations ─► detectors that read its kind ─► Evidence ─► Diagnosis ─► Acting
+    Fact ─► registry, dependencies ─► detectors ─► Evidence ─► Diagnosis ─► RemedyPolicy
 
 A live fleet, the simulator, a history and an exported incident all call ``take(fact, now)`` and
 read what comes back. Nothing here waits, asks or stores: the same facts give the same findings.
@@ -11,24 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.core.diagnose.acting import Act, Acting, ActingConfig
-from holdfast.core.diagnose.causes import CAUSES
-from holdfast.core.diagnose.census import Census
+from holdfast.core.diagnose.causes.rule import Rules
+from holdfast.core.diagnose.causes.table import CAUSES
 from holdfast.core.diagnose.detect.attempts import AttemptsConfig, AttemptsDetector
 from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
 from holdfast.core.diagnose.detect.detector import NOTHING, Detector, Pace
 from holdfast.core.diagnose.detect.drift import DriftConfig, DriftFigures, OutputDriftDetector
-from holdfast.core.diagnose.detect.ends import EndsConfig, EndsDetector
-from holdfast.core.diagnose.detect.finishes import FinishConfig, FinishDetector
+from holdfast.core.diagnose.detect.finish_reasons import FinishReasonConfig, FinishReasonDetector
 from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
-from holdfast.core.diagnose.detect.lines import LinesConfig, LinesDetector
+from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
+from holdfast.core.diagnose.detect.memory_limits import MemoryLimitConfig, MemoryLimitDetector
 from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
+from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
-from holdfast.core.diagnose.detect.sizing import SizingConfig, SizingDetector
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
 from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.diagnose.detect.stall import StallConfig, StallDetector
@@ -42,7 +41,8 @@ from holdfast.core.diagnose.diagnosis import (
 )
 from holdfast.core.diagnose.evidence import Incident, Sign
 from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looked
-from holdfast.core.diagnose.rules import Rules
+from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,11 +50,11 @@ class InvestigationConfig:
     """Everything that can be tuned, each part with its own reasons."""
 
     drift: DriftConfig = field(default_factory=DriftConfig)
-    finishes: FinishConfig = field(default_factory=FinishConfig)
+    finishes: FinishReasonConfig = field(default_factory=FinishReasonConfig)
     latency: CanaryDriftConfig = field(default_factory=CanaryDriftConfig)
     leak: LeakConfig = field(default_factory=LeakConfig)
-    ends: EndsConfig = field(default_factory=EndsConfig)
-    lines: LinesConfig = field(default_factory=LinesConfig)
+    ends: ProcessEndConfig = field(default_factory=ProcessEndConfig)
+    lines: LogLineConfig = field(default_factory=LogLineConfig)
     attempts: AttemptsConfig = field(default_factory=AttemptsConfig)
     probing: ProbingConfig = field(default_factory=ProbingConfig)
     stall: StallConfig = field(default_factory=StallConfig)
@@ -62,12 +62,12 @@ class InvestigationConfig:
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
     poison: PoisonConfig = field(default_factory=PoisonConfig)
     skew: SkewConfig = field(default_factory=SkewConfig)
-    sizing: SizingConfig = field(default_factory=SizingConfig)
+    sizing: MemoryLimitConfig = field(default_factory=MemoryLimitConfig)
     contention: ContentionConfig = field(default_factory=ContentionConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     queues: QueuesConfig = field(default_factory=QueuesConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
-    acting: ActingConfig = field(default_factory=ActingConfig)
+    acting: RemedyConfig = field(default_factory=RemedyConfig)
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,13 +96,13 @@ class Investigation:
     ) -> None:
         config = config or InvestigationConfig()
         self.config = config
-        self.census = Census()
+        self.census = ReplicaRegistry()
         self._drift = OutputDriftDetector(config.drift, self.census)
         self._poison = PoisonDetector(config.poison, self.census)
         self.detectors: tuple[Detector, ...] = (
-            EndsDetector(config.ends, self.census),
-            LinesDetector(config.lines, self.census),
-            SizingDetector(config.sizing, self.census),
+            ProcessEndDetector(config.ends, self.census),
+            LogLineDetector(config.lines, self.census),
+            MemoryLimitDetector(config.sizing, self.census),
             LeakDetector(config.leak, self.census),
             StallDetector(config.stall, self.census),
             SlownessDetector(config.slowness, self.census),
@@ -111,7 +111,7 @@ class Investigation:
             self._poison,
             PeerComparison(config.comparison, self.census),
             self._drift,
-            FinishDetector(config.finishes, self.census),
+            FinishReasonDetector(config.finishes, self.census),
             CanaryDriftDetector(config.latency, self.census),
             SkewDetector(config.skew, self.census),
             PlacementDetector(config.placement, self.census),
@@ -122,7 +122,7 @@ class Investigation:
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES
         }
         self.diagnosis = Diagnosis(config.diagnosis, rules, self.census, first_id=first_id)
-        self.acting = Acting(config.acting, self.census, self.diagnosis.relations)
+        self.acting = RemedyPolicy(config.acting, self.census, self.diagnosis.relations)
         self.evidence_seen: Counter[Sign] = Counter()
         self._disagreed = Pace()
         if baselines:

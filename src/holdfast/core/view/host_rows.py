@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.core.diagnose.detect.sizing import GB
-from holdfast.core.diagnose.rules import spell_time
+from holdfast.core.diagnose.causes.rule import spell_time
+from holdfast.core.diagnose.detect.memory_limits import GB
 from holdfast.core.health.lifecycle import ROUTABLE
 from holdfast.core.types import State
 from holdfast.core.view.fleet_records import ReplicaRecord

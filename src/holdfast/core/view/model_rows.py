@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from holdfast.core.diagnose.causes.rule import spell_time
 from holdfast.core.diagnose.evidence import Evidence, Incident, Sign
-from holdfast.core.diagnose.rules import spell_time
 from holdfast.core.failure import Cause
 from holdfast.core.types import seconds
 from holdfast.core.view.fleet_records import ModelRecord

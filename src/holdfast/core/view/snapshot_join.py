@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
+from holdfast.core.diagnose.causes.rule import spell_time
 from holdfast.core.diagnose.evidence import Incident
-from holdfast.core.diagnose.rules import spell_time
 from holdfast.core.view.fleet_records import FleetRecords
 from holdfast.core.view.host_rows import (
     RowOrigin,

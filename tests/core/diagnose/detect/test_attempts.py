@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.attempts import SIGNS, AttemptsConfig, AttemptsDetector
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import (
@@ -15,6 +14,7 @@ from holdfast.core.diagnose.facts import (
     Looked,
     ProcessEnded,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, ConfigError
 
@@ -23,7 +23,7 @@ PAUSED = {Kind.BETWEEN_TOKENS_TIMEOUT: 4}
 
 
 def made():
-    census = Census()
+    census = ReplicaRegistry()
     for name in NAMES:
         census.take(Declared(name, "m", "1"))
     return AttemptsDetector(AttemptsConfig(), census)

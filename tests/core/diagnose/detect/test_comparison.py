@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect import comparison as module
 from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import Compared, Declared, ProcessEnded
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
 NAMES = ("r1", "r2", "r3", "r4")
 
 
 def made(names=NAMES):
-    census = Census()
+    census = ReplicaRegistry()
     for name in names:
         census.take(Declared(name, "m", "1"))
     return PeerComparison(ComparisonConfig(), census)
@@ -140,7 +140,7 @@ def test_disagreement_that_lies_long_ago_is_forgotten():
 
 
 def test_other_models_and_revisions_are_not_compared():
-    census = Census()
+    census = ReplicaRegistry()
     for name, model, revision in [("a", "m", "1"), ("b", "m", "2"), ("c", "n", "1")]:
         census.take(Declared(name, model, revision))
     detector = PeerComparison(ComparisonConfig(), census)
@@ -167,7 +167,7 @@ def test_its_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "_PAIRS_MAX", 5)
     monkeypatch.setattr(module, "_MODELS_MAX", 2)
     monkeypatch.setattr(module, "_MEMORY", 20)
-    census = Census()
+    census = ReplicaRegistry()
     for model in "xyz":
         for number in range(9):
             census.take(Declared(f"{model}{number}", model))

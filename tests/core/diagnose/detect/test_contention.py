@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect import contention as module
 from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
@@ -16,6 +15,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
     StateChanged,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import ConfigError, State, nanos
 
 GB = 10**9
@@ -24,7 +24,7 @@ FULL = FilesystemSeen("efs", 100e6, 100e6, 0.08, 40)
 
 class Fleet:
     def __init__(self, size: int = 40) -> None:
-        self.census = Census()
+        self.census = ReplicaRegistry()
         self.detector = ContentionDetector(ContentionConfig(), self.census)
         self.names = [f"r{n}" for n in range(size)]
         for name in self.names:

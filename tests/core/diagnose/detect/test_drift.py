@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect import drift as module
 from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.drift import DriftConfig, OutputDriftDetector
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import Declared, OutputSeen
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
 DAY = 86_400 * SECOND
@@ -19,7 +19,7 @@ GAP = 60 * SECOND
 
 
 def census(*replicas, model="m", revision="1"):
-    made = Census()
+    made = ReplicaRegistry()
     for name in replicas or ("a",):
         made.take(Declared(name, model, revision, host="h"))
     return made

@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
 from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import CanaryAnswered, Declared
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
 STEP = 30 * SECOND
@@ -19,7 +19,7 @@ HELD = 40  # steps that it must last
 
 
 def detector(*names):
-    census = Census()
+    census = ReplicaRegistry()
     for name in names or ("a",):
         census.take(Declared(name, "m", "1"))
     return CanaryDriftDetector(CanaryDriftConfig(), census)
@@ -160,7 +160,7 @@ def test_strangers_and_the_forgotten_have_no_past():
 
 
 def test_a_long_window_keeps_a_bounded_number_of_latencies():
-    census = Census()
+    census = ReplicaRegistry()
     census.take(Declared("a", "m"))
     made = CanaryDriftDetector(CanaryDriftConfig(window_s=86_400), census)
     assert not play(made, 0, 2_880)

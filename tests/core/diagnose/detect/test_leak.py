@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector, _plateau
 from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import Declared, MemorySeen, ProcessEnded
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
 MB, GB = 10**6, 10**9
@@ -18,7 +18,7 @@ LIMIT = 24 * GB
 
 
 def detector():
-    census = Census()
+    census = ReplicaRegistry()
     census.take(Declared("a", "m", "1"))
     return LeakDetector(LeakConfig(), census)
 

@@ -2,10 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import REPEAT
+from holdfast.core.diagnose.detect.memory_limits import GB
 from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
-from holdfast.core.diagnose.detect.sizing import GB
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import (
     Declared,
@@ -16,6 +15,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
     StateChanged,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError, State
 
 READY = StateChanged("r1", State.READY, "canary_pass")
@@ -23,7 +23,7 @@ READY = StateChanged("r1", State.READY, "canary_pass")
 
 class Fleet:
     def __init__(self) -> None:
-        self.census = Census()
+        self.census = ReplicaRegistry()
         self.detector = PlacementDetector(PlacementConfig(), self.census)
         self.now = 0
 

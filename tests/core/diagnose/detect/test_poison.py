@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import Declared, RequestDied
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
 
 def made(*hosts):
-    census = Census()
+    census = ReplicaRegistry()
     for number, host in enumerate(hosts, start=1):
         census.take(Declared(f"r{number}", "m", "1", host=host))
     return PoisonDetector(PoisonConfig(), census)

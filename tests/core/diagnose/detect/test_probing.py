@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.causes import CAUSES
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect import probing
 from holdfast.core.diagnose.detect import probing as module
 from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
@@ -18,6 +17,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
     StateChanged,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.health.canary_doubt import RULINGS
 from holdfast.core.types import SECOND, ConfigError, State
 
@@ -25,7 +25,7 @@ NAMES = ("r1", "r2", "r3")
 
 
 def made():
-    census = Census()
+    census = ReplicaRegistry()
     for name in NAMES:
         census.take(Declared(name, "m", "1"))
     return ProbingDetector(ProbingConfig(), census)
@@ -337,7 +337,7 @@ def test_a_new_process_and_a_forgotten_replica_begin_anew():
 def test_doubts_have_a_bound(monkeypatch):
     monkeypatch.setattr(module, "_DOUBTS_MAX", 3)
     monkeypatch.setattr(module, "_MODELS_MAX", 5)
-    census = Census()
+    census = ReplicaRegistry()
     detector = ProbingDetector(ProbingConfig(), census)
     for number in range(10):
         census.take(Declared(f"r{number}", f"m{number}"))

@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect import queues as module
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
@@ -16,6 +15,7 @@ from holdfast.core.diagnose.facts import (
     QueueSeen,
     StateChanged,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import ConfigError, State, nanos
 
 
@@ -23,7 +23,7 @@ class Fleet:
     """One replica ``r`` of model ``m``; more on demand."""
 
     def __init__(self) -> None:
-        self.census = Census()
+        self.census = ReplicaRegistry()
         self.detector = QueuesDetector(QueuesConfig(), self.census)
         self.take(0, Declared("r", "m"))
 

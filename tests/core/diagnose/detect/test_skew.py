@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import Declared, Fact, Gone, Looked, VersionsSeen
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
 PINNED = "registry/engine@sha256:" + "a" * 64
@@ -14,7 +14,7 @@ PINNED = "registry/engine@sha256:" + "a" * 64
 
 class Fleet:
     def __init__(self, config: SkewConfig | None = None) -> None:
-        self.census = Census()
+        self.census = ReplicaRegistry()
         self.detector = SkewDetector(config or SkewConfig(settle_s=0), self.census)
         self.now = 0
 

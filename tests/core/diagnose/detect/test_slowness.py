@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered, Declared, ProcessEnded
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
 
 def made(*names):
-    census = Census()
+    census = ReplicaRegistry()
     for name in names or ("a", "b", "c"):
         census.take(Declared(name, "m", "1"))
     return SlownessDetector(SlownessConfig(), census)

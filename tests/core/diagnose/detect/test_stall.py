@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.stall import StallConfig, StallDetector
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import (
@@ -18,6 +17,7 @@ from holdfast.core.diagnose.facts import (
     MemorySeen,
     ProcessEnded,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, ConfigError
 
@@ -25,7 +25,7 @@ NAMES = ("r1", "r2", "r3", "r4")
 
 
 def made():
-    census = Census()
+    census = ReplicaRegistry()
     for name in NAMES:
         census.take(Declared(name, "m", "1"))
     return StallDetector(StallConfig(), census)

@@ -24,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered, Looked, ProcessEnded
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import MEANINGS, Kind, Outcome
 from holdfast.core.types import SECOND, nanos, require, seconds
 
@@ -142,7 +142,7 @@ class AttemptsDetector:
 
     reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded, Looked)
 
-    def __init__(self, config: AttemptsConfig, census: Census) -> None:
+    def __init__(self, config: AttemptsConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._window = nanos(config.window_s)

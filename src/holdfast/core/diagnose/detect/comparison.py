@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from math import log
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import Compared, ProcessEnded
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import nanos, require
 
 _PAIRS_MAX: Final = 4_096  # of one model; the pair compared longest ago goes first
@@ -130,7 +130,7 @@ class PeerComparison:
 
     reads: ClassVar[tuple[type, ...]] = (Compared, ProcessEnded)
 
-    def __init__(self, config: ComparisonConfig, census: Census) -> None:
+    def __init__(self, config: ComparisonConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._idle = nanos(config.idle_s)

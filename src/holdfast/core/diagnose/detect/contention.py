@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.detect.silence import LOADING, STARTING
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
@@ -34,6 +33,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
     StateChanged,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import State, nanos, require, seconds
 
 FILESYSTEMS_MAX: Final = 1_024  # beyond it nobody new is watched, and ``refused`` counts
@@ -122,7 +122,7 @@ class ContentionDetector:
         *(FilesystemSeen, PhaseSeen, Declared, StateChanged, ProcessEnded, Looked),
     )
 
-    def __init__(self, config: ContentionConfig, census: Census) -> None:
+    def __init__(self, config: ContentionConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._loads: dict[str, _Load] = {}  # as many as the census holds

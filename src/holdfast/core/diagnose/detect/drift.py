@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from math import isfinite, log
 from typing import Any, ClassVar, Final, NamedTuple
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.detect.drift_baseline import BINS, Baseline, Key, Learning, Ruler
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import OutputSeen
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, nanos, require, seconds
 
 STATISTICS: Final = ("length", "logprob", "score", "norm")
@@ -176,7 +176,7 @@ class OutputDriftDetector:
 
     reads: ClassVar[tuple[type, ...]] = (OutputSeen,)
 
-    def __init__(self, config: DriftConfig, census: Census) -> None:
+    def __init__(self, config: DriftConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._learning: dict[Key, Learning] = {}

@@ -24,10 +24,10 @@ from statistics import median
 from typing import ClassVar, Final
 
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import CanaryAnswered
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, nanos, require
 
 _CLIP: Final = 4.0  # sigma that one canary counts for at most: a single stall is no drift
@@ -115,7 +115,7 @@ class CanaryDriftDetector:
 
     reads: ClassVar[tuple[type, ...]] = (CanaryAnswered,)
 
-    def __init__(self, config: CanaryDriftConfig, census: Census) -> None:
+    def __init__(self, config: CanaryDriftConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._pasts: dict[str, _Past] = {}

@@ -27,10 +27,10 @@ from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import MemorySeen, ProcessEnded
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, nanos, require, seconds
 
 _BLOCKS: Final = 12  # of a window: four for each third
@@ -349,7 +349,7 @@ class LeakDetector:
 
     reads: ClassVar[tuple[type, ...]] = (MemorySeen, ProcessEnded)
 
-    def __init__(self, config: LeakConfig, census: Census) -> None:
+    def __init__(self, config: LeakConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._memories: dict[str, dict[str, _Memory]] = {}

@@ -20,12 +20,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
+from holdfast.core.diagnose.detect.memory_limits import GB
 from holdfast.core.diagnose.detect.silence import COMPILE, LOADING, STARTING, WARM_UP
-from holdfast.core.diagnose.detect.sizing import GB
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import Declared, HostSeen, Looked, ProcessEnded, StateChanged
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.health.lifecycle import ROUTABLE
 from holdfast.core.types import require
 
@@ -59,7 +59,7 @@ class PlacementDetector:
 
     reads: ClassVar[tuple[type, ...]] = (Declared, HostSeen, StateChanged, ProcessEnded, Looked)
 
-    def __init__(self, config: PlacementConfig, census: Census) -> None:
+    def __init__(self, config: PlacementConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._books: dict[str, _Book] = {}  # as many as the census holds

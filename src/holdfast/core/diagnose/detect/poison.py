@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import RequestDied
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import MILLISECOND, nanos, require, seconds
 
 _FINGERPRINTS_MAX: Final = 4_096  # noted; the one that died longest ago goes first
@@ -51,7 +51,7 @@ class PoisonDetector:
 
     reads: ClassVar[tuple[type, ...]] = (RequestDied,)
 
-    def __init__(self, config: PoisonConfig, census: Census) -> None:
+    def __init__(self, config: PoisonConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._within = nanos(config.within_s)

@@ -28,10 +28,10 @@ from statistics import median
 from typing import ClassVar, Final
 
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
 from holdfast.core.types import State, nanos, require
 
@@ -128,7 +128,7 @@ class ProbingDetector:
         *(CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
     )
 
-    def __init__(self, config: ProbingConfig, census: Census) -> None:
+    def __init__(self, config: ProbingConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._fresh = nanos(config.fresh_s)

@@ -25,7 +25,6 @@ from itertools import combinations
 from math import inf
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import (
@@ -35,6 +34,7 @@ from holdfast.core.diagnose.facts import (
     QueueSeen,
     StateChanged,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.health.lifecycle import ROUTABLE
 from holdfast.core.types import State, nanos, require, seconds
 
@@ -121,7 +121,7 @@ class QueuesDetector:
         *(QueueSeen, ChainDeclared, AttemptsSeen, StateChanged, Looked),
     )
 
-    def __init__(self, config: QueuesConfig, census: Census) -> None:
+    def __init__(self, config: QueuesConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._queues: dict[str, _Queue] = {}

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import Declared, Gone, Looked, VersionsSeen
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import nanos, require
 
 _SOURCE: Final = "skew"
@@ -72,7 +72,7 @@ class SkewDetector:
 
     reads: ClassVar[tuple[type, ...]] = (VersionsSeen, Declared, Gone, Looked)
 
-    def __init__(self, config: SkewConfig, census: Census) -> None:
+    def __init__(self, config: SkewConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._member: dict[str, _Deployment] = {}  # as many as the census holds

@@ -30,10 +30,10 @@ from itertools import takewhile
 from statistics import median
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered, ProcessEnded
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import nanos, require
 
 _SAMPLES_MAX: Final = 256  # of one replica
@@ -89,7 +89,7 @@ class SlownessDetector:
 
     reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded)
 
-    def __init__(self, config: SlownessConfig, census: Census) -> None:
+    def __init__(self, config: SlownessConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._window = nanos(config.window_s)

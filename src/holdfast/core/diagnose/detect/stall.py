@@ -26,7 +26,6 @@ from math import log2
 from statistics import median
 from typing import ClassVar, Final
 
-from holdfast.core.diagnose.census import Census
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import (
@@ -37,6 +36,7 @@ from holdfast.core.diagnose.facts import (
     MemorySeen,
     ProcessEnded,
 )
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
 from holdfast.core.stats import Ewma, RateWindow
 from holdfast.core.types import SECOND, nanos, require, seconds
@@ -199,7 +199,7 @@ class StallDetector:
         *(LoadSeen, AttemptsSeen, MemorySeen, LineSeen, ProcessEnded),
     )
 
-    def __init__(self, config: StallConfig, census: Census) -> None:
+    def __init__(self, config: StallConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._stalled = nanos(config.stalled_s)

@@ -1,0 +1,168 @@
+"""What this host can see of the replicas it runs: memory, progress of a load, versions, GPU faults.
+
+    /proc, cgroups (a thread) ─┐
+    GpuWatch's last report ────┴─► MemorySeen, PhaseSeen, VersionsSeen, HostSeen, GpuFault
+
+A look reads /proc in a thread of its own, because a process that is being torn down can hold up
+whoever reads about it. While a look hangs there is no second one, and nothing is said meanwhile:
+memory that was not read is unknown.
+
+Versions of a model's replicas are told while they are all started alike. In the middle of a rollout
+two builds differ on purpose, and the newcomers' versions can wait for its end.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from holdfast.control.deploy.declarations import versions_of, weights_size
+from holdfast.control.deploy.launched_replica import LaunchedReplica
+from holdfast.control.detached import detached
+from holdfast.core.diagnose.facts import Declared, Fact, GpuFault, HostSeen, MemorySeen, PhaseSeen
+from holdfast.sources.memory import Usage, host_memory, read_trees
+from holdfast.sources.nvml import GpuReport, Xid
+
+PERIOD_S: Final = 10.0
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+_log = structlog.get_logger("holdfast.control.incidents.host_watch")
+
+Seen = Callable[[Fact], None]
+
+
+class HostWatch:
+    """Looks at the replicas of this host."""
+
+    def __init__(
+        self,
+        name: str,
+        units: Mapping[str, LaunchedReplica],
+        declared: Callable[[], Mapping[str, Declared]],
+        gpus: Callable[[], GpuReport | None],
+        saw: Seen,
+        environment: Mapping[str, str],
+        *,
+        read: Callable[[list[int]], dict[int, Usage]] = read_trees,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self.name = name
+        self._units = units
+        self._declared = declared
+        self._gpus = gpus
+        self._saw = saw
+        self._environment = environment
+        self._read = read
+        self._period_s = period_s
+        self.engines: dict[str, str] = {}  # the version that each replica's engine says it is
+        self.sizes: dict[str, int | None] = {}  # of weights, by path
+        self._told: dict[str, tuple[int | None, Any]] = {}  # pid and versions, by replica
+        self._host: HostSeen | None = None
+        self._memory: int | None = None
+        self._pids: dict[str, tuple[int, ...]] = {}  # of each replica's tree, at the last look
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 a mistake here must not end control
+                _log.exception("host not looked at")
+            await asyncio.sleep(self._period_s)
+
+    async def look(self) -> None:
+        """Once."""
+        roots = {unit.id: unit.pid for unit in self._units.values() if unit.pid is not None}
+        paths = {unit.spec.weights for unit in self._units.values()}
+        unsized = [path for path in paths if self.sizes.get(path) is None]
+        found, sizes, self._memory = await detached(self._look, list(roots.values()), unsized)
+        self.sizes = {path: sizes.get(path, self.sizes.get(path)) for path in paths}
+        self._pids = {}
+        for name, pid in roots.items():
+            unit, usage = self._units.get(name), found.get(pid)
+            if unit is None or unit.pid != pid or usage is None:
+                continue  # it ended, or began anew, while it was looked at
+            self._pids[name] = usage.pids
+            self._tell_memory(unit, usage)
+        self._tell_versions()
+        self._tell_host()
+
+    def _look(
+        self, roots: list[int], paths: list[str]
+    ) -> tuple[dict[int, Usage], dict[str, int | None], int | None]:
+        return self._read(roots), {path: weights_size(path) for path in paths}, host_memory()
+
+    def _tell_memory(self, unit: LaunchedReplica, usage: Usage) -> None:
+        declared = self._declared().get(unit.id)
+        limit = declared.limit_bytes if declared is not None else None
+        self._saw(MemorySeen(unit.id, usage.used_bytes, limit or usage.limit_bytes))
+        if not unit.loaded and usage.read_bytes is not None:
+            total = declared.weights_bytes if declared is not None else None
+            self._saw(PhaseSeen(unit.id, unit.doing, usage.read_bytes, total))
+        report = self._gpus()
+        held = total_bytes = 0
+        for gpu in report.gpus if report is not None else ():
+            mine = [used for pid, used in gpu.processes if pid in usage.pids and used is not None]
+            if mine:
+                held += sum(mine)
+                total_bytes += gpu.memory_total or 0
+        if held:
+            self._saw(MemorySeen(unit.id, held, total_bytes or None, "gpu"))
+
+    def _tell_versions(self) -> None:
+        builds: dict[str, set[str]] = {}
+        for unit in self._units.values():
+            builds.setdefault(unit.model, set()).add(unit.build)
+        report = self._gpus()
+        driver, cuda = (report.driver, report.cuda) if report is not None else (None, None)
+        for unit in self._units.values():
+            if unit.pid is None or len(builds[unit.model]) > 1:
+                continue
+            engine = self.engines.get(unit.id, "")
+            versions = versions_of(unit, self._environment, driver, cuda, engine)
+            if self._told.get(unit.id) != (unit.pid, versions):
+                self._told[unit.id] = (unit.pid, versions)
+                self._saw(versions)
+        self._told = {name: told for name, told in self._told.items() if name in self._units}
+
+    def _tell_host(self) -> None:
+        declared = [self._declared().get(name) for name in self._units]
+        reserved = [one.reserved_bytes for one in declared if one is not None]
+        known = [each for each in reserved if each is not None]
+        free = None
+        if self._memory is not None and known and len(known) == len(reserved):
+            free = max(0, self._memory - sum(known))
+        report = self._gpus()
+        gpus = len(report.gpus) if report is not None and report.available else None
+        host = HostSeen(self.name, gpus, self._memory, free)
+        if self._units and host != self._host:
+            self._host = host
+            self._saw(host)
+
+    # --- GPU faults ------------------------------------------------------------------------------
+
+    def fault(self, xid: Xid) -> None:
+        """The driver reported a fault: of whom, as far as that is known."""
+        for name in self._users(xid):
+            self._saw(GpuFault(name, xid.code, xid.needs_reset, xid.meaning))
+
+    def _users(self, xid: Xid) -> list[str]:
+        report = self._gpus()
+        gpus = report.gpus if report is not None else ()
+        running = [unit for unit in self._units.values() if unit.pid is not None]
+        pids = {pid for gpu in gpus if gpu.uuid == xid.uuid for pid, _ in gpu.processes}
+        seen = [unit.id for unit in running if pids & set(self._pids.get(unit.id, ()))]
+        if seen:
+            return seen
+        named = [unit.id for unit in running if _names(unit, xid)]
+        alone = len(gpus) == 1 and not any(_VISIBLE in unit.environment for unit in running)
+        return named or ([unit.id for unit in running] if alone else [])
+
+
+def _names(unit: LaunchedReplica, xid: Xid) -> bool:
+    words = [word.strip() for word in unit.environment.get(_VISIBLE, "").split(",")]
+    return str(xid.index) in words or (xid.uuid is not None and xid.uuid in words)
+
+
+__all__ = ["PERIOD_S", "HostWatch"]

@@ -1,0 +1,461 @@
+"""IncidentTracker in a live control: facts in, findings done, kept and told.
+
+    facts ─► queue ─► Investigation.take ─► opened, changed, closed ─► store, hooks, events
+                                        └─► acts ─► hands: restart, take out, stop a rollout, page
+
+It owns no policy: what is a failure and what may be done about it is the core's. It must never hold
+up or end the loop that watches replicas. So facts wait in a bounded queue and are judged a few
+milliseconds at a time, and a mistake in a detector costs that one fact: it is logged once for each
+kind and counted, and everybody else goes on.
+
+An incident outlives its control: open ones are adopted by the next, in its own core time.
+"""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Final, Protocol
+
+import orjson
+import structlog
+
+from holdfast.control.detached import detached
+from holdfast.control.incidents import incident_records
+from holdfast.control.incidents.incident_json import (
+    export_head,
+    incident_from_plain,
+    incident_to_plain,
+    unpack_lines,
+)
+from holdfast.control.incidents.notifier import Message, Notifier
+from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
+from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEntry
+from holdfast.core.diagnose.fact_log import FactLog
+from holdfast.core.diagnose.facts import Fact, Looked, StateChanged
+from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
+from holdfast.core.diagnose.remedy_policy import Act
+from holdfast.core.messages import Notice
+from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+from holdfast.ports import Store, StoreError
+
+QUEUE_MAX: Final = 20_000  # facts; a minute of a fleet of a hundred
+TURN: Final = 4 * MILLISECOND  # of judging at a time: below what makes the loop late
+KEEP_BASELINES: Final = 600 * SECOND
+SETTLE: Final = 10 * SECOND  # between looks for incidents that became part of others
+ADOPTED_MAX: Final = 1_000
+_CHECK_EVERY: Final = 8  # facts, before the time is looked at
+_SETTING: Final = "incidents/baselines"
+
+_log = structlog.get_logger("holdfast.control.incidents.incident_tracker")
+
+
+class Hands(Protocol):
+    """Who can do something about it. Each says whether it was done, and what was, or why not."""
+
+    def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
+        """Drain it and start it anew; one whose process began after that has a new one."""
+
+    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
+        """Send it nothing, whatever its canaries say."""
+
+    def put_back(self, replica: str, reason: str) -> None:
+        """Judge it by its canaries again."""
+
+    def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
+        """Refuse the revision that comes in."""
+
+    def ladder_of(self, model: str) -> str:
+        """A virtual model that falls from this one to others under pressure; empty: none."""
+
+    def ask_canaries(self, replicas: tuple[str, ...]) -> None:
+        """Ask these now."""
+
+    def block(self, fingerprints: Mapping[str, int]) -> None:
+        """Refuse these requests until then."""
+
+    def note(self, notice: Notice) -> None:
+        """A fact for people."""
+
+
+class IncidentTracker:
+    """The investigation of one control."""
+
+    def __init__(
+        self,
+        config: InvestigationConfig,
+        store: Store,
+        notifier: Notifier,
+        hands: Hands,
+        declared: Callable[[], Iterable[Fact]] = tuple,
+    ) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._hands = hands
+        self._declared = declared  # what a new investigation must be told first
+        self._queue: deque[tuple[Fact, int]] = deque()
+        self._turning: asyncio.Handle | None = None
+        self._facts = FactLog()
+        self._packer = incident_records.Packer(store, self._facts)
+        self._told: dict[str, str] = {}  # the cause that was last told, of those not closed
+        self._paged: set[str] = set()  # of those not closed
+        self._out: dict[str, set[str]] = {}  # who was taken out, by incident
+        # By replica that does not serve: for which incident, since when, and by which remedy.
+        self._away: dict[str, tuple[str, int, Remedy]] = {}
+        self._blocked: dict[str, int] = {}
+        self._logged: set[tuple[str, str]] = set()
+        self._swept_at = self._baselines_at = time.monotonic_ns()
+        self.facts_seen = self.facts_dropped = self.errors = 0
+        self.opened: Counter[tuple[str, str]] = Counter()  # class and cause
+        self._earlier_evidence: Counter[str] = Counter()
+        self._config = config
+        self._investigation = self._begin()
+
+    def _begin(self) -> Investigation:
+        """A new one, that knows what an earlier one knew."""
+        kept = self._store.incidents(ADOPTED_MAX)
+        numbers = [incident_records.number(one["incident"]["id"]) for one in kept]
+        baselines = self._store.settings().get(_SETTING)
+        config, first = self._config, max(numbers, default=0) + 1
+        try:
+            found = Investigation(config, first_id=first, baselines=baselines)
+        except Exception:  # noqa: BLE001 what was kept must not keep us from looking
+            _log.exception("kept baselines not understood; they are learned anew")
+            found = Investigation(config, first_id=first)
+        now = time.monotonic_ns()
+        for fact in self._declared():
+            found.take(fact, now)
+        for one in self._store.incidents(ADOPTED_MAX, "open")[::-1]:
+            try:
+                incident = incident_from_plain(
+                    incident_records.moved(one["incident"], one["clock"] - incident_records.clock())
+                )
+                found.adopt(incident, now)
+            except Exception:  # noqa: BLE001 as above
+                _log.exception("kept incident not understood")
+                continue
+            self._told[incident.id] = incident.cause.value
+        return found
+
+    def follow(self, config: InvestigationConfig) -> None:
+        """Use other settings from now on; what is known stays known."""
+        if config == self._config:
+            return
+        self.keep_baselines()
+        for sign, count in self._investigation.evidence_seen.items():
+            self._earlier_evidence[str(sign)] += count
+        for incident in self._investigation.incidents.values():
+            incident_records.put(self._store, incident)
+        self._config = config
+        self._investigation = self._begin()
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def take(self, fact: Fact) -> None:
+        """Judge it soon; in the order of arrival."""
+        if len(self._queue) >= QUEUE_MAX:
+            self.facts_dropped += 1
+            return
+        self._queue.append((fact, time.monotonic_ns()))
+        if self._turning is None:
+            self._turning = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Some of the queue; whoever else has something to do gets its turn in between."""
+        self._turning = None
+        until = time.monotonic_ns() + TURN
+        while self._queue:
+            for _ in range(min(_CHECK_EVERY, len(self._queue))):
+                self._judge(*self._queue.popleft())
+            if time.monotonic_ns() >= until and self._queue:
+                # After a pause, not at once: a loop whose queue never empties starves its timers.
+                loop = asyncio.get_running_loop()
+                self._turning = loop.call_later(0.001, self._turn)
+                return
+
+    def drain(self) -> None:
+        """All that waits, now."""
+        while self._queue:
+            self._judge(*self._queue.popleft())
+
+    def _judge(self, fact: Fact, at: int) -> None:
+        self.facts_seen += 1
+        try:
+            self._facts.add(fact, at)
+            findings = self._investigation.take(fact, at)
+        except Exception as error:  # noqa: BLE001 it must not end the loop that watches replicas
+            self._failed(type(fact).__name__, error)
+            return
+        for finding in findings:
+            try:
+                self._do(finding, at)
+            except Exception as error:  # noqa: BLE001 as above
+                self._failed(type(finding).__name__, error)
+        try:
+            if isinstance(fact, Looked):
+                self._look(at)
+            elif isinstance(fact, StateChanged) and fact.replica in self._away:
+                self._came_back(fact, at)
+        except Exception as error:  # noqa: BLE001 as above
+            self._failed("look", error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self.errors += 1
+        kind = (what, type(error).__name__)
+        if kind not in self._logged and len(self._logged) < 1_000:
+            self._logged.add(kind)
+            _log.error("investigation failed", what=what, exc_info=error)
+
+    def _look(self, now: int) -> None:
+        blocked = dict(self._investigation.blocked)
+        if blocked != self._blocked:
+            self._blocked = blocked
+            self._hands.block(blocked)
+        if now - self._swept_at >= SETTLE:
+            self._swept_at = now
+            self._sweep()
+        if now - self._baselines_at >= KEEP_BASELINES:
+            self.keep_baselines()
+
+    def _sweep(self) -> None:
+        """One that became part of another is over, and nobody said so."""
+        for name in [name for name in self._told if name not in self._investigation.incidents]:
+            kept, _ = self._store.incident(name)
+            self._forget(name)
+            if kept is not None and kept["incident"]["stage"] != Stage.CLOSED:
+                plain = kept["incident"]
+                plain |= {"stage": Stage.CLOSED.value, "action": "became part of another incident"}
+                plain["closed_at"] = time.monotonic_ns()
+                self._store.put_incident(name, incident_records.opened(kept), Stage.CLOSED, kept)
+
+    # --- findings --------------------------------------------------------------------------------
+
+    def _do(self, finding: Any, now: int) -> None:
+        if isinstance(finding, Act):
+            self._act(finding, now)
+        elif isinstance(finding, CallCanaries):
+            self._hands.ask_canaries(finding.replicas)
+        elif isinstance(finding, Opened):
+            incident = finding.incident
+            self.opened[incident.failure_class.value, incident.cause.value] += 1
+            self._news("opened", incident)
+        elif isinstance(finding, Closed):
+            self._news("closed", finding.incident)
+            self._forget(finding.incident.id)
+        elif isinstance(finding, Changed):
+            incident = finding.incident
+            known = self._told.get(incident.id)
+            self._news("" if known == incident.cause.value else "changed", incident)
+
+    def _news(self, event: str, incident: Incident) -> None:
+        """Keep it; and where something is to be told, tell it."""
+        name = incident.id
+        if event in ("opened", "changed"):
+            self._told[name] = incident.cause.value
+        incident_records.put(self._store, incident)
+        if event:
+            first = self._head(incident_to_plain(incident))
+            self._packer.want(incident, first)
+            about = incident.about
+            told = f"{name}: {incident.title}"
+            what = f"incident {event}"
+            kind = incident.failure_class
+            self._hands.note(Notice(0, about.model, about.replica, what, told, kind))
+            self._tell(event, incident, page=name in self._paged)
+
+    def _tell(self, event: str, incident: Incident, *, page: bool) -> None:
+        plain = incident_records.for_people(incident_to_plain(incident), incident_records.clock())
+        self._notifier.tell(Message(event, plain, page))
+
+    def _forget(self, name: str) -> None:
+        self._told.pop(name, None)
+        self._paged.discard(name)
+        self._out.pop(name, None)
+        for replica in [one for one, (by, *_) in self._away.items() if by == name]:
+            del self._away[replica]
+
+    # --- acts ------------------------------------------------------------------------------------
+
+    def _act(self, act: Act, now: int) -> None:
+        incident = self._investigation.incidents.get(act.incident_id)
+        if incident is None:
+            return
+        if not act.dry_run:
+            told = self._done(act, incident, now)
+            if told:
+                self._investigation.done(act.incident_id, told, now)
+        incident_records.put(self._store, incident)
+
+    def _done(self, act: Act, incident: Incident, now: int) -> str:
+        """What was done; empty while it is under way, because then others must wait for it."""
+        reason = f"{act.incident_id}: {act.reason}"
+        remedy = act.remedy
+        if remedy is Remedy.DRAIN_AND_RESTART:
+            done, told = self._hands.restart(act.replica, reason, incident.opened_at)
+            if done:
+                self._away[act.replica] = (act.incident_id, now, remedy)
+                return ""
+        elif remedy is Remedy.TAKE_OUT:
+            done, told = self._hands.take_out(act.replica, reason)
+            if done:
+                self._out.setdefault(act.incident_id, set()).add(act.replica)
+                self._away[act.replica] = (act.incident_id, now, remedy)
+        elif remedy is Remedy.STOP_ROLLOUT:
+            done, told = self._hands.stop_rollout(act.model, reason)
+        elif remedy is Remedy.OBSERVE:
+            return "watched, nothing else"
+        else:
+            return self._page(act, incident)
+        return told if done else f"{told}; {self._page(act, incident)}"
+
+    def _came_back(self, fact: StateChanged, now: int) -> None:
+        """What was asked for is over when the replica has proven itself."""
+        if fact.state is not State.READY:
+            return
+        name, since, remedy = self._away.pop(fact.replica)
+        how = "was restarted and is" if remedy is Remedy.DRAIN_AND_RESTART else "is"
+        told = f"{fact.replica} {how} ready again after {seconds(now - since):.0f} s"
+        if self._investigation.done(name, told, now):
+            incident_records.put(self._store, self._investigation.incidents[name])
+
+    def _page(self, act: Act, incident: Incident) -> str:
+        """Somebody has to do it. What we cannot do ourselves is said, not passed over."""
+        self._paged.add(incident.id)
+        self._tell("page", incident, page=True)
+        told = "a person is asked to look"
+        if act.remedy is Remedy.RELOCATE:
+            told = "moving it to another host is the platform's; a person is asked to"
+        elif act.remedy is Remedy.DEGRADE:
+            ladder = self._hands.ladder_of(act.model)
+            told = (
+                f"{ladder} falls to its next model by itself while this one is slow; "
+                if ladder
+                else ""
+            )
+            told += "a person is asked to look"
+        if not self._notifier.pages:
+            told += " (nobody is configured to be told: incidents.notify)"
+        return told
+
+    # --- what operators ask ----------------------------------------------------------------------
+
+    def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
+        """The latest, newest last, without their long parts. ``open`` is all that is not over."""
+        column = None if stage is None else Stage.CLOSED if stage == Stage.CLOSED else Stage.OPEN
+        found = []
+        for kept in self._store.incidents(limit, column):
+            plain = incident_records.for_people(kept["incident"], kept["clock"])
+            if stage != Stage.MENDING or plain["stage"] == stage:
+                for long in ("evidence", "consequences", "timeline"):
+                    plain[f"{long}_count"] = len(plain.pop(long))
+                found.append(plain)
+        return found[::-1]
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """One, whole."""
+        incident = self._investigation.incidents.get(name)
+        if incident is not None:
+            return incident_records.for_people(
+                incident_to_plain(incident), incident_records.clock()
+            )
+        kept, _ = self._store.incident(name)
+        return (
+            incident_records.for_people(kept["incident"], kept["clock"])
+            if kept is not None
+            else None
+        )
+
+    async def export(self, name: str) -> list[bytes] | None:
+        """Lines of JSON that another process can replay; None: nobody knows it."""
+        incident = self._investigation.incidents.get(name)
+        if incident is not None:
+            first = self._head(incident_to_plain(incident))
+            return await detached(self._packer.lines, incident, first)
+        kept, packed = self._store.incident(name)
+        if packed is not None:
+            return await detached(unpack_lines, packed)
+        return None if kept is None else [orjson.dumps(self._head(kept["incident"]))]
+
+    def _head(self, plain: Mapping[str, Any]) -> dict[str, Any]:
+        return export_head(plain, self._investigation.baselines(), asdict(self._config))
+
+    def close(self, name: str) -> tuple[bool, str]:
+        """An operator says that it is over; who was taken out for it is judged again."""
+        incident = self._investigation.incidents.get(name)
+        if incident is None or incident.stage is Stage.CLOSED:
+            return False, "it is not open"
+        now = time.monotonic_ns()
+        incident.stage, incident.closed_at, incident.changed_at = Stage.CLOSED, now, now
+        told = TimelineEntry(now, "closed", str(incident.about), "closed by an operator")
+        incident.timeline.append(told)
+        self._investigation.acting.closed(incident)
+        for replica in self._out.pop(name, set()):
+            self._hands.put_back(replica, f"{name} was closed by an operator")
+        self._do(Closed(incident), now)
+        return True, f"{name} is closed"
+
+    # --- the end, and figures --------------------------------------------------------------------
+
+    def keep_baselines(self) -> None:
+        """What answers of healthy replicas look like took a day to learn."""
+        self._baselines_at = time.monotonic_ns()
+        try:
+            self._store.put_setting(_SETTING, self._investigation.baselines())
+        except (StoreError, TypeError) as error:
+            _log.error("baselines not kept", reason=str(error))
+
+    async def stop(self) -> None:
+        """Keep what must survive, judge no more."""
+        if self._turning is not None:
+            self._turning.cancel()
+        self.drain()
+        self.keep_baselines()
+        await self._packer.close()
+
+    @property
+    def open_count(self) -> int:
+        """How many are not over."""
+        return sum(1 for _ in self._unclosed())
+
+    def drift_series(self) -> dict[str, float]:
+        """How far answers are from what they were, as series of the history."""
+        found: dict[str, float] = {}
+        for model, told in self._investigation.drift_figures().items():
+            found[f"model/{model}/drift"] = told.now
+            found[f"model/{model}/baseline"] = told.before
+            found[f"model/{model}/cusum"] = told.cusum
+        return found
+
+    def unclosed(self) -> list[Incident]:
+        """Those that are not over, as the investigation has them; not to be changed."""
+        return list(self._unclosed())
+
+    def _unclosed(self) -> Iterable[Incident]:
+        found = self._investigation.incidents.values()
+        return (incident for incident in found if incident.stage is not Stage.CLOSED)
+
+    def gauges(self) -> dict[str, float]:
+        """What is open, by class and cause."""
+        now = Counter((one.failure_class.value, one.cause.value) for one in self._unclosed())
+        return {_series("incidents_open", *key): count for key, count in now.items()}
+
+    def counters(self) -> dict[str, float]:
+        """What was found since this control began."""
+        found: dict[str, float] = {
+            _series("incidents_total", *key): count for key, count in self.opened.items()
+        }
+        seen = Counter(self._earlier_evidence)
+        seen.update({str(sign): n for sign, n in self._investigation.evidence_seen.items()})
+        found |= {f'evidence_total{{sign="{sign}"}}': count for sign, count in seen.items()}
+        found["facts_total"] = self.facts_seen
+        found["facts_dropped_total"] = self.facts_dropped
+        found["investigation_errors_total"] = self.errors
+        return found | self._notifier.counters()
+
+
+def _series(name: str, kind: str, cause: str) -> str:
+    return f'{name}{{class="{kind}",cause="{cause}"}}'
+
+
+__all__ = ["Hands", "IncidentTracker"]

@@ -1,0 +1,352 @@
+"""Everything in control that looks for failures, behind one object.
+
+    control ─► saw, notice, answered, seen ─► Observations ─► Incidents ─► store, hooks
+    hosts, GPUs, queues of gateways (here, by the clock) ─┘        └─► acts, done here (Hands)
+
+It is apart from ``Control`` because it must be able to fail without it: whatever goes wrong in here
+is logged and counted, and replicas are watched and gateways told as before.
+"""
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from holdfast.config.fleet_file import FleetFile
+from holdfast.control.deploy.declarations import chains_of, declared_of, with_placed
+from holdfast.control.deploy.demand_tracker import queued_at_gateways
+from holdfast.control.deploy.deployments import Deployments
+from holdfast.control.fleet.figures import Figures
+from holdfast.control.fleet.loop import FleetLoop
+from holdfast.control.fleet.versions import VersionWatch
+from holdfast.control.incidents.fact_reports import FactReports
+from holdfast.control.incidents.gpu_watch import GpuWatch
+from holdfast.control.incidents.host_watch import HostWatch
+from holdfast.control.incidents.incident_tracker import IncidentTracker
+from holdfast.control.incidents.notifier import Notifier
+from holdfast.control.incidents.observations import Observations
+from holdfast.core.diagnose.facts import Declared, Fact, Gone, HostSeen, QueueSeen, VersionsSeen
+from holdfast.core.messages import (
+    CanaryAsked,
+    CanaryResult,
+    Notice,
+    RestartAsked,
+    Seen,
+    TakeOutAsked,
+)
+from holdfast.core.types import State, seconds
+from holdfast.core.view.layers import Reading
+from holdfast.core.view.reading_diff import ReadingDiff
+from holdfast.frames import BlockFrame, SeenFrame, ToGateway
+from holdfast.ports import Store
+
+ROUND_S: Final = 1.0  # as often as gateways tell
+QUEUES_EVERY: Final = 5  # rounds
+_SECRET: Final = "fingerprints/secret"  # noqa: S105 the name of a setting
+_SECRET_BYTES: Final = 32
+
+_log = structlog.get_logger("holdfast.control.incidents.incident_watch")
+
+
+class WatchedControl(Protocol):
+    """The rest of control, as seen from here."""
+
+    def note(self, notice: Notice) -> None:
+        """A fact for people."""
+
+    def broadcast(self, frame: ToGateway) -> None:
+        """Tell every gateway."""
+
+    def gateway_gauges(self, now: int) -> Sequence[Mapping[str, float]]:
+        """What each gateway says of itself, empty for a silent one."""
+
+
+class IncidentWatch:
+    """Feeds facts to the investigation, and does what it asks for."""
+
+    def __init__(
+        self,
+        house: WatchedControl,
+        file: FleetFile,
+        store: Store,
+        deployments: Deployments,
+        loop: Callable[[], FleetLoop],
+        gpus: GpuWatch,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._house = house
+        self._file = file
+        self._deployments = deployments
+        self._loop = loop
+        self._gpus = gpus
+        self._declared: dict[str, Declared] = {}
+        self._placed: dict[str, Declared] = {}  # by platforms
+        # Seen before a config was followed, by whoever adopts: nobody would know whose it is.
+        self._early: list[Fact] | None = []
+        self._backlogs: dict[str, QueueSeen] = {}  # of models of the file, in platforms' queues
+        self._sightings = ReadingDiff()
+        self.figures = Figures()
+        self._blocked: dict[str, int] = {}
+        self._notifier = Notifier(environment)
+        self._observations = Observations(self._found)
+        config = file.incidents.investigation()
+        told = self._observations.again
+        self.incidents = IncidentTracker(config, store, self._notifier, self, told)
+        self._hosts = HostWatch(
+            socket.gethostname(),
+            deployments.units,
+            lambda: self._declared,
+            lambda: gpus.last,
+            self.saw,
+            environment,
+        )
+        self._versions = VersionWatch(self._tell_version, environment)
+        models = lambda: {one.name for one in self._file.models}  # noqa: E731
+        self.reported = FactReports(self.saw, lambda: self._declared, deployments.units, models)
+        self._rounds = 0
+        self.distort: Callable[[Fact], Fact | None] = lambda fact: fact
+        self.secret = _kept_secret(store)
+
+    def _found(self, fact: Fact) -> None:
+        self.figures.take(fact, time.monotonic_ns())
+        self.incidents.take(fact)
+
+    @property
+    def declared(self) -> Mapping[str, Declared]:
+        """All replicas, of the file and of platforms."""
+        return self._declared
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def follow(self, file: FleetFile) -> None:
+        """A config that everybody follows now, with launched replicas where they are."""
+        self._file = file
+        self._notifier.follow(file.incidents.notify)
+        self.incidents.follow(file.incidents.investigation())
+        self._declare()
+        early, self._early = self._early, None
+        for fact in early or ():
+            self.saw(fact)
+
+    def _declare(self) -> None:
+        file, units = self._file, self._deployments.units
+        own = declared_of(file, units, self._hosts.name, self._hosts.sizes)
+        self._declared = with_placed(own, self._placed)
+        urls = {one.replica.id: one.url for one in file.replicas()}
+        self._sightings.follow({url: name for name, url in urls.items()}, units)
+        self._observations.declare(self._declared, urls, chains_of(file))
+        engines = self._hosts.engines
+        self._hosts.engines = {one: engines[one] for one in engines if one in self._declared}
+
+    async def run(self) -> None:
+        """For ever."""
+        hosts = asyncio.create_task(self._hosts.run())
+        logged: set[str] = set()
+        try:
+            while True:
+                await asyncio.sleep(ROUND_S)
+                try:
+                    self.round(time.monotonic_ns())
+                except Exception as error:  # noqa: BLE001 control must not end with this
+                    self.incidents.errors += 1
+                    if type(error).__name__ not in logged:
+                        logged.add(type(error).__name__)
+                        _log.exception("round failed")
+        finally:
+            hosts.cancel()
+            await asyncio.gather(hosts, return_exceptions=True)
+            await self._versions.close()
+            await self.incidents.stop()
+            await self._notifier.close()
+
+    def round(self, now: int) -> None:
+        """What is told by the clock."""
+        self._rounds += 1
+        for xid in self._gpus.take_xids():
+            self._hosts.fault(xid)
+        if self._rounds % QUEUES_EVERY == 0:
+            self._declare()
+            self._tell_queues(now)
+        self._observations.round(now)
+
+    def _tell_queues(self, now: int) -> None:
+        gauges = self._house.gateway_gauges(now)
+        inflight: dict[str, int] = {}
+        for name, count in self._loop().inflight().items():
+            one = self._declared.get(name)
+            if one is not None:
+                inflight[one.model] = inflight.get(one.model, 0) + count
+        for model in self._file.models:
+            waiting = queued_at_gateways(model.name, gauges)
+            backlog = self._backlogs.get(model.name)
+            if waiting is None and backlog is None:
+                continue
+            # Two depths told in turn would look like a queue that leaps: they are one backlog.
+            more = backlog or QueueSeen(model.name, 0)
+            self.saw(
+                replace(
+                    more,
+                    waiting=(waiting or 0) + more.waiting,
+                    in_flight=inflight.get(model.name, 0) + (more.in_flight or 0),
+                )
+            )
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def saw(self, fact: Fact) -> None:
+        """Something was seen."""
+        if self._early is not None:
+            self._early.append(fact)
+            return
+        shown = self.distort(fact)
+        if shown is not None:
+            self._observations.saw(shown, time.monotonic_ns())
+
+    def sighted(self, reading: Reading) -> None:
+        """A platform told how it is."""
+        found = self._sightings.take(reading, time.monotonic_ns(), time.time())
+        self._tell(found)
+
+    def unsighted(self, source: str) -> None:
+        """A platform is no longer asked."""
+        self._tell(self._sightings.forget(source))
+
+    def _tell(self, facts: Sequence[Fact]) -> None:
+        """Who there is goes first, and not twice: what the file declares is only filled in."""
+        for fact in facts:
+            if isinstance(fact, Declared):
+                self._placed[fact.replica] = fact
+            elif isinstance(fact, Gone):
+                self._placed.pop(fact.replica, None)
+        if any(isinstance(fact, Declared | Gone) for fact in facts):
+            self._declare()
+        ours = {model.name for model in self._file.models}
+        for fact in facts:
+            if isinstance(fact, QueueSeen) and fact.model in ours:
+                self._backlogs[fact.model] = fact
+            elif not isinstance(fact, Declared | Gone) and not self._knows_better(fact):
+                self.saw(fact)
+
+    def _knows_better(self, fact: Fact) -> bool:
+        """Of the host that it launches on control knows more than a source is told."""
+        own = isinstance(fact, HostSeen) and fact.host == self._hosts.name
+        return own and bool(self._deployments.units)
+
+    def notice(self, notice: Notice) -> None:
+        """The fleet concluded something. One that is ready now may be another than it was."""
+        self._observations.notice(notice)
+        deployed = self._loop().deployed.get(notice.replica_id)
+        if notice.signal and notice.what == State.READY and deployed is not None:
+            self._versions.ask(deployed)
+
+    def _tell_version(self, replica: str, version: str) -> None:
+        self._hosts.engines[replica] = version
+        if replica not in self._deployments.units:  # of launched ones this host knows more
+            self.saw(VersionsSeen(replica, engine=version))
+
+    def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
+        """A canary came back."""
+        self._observations.canary(result, slow=slow, inflight=inflight)
+
+    def seen(self, event: Seen, frame: SeenFrame) -> None:
+        """A gateway told what it saw."""
+        self._observations.seen(event, frame.died, frame.compared)
+        self.figures.seen(event, self._declared, time.monotonic_ns())
+
+    def gateway_gone(self, name: str) -> None:
+        """Its connection ended."""
+        self._observations.gateway_gone(name)
+
+    def greeting(self) -> Iterable[ToGateway]:
+        """What a gateway that has just come must refuse."""
+        return [self._block_frame()] if self._blocked else []
+
+    # --- what incidents ask for (Hands) ----------------------------------------------------------
+
+    def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
+        """Drain it and start it anew, unless that has been done since."""
+        unit = self._deployments.units.get(replica)
+        if unit is None:
+            return False, "it was not started here, so it cannot be restarted here"
+        if unit.removing or unit.held:
+            return False, "it is out of service on purpose"
+        if unit.began is None or unit.began > since:
+            return True, f"{replica} starts anew already"
+        self._loop().tell(RestartAsked(replica, reason))
+        return True, f"{replica} drains and then starts anew"
+
+    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
+        """Send it nothing, whatever its canaries say; the fleet's bound has the last word."""
+        self._loop().tell(TakeOutAsked(replica, reason))
+        health = self._loop().health(replica)
+        if health is not None and health.taken_out:
+            return True, f"{replica} gets no more work"
+        state = health.state.value if health is not None else "gone"
+        return False, f"{replica} was not taken out (it is {state}, or its pool is at its bound)"
+
+    def put_back(self, replica: str, reason: str) -> None:
+        """Judge it by its canaries again."""
+        self._loop().tell(TakeOutAsked(replica, reason, out=False))
+
+    def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
+        """Refuse the revision that comes in."""
+        if self._deployments.halt(model, reason):
+            return True, f"the rollout of {model} is halted; its last good revision stays"
+        return False, f"no rollout of {model} is under way here"
+
+    def ladder_of(self, model: str) -> str:
+        """A virtual model that leaves this one for the next under pressure."""
+        for virtual in self._file.virtual_models:
+            ladder = virtual.degrade_config()
+            if ladder is not None and model in ladder.ladder[:-1]:
+                return virtual.name
+        return ""
+
+    def ask_canaries(self, replicas: tuple[str, ...]) -> None:
+        """Ask these now."""
+        self._loop().tell(CanaryAsked(replicas))
+
+    def block(self, fingerprints: Mapping[str, int]) -> None:
+        """Have gateways refuse these requests."""
+        self._blocked = dict(fingerprints)
+        self._house.broadcast(self._block_frame())
+
+    def _block_frame(self) -> BlockFrame:
+        now = time.monotonic_ns()
+        left = [(one, seconds(until - now)) for one, until in self._blocked.items() if until > now]
+        return BlockFrame(left)
+
+    def note(self, notice: Notice) -> None:
+        """A fact for people."""
+        self._house.note(notice)
+
+    # --- figures ---------------------------------------------------------------------------------
+
+    def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Counters and gauges."""
+        counted = {
+            "facts_reported_total": self.reported.taken,
+            "fact_reports_refused_total": self.reported.refused,
+        }
+        return self.incidents.counters() | counted, self.incidents.gauges()
+
+
+def _kept_secret(store: Store) -> bytes:
+    """The key of requests' fingerprints: the same for all gateways, and after a restart."""
+    kept: Any = store.settings().get(_SECRET)
+    try:
+        found = bytes.fromhex(kept) if isinstance(kept, str) else b""
+    except ValueError:
+        found = b""
+    if len(found) != _SECRET_BYTES:
+        found = secrets.token_bytes(_SECRET_BYTES)
+        store.put_setting(_SECRET, found.hex())
+    return found
+
+
+__all__ = ["QUEUES_EVERY", "ROUND_S", "IncidentWatch", "WatchedControl"]

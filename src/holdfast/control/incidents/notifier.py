@@ -1,0 +1,228 @@
+"""Tells hooks of incidents: JSON for programs, a text for Slack and whatever takes the same.
+
+    incident opened, cause changed, closed, page ─► queue of each hook ─► POST, again, given up
+
+Each hook has its own short queue and its own worker, so that one that hangs keeps nobody else
+waiting, and none of them keeps control waiting. What does not fit is dropped, the oldest first, and
+counted: the incident itself is kept by the store. A refusal (4xx) is not tried again, since the
+same words will be refused again.
+
+Hooks stand in the fleet file and nowhere else; redirects are not followed. Their addresses are
+secrets more often than not: no log, metric or error holds one. What is sent holds names, numbers
+and reasons, never a word of a prompt or of an answer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from random import Random
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+import structlog
+
+from holdfast.config.incidents import NotifySection, check_hook
+from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.core.types import ConfigError
+
+QUEUE_MAX: Final = 64  # messages that wait for one hook
+BACKOFF_S: Final = 1.0  # before the second attempt; doubles
+BACKOFF_MAX_S: Final = 30.0
+EVIDENCE_MAX: Final = 5  # pieces in a message; the admin port has all of them
+_AGAIN: Final = frozenset({408, 425, 429})  # of 4xx, those that another time may cure
+
+_log = structlog.get_logger("holdfast.control.incidents.notifier")
+
+
+@dataclass(slots=True, frozen=True)
+class Message:
+    """One thing to tell."""
+
+    event: str  # opened, changed, closed or page
+    incident: Mapping[str, Any]  # as the admin port shows it
+    page: bool  # a person is wanted
+
+
+def as_json(message: Message) -> bytes:
+    """For programs."""
+    told = {
+        "holdfast_notification": 1,
+        "event": message.event,
+        "page": message.page,
+        "text": as_text(message),
+        "incident": _short(message.incident),
+    }
+    return orjson.dumps(told)
+
+
+def as_slack(message: Message) -> bytes:
+    """A message that Slack's incoming webhooks and their like take.
+
+    Between < and > Slack reads commands: a replica's name must not call everybody in a channel.
+    """
+    return orjson.dumps({"text": escape(as_text(message), quote=False)})
+
+
+def as_text(message: Message) -> str:
+    """A few lines for people."""
+    one = message.incident
+    head = f"[{one['id']}] {message.event}: {one['title']} ({one['class']}, {one['cause']}"
+    lines = [f"{head}, confidence {one['confidence']:.2f})"]
+    lines += [f"- {each['text']}" for each in one["evidence"][-EVIDENCE_MAX:]]
+    if one["consequences"]:
+        signs = sorted({each["sign"].replace("_", " ") for each in one["consequences"]})
+        lines.append(f"follows from it: {', '.join(signs)}")
+    if one["action"]:
+        lines.append(f"done: {one['action']}")
+    if one["fix"]:
+        lines.append(f"to do: {one['fix']}")
+    return "\n".join(lines)
+
+
+def _short(incident: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = ("timeline", "consequences", "evidence")
+    short = {key: value for key, value in incident.items() if key not in left_out}
+    return short | {"evidence": incident["evidence"][-EVIDENCE_MAX:]}
+
+
+_FORMATS: Final[Mapping[str, Callable[[Message], bytes]]] = {"json": as_json, "slack": as_slack}
+
+Post = Callable[[str, bytes, float], Awaitable[Answer]]
+
+
+async def post(url: str, body: bytes, deadline_s: float) -> Answer:
+    """One request to a hook."""
+    parts = urlsplit(url)
+    begin = "" if parts.path else "/"
+    query = f"?{parts.query}" if parts.query else ""
+    return await fetch(url, begin + query, deadline_s, body=body)
+
+
+class _Hook:
+    """One hook and what waits for it."""
+
+    def __init__(
+        self, section: NotifySection, name: str, environment: Mapping[str, str], post: Post
+    ) -> None:
+        self.section = section
+        self._name = name
+        self._environment = environment
+        self._post = post
+        self._rng = Random(name)
+        self._queue: asyncio.Queue[Message] = asyncio.Queue(QUEUE_MAX)
+        self.sent = self.failed = self.dropped = 0
+        self.worker = asyncio.create_task(self._work())
+
+    def tell(self, message: Message) -> None:
+        if self.section.at_least == "page" and not message.page:
+            return
+        if self._queue.full():
+            self._queue.get_nowait()
+            self.dropped += 1
+        self._queue.put_nowait(message)
+
+    async def _work(self) -> None:
+        while True:
+            message = await self._queue.get()
+            problem = await self._deliver(message)
+            if problem:
+                self.failed += 1
+                told = {"hook": self._name, "incident": message.incident["id"], "reason": problem}
+                _log.error("notification not delivered", **told)
+            else:
+                self.sent += 1
+
+    async def _deliver(self, message: Message) -> str:
+        """Why it was not delivered; empty: it was."""
+        section = self.section
+        named = section.url_env
+        url = section.url if named is None else self._environment.get(named)
+        if not url:
+            return f"the environment variable {named} is not set"
+        try:
+            check_hook(url)
+        except ConfigError:
+            return f"the environment variable {named} holds no URL of a hook"
+        body = _FORMATS[section.format](message)
+        problem = ""
+        for attempt in range(section.retries + 1):
+            if attempt:
+                pause_s = min(BACKOFF_S * 2.0 ** (attempt - 1), BACKOFF_MAX_S)
+                await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
+            try:
+                answer = await self._post(url, body, section.deadline)
+            except FetchError as error:
+                problem = error.what
+            except Exception as error:  # noqa: BLE001 whatever it is, the next message must go out
+                problem = type(error).__name__
+            else:
+                if 200 <= answer.status < 300:
+                    return ""
+                problem = f"it answers {answer.status}"
+                if answer.status < 500 and answer.status not in _AGAIN:
+                    break
+        return problem
+
+
+class Notifier:
+    """All hooks of a file."""
+
+    def __init__(self, environment: Mapping[str, str], post: Post = post) -> None:
+        self._environment = environment
+        self._post = post
+        self._hooks: list[_Hook] = []
+        self._earlier = [0, 0, 0]  # what hooks did that are gone
+
+    def follow(self, sections: Iterable[NotifySection]) -> None:
+        """Use these hooks from now on; one that stays keeps its queue."""
+        known = list(self._hooks)
+        self._hooks = []
+        for number, section in enumerate(sections):
+            same = next((hook for hook in known if hook.section == section), None)
+            if same is None:
+                name = f"incidents.notify[{number}]"
+                same = _Hook(section, name, self._environment, self._post)
+            else:
+                known.remove(same)
+            self._hooks.append(same)
+        for hook in known:
+            hook.worker.cancel()
+            done = (hook.sent, hook.failed, hook.dropped)
+            self._earlier = [
+                before + more for before, more in zip(self._earlier, done, strict=True)
+            ]
+
+    def tell(self, message: Message) -> None:
+        """Queue it for every hook that wants it."""
+        for hook in self._hooks:
+            hook.tell(message)
+
+    @property
+    def pages(self) -> bool:
+        """Whether there is anybody to be told."""
+        return bool(self._hooks)
+
+    async def close(self) -> None:
+        """Let go of every worker."""
+        workers = [hook.worker for hook in self._hooks]
+        self.follow([])
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    def counters(self) -> dict[str, float]:
+        """What became of messages."""
+        hooks = self._hooks
+        sums = (
+            sum(hook.sent for hook in hooks),
+            sum(hook.failed for hook in hooks),
+            sum(hook.dropped for hook in hooks),
+        )
+        names = ("sent", "failed", "dropped")
+        return {
+            f'notifications_total{{outcome="{name}"}}': before + now
+            for name, before, now in zip(names, self._earlier, sums, strict=True)
+        }
+
+
+__all__ = ["QUEUE_MAX", "Message", "Notifier", "as_json", "as_slack", "as_text", "post"]

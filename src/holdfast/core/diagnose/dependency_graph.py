@@ -1,0 +1,206 @@
+"""Who can suffer from whom: hosts, filesystems, models, chains, and peers that a log blames.
+
+    filesystem, host ─► replica ─► model ─► models earlier in its chain
+    prefill ─► decode, once the log of the one blames the other
+
+A failure travels along these arrows and along no others. Two replicas that fail at once without
+one between them failed twice. What is known of each replica's state and phase is kept here too,
+since a sign means one thing while loading and another while serving.
+"""
+
+from typing import Final
+
+from holdfast.core.diagnose.causes.rule import Rules, Scope
+from holdfast.core.diagnose.evidence import About
+from holdfast.core.diagnose.facts import (
+    ChainDeclared,
+    Declared,
+    Fact,
+    Gone,
+    LineSeen,
+    Mark,
+    PhaseSeen,
+    ProcessEnded,
+    StateChanged,
+)
+from holdfast.core.diagnose.incident_case import IncidentCase, Subject
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.types import SECOND, State
+
+_BLAMES: Final = (Mark.TRANSFER_FAILED, Mark.COLLECTIVE_TIMEOUT)
+_DOWN: Final = (State.STARTING, State.LOADING, State.DRAINING, State.STOPPED)  # need not serve
+_LOADING_PHASES: Final = ("starting", "loading", "compile", "compiling", "warm-up", "warmup")
+_OVER: Final = (State.READY, State.STOPPED, State.DRAINING)  # nothing is wrong with it any more
+BLAME_HOLDS: Final = 300 * SECOND  # a prefill that is seen dead later than this is other news
+BLAMED_MAX: Final = 16  # peers that one replica may blame at a time
+CHAINS_MAX: Final = 256
+KNOWN_MAX: Final = 20_000  # replicas of which a state is kept
+
+
+class DependencyGraph:
+    """What is known of replicas beside evidence: states, phases, chains and blame."""
+
+    __slots__ = (
+        *("_blames", "_census", "_chains", "_ended", "_loading", "_rules"),
+        *("ready_at", "states"),
+    )
+
+    def __init__(self, rules: Rules, census: ReplicaRegistry) -> None:
+        self._rules = rules
+        self._census = census
+        self.states: dict[str, State] = {}
+        self.ready_at: dict[str, int] = {}  # when it last became ready
+        self._loading: dict[str, bool] = {}
+        self._ended: set[str] = set()  # whose process is gone, and of whom nothing was heard since
+        self._blames: dict[str, dict[str, int]] = {}  # replica: peer or "" for unnamed: when
+        self._chains: dict[str, tuple[str, ...]] = {}
+
+    def take(self, fact: Fact, now: int) -> None:
+        """Keep what concerns it; other facts are ignored."""
+        if isinstance(fact, StateChanged):
+            self._state(fact, now)
+        elif isinstance(fact, PhaseSeen | ProcessEnded):
+            asked = isinstance(fact, ProcessEnded) and fact.asked
+            self._phase(fact.replica, _LOADING_PHASES[0] if asked else fact.phase)
+            if isinstance(fact, PhaseSeen):
+                self._ended.discard(fact.replica)
+            elif len(self._ended) < KNOWN_MAX:
+                self._ended.add(fact.replica)
+        elif isinstance(fact, LineSeen) and fact.mark in _BLAMES:
+            self._blame(fact, now)
+        elif isinstance(fact, ChainDeclared):
+            if fact.name in self._chains or len(self._chains) < CHAINS_MAX:
+                self._chains[fact.name] = fact.models
+        elif isinstance(fact, Gone):
+            self.forget(fact.replica)
+
+    def _state(self, fact: StateChanged, now: int) -> None:
+        if fact.replica not in self.states and len(self.states) >= KNOWN_MAX:
+            return
+        before = self.states.get(fact.replica)
+        self.states[fact.replica] = fact.state
+        self._loading[fact.replica] = fact.state in _DOWN
+        if fact.state is State.READY and before is not State.READY:
+            self.ready_at[fact.replica] = now
+
+    def _phase(self, replica: str, phase: str) -> None:
+        if phase and (replica in self._loading or len(self._loading) < KNOWN_MAX):
+            self._loading[replica] = phase in _LOADING_PHASES
+
+    def _blame(self, fact: LineSeen, now: int) -> None:
+        if fact.replica not in self._blames and len(self._blames) >= KNOWN_MAX:
+            return
+        blamed = self._blames.setdefault(fact.replica, {})
+        if fact.peer not in blamed and len(blamed) >= BLAMED_MAX:
+            del blamed[min(blamed, key=blamed.__getitem__)]
+        blamed[fact.peer] = now
+
+    def forget(self, replica: str) -> None:
+        """It is gone for good."""
+        for book in (self.states, self.ready_at, self._loading, self._blames):
+            book.pop(replica, None)
+        self._ended.discard(replica)
+
+    def replaced(self, case: IncidentCase) -> bool:
+        """Whether all whom it is about are gone for good, as only a platform lets them go.
+
+        A platform starts another in their place, under another name: if that one has the same
+        failure it goes on with theirs. What the fleet itself judges comes back under its own name.
+        """
+        replicas = case.root_replicas()
+        return bool(replicas) and all(
+            one in self._ended and one not in self.states for one in replicas
+        )
+
+    def loading(self, replica: str) -> bool:
+        """Whether it loads; one of which nothing is known is taken to serve."""
+        return self._loading.get(replica, False)
+
+    def over(self, replica: str) -> bool:
+        """Whether its trouble can be over: it is ready, or leaving, or nobody judges it."""
+        state = self.states.get(replica)
+        return state is None or state in _OVER
+
+    def downstream(self, model: str) -> frozenset[str]:
+        """The models that come after it in some chain."""
+        later: set[str] = set()
+        for models in self._chains.values():
+            if model in models:
+                later.update(models[models.index(model) + 1 :])
+        return frozenset(later)
+
+    def blames(self, replica: str, other: str, now: int, *, named: bool = False) -> bool:
+        """Whether the log of one names the other, or can mean nobody else."""
+        for peer, at in self._blames.get(replica, {}).items():
+            if now - at > BLAME_HOLDS or (named and not peer):
+                continue
+            accused = self._census.replicas.get(other)
+            if peer == other or (accused is not None and self._is(peer, replica, accused)):
+                return True
+        return False
+
+    def _is(self, peer: str, replica: str, accused: Declared) -> bool:
+        if peer:
+            address = peer.partition("://")[2] or peer
+            return bool(accused.host) and address.partition(":")[0] == accused.host
+        mine = self._census.replicas.get(replica)
+        apart = mine is not None and bool(mine.role) and bool(accused.role)
+        return (
+            apart
+            and mine is not None
+            and (mine.model == accused.model and mine.role != accused.role)
+        )
+
+    def suffers(self, subject: Subject, about: About, case: IncidentCase, now: int) -> bool:
+        """Whether this subject can suffer from what a case is about."""
+        kind, name = subject
+        scope = self._rules[case.cause].scope
+        for (root_kind, root), where in case.roots.items():
+            if (root_kind, root) == subject:
+                return True
+            if kind == Scope.REPLICA.value:
+                # What one replica shows of its host is not yet the fault of others there.
+                of_place = scope is not Scope.HOST or not where.replica
+                if of_place and self._same_place(about, where, scope):
+                    return True
+                if root_kind == Scope.REPLICA.value and self.blames(name, root, now):
+                    return True
+            elif kind == Scope.MODEL.value and self._model_suffers(name, (root_kind, root), where):
+                return True
+        return False
+
+    def shares(self, about: About, case: IncidentCase) -> bool:
+        """Whether it is in the place that the cause of a case sits in, whoever else is."""
+        scope = self._rules[case.cause].scope
+        return any(self._same_place(about, where, scope) for where in case.roots.values())
+
+    @staticmethod
+    def _same_place(about: About, where: About, scope: Scope) -> bool:
+        if scope is Scope.HOST:
+            return bool(about.host) and about.host == where.host
+        if scope is Scope.FILESYSTEM:
+            return bool(about.filesystem) and about.filesystem == where.filesystem
+        same = not where.revision or not about.revision or where.revision == about.revision
+        return scope is Scope.MODEL and bool(about.model) and about.model == where.model and same
+
+    def _model_suffers(self, model: str, root: Subject, where: About) -> bool:
+        """A model suffers from its own, from what comes after it, and from where it lives."""
+        if not where.model:
+            return self._serves_from(model, *root)
+        if where.model == model or where.model in self.downstream(model):
+            return True
+        # What is about a chain is about all of it, whichever model was seen to wait.
+        return root[0] == Scope.MODEL.value and model in self.downstream(where.model)
+
+    def _serves_from(self, model: str, kind: str, place: str) -> bool:
+        """Whether a replica of a model lives on this host or filesystem."""
+        if kind not in (Scope.HOST.value, Scope.FILESYSTEM.value):
+            return False
+        models = {model, *self.downstream(model)}
+        return any(
+            one.model in models and getattr(one, kind) == place
+            for one in self._census.replicas.values()
+        )
+
+
+__all__ = ["BLAMED_MAX", "BLAME_HOLDS", "CHAINS_MAX", "KNOWN_MAX", "DependencyGraph"]

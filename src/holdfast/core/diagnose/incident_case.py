@@ -1,0 +1,290 @@
+"""An incident under investigation: all that was seen of it, by whom, and whom it concerns.
+
+An ``Incident`` is what people read. An ``IncidentCase`` is the same incident with the books that
+only the engine needs: every piece of evidence by its subject, who is at the root of it, and who
+merely suffers. The incident's lists are written anew from these books whenever something changes,
+so that a cause that is refined takes its evidence with it.
+
+Rejected: to keep only the incident and to move pieces between its two lists. When a cause changes
+twice, pieces that were moved once are in the wrong list and nobody knows whose they were.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from holdfast.core.diagnose.causes.rule import During, Proof, Proven, Rules, Scope, fill
+from holdfast.core.diagnose.evidence import (
+    EVIDENCE_MAX,
+    TIMELINE_MAX,
+    About,
+    Evidence,
+    Incident,
+    Sign,
+    Stage,
+    TimelineEntry,
+)
+from holdfast.core.failure import Cause
+
+Subject = tuple[str, str]  # what kind of thing, and its name
+SEEN_MAX: Final = 2 * EVIDENCE_MAX  # pieces kept for one case; a flood only counts
+_TIMELINE_HEAD: Final = TIMELINE_MAX // 2  # how it began is kept, whatever comes later
+
+
+def subject_of(about: About) -> Subject:
+    """The most specific thing that evidence is about."""
+    for kind in (Scope.REPLICA, Scope.FILESYSTEM, Scope.HOST, Scope.MODEL):
+        name: str = getattr(about, kind.value)
+        if name:
+            return kind.value, name
+    return "fleet", ""
+
+
+@dataclass(slots=True)
+class SeenEvidence:
+    """A piece of evidence, and whether its replica was loading when it was found."""
+
+    evidence: Evidence
+    loading: bool = False
+
+    @property
+    def key(self) -> tuple[Sign, Subject, str]:
+        """Whatever has the same key is the same news again."""
+        one = self.evidence
+        return one.sign, subject_of(one.about), one.source
+
+
+@dataclass(slots=True)
+class IncidentCase:
+    """One incident and its books."""
+
+    incident: Incident
+    roots: dict[Subject, About] = field(default_factory=dict)  # whom the cause is about
+    subjects: dict[Subject, About] = field(default_factory=dict)  # whom anything is about
+    seen: dict[tuple[Sign, Subject, str], SeenEvidence] = field(default_factory=dict)
+    proven: frozenset[Cause] = frozenset()  # every cause that its roots' signs prove
+    fresh_at: int = 0  # when something was last heard of it
+    more: int = 0  # pieces that found no room
+    wide: bool = False  # many replicas of one model have it: it is about the model
+    acts: bool = False  # a proof of its cause may be acted on
+
+    @property
+    def cause(self) -> Cause:
+        """As the incident names it now."""
+        return self.incident.cause
+
+    def add(self, seen: SeenEvidence, now: int) -> bool:
+        """Take a piece in; True where it is news and not a repetition."""
+        evidence, key = seen.evidence, seen.key
+        self.fresh_at = max(self.fresh_at, now)
+        news = key not in self.seen
+        if news and len(self.seen) >= SEEN_MAX:
+            self.more += 1
+            return False
+        self.seen[key] = seen
+        self.subjects.setdefault(key[1], evidence.about)
+        if news:
+            said = TimelineEntry(
+                evidence.at, evidence.sign, str(evidence.about), evidence.text, evidence.source
+            )
+            self.tell(said)
+        return news
+
+    def tell(self, entry: TimelineEntry) -> None:
+        """A line of the timeline; when it is full, the middle goes."""
+        line = self.incident.timeline
+        if len(line) >= TIMELINE_MAX:
+            del line[_TIMELINE_HEAD]
+        line.append(entry)
+
+    def seen_at(self, subject: Subject) -> list[SeenEvidence]:
+        """What is known of one of its subjects."""
+        return [seen for key, seen in self.seen.items() if key[1] == subject]
+
+    def root_replicas(self) -> list[str]:
+        """The replicas that the cause is about."""
+        return [name for kind, name in self.roots if kind == Scope.REPLICA.value]
+
+    def take_over(self, other: "IncidentCase") -> None:
+        """All that another case knew is known here too."""
+        for key, seen in other.seen.items():
+            if key in self.seen or len(self.seen) < SEEN_MAX:
+                self.seen.setdefault(key, seen)
+            else:
+                self.more += 1
+        for subject, about in other.subjects.items():
+            self.subjects.setdefault(subject, about)
+        self.fresh_at = max(self.fresh_at, other.fresh_at)
+        self.more += other.more
+        mine = self.incident
+        told = {*mine.timeline}
+        both = [*mine.timeline, *(one for one in other.incident.timeline if one not in told)]
+        mine.timeline[:] = sorted(both, key=lambda entry: entry.at)[-TIMELINE_MAX:]
+        mine.opened_at = min(mine.opened_at, other.incident.opened_at)
+        mine.action = mine.action or other.incident.action
+
+    def inherit(self, root: "IncidentCase") -> None:
+        """Another case's cause is this one's from now on, and so is whom it is about."""
+        self.roots, self.wide, self.acts = dict(root.roots), root.wide, root.acts
+        self.proven |= root.proven
+        mine, theirs = self.incident, root.incident
+        mine.cause, mine.confidence = theirs.cause, theirs.confidence
+        mine.other_causes = theirs.other_causes
+
+    def close(self, why: str, now: int) -> None:
+        """It is over."""
+        incident = self.incident
+        incident.stage = Stage.CLOSED
+        incident.closed_at = incident.changed_at = now
+        self.tell(TimelineEntry(now, "closed", str(incident.about), why))
+
+    def write(self, rules: Rules, now: int) -> None:
+        """Bring the incident's own lists, its scope and its advice up to date."""
+        incident, rule = self.incident, rules[self.cause]
+        speaks = {sign for one in rule.proofs for sign in one.signs}
+        evidence: list[Evidence] = []
+        consequences: list[Evidence] = []
+        numbers: dict[str, float] = {}
+        for (sign, subject, _), seen in self.seen.items():
+            proves = sign in speaks and subject in self.roots
+            (evidence if proves else consequences).append(seen.evidence)
+            if subject in self.roots:
+                numbers |= seen.evidence.numbers
+        if not evidence:  # its root has moved since: what proved it then still does
+            evidence = incident.evidence
+        for one in evidence:  # what speaks for the cause has the last word on its numbers
+            numbers |= one.numbers
+        incident.evidence = evidence[-EVIDENCE_MAX:]
+        incident.consequences = consequences[-EVIDENCE_MAX:]
+        incident.failure_class = rule.failure_class
+        incident.about = common(list(self.roots.values()), wide=self.wide, scope=rule.scope)
+        incident.replicas = tuple(
+            name for kind, name in self.subjects if kind == Scope.REPLICA.value
+        )
+        incident.remedy = rule.remedy
+        incident.fix = fill(rule.fix, numbers)
+        incident.changed_at = now
+
+
+@dataclass(slots=True, frozen=True)
+class Opened:
+    """A failure was found, or one that was closed is back."""
+
+    incident: Incident
+
+
+@dataclass(slots=True, frozen=True)
+class Changed:
+    """More is known of it."""
+
+    incident: Incident
+
+
+@dataclass(slots=True, frozen=True)
+class Closed:
+    """It is over, or turned out to be part of another."""
+
+    incident: Incident
+
+
+News = Opened | Changed | Closed
+
+
+def common(abouts: list[About], *, wide: bool, scope: Scope) -> About:
+    """What several have in common; several replicas of one model are that model."""
+    if len(abouts) == 1 and not wide:
+        return abouts[0]
+    first = abouts[0]
+
+    def shared(name: str) -> str:
+        value: str = getattr(first, name)
+        return value if all(getattr(about, name) == value for about in abouts) else ""
+
+    place = {scope.value: shared(scope.value)} if scope in (Scope.HOST, Scope.FILESYSTEM) else {}
+    found = About(model=shared("model"), revision=shared("revision"), **place)
+    return found if found != About() else first
+
+
+# --- what signs prove -----------------------------------------------------------------------------
+
+
+def _confidence(satisfied: Iterable[tuple[Proof, set[str]]]) -> float:
+    """Noisy-or: each proof may err on its own. The same source twice errs the same way twice."""
+    miss, used = 1.0, set[str]()
+    for one, sources in sorted(satisfied, key=lambda pair: -pair[0].confidence):
+        if sources <= used:
+            continue
+        miss *= 1.0 - one.confidence
+        used |= sources
+    return 1.0 - miss
+
+
+class _Pieces:
+    """Pieces of evidence by the phase in which they were found and by their sign."""
+
+    __slots__ = ("_by",)
+
+    def __init__(self, pieces: Iterable[SeenEvidence]) -> None:
+        self._by: dict[During, dict[Sign, list[Evidence]]] = {phase: {} for phase in During}
+        for piece in pieces:
+            phase = During.LOADING if piece.loading else During.SERVING
+            for known in (During.ANY, phase):
+                self._by[known].setdefault(piece.evidence.sign, []).append(piece.evidence)
+
+    def sources(self, one: Proof) -> set[str] | None:
+        """Who says it, where a proof is satisfied; else None."""
+        known = self._by[one.phase]
+        if not one.signs <= known.keys() or not one.without.isdisjoint(self._by[During.ANY]):
+            return None
+        told = [piece for sign in one.signs for piece in known[sign]]
+        numbers: dict[str, float] = {}
+        for piece in told:
+            for name, value in piece.numbers.items():
+                numbers[name] = max(value, numbers.get(name, value))
+        if any(numbers.get(name, -inf) < least for name, least in one.least.items()):
+            return None
+        if any(numbers.get(name, -inf) > most for name, most in one.most.items()):
+            return None
+        return {piece.source for piece in told}
+
+
+def prove(rules: Rules, pieces: Iterable[SeenEvidence], threshold: float) -> list[Proven]:
+    """Every cause that these pieces prove, the likeliest first."""
+    known = _Pieces(pieces)
+    found: list[Proven] = []
+    for cause, rule in rules.items():
+        satisfied = [
+            (one, sources) for one in rule.proofs if (sources := known.sources(one)) is not None
+        ]
+        confidence = _confidence(satisfied)
+        if satisfied and confidence >= threshold:
+            signs = frozenset(sign for one, _ in satisfied for sign in one.signs)
+            acts = any(one.acts for one, _ in satisfied)
+            found.append(Proven(cause, confidence, acts, signs))
+    return sorted(found, key=lambda one: (-one.confidence, -len(one.signs)))
+
+
+def unexplained(proven: list[Proven], reach: Mapping[Cause, frozenset[Cause]]) -> list[Proven]:
+    """Those that follow from none of the others."""
+    return [
+        one
+        for one in proven
+        if not any(one.cause in reach[other.cause] for other in proven if other is not one)
+    ]
+
+
+__all__ = [
+    "SEEN_MAX",
+    "Changed",
+    "Closed",
+    "IncidentCase",
+    "News",
+    "Opened",
+    "SeenEvidence",
+    "Subject",
+    "common",
+    "prove",
+    "subject_of",
+    "unexplained",
+]

@@ -1,0 +1,314 @@
+"""What is done about an incident, and what is not: one remedy per cause, within bounds.
+
+    incident ─► its cause's remedy ─► may it be done on this evidence? to this replica? now?
+             ─► Act, or a sentence that says why not
+
+A wrong action costs more than a late one, so every bound errs on the side of doing nothing and
+saying so. Nothing is done past half a pool, counting those that are out already; a replica that is
+out costs nothing more. One restart per model at a time, and none of the same replica again for ten
+minutes: what a restart did not mend, the next one does not either. A restart also ends what could
+still tell causes apart, so on evidence that is not sure yet a replica is only taken out, and
+restarted when the cause has settled. What is held back because of other replicas is looked at
+again until it may be done, the replica is ready by itself, or the incident is over; whoever only
+waits for another's restart calls nobody. What Holdfast did not start it cannot restart, and
+somebody is called instead. While a deployment moves to a new revision and half of what moved is
+ill, the move is stopped and nothing else is done: the old ones still serve.
+
+Rejected: to act on confidence alone. A cause can be certain and its remedy harmful all the same.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from holdfast.core.diagnose.dependency_graph import DependencyGraph
+from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEntry
+from holdfast.core.diagnose.facts import Fact, RolloutSeen
+from holdfast.core.diagnose.incident_case import IncidentCase
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.health.lifecycle import ROUTABLE
+from holdfast.core.types import State, nanos, require, seconds
+
+_TAKES_AWAY: Final = (Remedy.TAKE_OUT, Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
+_RESTARTS: Final = (Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
+_PASSIVE: Final = (Remedy.OBSERVE, Remedy.PAGE)
+_LOOK_AGAIN_S: Final = 5.0  # at what was held back because of other replicas
+_FRESH_S: Final = 45.0  # signs are repeated every 30 s: older ones no longer say how it is now
+ROLLOUTS_MAX: Final = 1_024  # models on their way at a time; beyond it nobody stops one
+BOOKS_MAX: Final = 10_000  # replicas of which the last action is remembered; the oldest goes
+
+
+@dataclass(slots=True, frozen=True)
+class RemedyConfig:
+    """How much may be done without asking anybody."""
+
+    dry_run: bool = False  # True: everything is decided and written down, nothing is done
+    share_max: float = 0.5  # of a pool may be out, by whatever reason: the rest carries the load
+    again_s: float = 600.0  # until the same replica is restarted again: it did not help before
+    restart_s: float = 300.0  # a restart counts as under way so long, unless reported done
+    settle_s: float = 20.0  # before a restart on evidence that is not sure: how it fails may show
+    sure: float = 0.9  # confidence at which a restart waits for nothing more
+
+    def __post_init__(self) -> None:
+        share = self.share_max
+        fits = 0 < share <= 0.5
+        require(fits, "acting.share_max", f"is {share}", "use a share above 0, at most 0.5")
+        sure = self.sure
+        require(0 < sure <= 1, "acting.sure", f"is {sure}", "use a share in (0, 1]")
+        for name in ("again_s", "restart_s", "settle_s"):
+            value = getattr(self, name)
+            fits = 0 <= value <= 86_400
+            require(fits, f"acting.{name}", f"is {value}", "use seconds up to a day")
+
+
+@dataclass(slots=True, frozen=True)
+class Act:
+    """One thing to do, for whoever can do it; a dry run is only told."""
+
+    incident_id: str
+    remedy: Remedy
+    replica: str  # "" where it concerns a model
+    model: str
+    reason: str
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class _Done:
+    remedy: Remedy
+    model: str
+    at: int
+    under_way: bool = True
+
+
+class _Book:
+    """What was decided about one incident so far."""
+
+    __slots__ = ("asked", "look_at", "waiting")
+
+    def __init__(self) -> None:
+        self.asked: set[tuple[Remedy, str]] = set()  # of whom what was asked
+        self.look_at: int | None = None  # when more may be done, only because time has passed
+        self.waiting: set[tuple[str, str]] = set()  # who waits, and why: as told
+
+
+class _Held(NamedTuple):
+    """Why something is not done to a replica now."""
+
+    why: str
+    passes: bool = False  # it is because of others: look again
+    calls: bool = True  # somebody should know
+
+
+class RemedyPolicy:
+    """Decides remedies and remembers what was done."""
+
+    __slots__ = ("_books", "_census", "_config", "_done", "_relations", "_rolling")
+
+    def __init__(
+        self, config: RemedyConfig, census: ReplicaRegistry, relations: DependencyGraph
+    ) -> None:
+        self._config = config
+        self._census = census
+        self._relations = relations
+        self._done: dict[str, _Done] = {}  # by replica, the last thing that was asked for
+        self._books: dict[str, _Book] = {}  # by incident
+        self._rolling: dict[str, str] = {}  # the revision that each model moves to
+
+    def saw(self, fact: Fact) -> None:
+        """Which deployments are on their way; other facts are ignored."""
+        if isinstance(fact, RolloutSeen):
+            if fact.what != "began":
+                self._rolling.pop(fact.model, None)
+            elif fact.model in self._rolling or len(self._rolling) < ROLLOUTS_MAX:
+                self._rolling[fact.model] = fact.revision
+
+    def decide(self, case: IncidentCase, now: int) -> list[Act]:
+        """What to do about an incident that opened or changed; never the same thing twice."""
+        incident = case.incident
+        if incident.stage is Stage.CLOSED:
+            return []
+        book = self._books.setdefault(incident.id, _Book())
+        book.look_at = None
+        remedy = incident.remedy
+        if case.acts and self._spreads(case):
+            halt = self._ask(case, Remedy.STOP_ROLLOUT, "", incident.about.model, now)
+            return [halt] if halt is not None else []
+        if remedy not in _PASSIVE and not case.acts:
+            self._say(case, "observed: its evidence may not be acted on alone", now)
+            return []
+        if remedy in _RESTARTS:
+            book.look_at = self._settles_at(incident, now)
+            if book.look_at is not None:
+                remedy = Remedy.TAKE_OUT
+        if remedy in _TAKES_AWAY:
+            acts = [self._about_replica(case, name, remedy, now) for name in case.root_replicas()]
+        else:
+            acts = [self._ask(case, remedy, "", incident.about.model, now)]
+        return [act for act in acts if act is not None]
+
+    def _settles_at(self, incident: Incident, now: int) -> int | None:
+        """When its cause will have settled; None: it has."""
+        settled = incident.opened_at + nanos(self._config.settle_s)
+        if incident.confidence >= self._config.sure or not incident.opened_at <= now < settled:
+            return None
+        return settled
+
+    def settled(self, now: int) -> list[str]:
+        """Incidents about which more can be done now, only because time has passed."""
+        due = []
+        for name, book in self._books.items():
+            if book.look_at is not None and now >= book.look_at:
+                book.look_at = None
+                due.append(name)
+        return due
+
+    def done(self, case: IncidentCase, text: str, now: int) -> None:
+        """Whoever executes it reports what came of it."""
+        incident = case.incident
+        for replica in case.root_replicas():
+            if replica in self._done:
+                self._done[replica].under_way = False
+        incident.action = text
+        incident.stage = Stage.MENDING if incident.stage is Stage.OPEN else incident.stage
+        case.tell(TimelineEntry(now, "action", str(incident.about), text))
+
+    def closed(self, incident: Incident, *, joined: bool = False) -> None:
+        """It is over: its replicas may be restarted for another reason, later."""
+        self._books.pop(incident.id, None)
+        for replica in () if joined else incident.replicas:
+            if replica in self._done:
+                self._done[replica].under_way = False
+
+    def forget(self, replica: str) -> None:
+        """It is gone for good."""
+        self._done.pop(replica, None)
+
+    # --- bounds -----------------------------------------------------------------------------------
+
+    def _spreads(self, case: IncidentCase) -> bool:
+        """Whether half of what was rolled out so far has it: more of it would have it, too."""
+        model = case.incident.about.model
+        revision = self._rolling.get(model)
+        if revision is None:
+            return False
+        new = [
+            name
+            for name in self._census.of_model(model)
+            if self._census.replicas[name].revision == revision
+        ]
+        ill = set(new).intersection(case.root_replicas())
+        return bool(ill) and 2 * len(ill) >= len(new)
+
+    def _about_replica(
+        self, case: IncidentCase, replica: str, remedy: Remedy, now: int
+    ) -> Act | None:
+        known = self._census.replicas.get(replica)
+        model = known.model if known is not None else case.incident.about.model
+        book = self._books[case.incident.id]
+        if (remedy, replica) in book.asked:
+            return None
+        if self._relations.ready_at.get(replica, -1) > case.fresh_at:
+            return None  # it came back by itself: a restart would only end its work
+        held = self._held(replica, model, remedy, now)
+        if held is None:
+            if book.waiting and now - case.fresh_at > nanos(_FRESH_S):
+                return None  # nobody says any more that it needs this; whoever does is news
+            return self._ask(case, remedy, replica, model, now)
+        if held.passes:
+            book.look_at = now + nanos(_LOOK_AGAIN_S)
+        if (replica, held.why) not in book.waiting:
+            book.waiting.add((replica, held.why))
+            what = remedy.value.replace("_", " ")
+            self._say(case, f"{what} of {replica} held back: {held.why}", now, refused=True)
+        if not held.calls:
+            return None
+        return self._ask(case, Remedy.PAGE, replica, model, now, why=held.why)
+
+    def _held(self, replica: str, model: str, remedy: Remedy, now: int) -> _Held | None:
+        known = self._census.replicas.get(replica)
+        if remedy in _RESTARTS:
+            if known is None or not known.managed:
+                return _Held("Holdfast did not start it")
+            last = self._done.get(replica)
+            if last is not None and last.remedy in _RESTARTS:
+                since = seconds(now - last.at)
+                if since < self._config.again_s:
+                    return _Held(f"it was restarted {since:.0f} s ago")
+            if self._restarting(model, replica, now):
+                why = f"another replica of {model} is being restarted"
+                return _Held(why, passes=True, calls=False)
+        if self._is_out(replica, now):
+            return None
+        pool = set(self._census.of_model(model)) | {replica}
+        out = sum(self._is_out(name, now) for name in pool)
+        allowed = int(len(pool) * self._config.share_max)
+        if out + 1 > allowed:
+            return _Held(f"{out} of {len(pool)} replicas of {model} are out already", passes=True)
+        return None
+
+    def _restarting(self, model: str, replica: str, now: int) -> bool:
+        return any(
+            name != replica and one.model == model and one.remedy in _RESTARTS
+            for name, one in self._under_way(now)
+        )
+
+    def _under_way(self, now: int) -> Iterable[tuple[str, _Done]]:
+        span = nanos(self._config.restart_s)
+        return (
+            (name, one)
+            for name, one in self._done.items()
+            if one.under_way and 0 <= now - one.at < span
+        )
+
+    def _is_out(self, replica: str, now: int) -> bool:
+        """Whether it takes no work: by its state, or since we said so a moment ago."""
+        state = self._relations.states.get(replica, State.READY)
+        if state not in ROUTABLE:
+            return True
+        return any(name == replica for name, _ in self._under_way(now))
+
+    # --- words ------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        case: IncidentCase,
+        remedy: Remedy,
+        replica: str,
+        model: str,
+        now: int,
+        *,
+        why: str = "",
+    ) -> Act | None:
+        incident = case.incident
+        asked = self._books[incident.id].asked
+        if (remedy, replica) in asked:
+            return None
+        asked.add((remedy, replica))
+        if remedy is Remedy.OBSERVE:
+            self._say(case, "observed", now)
+            return None
+        dry = self._config.dry_run
+        if remedy in _TAKES_AWAY and not dry:
+            while len(self._done) >= BOOKS_MAX:
+                self._done.pop(next(iter(self._done)))
+            self._done.pop(replica, None)
+            self._done[replica] = _Done(remedy, model, now)
+            incident.stage = Stage.MENDING
+        what = remedy.value.replace("_", " ")
+        reason = why or f"{incident.title}, confidence {incident.confidence:.0%}"
+        told = f"{what} {replica or model}".strip() + (" (dry run)" if dry else "")
+        self._say(case, f"{told}: {why}" if why else told, now)
+        return Act(incident.id, remedy, replica, model, reason, dry)
+
+    @staticmethod
+    def _say(case: IncidentCase, text: str, now: int, *, refused: bool = False) -> None:
+        incident = case.incident
+        if incident.action == text:
+            return
+        incident.action = text
+        what = "refused" if refused else "action"
+        case.tell(TimelineEntry(now, what, str(incident.about), text))
+
+
+__all__ = ["BOOKS_MAX", "ROLLOUTS_MAX", "Act", "RemedyConfig", "RemedyPolicy"]
