@@ -9,7 +9,9 @@ from holdfast.control.admin import admin
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.admin.logs import BYTES_MAX
 from holdfast.control.admin.openapi import openapi_document
+from holdfast.control.admin.openapi_schemas import ReplicaStatus
 from holdfast.control.view.agents import agent_routes
+from holdfast.control.view.fleet_summary import STATUS_MEMBERS
 from holdfast.control.view.history import history_routes
 
 
@@ -110,3 +112,16 @@ def test_bounds_are_those_of_the_code():
     scale = openapi_document()["components"]["schemas"]["Scale"]
     assert scale["properties"]["replicas"]["maximum"] == admin.REPLICAS_MAX
     assert BYTES_MAX == 1 << 20
+
+
+def test_replicas_are_described_as_the_status_tells_them():
+    assert list(ReplicaStatus.__annotations__) == [*STATUS_MEMBERS, "exhausted_in_s"]
+
+
+def test_every_row_of_the_view_is_described_member_by_member():
+    found = openapi_document()["components"]["schemas"]
+    tables = [one for one in found["View"]["properties"].values() if "$ref" in one.get("items", {})]
+    assert len(tables) == 9
+    for table in tables:
+        row = found[table["items"]["$ref"].rpartition("/")[2]]
+        assert row["required"] == list(row["properties"])

@@ -25,6 +25,7 @@ from holdfast.control.access.guard import OPEN, Guard, json_answer
 from holdfast.control.access.sessions import Sessions
 from holdfast.control.admin.logs import follow, read_tail
 from holdfast.control.admin.openapi import openapi_document
+from holdfast.control.admin.openapi_schemas import CanaryLine, ReloadAnswer, StatusAnswer
 from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
 from holdfast.control.incidents.reported import REPORT_BYTES_MAX, BadReportError, TooMuchError
@@ -89,7 +90,7 @@ class AdminAnswers(Protocol):
     def model_ready(self, model: str) -> tuple[bool, str]:
         """Whether somebody serves this model."""
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> StatusAnswer:
         """Everything."""
 
     def events(self, limit: int = EVENTS_DEFAULT, replica: str | None = None) -> list[Happened]:
@@ -107,7 +108,7 @@ class AdminAnswers(Protocol):
     def log_path(self, replica_id: str) -> Path | None:
         """Where a replica's output goes; None when somebody else started it."""
 
-    def canaries(self, replica_id: str) -> list[dict[str, Any]]:
+    def canaries(self, replica_id: str) -> list[CanaryLine]:
         """What its last canaries found, the newest last."""
 
     async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
@@ -324,7 +325,11 @@ class _Admin:
     async def reload(self, _: Request) -> Response:
         accepted = await self._facts.reload()
         epoch = self._facts.status()["epoch"]
-        told = {"accepted": accepted, "epoch": epoch, "problems": self._facts.problems()}
+        told: ReloadAnswer = {
+            "accepted": accepted,
+            "epoch": epoch,
+            "problems": self._facts.problems(),
+        }
         return json_answer(told, 200 if accepted else 422)
 
     async def close(self, request: Request) -> Response:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from holdfast.control.admin.openapi_schemas import CanaryLine, ReplicaStatus, StatusAnswer
 from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
 from holdfast.control.deploy.deployments import HELD, Deployments
 from holdfast.control.deploy.discovery import Discovery
@@ -94,7 +95,7 @@ class AdminService:
         found = self._parts.store.events(limit, replica)
         return [Happened(e.at, e.model, e.replica, e.what, e.reason, e.kind) for e in found]
 
-    def canaries(self, replica_id: str) -> list[dict[str, Any]]:
+    def canaries(self, replica_id: str) -> list[CanaryLine]:
         """What the last canaries of a replica found, the newest last."""
         if replica_id not in self._parts.loop.deployed:
             raise UnknownReplicaError(replica_id)
@@ -104,7 +105,7 @@ class AdminService:
             for o in found
         ]
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> StatusAnswer:
         """The whole of it."""
         sampler = self._parts.sampler()
         return {
@@ -112,7 +113,7 @@ class AdminService:
             "epoch": self._parts.epoch(),
             "config_problems": self._parts.source.problems,
             "gateways": [gateway.snapshot() for gateway in self._parts.hub.gateways.values()],
-            "replicas": self._parts.summary.status_rows(),
+            "replicas": cast("list[ReplicaStatus]", self._parts.summary.status_rows()),
             "models": self._parts.deployments.snapshot(),
             "panic": self._parts.loop.panic(),
             "incidents_open": self.incidents.open_count,
