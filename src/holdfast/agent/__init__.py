@@ -24,7 +24,7 @@ from holdfast import __version__
 from holdfast.agent.logs import Logs, Spoken
 from holdfast.agent.outbox import Outbox
 from holdfast.agent.process_finder import ProcessFinder
-from holdfast.agent.sending import DEADLINE_S, Answer, Sender, SendError
+from holdfast.agent.report_sender import DEADLINE_S, ReportAnswer, ReportSender, SendError
 from holdfast.agent.settings import AgentConfig
 from holdfast.agent.stop_signal import StopSignal
 from holdfast.core.view.layers import Part, Reading
@@ -59,7 +59,7 @@ class Agent:
         self._finder = ProcessFinder(config.replicas, (roots or Roots()).proc)
         self._logs = Logs(config.logs, config.replicas)
         self._outbox = Outbox()
-        self._sender = Sender(config.url, config.name, token, config.ca)
+        self._sender = ReportSender(config.url, config.name, token, config.ca)
         self._xids: deque[Xid] = deque(maxlen=XIDS_MAX)
         self._watch = XidWatch()
         self._host = LocalHost(
@@ -209,7 +209,7 @@ class Agent:
         pause_s = min(PAUSE_S_MAX, grown) * random.uniform(0.5, 1.0)
         self._due = now + max(pause_s, wait_s or 0.0)
 
-    def _send(self, reading: Reading, deadline_s: float, *, leaving: bool = False) -> Answer:
+    def _send(self, reading: Reading, deadline_s: float, *, leaving: bool = False) -> ReportAnswer:
         things = self._outbox.waiting(time.monotonic())
         body = self._body(reading, things, leaving=leaving)
         while len(body) > reports.REPORT_BYTES_MAX and things:
@@ -253,7 +253,7 @@ def _taken(xids: deque[Xid]) -> list[Xid]:
     return taken
 
 
-def _refusal(answer: Answer) -> str:
+def _refusal(answer: ReportAnswer) -> str:
     if answer.status == 401:
         return "control refuses the token (401)"
     return f"control refuses the report ({answer.status}): {answer.told}"

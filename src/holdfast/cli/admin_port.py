@@ -1,6 +1,5 @@
 """Finds the admin port that a command means, and asks it."""
 
-import asyncio
 import functools
 import json
 import os
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from holdfast.control.access.trust import trusting
-from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch
+from holdfast.control.http_client import Answer, FetchError, UntrustedError, request
 from holdfast.wire.state_dir import default_state_dir, read_running
 
 if TYPE_CHECKING:
@@ -42,11 +41,10 @@ class Admin:
     def ask(self, path: str, *, body: bytes | None = None, method: str | None = None) -> Answer:
         """One answer, whatever its status; or the command ends with a sentence."""
         url = self.url.rstrip("/")
-        asking = fetch(
-            url, path, DEADLINE_S, bearer=self.token, body=body, method=method, tls=self.tls
-        )
         try:
-            return asyncio.run(asking)
+            return request(
+                url, path, DEADLINE_S, bearer=self.token, body=body, method=method, tls=self.tls
+            )
         except FetchError as error:
             raise click.ClickException(f"{self.url}: {error}; {way_out(error, url)}") from error
 

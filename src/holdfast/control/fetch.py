@@ -1,50 +1,28 @@
 """One request to an engine: a fresh connection, one deadline, bounded memory.
 
 A fresh connection each time, because a probe that rides on an old one cannot learn that nobody
-listens any more. Rejected: an HTTP library; ours needs no redirects, cookies, proxies or pools, and
-a redirect that leads a probe to another server would be a lie.
+listens any more. Admin ports and hooks are asked by ``http_client``. Rejected: an HTTP library;
+probes need no redirects, cookies, proxies or pools, and a redirect that leads a probe to another
+server would be a lie.
 """
 
 import asyncio
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httptools
 
-BODY_BYTES_MAX: Final = 4 << 20  # forty times a usual page of metrics
+from holdfast.control.http_client import (
+    BODY_BYTES_MAX,
+    Answer,
+    FetchError,
+    UntrustedError,
+    tls_reason,
+)
+
 _HEADERS_MAX: Final = 200
 _PORTS: Final = {"http": 80, "https": 443}
-
-
-class FetchError(Exception):
-    """A request that brought no answer: ``refused``, ``timeout`` or ``broken``."""
-
-    def __init__(self, what: str, detail: str, moved_s: float = 0.0, *, lost: bool = False) -> None:
-        super().__init__(f"{what}: {detail}")
-        self.what = what
-        self.detail = detail
-        self.moved_s = moved_s  # from the first to the last piece of a body that was not complete
-        self.lost = lost  # the connection ended under the answer
-
-
-class UntrustedError(FetchError):
-    """Somebody answers there, but cannot prove to be the one who was meant."""
-
-    def __init__(self, error: ssl.SSLCertVerificationError) -> None:
-        why = str(getattr(error, "verify_message", "") or "it cannot be verified")
-        super().__init__("broken", f"its certificate is not trusted: {why.lower().rstrip('.')}")
-
-
-@dataclass(slots=True, frozen=True)
-class Answer:
-    """What came back."""
-
-    status: int
-    headers: Mapping[str, str]  # names in lower case
-    body: bytes
 
 
 class _Reading(asyncio.Protocol):
@@ -183,11 +161,6 @@ async def fetch(
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise FetchError("broken", reason.lower()) from error
-
-
-def tls_reason(error: ssl.SSLError) -> str:
-    """What went wrong, in words."""
-    return (error.reason or type(error).__name__).lower().replace("_", " ")
 
 
 __all__ = [

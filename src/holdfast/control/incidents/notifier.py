@@ -15,6 +15,7 @@ and reasons, never a word of a prompt or of an answer.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from random import Random
 from typing import Any, Final
@@ -24,7 +25,8 @@ import orjson
 import structlog
 
 from holdfast.config.incidents import NotifySection, check_hook
-from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.control.detached import detached
+from holdfast.control.http_client import Answer, FetchError, request
 from holdfast.core.types import ConfigError
 
 QUEUE_MAX: Final = 64  # messages that wait for one hook
@@ -97,7 +99,12 @@ async def post(url: str, body: bytes, deadline_s: float) -> Answer:
     parts = urlsplit(url)
     begin = "" if parts.path else "/"
     query = f"?{parts.query}" if parts.query else ""
-    return await fetch(url, begin + query, deadline_s, body=body)
+    call = partial(request, url, begin + query, deadline_s, body=body)
+    try:
+        async with asyncio.timeout(deadline_s):  # a name that cannot be resolved has no other bound
+            return await detached(call)
+    except TimeoutError as error:
+        raise FetchError("timeout", f"nothing within {deadline_s:g} s") from error
 
 
 class _Hook:

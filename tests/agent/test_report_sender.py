@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from holdfast.agent.sending import Answer, Sender, SendError
+from holdfast.agent.report_sender import ReportAnswer, ReportSender, SendError
 from holdfast.core.types import ConfigError
 
 LONG_S = 30.0
@@ -42,12 +42,12 @@ class Raw:
 
 def answered(answer, deadline_s=LONG_S, **how):
     with Raw(answer, **how) as raw:
-        return Sender(f"{raw.url}/base/", "gpu-1", "tok").send(b"{}", deadline_s), raw.heard
+        return ReportSender(f"{raw.url}/base/", "gpu-1", "tok").send(b"{}", deadline_s), raw.heard
 
 
 def test_a_report_is_one_plain_request():
     answer, heard = answered(b"HTTP/1.1 202 Accepted\r\n\r\n")
-    assert answer == Answer(202)
+    assert answer == ReportAnswer(202)
     head = heard.decode().split("\r\n")
     assert head[0] == "POST /base/agents/gpu-1 HTTP/1.1"
     assert "Authorization: Bearer tok" in head
@@ -57,7 +57,7 @@ def test_a_report_is_one_plain_request():
 
 def test_a_refusal_is_told_with_its_words_and_the_wait_it_asks_for():
     answer, _ = answered(b'HTTP/1.1 429 No\r\nRetry-After: 7\r\n\r\n{"error":"too\x07 often"}')
-    assert answer == Answer(429, '{"error":"too often"}', 7.0)
+    assert answer == ReportAnswer(429, '{"error":"too often"}', 7.0)
 
 
 def test_a_redirect_is_not_followed():
@@ -87,17 +87,17 @@ def test_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(SendError, match="Connection refused"):
-        Sender(f"http://127.0.0.1:{port}", "n", "t").send(b"{}")
+        ReportSender(f"http://127.0.0.1:{port}", "n", "t").send(b"{}")
 
 
 def test_a_name_that_nobody_knows():
     with pytest.raises(SendError, match="cannot be reached"):
-        Sender("http://nobody.invalid:1", "n", "t").send(b"{}")
+        ReportSender("http://nobody.invalid:1", "n", "t").send(b"{}")
 
 
 def test_a_server_without_tls_is_said_to_have_none():
     with Raw(b"HTTP/1.1 400 Bad\r\n\r\n", read=False) as raw, pytest.raises(SendError, match="TLS"):
-        Sender(raw.url.replace("http:", "https:"), "n", "t").send(b"{}")
+        ReportSender(raw.url.replace("http:", "https:"), "n", "t").send(b"{}")
 
 
 def test_a_file_of_certificates_that_is_none_is_refused_at_once(tmp_path):
@@ -106,10 +106,10 @@ def test_a_file_of_certificates_that_is_none_is_refused_at_once(tmp_path):
         if text:
             wrong.write_text(text)
         with pytest.raises(ConfigError, match="--ca"):
-            Sender("https://localhost", "n", "t", str(wrong))
+            ReportSender("https://localhost", "n", "t", str(wrong))
 
 
 def test_the_token_is_in_no_error():
     with pytest.raises(SendError) as error:
-        Sender("http://127.0.0.1:9", "n", "s3cr3t").send(b"{}")
+        ReportSender("http://127.0.0.1:9", "n", "s3cr3t").send(b"{}")
     assert "s3cr3t" not in str(error.value)

@@ -1,0 +1,89 @@
+"""Posts an agent's reports to control: verified TLS, one deadline, a short answer.
+
+A connection is not kept: control closes idle ones after as long as an agent's period, and half of
+the reports would meet one that is just being closed.
+"""
+
+import ssl
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Final
+
+from holdfast.control.http_client import FetchError, UntrustedError, request
+from holdfast.core.types import ConfigError
+
+DEADLINE_S: Final = 5.0
+_ANSWER_BYTES_MAX: Final = 16 << 10
+_TELLS_CHARS_MAX: Final = 300
+
+
+class SendError(Exception):
+    """No answer came; the text says why, for people."""
+
+
+@dataclass(slots=True, frozen=True)
+class ReportAnswer:
+    """Control's answer to a report."""
+
+    status: int
+    told: str = ""  # its own words, shortened
+    wait_s: float | None = None  # it asks to be left alone for so long
+
+
+class ReportSender:
+    """Posts reports to one control."""
+
+    def __init__(self, url: str, name: str, token: str, ca: str = "") -> None:
+        self._url = url.rstrip("/")
+        self._path = f"/agents/{name}"
+        self._token = token
+        self._tls = _context(ca) if url.startswith("https:") else None
+
+    def send(self, body: bytes, deadline_s: float = DEADLINE_S) -> ReportAnswer:
+        """Control's answer, or ``SendError``."""
+        try:
+            answer = request(
+                self._url,
+                self._path,
+                deadline_s,
+                bearer=self._token,
+                body=body,
+                tls=self._tls,
+                cut_at=_ANSWER_BYTES_MAX,
+            )
+        except FetchError as error:
+            raise SendError(_reason(error, deadline_s)) from error
+        wait = answer.headers.get("retry-after", "").strip()
+        told = answer.body[:_TELLS_CHARS_MAX].decode("utf-8", "replace").strip()
+        return ReportAnswer(
+            answer.status,
+            "".join(character for character in told if character.isprintable()),
+            min(300.0, float(wait)) if wait.isdecimal() else None,
+        )
+
+
+def _reason(error: FetchError, deadline_s: float) -> str:
+    cause = error.__cause__
+    if isinstance(error, UntrustedError):
+        why = getattr(cause, "verify_message", "") or "it cannot be verified"
+        return f"control's certificate is not trusted: {why} (see --ca)"
+    if isinstance(cause, ssl.SSLError):
+        return f"no TLS with control: {cause.reason or cause}"
+    if isinstance(cause, HTTPException):
+        return "who answers there is not control: no HTTP"
+    if error.what == "timeout":
+        return f"control did not answer within {deadline_s:g} s"
+    return f"control cannot be reached: {getattr(cause, 'strerror', None) or error.detail}"
+
+
+def _context(ca: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except (OSError, ssl.SSLError) as error:
+        why = getattr(error, "strerror", None) or "it is no PEM file of certificates"
+        raise ConfigError("--ca", f"is {ca}: {why}", "name a PEM file") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+__all__ = ["DEADLINE_S", "ReportAnswer", "ReportSender", "SendError"]
