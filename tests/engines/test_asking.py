@@ -10,7 +10,7 @@ from holdfast.core.failure import Kind
 from holdfast.core.types import ConfigError
 from holdfast.engines import DIALECTS, dialect
 from holdfast.engines import asking as asking_module
-from holdfast.engines.asking import Ask, Trouble, ask, read, shape_of
+from holdfast.engines.asking import CanaryRequest, Trouble, ask, read, shape_of
 
 VLLM = dialect("vllm")
 CHAT = ask(VLLM, CanaryConfig(), "m")
@@ -39,7 +39,7 @@ def stream(*events) -> bytes:
     return "".join(f"data: {part}\n\n" for part in parts).encode()
 
 
-def told(body: bytes, asked: Ask = CHAT, status: int = 200, **headers: str):
+def told(body: bytes, asked: CanaryRequest = CHAT, status: int = 200, **headers: str):
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return read(VLLM, asked, status, named, body)
 
@@ -294,7 +294,7 @@ def test_a_model_that_is_not_there_is_missing(name: str, status: int, body: byte
         (INFER, b"Cannot POST /v2/models/m/infer"),
     ],
 )
-def test_a_path_that_is_not_there_is_a_failure(asked: Ask, body: bytes) -> None:
+def test_a_path_that_is_not_there_is_a_failure(asked: CanaryRequest, body: bytes) -> None:
     assert failed(read(VLLM, asked, 404, {}, body), "HTTP 404")
 
 
@@ -304,7 +304,7 @@ def test_other_statuses_are_failures_and_name_themselves(status: int) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([CHAT, COMPLETION, EMBEDDING, INFER, PAGE]))
-def test_any_bytes_are_judged_and_never_repeated(body: bytes, asked: Ask) -> None:
+def test_any_bytes_are_judged_and_never_repeated(body: bytes, asked: CanaryRequest) -> None:
     answer = read(VLLM, asked, 200, {}, body)
     if isinstance(answer, Trouble):
         assert answer.verdict in {"fail", "busy", "loading", "missing"}

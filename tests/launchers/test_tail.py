@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.launchers.tail import Tail
+from holdfast.launchers.tail import LogTail
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def tail(log):
-    made = Tail(log)
+    made = LogTail(log)
     yield made
     made.close()
 

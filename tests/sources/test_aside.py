@@ -1,6 +1,6 @@
 import threading
 
-from holdfast.sources.aside import Aside
+from holdfast.sources.aside import BackgroundCall
 
 LONG_S = 30.0
 
@@ -20,7 +20,7 @@ def test_a_call_is_made_once_in_its_time():
         calls.append(clock.now)
         return len(calls)
 
-    aside = Aside(call, 10.0, clock)
+    aside = BackgroundCall(call, 10.0, clock)
     assert aside.poll(LONG_S) == 1
     assert aside.poll(LONG_S) == 1
     clock.now += 10
@@ -37,7 +37,7 @@ def test_while_a_call_hangs_there_is_no_second_and_the_last_value_stays():
             assert go.wait(LONG_S)
         return len(started)
 
-    aside = Aside(call, 1.0, clock)
+    aside = BackgroundCall(call, 1.0, clock)
     assert aside.poll(LONG_S) == 1
     clock.now += 2
     assert aside.poll(0.0) == 1
@@ -53,7 +53,7 @@ def test_while_a_call_hangs_there_is_no_second_and_the_last_value_stays():
 
 def test_a_call_that_fails_leaves_the_last_value_and_says_why():
     clock, answers = Clock(), [7]
-    aside = Aside(answers.pop, 1.0, clock)
+    aside = BackgroundCall(answers.pop, 1.0, clock)
     assert aside.poll(LONG_S) == 7
     clock.now += 2
     assert aside.poll(LONG_S) == 7

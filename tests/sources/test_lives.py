@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.sources.lives import RECENT_S, Lives, start_of
+from holdfast.sources.lives import RECENT_S, ProcessTracker, start_of
 
 GONE = "its process is gone"
 
@@ -12,7 +12,7 @@ class Machine:
         self.proc, self.cgroups = root / "proc", root / "cgroup"
         self.proc.mkdir()
         self.cgroups.mkdir()
-        self.lives = Lives(self.proc, self.cgroups)
+        self.lives = ProcessTracker(self.proc, self.cgroups)
 
     def process(self, pid, start=500, *, cgroup="/a", words=("engine",), state="S"):
         folder = self.proc / str(pid)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sources.memory import TREE_MAX, Usage, host_memory, read_trees
+from holdfast.sources.memory import TREE_MAX, ProcessTreeUsage, host_memory, read_trees
 
 MB = 1 << 20
 
@@ -50,7 +50,7 @@ def test_a_tree_is_its_anonymous_memory_and_one_share_of_what_is_mapped_by_all(m
     machine.process(11, 10, anon=20 * MB, file=50 * MB, shmem=5 * MB)
     machine.process(12, 11, anon=3 * MB)
     machine.process(90, anon=999 * MB)
-    assert machine.read(10) == {10: Usage(178 * MB, None, None, (10, 11, 12))}
+    assert machine.read(10) == {10: ProcessTreeUsage(178 * MB, None, None, (10, 11, 12))}
 
 
 def test_what_is_gone_is_left_out(machine):

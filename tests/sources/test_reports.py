@@ -6,12 +6,12 @@ from holdfast.core.view.layers import Disk, Host, Part, Placed, Reading
 from holdfast.sources.reports import (
     ROWS_MAX,
     THINGS_MAX,
-    BadReportError,
-    Fault,
-    Line,
-    Own,
-    Phase,
-    Report,
+    AgentReport,
+    AgentStatus,
+    BadAgentReportError,
+    ReportedGpuFault,
+    ReportedLine,
+    ReportedPhase,
     decode,
     encode,
 )
@@ -22,7 +22,7 @@ def reading(**rows):
 
 
 def report(**more):
-    return Report("life", 100.0, 5.0, more.pop("reading", reading()), **more)
+    return AgentReport("life", 100.0, 5.0, more.pop("reading", reading()), **more)
 
 
 def test_a_report_arrives_as_it_was_sent():
@@ -34,10 +34,10 @@ def test_a_report_arrives_as_it_was_sent():
             disks=(Disk("filer:/m", read_bytes_s=1.5),),
             notes=("a note",),
         ),
-        lines=(Line(1, 0.5, "r", Mark.KV_EXHAUSTED, "h:1"),),
-        phases=(Phase(2, 0, "r", "loading"),),
-        faults=(Fault(3, 0, "r", 79, fatal=True),),
-        own=Own("1.0", 1000, 0.001, 2, 3),
+        lines=(ReportedLine(1, 0.5, "r", Mark.KV_EXHAUSTED, "h:1"),),
+        phases=(ReportedPhase(2, 0, "r", "loading"),),
+        faults=(ReportedGpuFault(3, 0, "r", 79, fatal=True),),
+        own=AgentStatus("1.0", 1000, 0.001, 2, 3),
         leaving=True,
     )
     assert decode(encode(sent)) == sent
@@ -65,7 +65,7 @@ def plain(**more):
     ],
 )
 def test_a_mistake_is_named_by_its_field(change, field):
-    with pytest.raises(BadReportError) as refused:
+    with pytest.raises(BadAgentReportError) as refused:
         decode(orjson.dumps(plain(**change)))
     assert field in str(refused.value)
 
@@ -83,25 +83,25 @@ def test_a_mistake_is_named_by_its_field(change, field):
     ],
 )
 def test_a_row_that_cannot_be_is_named_too(rows, field):
-    with pytest.raises(BadReportError) as refused:
+    with pytest.raises(BadAgentReportError) as refused:
         decode(encode(report(reading=reading(**rows))))
     assert field in str(refused.value)
 
 
 def test_a_source_of_control_characters_is_refused():
-    with pytest.raises(BadReportError, match="source"):
+    with pytest.raises(BadAgentReportError, match="source"):
         decode(encode(report(reading=Reading("a\x1b[2J", "agent", 1.0))))
 
 
 def test_more_things_than_fit_are_refused():
-    lines = tuple(Line(n, 0, "r", Mark.WATCHDOG) for n in range(THINGS_MAX + 1))
-    with pytest.raises(BadReportError, match="lines"):
+    lines = tuple(ReportedLine(n, 0, "r", Mark.WATCHDOG) for n in range(THINGS_MAX + 1))
+    with pytest.raises(BadAgentReportError, match="lines"):
         decode(encode(report(lines=lines)))
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"{", b"[" * 100_000, b"null", b'{"at":1e999}'])
 def test_garbage_is_refused(body):
-    with pytest.raises(BadReportError):
+    with pytest.raises(BadAgentReportError):
         decode(body)
 
 

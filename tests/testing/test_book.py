@@ -13,8 +13,8 @@ from holdfast.testing.book import (
     NAIVE,
     Hedging,
     OutageParams,
-    Phase,
-    Policy,
+    OutagePolicy,
+    PhaseCounts,
     RedundancyParams,
     run_outage,
     run_redundancy,
@@ -186,11 +186,11 @@ def test_at_seventy_percent_load_hedging_stays_down_after_the_outage():
 
 def test_a_single_replica_has_nobody_to_hedge_with():
     alone = OutageParams(replicas=1, arrivals=12, ticks=300)
-    assert run_outage(Policy("alone", hedging=Hedging.ALWAYS), alone).redundant == 0
+    assert run_outage(OutagePolicy("alone", hedging=Hedging.ALWAYS), alone).redundant == 0
 
 
 def test_an_idle_phase_has_no_latency():
-    idle = Phase(offered=1, failed=1, redundant=0, dropped=0, latency_ticks=())
+    idle = PhaseCounts(offered=1, failed=1, redundant=0, dropped=0, latency_ticks=())
     assert idle.latency_quantile(0.5) == 0
     assert idle.slower_than(1) == 0.0
 

@@ -135,13 +135,15 @@ class Agent:
         news = self._logs.look()
         for replica, phase in news.phases:
             told: reports.PhaseName = phase  # type: ignore[assignment]
-            self._outbox.put(reports.Phase(self._outbox.next_number(), 0, replica, told), now)
+            self._outbox.put(
+                reports.ReportedPhase(self._outbox.next_number(), 0, replica, told), now
+            )
         for replica, mark, peer in news.marks:
             last = self._lines_at.get((replica, mark))
             if last is None or now - last >= PACE_S:
                 self._lines_at[replica, mark] = now
                 number = self._outbox.next_number()
-                self._outbox.put(reports.Line(number, 0, replica, mark, peer[:200]), now)
+                self._outbox.put(reports.ReportedLine(number, 0, replica, mark, peer[:200]), now)
 
     def _replicas(self) -> dict[str, LocalReplica]:
         found: dict[str, LocalReplica] = {}
@@ -173,7 +175,7 @@ class Agent:
             if pids & set(usage.pids):
                 number = self._outbox.next_number()
                 told = (number, 0, replica, xid.code, xid.needs_reset, xid.meaning)
-                self._outbox.put(reports.Fault(*told), time.monotonic())
+                self._outbox.put(reports.ReportedGpuFault(*told), time.monotonic())
 
     # --- reporting -------------------------------------------------------------------------------
 
@@ -222,9 +224,11 @@ class Agent:
             self._outbox.refused(things)
         return answer
 
-    def _body(self, reading: Reading, things: list[reports.Thing], *, leaving: bool) -> bytes:
+    def _body(
+        self, reading: Reading, things: list[reports.ReportedEvent], *, leaving: bool
+    ) -> bytes:
         alive_s = max(1e-3, time.monotonic() - self._began)
-        own = reports.Own(
+        own = reports.AgentStatus(
             version=__version__,
             rss_bytes=_rss(),
             cpu_share=round(time.process_time() / alive_s, 5),
@@ -232,14 +236,14 @@ class Agent:
             skipped_bytes=self._logs.skipped_bytes,
         )
         return reports.encode(
-            reports.Report(
+            reports.AgentReport(
                 life=self._life,
                 at=time.time(),
                 period_s=self._config.local.period_s,
                 reading=reading,
-                lines=tuple(one for one in things if isinstance(one, reports.Line)),
-                phases=tuple(one for one in things if isinstance(one, reports.Phase)),
-                faults=tuple(one for one in things if isinstance(one, reports.Fault)),
+                lines=tuple(one for one in things if isinstance(one, reports.ReportedLine)),
+                phases=tuple(one for one in things if isinstance(one, reports.ReportedPhase)),
+                faults=tuple(one for one in things if isinstance(one, reports.ReportedGpuFault)),
                 own=own,
                 leaving=leaving,
             )

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from holdfast.chaos.proxy import Dose, FaultProxy, Toxic
-from holdfast.chaos.target import ChaosError, Target
+from holdfast.chaos.target import ChaosError, ChaosTarget
 from holdfast.config.chaos import StepSection
 
 RESTART_S: Final = 60.0
@@ -45,7 +45,7 @@ for step in range(steps):
 
 
 @contextlib.asynccontextmanager
-async def injected(target: Target, step: StepSection, replica: str) -> AsyncIterator[None]:
+async def injected(target: ChaosTarget, step: StepSection, replica: str) -> AsyncIterator[None]:
     """The fault holds inside; it is undone on the way out, whatever happens."""
     fault = step.fault
     if fault in ("crash", "zone_loss"):
@@ -72,7 +72,7 @@ async def injected(target: Target, step: StepSection, replica: str) -> AsyncIter
             yield
 
 
-async def _kill(target: Target, replica: str, *, whole_zone: bool) -> None:
+async def _kill(target: ChaosTarget, replica: str, *, whole_zone: bool) -> None:
     row = await target.check(replica)
     victims = [replica]
     if whole_zone:
@@ -82,7 +82,7 @@ async def _kill(target: Target, replica: str, *, whole_zone: bool) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-async def _restarted(target: Target, replica: str) -> int:
+async def _restarted(target: ChaosTarget, replica: str) -> int:
     """The new process of a replica, as soon as there is one."""
     before = await target.process_of(replica)
     await target.ask(f"/replicas/{quote(replica)}/restart", {})
@@ -108,7 +108,7 @@ async def _stopped(pid: int) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _proxied(target: Target, replica: str, step: StepSection) -> AsyncIterator[None]:
+async def _proxied(target: ChaosTarget, replica: str, step: StepSection) -> AsyncIterator[None]:
     row = await target.check(replica)
     parts = urlsplit(str(row["endpoint"]))
     pid = await target.process_of(replica) if step.fault == "oom" else 0
@@ -128,7 +128,7 @@ async def _proxied(target: Target, replica: str, step: StepSection) -> AsyncIter
 
 
 @contextlib.asynccontextmanager
-async def _ballast(target: Target, replica: str, step: StepSection) -> AsyncIterator[None]:
+async def _ballast(target: ChaosTarget, replica: str, step: StepSection) -> AsyncIterator[None]:
     """Memory that somebody else takes, from the replica's own share where it has one."""
     pid = await target.process_of(replica)
     steps = _STEPS if step.fault == "leak" else 1

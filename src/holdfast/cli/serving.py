@@ -7,7 +7,7 @@ import click
 
 from holdfast.ui.terminal.console import stderr
 from holdfast.wire.provisions import ProvisionError
-from holdfast.wire.serve import Host, run_control, run_gateway
+from holdfast.wire.serve import ServeOptions, run_control, run_gateway
 from holdfast.wire.serve import serve as run
 from holdfast.wire.sockets import AddressTakenError
 from holdfast.wire.state_dir import StateDirError
@@ -43,7 +43,7 @@ def serve(config: Path, state_dir: Path | None, *, takeover: bool) -> None:
     from holdfast.ui.terminal.starting import PlainScreen  # noqa: PLC0415 gateways do without
 
     fetching = PlainScreen(stderr()).fetching
-    host = Host(state_dir=state_dir, fetching=fetching)
+    host = ServeOptions(state_dir=state_dir, fetching=fetching)
     try:
         run(config, takeover=takeover, say=_say, host=host)
     except (AddressTakenError, StateDirError, ProvisionError) as error:

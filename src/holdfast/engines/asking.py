@@ -47,7 +47,7 @@ _BINARY: Final = "inference-header-content-length"  # KServe: tensors follow the
 
 
 @dataclass(slots=True, frozen=True)
-class Ask:
+class CanaryRequest:
     """One POST."""
 
     path: str
@@ -77,19 +77,19 @@ class _TroubleError(Exception):
 # --- the question ---------------------------------------------------------------------------------
 
 
-def ask(dialect: Dialect, canary: CanaryConfig, served_as: str) -> Ask:
+def ask(dialect: Dialect, canary: CanaryConfig, served_as: str) -> CanaryRequest:
     """The request that puts this canary to a replica of this engine."""
     shape = shape_of(dialect, canary)
     headers = (("content-type", "application/json"), ("accept", "application/json"))
     if shape is Shape.HTTP:
         require(bool(canary.path), "canary.path", "is missing", "give an absolute path")
-        return Ask(canary.path or "", canary.body.encode(), headers, shape, streams=False)
+        return CanaryRequest(canary.path or "", canary.body.encode(), headers, shape, streams=False)
     if shape is Shape.INFER:
         path = f"/v2/models/{quote(served_as, safe='')}/infer"
-        return Ask(path, _infer_body(dialect, canary), headers, shape, streams=False)
+        return CanaryRequest(path, _infer_body(dialect, canary), headers, shape, streams=False)
     if shape is Shape.EMBEDDING:
         wanted = {"model": served_as, "input": canary.prompt, "encoding_format": "float"}
-        return Ask(_PATHS[shape], orjson.dumps(wanted), headers, shape, streams=False)
+        return CanaryRequest(_PATHS[shape], orjson.dumps(wanted), headers, shape, streams=False)
     body: dict[str, Any] = {
         "model": served_as,
         "max_tokens": canary.tokens,
@@ -104,7 +104,7 @@ def ask(dialect: Dialect, canary: CanaryConfig, served_as: str) -> Ask:
     if dialect.final_usage:
         body["stream_options"] = {"include_usage": True}
     headers = (headers[0], ("accept", "text/event-stream"))
-    return Ask(_PATHS[shape], orjson.dumps(body), headers, shape, streams=True)
+    return CanaryRequest(_PATHS[shape], orjson.dumps(body), headers, shape, streams=True)
 
 
 def shape_of(dialect: Dialect, canary: CanaryConfig) -> Shape:
@@ -131,7 +131,7 @@ def _infer_body(dialect: Dialect, canary: CanaryConfig) -> bytes:
 
 def read(
     dialect: Dialect,
-    ask: Ask,
+    ask: CanaryRequest,
     status: int,
     headers: Mapping[str, str],
     body: bytes,
@@ -425,7 +425,7 @@ def _numbers(values: list[Any]) -> tuple[float, ...]:
 __all__ = [
     "DONE",
     "NUMBERS_MAX",
-    "Ask",
+    "CanaryRequest",
     "Check",
     "Trouble",
     "ask",

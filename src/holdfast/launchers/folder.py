@@ -30,7 +30,7 @@ _log = structlog.get_logger("holdfast.launcher")
 
 
 @dataclass(slots=True, frozen=True)
-class Found:
+class FoundReplica:
     """A replica that an earlier control started."""
 
     order: Order
@@ -94,11 +94,11 @@ def read(path: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def survey(directory: Path) -> tuple[list[Found], list[Found]]:
+def survey(directory: Path) -> tuple[list[FoundReplica], list[FoundReplica]]:
     """Who still runs, and who does not; the newest ends are kept, the others removed."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    alive: list[Found] = []
-    gone: list[Found] = []
+    alive: list[FoundReplica] = []
+    gone: list[FoundReplica] = []
     for path in sorted(path for path in directory.iterdir() if path.is_dir()):
         if not (path / keeper.ORDER).exists() and not _lives(keeper_of(path)):
             shutil.rmtree(path, ignore_errors=True)  # given up: it never ran
@@ -107,7 +107,7 @@ def survey(directory: Path) -> tuple[list[Found], list[Found]]:
         if order is None:
             _log.warning("holds no order that can be read: left alone", folder=path.name)
             continue
-        found = Found(order, path, keeper_of(path) or _called_off(path))
+        found = FoundReplica(order, path, keeper_of(path) or _called_off(path))
         (alive if _busy(path, found.known) else gone).append(found)
     gone.sort(key=lambda found: found.path.stat().st_mtime)
     for found in gone[:-_ENDED_KEPT_MAX]:
@@ -223,7 +223,7 @@ def last_words(folder: Path) -> str:
 
 
 __all__ = [
-    "Found",
+    "FoundReplica",
     "give_up",
     "how_it_ended",
     "keeper_of",

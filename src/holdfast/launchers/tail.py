@@ -16,7 +16,7 @@ _BEHIND_BYTES_MAX: Final = 1 << 20  # further behind than this, the older part i
 _LINE_BYTES_MAX: Final = 1000  # enough to know a line by
 
 
-class Tail:
+class LogTail:
     """One log, read from the end that it has now."""
 
     __slots__ = ("_descriptor", "_partial", "_path", "_position", "skipped_bytes")
@@ -93,4 +93,4 @@ class Tail:
         self._partial = rest[:_LINE_BYTES_MAX]
 
 
-__all__ = ["Tail"]
+__all__ = ["LogTail"]

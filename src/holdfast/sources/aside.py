@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Aside(Generic[T]):
+class BackgroundCall(Generic[T]):
     """The last value of a call that is made now and then."""
 
     def __init__(
@@ -57,4 +57,4 @@ class Aside(Generic[T]):
         self.looked_at = self._clock()
 
 
-__all__ = ["Aside"]
+__all__ = ["BackgroundCall"]

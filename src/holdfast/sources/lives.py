@@ -23,7 +23,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
-class Life:
+class ProcessLife:
     """One process of a replica, from its start to its end."""
 
     pid: int
@@ -57,19 +57,19 @@ def start_of(pid: int, proc: Path) -> int | None:
     return int(words[_START])
 
 
-class Lives:
+class ProcessTracker:
     """Follows the processes of replicas."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
         self._cgroups = cgroups
-        self._living: dict[str, Life] = {}
-        self._ended: dict[str, Life] = {}  # the last one of each
+        self._living: dict[str, ProcessLife] = {}
+        self._ended: dict[str, ProcessLife] = {}  # the last one of each
         self._host_kills: int | None = None
 
     def look(self, pids: dict[str, int | None], host_kills: int | None, now: float) -> None:
         """Who lives. ``host_kills``: OOM kills on this host so far; ``now``: of the wall clock."""
-        gone: list[Life] = []
+        gone: list[ProcessLife] = []
         for name, pid in pids.items():
             start = None if pid is None else start_of(pid, self._proc)
             known = self._living.get(name)
@@ -86,19 +86,19 @@ class Lives:
             for name in [name for name in book if name not in pids]:
                 del book[name]
 
-    def living(self, name: str) -> Life | None:
+    def living(self, name: str) -> ProcessLife | None:
         """The process that a replica has now."""
         return self._living.get(name)
 
-    def ended(self, name: str) -> Life | None:
+    def ended(self, name: str) -> ProcessLife | None:
         """The last process of a replica that was seen to end."""
         return self._ended.get(name)
 
-    def _begin(self, pid: int, start: int) -> Life:
+    def _begin(self, pid: int, start: int) -> ProcessLife:
         raw = text_of(self._proc / str(pid) / "cmdline").split("\0")
-        return Life(pid, start, tuple(raw[:WORDS_MAX]))
+        return ProcessLife(pid, start, tuple(raw[:WORDS_MAX]))
 
-    def _follow(self, life: Life, now: float) -> None:
+    def _follow(self, life: ProcessLife, now: float) -> None:
         cgroup = read_cgroup(life.pid, self._proc, self._cgroups)
         if cgroup is None:
             return
@@ -106,10 +106,10 @@ class Lives:
             life.killed_at = now  # somebody in its cgroup, perhaps a part of it: an end may follow
         life.cgroup = cgroup
 
-    def _judge(self, gone: list[Life], host_kills: int | None, now: float) -> None:
+    def _judge(self, gone: list[ProcessLife], host_kills: int | None, now: float) -> None:
         before, self._host_kills = self._host_kills, host_kills
         grown = 0 if before is None or host_kills is None else host_kills - before
-        without: list[Life] = []
+        without: list[ProcessLife] = []
         for life in gone:
             kills = None if life.cgroup is None else kills_since(life.cgroup)
             recent = life.killed_at is not None and now - life.killed_at <= RECENT_S
@@ -129,4 +129,4 @@ class Lives:
             life.reason = life.reason or "its process is gone"
 
 
-__all__ = ["Life", "Lives", "start_of"]
+__all__ = ["ProcessLife", "ProcessTracker", "start_of"]

@@ -24,7 +24,7 @@ _PAGE_KB: Final = 1_024
 
 
 @dataclass(slots=True, frozen=True)
-class Usage:
+class ProcessTreeUsage:
     """One process tree at one moment."""
 
     used_bytes: int
@@ -35,13 +35,13 @@ class Usage:
 
 def read_trees(
     roots: Iterable[int], proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
-) -> dict[int, Usage]:
+) -> dict[int, ProcessTreeUsage]:
     """What the trees below these processes use, by root; those that are gone are left out."""
     wanted = list(roots)
     if not wanted:
         return {}
     children = _children(proc)
-    found: dict[int, Usage] = {}
+    found: dict[int, ProcessTreeUsage] = {}
     for root in wanted:
         usage = _usage(proc, cgroups, _tree(root, children))
         if usage is not None:
@@ -82,7 +82,7 @@ def _tree(root: int, children: dict[int, list[int]]) -> list[int]:
     return tree[:TREE_MAX]
 
 
-def _usage(proc: Path, cgroups: Path, tree: list[int]) -> Usage | None:
+def _usage(proc: Path, cgroups: Path, tree: list[int]) -> ProcessTreeUsage | None:
     own = shared = read = mapped = 0
     alive: list[int] = []
     told = False  # whether anybody said what it has read
@@ -102,7 +102,7 @@ def _usage(proc: Path, cgroups: Path, tree: list[int]) -> Usage | None:
         return None
     # What is mapped from a warm page cache is read by neither of the kernel's counters.
     seen = max(read, mapped) if told else None
-    return Usage(own + shared, _limit(proc, cgroups, alive[0]), seen, tuple(alive))
+    return ProcessTreeUsage(own + shared, _limit(proc, cgroups, alive[0]), seen, tuple(alive))
 
 
 def _limit(proc: Path, cgroups: Path, pid: int) -> int | None:
@@ -148,4 +148,4 @@ def _text(path: Path) -> str | None:
         return None
 
 
-__all__ = ["TREE_MAX", "Usage", "host_memory", "read_trees"]
+__all__ = ["TREE_MAX", "ProcessTreeUsage", "host_memory", "read_trees"]

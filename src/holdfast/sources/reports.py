@@ -35,7 +35,7 @@ Number = Annotated[int, Meta(ge=0)]
 PhaseName = Literal["starting", "loading", "compile", "warm-up", "serving"]
 
 
-class Line(msgspec.Struct, frozen=True):
+class ReportedLine(msgspec.Struct, frozen=True):
     """A line of a replica's log that means something."""
 
     number: Number
@@ -45,7 +45,7 @@ class Line(msgspec.Struct, frozen=True):
     peer: Text = ""  # an address that it names
 
 
-class Phase(msgspec.Struct, frozen=True):
+class ReportedPhase(msgspec.Struct, frozen=True):
     """What a replica says that it does now."""
 
     number: Number
@@ -54,7 +54,7 @@ class Phase(msgspec.Struct, frozen=True):
     phase: PhaseName
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ReportedGpuFault(msgspec.Struct, frozen=True):
     """The driver reported a fault of a GPU that a replica uses."""
 
     number: Number
@@ -65,10 +65,10 @@ class Fault(msgspec.Struct, frozen=True):
     detail: Text = ""
 
 
-Thing = Line | Phase | Fault
+ReportedEvent = ReportedLine | ReportedPhase | ReportedGpuFault
 
 
-class Own(msgspec.Struct, frozen=True):
+class AgentStatus(msgspec.Struct, frozen=True):
     """The agent about itself."""
 
     version: Text = ""
@@ -78,43 +78,43 @@ class Own(msgspec.Struct, frozen=True):
     skipped_bytes: Number = 0  # of logs, which came faster than they are read
 
 
-class Report(msgspec.Struct, frozen=True):
+class AgentReport(msgspec.Struct, frozen=True):
     """One report."""
 
     life: Name  # of the agent's process: the next one begins its numbers anew
     at: Annotated[float, Meta(gt=0, le=1e11)]  # by the agent's clock, when it was sent
     period_s: Annotated[float, Meta(ge=1, le=300)]
     reading: Reading
-    lines: Annotated[tuple[Line, ...], Meta(max_length=THINGS_MAX)] = ()
-    phases: Annotated[tuple[Phase, ...], Meta(max_length=THINGS_MAX)] = ()
-    faults: Annotated[tuple[Fault, ...], Meta(max_length=THINGS_MAX)] = ()
-    own: Own = Own()
+    lines: Annotated[tuple[ReportedLine, ...], Meta(max_length=THINGS_MAX)] = ()
+    phases: Annotated[tuple[ReportedPhase, ...], Meta(max_length=THINGS_MAX)] = ()
+    faults: Annotated[tuple[ReportedGpuFault, ...], Meta(max_length=THINGS_MAX)] = ()
+    own: AgentStatus = AgentStatus()
     leaving: bool = False  # it was told to end: this is its last
 
 
-class BadReportError(Exception):
+class BadAgentReportError(Exception):
     """A report that was not taken; the text names the field."""
 
 
-_DECODER: Final = msgspec.json.Decoder(Report)
+_DECODER: Final = msgspec.json.Decoder(AgentReport)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def encode(report: Report) -> bytes:
+def encode(report: AgentReport) -> bytes:
     """For the wire."""
     return _ENCODER.encode(report)
 
 
-def decode(body: bytes) -> Report:
+def decode(body: bytes) -> AgentReport:
     """A report that fits, or ``BadReportError``."""
     try:
         report = _DECODER.decode(body)
     except msgspec.ValidationError as error:
-        raise BadReportError(str(error)) from error
+        raise BadAgentReportError(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadReportError("the body is no JSON") from error
+        raise BadAgentReportError("the body is no JSON") from error
     for where, problem in _problems(report.reading):
-        raise BadReportError(f"{problem} - at `$.reading.{where}`")
+        raise BadAgentReportError(f"{problem} - at `$.reading.{where}`")
     return report
 
 
@@ -158,13 +158,13 @@ __all__ = [
     "ROWS_MAX",
     "TEXT_CHARS_MAX",
     "THINGS_MAX",
-    "BadReportError",
-    "Fault",
-    "Line",
-    "Own",
-    "Phase",
-    "Report",
-    "Thing",
+    "AgentReport",
+    "AgentStatus",
+    "BadAgentReportError",
+    "ReportedEvent",
+    "ReportedGpuFault",
+    "ReportedLine",
+    "ReportedPhase",
     "decode",
     "encode",
 ]

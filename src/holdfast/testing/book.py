@@ -178,7 +178,7 @@ class Hedging(StrEnum):
 
 
 @dataclass(slots=True, frozen=True)
-class Policy:
+class OutagePolicy:
     """How failed calls are handled: every one is retried at the next tick."""
 
     name: str
@@ -186,8 +186,8 @@ class Policy:
     hedging: Hedging = Hedging.NEVER
 
 
-NAIVE: Final = Policy("naive retry")
-BREAKER: Final = Policy("circuit breaker", breaker=True)
+NAIVE: Final = OutagePolicy("naive retry")
+BREAKER: Final = OutagePolicy("circuit breaker", breaker=True)
 
 
 @dataclass(slots=True, frozen=True)
@@ -248,7 +248,7 @@ class OutageParams:
 
 
 @dataclass(slots=True, frozen=True)
-class Phase:
+class PhaseCounts:
     """Counts over one third of the run."""
 
     offered: int
@@ -291,12 +291,12 @@ class Phase:
 class OutageResult:
     """What one policy did before, during and after the outage."""
 
-    before: Phase
-    during: Phase
-    after: Phase
+    before: PhaseCounts
+    during: PhaseCounts
+    after: PhaseCounts
 
     @property
-    def phases(self) -> tuple[Phase, Phase, Phase]:
+    def phases(self) -> tuple[PhaseCounts, PhaseCounts, PhaseCounts]:
         """The three in order."""
         return self.before, self.during, self.after
 
@@ -330,7 +330,7 @@ _AS_PRINTED: Final = OutageParams()
 
 
 @lru_cache(maxsize=64)
-def run_outage(policy: Policy, params: OutageParams = _AS_PRINTED) -> OutageResult:
+def run_outage(policy: OutagePolicy, params: OutageParams = _AS_PRINTED) -> OutageResult:
     """Run one policy through the outage."""
     return _OutageRun(policy, params).run()
 
@@ -349,9 +349,9 @@ class _Tally:
         self.offered = self.failed = self.redundant = self.dropped = 0
         self.latency: Counter[int] = Counter()
 
-    def phase(self) -> Phase:
+    def phase(self) -> PhaseCounts:
         latency = tuple(sorted(self.latency.items()))
-        return Phase(self.offered, self.failed, self.redundant, self.dropped, latency)
+        return PhaseCounts(self.offered, self.failed, self.redundant, self.dropped, latency)
 
 
 class _OutageRun:
@@ -371,7 +371,7 @@ class _OutageRun:
         "_tick",
     )
 
-    def __init__(self, policy: Policy, params: OutageParams) -> None:
+    def __init__(self, policy: OutagePolicy, params: OutageParams) -> None:
         rng = Random(params.seed)
         self._draw = rng.random
         self._index_below = [_indices_below(rng, n) for n in range(params.replicas + 1)]
@@ -463,9 +463,9 @@ __all__ = [
     "Health",
     "Hedging",
     "OutageParams",
+    "OutagePolicy",
     "OutageResult",
-    "Phase",
-    "Policy",
+    "PhaseCounts",
     "RedundancyParams",
     "RedundancyResult",
     "run_outage",

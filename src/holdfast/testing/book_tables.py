@@ -23,8 +23,8 @@ from holdfast.testing.book import (
     NAIVE,
     Hedging,
     OutageParams,
+    OutagePolicy,
     OutageResult,
-    Policy,
     RedundancyParams,
     run_outage,
     run_redundancy,
@@ -35,16 +35,16 @@ _SPARES = range(5)  # the printed sweep
 _TARGET = 0.999  # of Exercise 23.7.2(a)
 _FRAGILE = 0.01  # its chance of failure per tick
 
-HEDGED = Policy("hedged", hedging=Hedging.ALWAYS)
-SPARE_ONLY = Policy("hedged, spare slots", hedging=Hedging.SPARE)
+HEDGED = OutagePolicy("hedged", hedging=Hedging.ALWAYS)
+SPARE_ONLY = OutagePolicy("hedged, spare slots", hedging=Hedging.SPARE)
 POLICIES = (
     NAIVE,
     BREAKER,
     HEDGED,
-    Policy("hedged + breaker", breaker=True, hedging=Hedging.ALWAYS),
-    Policy("hedged, capped", hedging=Hedging.CAPPED),
+    OutagePolicy("hedged + breaker", breaker=True, hedging=Hedging.ALWAYS),
+    OutagePolicy("hedged, capped", hedging=Hedging.CAPPED),
     SPARE_ONLY,
-    Policy("spare slots + breaker", breaker=True, hedging=Hedging.SPARE),
+    OutagePolicy("spare slots + breaker", breaker=True, hedging=Hedging.SPARE),
 )
 
 
@@ -222,7 +222,7 @@ def _exercise_hedging(calm_seeds: int, params: OutageParams) -> Iterable[str]:
     yield from _breaker_price(params, results)
 
 
-def _policy_table(params: OutageParams, results: dict[Policy, OutageResult]) -> str:
+def _policy_table(params: OutageParams, results: dict[OutagePolicy, OutageResult]) -> str:
     names = ["policy", "whole run", "before", "outage", "after", "dropped"]
     rows = [
         [
@@ -315,7 +315,7 @@ def _loads(params: OutageParams) -> Iterable[str]:
     )
 
 
-def _why_hedging_helps(params: OutageParams, results: dict[Policy, OutageResult]) -> str:
+def _why_hedging_helps(params: OutageParams, results: dict[OutagePolicy, OutageResult]) -> str:
     fails = 1.0 - params.success
     plain, hedged = results[NAIVE].before, results[SPARE_ONLY].before
     return _text(
@@ -331,7 +331,9 @@ def _why_hedging_helps(params: OutageParams, results: dict[Policy, OutageResult]
     )
 
 
-def _breaker_price(params: OutageParams, results: dict[Policy, OutageResult]) -> Iterable[str]:
+def _breaker_price(
+    params: OutageParams, results: dict[OutagePolicy, OutageResult]
+) -> Iterable[str]:
     naive, breaker = results[NAIVE], results[BREAKER]
     background = naive.during.good * (1.0 - params.success) / params.success
     over = (naive.during.wasted - background) / (breaker.during.wasted - background)

@@ -2,14 +2,14 @@ import pytest
 from aws_caller import Clock
 
 from holdfast.core.types import ConfigError
-from holdfast.sources.aws.calling import Account, Bucket, batches, moment
+from holdfast.sources.aws.calling import AwsAccount, RateBucket, batches, moment
 from holdfast.sources.aws.config import AwsConfig, RateConfig
-from holdfast.sources.aws.errors import CallError, Why, failure_of, iam_action
+from holdfast.sources.aws.errors import CallError, CallFailure, failure_of, iam_action
 
 
 def test_a_bucket_lets_a_burst_through_and_then_spaces_the_rest():
     clock = Clock()
-    bucket = Bucket(RateConfig(per_s=10.0, burst=3), clock)
+    bucket = RateBucket(RateConfig(per_s=10.0, burst=3), clock)
     assert [bucket.delay() for _ in range(5)] == pytest.approx([0, 0, 0, 0.1, 0.2])
     clock.now += 0.2
     assert bucket.delay() == pytest.approx(0.1)
@@ -53,15 +53,15 @@ def answered(code, operation="ListTasks", status=400, message="told", attempts=0
 @pytest.mark.parametrize(
     ("code", "why", "text"),
     [
-        ("ExpiredToken", Why.CREDENTIALS, "have expired: log in again"),
-        ("ExpiredTokenException", Why.CREDENTIALS, "have expired: log in again"),
-        ("UnrecognizedClientException", Why.CREDENTIALS, "AWS does not know the key"),
-        ("InvalidSignatureException", Why.CREDENTIALS, "this host's clock"),
-        ("AccessDeniedException", Why.DENIED, "ecs:ListTasks is not allowed"),
-        ("ThrottlingException", Why.THROTTLED, "ListTasks was throttled 4 times"),
-        ("ResourceNotFoundException", Why.MISSING, "ListTasks failed with Resource"),
-        ("ClusterNotFoundException", Why.OTHER, "there is no such cluster here"),
-        ("Odd", Why.OTHER, "ListTasks failed with Odd (400): told"),
+        ("ExpiredToken", CallFailure.CREDENTIALS, "have expired: log in again"),
+        ("ExpiredTokenException", CallFailure.CREDENTIALS, "have expired: log in again"),
+        ("UnrecognizedClientException", CallFailure.CREDENTIALS, "AWS does not know the key"),
+        ("InvalidSignatureException", CallFailure.CREDENTIALS, "this host's clock"),
+        ("AccessDeniedException", CallFailure.DENIED, "ecs:ListTasks is not allowed"),
+        ("ThrottlingException", CallFailure.THROTTLED, "ListTasks was throttled 4 times"),
+        ("ResourceNotFoundException", CallFailure.MISSING, "ListTasks failed with Resource"),
+        ("ClusterNotFoundException", CallFailure.OTHER, "there is no such cluster here"),
+        ("Odd", CallFailure.OTHER, "ListTasks failed with Odd (400): told"),
     ],
 )
 def test_answers_become_words_that_say_what_to_do(code, why, text):
@@ -77,13 +77,17 @@ def test_a_screenful_of_explanation_is_cut():
 @pytest.mark.parametrize(
     ("name", "why", "text"),
     [
-        ("NoCredentialsError", Why.CREDENTIALS, "no credentials were found: set a profile"),
-        ("ProfileNotFound", Why.CREDENTIALS, "the profile is not in ~/.aws/config"),
-        ("UnauthorizedSSOTokenError", Why.CREDENTIALS, "the login has expired: log in again"),
-        ("NoRegionError", Why.CREDENTIALS, "give the source a region"),
-        ("ReadTimeoutError", Why.UNREACHABLE, "does not answer"),
-        ("EndpointConnectionError", Why.UNREACHABLE, "cannot be reached"),
-        ("SomethingNew", Why.OTHER, "SomethingNew: details"),
+        ("NoCredentialsError", CallFailure.CREDENTIALS, "no credentials were found: set a profile"),
+        ("ProfileNotFound", CallFailure.CREDENTIALS, "the profile is not in ~/.aws/config"),
+        (
+            "UnauthorizedSSOTokenError",
+            CallFailure.CREDENTIALS,
+            "the login has expired: log in again",
+        ),
+        ("NoRegionError", CallFailure.CREDENTIALS, "give the source a region"),
+        ("ReadTimeoutError", CallFailure.UNREACHABLE, "does not answer"),
+        ("EndpointConnectionError", CallFailure.UNREACHABLE, "cannot be reached"),
+        ("SomethingNew", CallFailure.OTHER, "SomethingNew: details"),
     ],
 )
 def test_what_botocore_raises_itself_becomes_words_as_well(name, why, text):
@@ -101,11 +105,11 @@ def test_every_error_in_the_tables_is_one_that_botocore_has():
 
 def test_a_derived_error_is_known_by_what_it_derives_from():
     base = type("HTTPClientError", (Exception,), {})
-    assert failure_of("sqs", type("ProxyTrouble", (base,), {})()).why is Why.UNREACHABLE
+    assert failure_of("sqs", type("ProxyTrouble", (base,), {})()).why is CallFailure.UNREACHABLE
 
 
 def test_a_failure_that_is_named_already_stays_as_it_is():
-    failed = CallError("as it was", Why.DENIED)
+    failed = CallError("as it was", CallFailure.DENIED)
     assert failure_of("sqs", failed) is failed
 
 
@@ -115,7 +119,7 @@ def test_iam_has_names_of_its_own_for_some_services():
 
 
 def test_a_closed_account_makes_no_client():
-    account = Account(AwsConfig(region="eu-west-2"))
+    account = AwsAccount(AwsConfig(region="eu-west-2"))
     account.close()
     with pytest.raises(CallError, match="the source is closed"):
         account.caller("sqs").ask("list_queues")

@@ -1,13 +1,13 @@
 import pytest
 
 from fakekube.objects import event
-from holdfast.sources.kubernetes.happenings import Happening, newest, read_event
+from holdfast.sources.kubernetes.happenings import EventWarning, newest, read_event
 
 
 def test_a_warning_about_a_pod_is_read():
     thing = event("e1", "BackOff", "Back-off  restarting\nfailed container", about="m-1", count=7)
     told = "Back-off restarting failed container"
-    assert read_event(thing) == Happening("Pod", "default/m-1", "BackOff", told, 1_000_100.0, 7)
+    assert read_event(thing) == EventWarning("Pod", "default/m-1", "BackOff", told, 1_000_100.0, 7)
 
 
 def test_others_are_left():
@@ -29,9 +29,9 @@ def test_new_style_events_have_their_time_and_count_in_a_series():
 
 
 def test_the_newest_about_each_counts():
-    old = Happening("Pod", "d/m-1", "BackOff", "a", 1.0)
-    new = Happening("Pod", "d/m-1", "Unhealthy", "b", 2.0)
-    other = Happening("Node", "d/m-1", "SystemOOM", "c", 3.0)
+    old = EventWarning("Pod", "d/m-1", "BackOff", "a", 1.0)
+    new = EventWarning("Pod", "d/m-1", "Unhealthy", "b", 2.0)
+    other = EventWarning("Node", "d/m-1", "SystemOOM", "c", 3.0)
     assert newest([new, old, other], "Pod") == {"d/m-1": new}
 
 

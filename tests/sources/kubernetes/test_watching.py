@@ -12,8 +12,8 @@ from fakekube.server import Connection
 from fakekube.store import GoneError
 from holdfast.sources.kubernetes import KubernetesConfig
 from holdfast.sources.kubernetes import api as api_module
-from holdfast.sources.kubernetes.api import Api
-from holdfast.sources.kubernetes.watching import Watch
+from holdfast.sources.kubernetes.api import KubernetesApi
+from holdfast.sources.kubernetes.watching import ObjectWatch
 
 QUICK = {"retry_s": 0.02, "retry_max_s": 0.1}
 
@@ -41,14 +41,16 @@ class Stage:
 async def watching(kube, resource="pods", read=lambda thing: thing["metadata"]["uid"], **more):
     options = {"limit": 100, **{k: more.pop(k) for k in ("limit", "forgets") if k in more}}
     config = KubernetesConfig(api_url=kube.url, **{**QUICK, **more})
-    api = Api(config)
+    api = KubernetesApi(config)
     stage = None
 
     def changed():
         stage.news.set()
 
     path = f"api/v1/{resource}"
-    watch = Watch(resource, path, read, api, config, changed=changed, chance=Random(1), **options)
+    watch = ObjectWatch(
+        resource, path, read, api, config, changed=changed, chance=Random(1), **options
+    )
     stage = Stage(watch)
     task = asyncio.create_task(watch.run())
     try:

@@ -11,21 +11,21 @@ from holdfast.core.view.layers import Group, Host, Part, Placed, Queue, Reading,
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB
 from holdfast.sources.aws.disks import FileSystem, disk_of
-from holdfast.sources.aws.logs import Heard, Stream
-from holdfast.sources.aws.machines import Groups, Machine, Member
+from holdfast.sources.aws.logs import Heard, LogStream
+from holdfast.sources.aws.machines import GroupMember, Groups, Machine
 from holdfast.sources.aws.metrics import Metrics
 from holdfast.sources.aws.queues import QueueTable
 from holdfast.sources.aws.services import Service
-from holdfast.sources.aws.tasks import Registered, Task
+from holdfast.sources.aws.tasks import ContainerHost, Task
 
 
 @dataclass(slots=True)
-class Seen:
+class AwsAnswers:
     """The last good answer of each part."""
 
     groups: Groups | None = None
     machines: dict[str, Machine] | None = None
-    registered: dict[str, Registered] | None = None  # by arn
+    registered: dict[str, ContainerHost] | None = None  # by arn
     tasks: tuple[Task, ...] | None = None
     services: tuple[Service, ...] | None = None
     queues: QueueTable | None = None
@@ -39,7 +39,7 @@ class Seen:
         registered = (self.registered or {}).values()
         return {one.id for one in members} | {one.id for one in registered}
 
-    def streams(self) -> Iterator[Stream]:
+    def streams(self) -> Iterator[LogStream]:
         """Where tasks log whose containers can have started.
 
         One that waits for its own health check counts as pending, and loads all the while.
@@ -56,19 +56,19 @@ class Seen:
         return [one for one in (self.filesystems or {}).values() if one.id in wanted]
 
 
-def stream_of(task: Task) -> Stream | None:
+def stream_of(task: Task) -> LogStream | None:
     """Where a task logs; None: not to CloudWatch."""
     name = task.log_stream
     if not name or task.definition is None:
         return None
-    return Stream(task.definition.log_group, name, ended=task.state == "stopped")
+    return LogStream(task.definition.log_group, name, ended=task.state == "stopped")
 
 
 def reading_of(
     source: str,
     now: float,
     parts: tuple[Part, ...],
-    seen: Seen,
+    seen: AwsAnswers,
     config: AwsConfig,
     notes: tuple[str, ...] = (),
 ) -> Reading:
@@ -88,14 +88,14 @@ def reading_of(
     )
 
 
-def _groups(seen: Seen) -> tuple[Group, ...]:
+def _groups(seen: AwsAnswers) -> tuple[Group, ...]:
     return seen.groups.groups if seen.groups is not None else ()
 
 
 # --- hosts ----------------------------------------------------------------------------------------
 
 
-def _hosts(seen: Seen) -> Iterator[Host]:
+def _hosts(seen: AwsAnswers) -> Iterator[Host]:
     members = {one.id: one for one in seen.groups.members} if seen.groups is not None else {}
     registered = {one.id: one for one in (seen.registered or {}).values()}
     held = _gpus_held(seen)
@@ -129,12 +129,12 @@ def _hosts(seen: Seen) -> Iterator[Host]:
         )
 
 
-def _group(members: dict[str, Member], host: str) -> str:
+def _group(members: dict[str, GroupMember], host: str) -> str:
     member = members.get(host)
     return member.group if member is not None else ""
 
 
-def _gpus_held(seen: Seen) -> dict[str, int]:
+def _gpus_held(seen: AwsAnswers) -> dict[str, int]:
     """By host: GPUs of tasks that have not ended. One not told yet counts as asked for."""
     ids: dict[str, set[str]] = {}
     unnamed: dict[str, int] = {}
@@ -149,7 +149,10 @@ def _gpus_held(seen: Seen) -> dict[str, int]:
 
 
 def _state(
-    seen: Seen, member: Member | None, machine: Machine | None, joined: Registered | None
+    seen: AwsAnswers,
+    member: GroupMember | None,
+    machine: Machine | None,
+    joined: ContainerHost | None,
 ) -> str:
     """What is not as it should be, by each service that has a say; empty: nothing."""
     wrong: list[str] = []
@@ -172,7 +175,7 @@ def _state(
 # --- replicas -------------------------------------------------------------------------------------
 
 
-def _placed(seen: Seen) -> Iterator[Placed]:
+def _placed(seen: AwsAnswers) -> Iterator[Placed]:
     services = {one.name: one.model for one in seen.services or ()}
     for task in seen.tasks or ():
         of = task.definition
@@ -209,7 +212,7 @@ def _placed(seen: Seen) -> Iterator[Placed]:
         )
 
 
-def _used(seen: Seen, task: Task, told: int | None) -> int | None:
+def _used(seen: AwsAnswers, task: Task, told: int | None) -> int | None:
     """Measured by Container Insights, as a mean of the service; else what it says of itself."""
     measured = seen.metrics.get((task.service, "MemoryUtilized"))
     if measured is None or task.state != "running":
@@ -217,7 +220,7 @@ def _used(seen: Seen, task: Task, told: int | None) -> int | None:
     return int(measured * MIB)
 
 
-def _listens(seen: Seen, task: Task, joined: Registered | None) -> tuple[str, int | None]:
+def _listens(seen: AwsAnswers, task: Task, joined: ContainerHost | None) -> tuple[str, int | None]:
     """Its address and port: its own, or its host's with the port that was opened there."""
     if task.address:
         return task.address, task.definition.port if task.definition is not None else None
@@ -228,7 +231,7 @@ def _listens(seen: Seen, task: Task, joined: Registered | None) -> tuple[str, in
 # --- demand ---------------------------------------------------------------------------------------
 
 
-def _queues(seen: Seen) -> Iterator[Queue]:
+def _queues(seen: AwsAnswers) -> Iterator[Queue]:
     table = seen.queues
     if table is None:
         return
@@ -250,7 +253,7 @@ def _queues(seen: Seen) -> Iterator[Queue]:
         )
 
 
-def _dead_letters(seen: Seen, table: QueueTable, name: str) -> int | None:
+def _dead_letters(seen: AwsAnswers, table: QueueTable, name: str) -> int | None:
     if not table.by_metrics:
         return table.depth(name)
     counts = [count for count in _from_metrics(seen.metrics, name) if count is not None]
@@ -269,7 +272,7 @@ def _from_metrics(metrics: Metrics, name: str) -> tuple[int | None, int | None, 
     )
 
 
-def _wishes(seen: Seen) -> Iterator[Wish]:
+def _wishes(seen: AwsAnswers) -> Iterator[Wish]:
     """One for each model; a model may have several services, as during a migration."""
     by_model: dict[str, list[Service]] = {}
     for service in seen.services or ():
@@ -291,4 +294,4 @@ def _sum(counts: list[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-__all__ = ["Seen", "reading_of", "stream_of"]
+__all__ = ["AwsAnswers", "reading_of", "stream_of"]

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core.types import ConfigError
 from holdfast.sources.aws.config import AwsConfig, RateConfig
-from holdfast.sources.aws.errors import CallError, Why, failure_of
+from holdfast.sources.aws.errors import CallError, CallFailure, failure_of
 
 BATCH: Final = 100  # ids in one question; more are refused by ECS
 NOTES_MAX: Final = 10  # of one part in one reading
@@ -42,7 +42,7 @@ def batches(items: Sequence[_Item], size: int = BATCH) -> Iterator[Sequence[_Ite
         yield items[start : start + size]
 
 
-class Bucket:
+class RateBucket:
     """Lets so many through at once and then so many a second."""
 
     def __init__(self, rate: RateConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class Bucket:
             return max(0.0, -self._tokens / self._rate.per_s)
 
 
-class Account:
+class AwsAccount:
     """The session, its clients, and the buckets; shared by all parts of one source."""
 
     def __init__(self, config: AwsConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,16 +72,16 @@ class Account:
         self._session: Any = None
         self._made_at: float | None = None
         self._clients: dict[str, Any] = {}
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, RateBucket] = {}
         self._asking = local()
         self._closed = Event()
         self.operations: dict[str, int] = {}  # "service:Operation" → requests since the start
 
-    def caller(self, service: str) -> "Caller":
+    def caller(self, service: str) -> "AwsCaller":
         """Ask one service, for one part, in this thread."""
-        return Caller(self, service)
+        return AwsCaller(self, service)
 
-    def ask(self, caller: "Caller", name: str, arguments: dict[str, Any]) -> Any:
+    def ask(self, caller: "AwsCaller", name: str, arguments: dict[str, Any]) -> Any:
         """One operation; CallError where it gives nothing."""
         self._asking.caller = caller
         try:
@@ -89,7 +89,7 @@ class Account:
         except Exception as error:
             raise self._failed(caller.service, error) from error
 
-    def pages(self, caller: "Caller", name: str, arguments: dict[str, Any]) -> Iterator[Any]:
+    def pages(self, caller: "AwsCaller", name: str, arguments: dict[str, Any]) -> Iterator[Any]:
         """An operation page by page."""
         self._asking.caller = caller
         try:
@@ -134,13 +134,13 @@ class Account:
             )
         except Exception as error:
             raise failure_of(service, error) from error
-        self._buckets.setdefault(service, Bucket(config.rate_of(service)))
+        self._buckets.setdefault(service, RateBucket(config.rate_of(service)))
         client.meta.events.register("before-send", self._before_send)
         return client
 
     def _before_send(self, **_: Any) -> None:
         """Botocore's hook; what it returns would be taken for the answer."""
-        caller: Caller = self._asking.caller
+        caller: AwsCaller = self._asking.caller
         wait_s = self._buckets[caller.service].delay()
         if self._closed.wait(wait_s):
             raise CallError("the source is closed")
@@ -152,7 +152,7 @@ class Account:
 
     def _failed(self, service: str, error: Exception) -> CallError:
         failed = failure_of(service, error)
-        if failed.why is Why.CREDENTIALS:
+        if failed.why is CallFailure.CREDENTIALS:
             self._start_anew()
         return failed
 
@@ -193,12 +193,12 @@ def moment(told: float | str, slowly: Callable[[Any], datetime]) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-class Caller:
+class AwsCaller:
     """Asks one service on behalf of one part, and counts."""
 
     __slots__ = ("_account", "calls", "notes", "operation", "service")
 
-    def __init__(self, account: Account, service: str) -> None:
+    def __init__(self, account: AwsAccount, service: str) -> None:
         self._account = account
         self.service = service
         self.operation = ""
@@ -227,4 +227,4 @@ class Caller:
         self.operation = f"{self.service}:{operation}"
 
 
-__all__ = ["BATCH", "Account", "Bucket", "Caller", "batches", "moment", "require_boto3"]
+__all__ = ["BATCH", "AwsAccount", "AwsCaller", "RateBucket", "batches", "moment", "require_boto3"]

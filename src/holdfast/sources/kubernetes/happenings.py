@@ -29,7 +29,7 @@ TOLD: Final = frozenset(
 
 
 @dataclass(slots=True, frozen=True)
-class Happening:
+class EventWarning:
     """A warning about one object."""
 
     kind: str  # Pod, Node, ReplicaSet …
@@ -40,7 +40,7 @@ class Happening:
     count: int = 1
 
 
-def read_event(thing: Json) -> Happening | None:
+def read_event(thing: Json) -> EventWarning | None:
     """What an event says; None where it is none of ours."""
     reason = str(thing.get("reason") or "")
     if reason not in TOLD:
@@ -55,7 +55,7 @@ def read_event(thing: Json) -> Happening | None:
         moment(thing.get("eventTime")),
         moment(thing["metadata"].get("creationTimestamp")),
     )
-    return Happening(
+    return EventWarning(
         kind,
         f"{space}/{name}" if space and kind != "Node" else name,
         reason,
@@ -65,9 +65,9 @@ def read_event(thing: Json) -> Happening | None:
     )
 
 
-def newest(happenings: list[Happening], kind: str) -> dict[str, Happening]:
+def newest(happenings: list[EventWarning], kind: str) -> dict[str, EventWarning]:
     """The last one about each object of a kind."""
-    found: dict[str, Happening] = {}
+    found: dict[str, EventWarning] = {}
     for one in happenings:
         known = found.get(one.about)
         if one.kind == kind and (known is None or (one.at or 0.0) >= (known.at or 0.0)):
@@ -75,4 +75,4 @@ def newest(happenings: list[Happening], kind: str) -> dict[str, Happening]:
     return found
 
 
-__all__ = ["FIELDS", "TOLD", "Happening", "newest", "read_event"]
+__all__ = ["FIELDS", "TOLD", "EventWarning", "newest", "read_event"]

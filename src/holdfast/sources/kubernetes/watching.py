@@ -18,7 +18,12 @@ import orjson
 import structlog
 
 from holdfast.core.view.layers import Part
-from holdfast.sources.kubernetes.api import Api, ApiError, Json, QuietError
+from holdfast.sources.kubernetes.api import (
+    Json,
+    KubernetesApi,
+    KubernetesApiError,
+    StreamQuietError,
+)
 from holdfast.sources.kubernetes.config import KubernetesConfig
 
 WATCH_S: Final = 290  # asked of the server: below the five minutes at which balancers cut
@@ -32,7 +37,7 @@ _log = structlog.get_logger("holdfast.sources.kubernetes")
 RowT = TypeVar("RowT")
 
 
-class Watch(Generic[RowT]):
+class ObjectWatch(Generic[RowT]):
     """One kind of object."""
 
     def __init__(
@@ -40,7 +45,7 @@ class Watch(Generic[RowT]):
         name: str,
         path: str,
         read: Callable[[Json], RowT | None],
-        api: Api,
+        api: KubernetesApi,
         config: KubernetesConfig,
         *,
         limit: int,
@@ -108,9 +113,9 @@ class Watch(Generic[RowT]):
             if not self._version:
                 await self._list()
             await self._follow()
-        except QuietError:
+        except StreamQuietError:
             failed = ""  # nothing happened, or it was cut unseen: a new watch will show which
-        except ApiError as error:
+        except KubernetesApiError as error:
             if error.status == _GONE:
                 self._version, gone = "", True
             else:
@@ -152,13 +157,13 @@ class Watch(Generic[RowT]):
             try:
                 self._calls += 1
                 page = await self._api.get(self._path, params)
-            except ApiError as error:
+            except KubernetesApiError as error:
                 if error.status == _GONE and "continue" in params:
                     self._paged = False  # pages that age while they are read: once, in one piece
                 raise
             meta = page.get("metadata") if isinstance(page, dict) else None
             if not isinstance(meta, dict) or not isinstance(page.get("items"), list):
-                raise ApiError("its list has no items")
+                raise KubernetesApiError("its list has no items")
             for item in page["items"]:
                 left_out |= not self._keep(found, item)
             follows = meta.get("continue")
@@ -169,7 +174,7 @@ class Watch(Generic[RowT]):
         self._paged = True
         self._version = str(meta.get("resourceVersion") or "")
         if not self._version:
-            raise ApiError("its list has no resourceVersion")
+            raise KubernetesApiError("its list has no resourceVersion")
         self.rows, self.left_out = found, left_out
         self._at = time.time()
         self._took_s = time.monotonic() - began
@@ -212,7 +217,7 @@ class Watch(Generic[RowT]):
                     heard = time.monotonic()
                     self._take(line)
                     self._went_well()
-        except QuietError:
+        except StreamQuietError:
             self._at = time.time() - (time.monotonic() - heard)
             self._open = False
             self._went_well()
@@ -230,11 +235,13 @@ class Watch(Generic[RowT]):
             kind, thing = told["type"], told["object"]
             if kind == "ERROR":
                 code = thing.get("code")
-                raise ApiError(str(thing.get("message") or "the watch failed")[:200], code)
+                raise KubernetesApiError(
+                    str(thing.get("message") or "the watch failed")[:200], code
+                )
             version = str(thing["metadata"]["resourceVersion"])
             key = key_of(thing) if kind != "BOOKMARK" else ""
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ApiError("its watch sent what is no event") from error
+            raise KubernetesApiError("its watch sent what is no event") from error
         self._version = version
         if kind == "BOOKMARK":
             return
@@ -252,4 +259,4 @@ def key_of(thing: Json) -> str:
     return f"{space}/{meta['name']}" if space else str(meta["name"])
 
 
-__all__ = ["Watch", "key_of"]
+__all__ = ["ObjectWatch", "key_of"]

@@ -34,7 +34,7 @@ _WHY_MAX: Final = 30  # characters beside a bar, so that it fits 80 columns
 
 
 @dataclass(slots=True, frozen=True)
-class Guide:
+class UsageGuide:
     """How to use a fleet that runs."""
 
     data: str  # URL, without a path
@@ -47,7 +47,7 @@ class Guide:
     which: str  # options that name this fleet to other commands
 
 
-class Screen(Protocol):
+class StartupScreen(Protocol):
     """Who shows it."""
 
     def say(self, line: str) -> None:
@@ -59,7 +59,7 @@ class Screen(Protocol):
     def starting(self, rows: Sequence[Row]) -> None:
         """The replicas on their way."""
 
-    def started(self, guide: Guide) -> None:
+    def started(self, guide: UsageGuide) -> None:
         """The start is over: how to go on."""
 
     def changed(self, row: Row) -> None:
@@ -69,7 +69,7 @@ class Screen(Protocol):
         """Take down what moves."""
 
 
-class LastingConsole(Console):
+class PersistentConsole(Console):
     """rich ends the process when nobody reads its output any more; a fleet has other readers."""
 
     def on_broken_pipe(self) -> None:
@@ -77,10 +77,10 @@ class LastingConsole(Console):
         self.quiet = True
 
 
-def screen() -> Screen:
+def screen() -> StartupScreen:
     """The one that suits standard output."""
     terminal = sys.stdout.isatty()
-    console = LastingConsole(highlight=False, markup=False, emoji=False)
+    console = PersistentConsole(highlight=False, markup=False, emoji=False)
     return TerminalScreen(console) if terminal else PlainScreen(console)
 
 
@@ -116,7 +116,7 @@ class PlainScreen:
                 self._seen[row["id"]] = told
                 self.say(f"{row['id']} ({row.get('zone', '')}): {told}")
 
-    def started(self, guide: Guide) -> None:
+    def started(self, guide: UsageGuide) -> None:
         """How to go on."""
         self.say("\n".join(guide_lines(guide)))
 
@@ -178,7 +178,7 @@ class TerminalScreen:
             done = _STAGES.get(str(row.get("state")), 0)
             self._loading.update(self._tasks[row["id"]], completed=done, stage=stage)
 
-    def started(self, guide: Guide) -> None:
+    def started(self, guide: UsageGuide) -> None:
         """How to go on, below the bars as they were last."""
         self.close()
         self.say("\n".join(guide_lines(guide)))
@@ -230,7 +230,7 @@ def _change(row: Row) -> Text:
 # --- how to use it --------------------------------------------------------------------------------
 
 
-def guide_lines(guide: Guide) -> list[str]:
+def guide_lines(guide: UsageGuide) -> list[str]:
     """Addresses, a command and a program to paste, and what to try next."""
     lines = [
         "",
@@ -254,7 +254,7 @@ def guide_lines(guide: Guide) -> list[str]:
     ]
 
 
-def _curl(guide: Guide) -> list[str]:
+def _curl(guide: UsageGuide) -> list[str]:
     key = ["  -H 'authorization: Bearer YOUR_KEY' \\"] if guide.needs_key else []
     asked = f'{{"model": "{guide.model}", "stream": true'
     return [
@@ -266,7 +266,7 @@ def _curl(guide: Guide) -> list[str]:
     ]
 
 
-def _python(guide: Guide) -> list[str]:
+def _python(guide: UsageGuide) -> list[str]:
     key = "YOUR_KEY" if guide.needs_key else "none"
     return [
         "from openai import OpenAI",
@@ -280,11 +280,11 @@ def _python(guide: Guide) -> list[str]:
 
 
 __all__ = [
-    "Guide",
-    "LastingConsole",
+    "PersistentConsole",
     "PlainScreen",
-    "Screen",
+    "StartupScreen",
     "TerminalScreen",
+    "UsageGuide",
     "guide_lines",
     "screen",
 ]

@@ -24,7 +24,7 @@ _ANSWER_BYTES_MAX: Final = 4 << 20
 _MODULE: Final = "holdfast.ui.web.rehearsing"
 
 
-class BusyError(Exception):
+class RehearsalBusyError(Exception):
     """Another one runs."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class RehearsalError(Exception):
     """It came to no end."""
 
 
-class Rehearsals:
+class RehearsalRunner:
     """Starts them."""
 
     def __init__(self, limit_s: float | None = None) -> None:
@@ -45,7 +45,7 @@ class Rehearsals:
     async def run(self, now: Scenario, then: Scenario) -> dict[str, Any]:
         """Both accounts, by "now" and "then"."""
         if self._running:
-            raise BusyError
+            raise RehearsalBusyError
         self._running = True
         began = time.monotonic()
         try:
@@ -102,4 +102,4 @@ if __name__ == "__main__":
     sys.stdout.buffer.write(rehearse(sys.stdin.buffer.read()))
 
 
-__all__ = ["BusyError", "RehearsalError", "Rehearsals", "rehearse"]
+__all__ = ["RehearsalBusyError", "RehearsalError", "RehearsalRunner", "rehearse"]

@@ -34,7 +34,7 @@ from holdfast.ui.terminal.top.formatting import (
     words_span,
 )
 from holdfast.ui.terminal.top.marks import faulty, state_tone
-from holdfast.ui.terminal.top.table import Facts, Rows, Section, Words
+from holdfast.ui.terminal.top.table import FieldsSection, Section, TableSection, TextSection
 from holdfast.ui.terminal.top.tables import DISKS, GROUPS, HOSTS, SOURCES
 
 VIEWS: Final = ("overview", "hosts", "replicas", "models", "queues", "incidents", "sources")
@@ -49,12 +49,12 @@ def overview(snapshot: Snapshot) -> list[Section]:
     if len(unwell) > _UNWELL_SHOWN:
         title = f"{_UNWELL_SHOWN} OF {len(unwell)} NOT WELL"
     return [
-        Rows(INCIDENTS, snapshot.incidents),
-        Rows(GROUPS, snapshot.groups, empty="no source tells of groups; see ':sources'"),
-        Rows(UNMET, snapshot.unmet),
-        Rows(QUEUES, snapshot.queues, empty="no queue is known"),
-        Rows(REPLICAS, unwell[:_UNWELL_SHOWN], title=title),
-        Rows(MODELS, snapshot.models),
+        TableSection(INCIDENTS, snapshot.incidents),
+        TableSection(GROUPS, snapshot.groups, empty="no source tells of groups; see ':sources'"),
+        TableSection(UNMET, snapshot.unmet),
+        TableSection(QUEUES, snapshot.queues, empty="no queue is known"),
+        TableSection(REPLICAS, unwell[:_UNWELL_SHOWN], title=title),
+        TableSection(MODELS, snapshot.models),
     ]
 
 
@@ -64,10 +64,10 @@ def view(name: str, snapshot: Snapshot) -> list[Section]:
         return overview(snapshot)
     if name == "sources":
         notes = [(f"   {note}", Tone.WARN) for note in snapshot.notes]
-        rows = Rows(SOURCES, snapshot.sources, empty="no source is configured")
-        return [rows, Words("NOTES", notes)] if notes else [rows]
+        rows = TableSection(SOURCES, snapshot.sources, empty="no source is configured")
+        return [rows, TextSection("NOTES", notes)] if notes else [rows]
     table, rows_of, empty = _LISTS[name]
-    return [Rows(table, rows_of(snapshot), empty=empty)]
+    return [TableSection(table, rows_of(snapshot), empty=empty)]
 
 
 _LISTS: Final[dict[str, tuple[Any, Callable[[Snapshot], Sequence[Any]], str]]] = {
@@ -106,13 +106,13 @@ def name_of(row: Any) -> str:
 def details(snapshot: Snapshot, row: Any) -> list[Section]:
     """All that is known about one row, and the rows around it."""
     about = [one for one in snapshot.incidents if one.id in getattr(row, "incidents", ())]
-    head: list[Section] = [Rows(INCIDENTS, about)]
+    head: list[Section] = [TableSection(INCIDENTS, about)]
     faults = list(getattr(row, "faults", ()))
     if isinstance(row, ReplicaRow) and row.reason and faulty(row):
         faults.insert(0, row.reason)
     if faults:
         wrong = [(f"!  {fault}", Tone.BAD) for fault in faults]
-        head.append(Words("WHAT IS WRONG", wrong, indent=3))
+        head.append(TextSection("WHAT IS WRONG", wrong, indent=3))
     for kind, build in _BUILDERS.items():
         if isinstance(row, kind):
             return head + build(snapshot, row)
@@ -124,7 +124,7 @@ def _group(snapshot: Snapshot, row: GroupRow) -> list[Section]:
     if row.maximum is not None:
         bounds += f", {_known(row.minimum)} to {row.maximum} allowed"
     return [
-        Facts(
+        FieldsSection(
             (
                 ("type", row.kind, Tone.PLAIN),
                 ("market", row.market, Tone.PLAIN),
@@ -137,14 +137,14 @@ def _group(snapshot: Snapshot, row: GroupRow) -> list[Section]:
             ),
             f"GROUP {row.name}",
         ),
-        Rows(HOSTS, [host for host in snapshot.hosts if host.group == row.name]),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.group == row.name]),
+        TableSection(HOSTS, [host for host in snapshot.hosts if host.group == row.name]),
+        TableSection(REPLICAS, [one for one in snapshot.replicas if one.group == row.name]),
     ]
 
 
 def _host(snapshot: Snapshot, row: HostRow) -> list[Section]:
     return [
-        Facts(
+        FieldsSection(
             (
                 ("group", row.group, Tone.PLAIN),
                 ("type", row.kind, Tone.PLAIN),
@@ -162,7 +162,7 @@ def _host(snapshot: Snapshot, row: HostRow) -> list[Section]:
             ),
             f"HOST {row.id}",
         ),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.host == row.id]),
+        TableSection(REPLICAS, [one for one in snapshot.replicas if one.host == row.id]),
     ]
 
 
@@ -170,7 +170,7 @@ def _replica(snapshot: Snapshot, row: ReplicaRow) -> list[Section]:
     full = _time(row.exhausted_in_s) if row.exhausted_in_s is not None else ""
     routed = "by Holdfast" if row.routed else "not by Holdfast"
     return [
-        Facts(
+        FieldsSection(
             (
                 ("state", row.state, state_tone(row.state)),
                 ("why", "" if faulty(row) else row.reason, Tone.PLAIN),
@@ -204,14 +204,18 @@ def _replica(snapshot: Snapshot, row: ReplicaRow) -> list[Section]:
             ),
             f"REPLICA {row.id}",
         ),
-        Rows(HOSTS, [one for one in snapshot.hosts if one.id == row.host], title="ITS HOST"),
-        Rows(MODELS, [one for one in snapshot.models if one.name == row.model], title="ITS MODEL"),
-        Rows(
+        TableSection(
+            HOSTS, [one for one in snapshot.hosts if one.id == row.host], title="ITS HOST"
+        ),
+        TableSection(
+            MODELS, [one for one in snapshot.models if one.name == row.model], title="ITS MODEL"
+        ),
+        TableSection(
             QUEUES,
             [one for one in snapshot.queues if one.model == row.model],
             title="ITS MODEL'S BACKLOG",
         ),
-        Rows(
+        TableSection(
             DISKS,
             [one for one in snapshot.disks if one.id == row.filesystem],
             title="ITS FILESYSTEM",
@@ -222,7 +226,7 @@ def _replica(snapshot: Snapshot, row: ReplicaRow) -> list[Section]:
 def _model(snapshot: Snapshot, row: ModelRow) -> list[Section]:
     wanted = row.replicas if row.desired is None else row.desired
     return [
-        Facts(
+        FieldsSection(
             (
                 ("ready", f"{row.ready} of {wanted} wanted", Tone.PLAIN),
                 ("replicas", count(row.replicas), Tone.PLAIN),
@@ -239,9 +243,9 @@ def _model(snapshot: Snapshot, row: ModelRow) -> list[Section]:
             ),
             f"MODEL {row.name}",
         ),
-        Rows(UNMET, [one for one in snapshot.unmet if one.model == row.name]),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.model == row.name]),
-        Rows(QUEUES, [one for one in snapshot.queues if one.model == row.name]),
+        TableSection(UNMET, [one for one in snapshot.unmet if one.model == row.name]),
+        TableSection(REPLICAS, [one for one in snapshot.replicas if one.model == row.name]),
+        TableSection(QUEUES, [one for one in snapshot.queues if one.model == row.name]),
     ]
 
 
@@ -250,7 +254,7 @@ def _by_model(snapshot: Snapshot, row: QueueRow | UnmetRow) -> list[Section]:
     found = [one for one in snapshot.models if one.name == row.model]
     first: list[Section] = []
     if isinstance(row, QueueRow):
-        first = [Rows(QUEUES, [row], title="QUEUE")]
+        first = [TableSection(QUEUES, [row], title="QUEUE")]
     if not found:
         return first
     return first + _model(snapshot, found[0])
@@ -259,7 +263,7 @@ def _by_model(snapshot: Snapshot, row: QueueRow | UnmetRow) -> list[Section]:
 def _disk(snapshot: Snapshot, row: DiskRow) -> list[Section]:
     ceiling = of_total(row.metered_bytes_s, row.permitted_bytes_s)
     return [
-        Facts(
+        FieldsSection(
             (
                 ("mode", row.mode, Tone.PLAIN),
                 ("reads", f"{size(row.read_bytes_s)}/s", Tone.PLAIN),
@@ -273,15 +277,15 @@ def _disk(snapshot: Snapshot, row: DiskRow) -> list[Section]:
             ),
             f"FILESYSTEM {row.id}",
         ),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.filesystem == row.id]),
+        TableSection(REPLICAS, [one for one in snapshot.replicas if one.filesystem == row.id]),
     ]
 
 
 def _source(snapshot: Snapshot, row: SourceRow) -> list[Section]:
     return [
-        Rows(SOURCES, [one for one in snapshot.sources if one.source == row.source]),
-        Rows(GROUPS, [one for one in snapshot.groups if one.source == row.source]),
-        Rows(HOSTS, [one for one in snapshot.hosts if one.source == row.source]),
+        TableSection(SOURCES, [one for one in snapshot.sources if one.source == row.source]),
+        TableSection(GROUPS, [one for one in snapshot.groups if one.source == row.source]),
+        TableSection(HOSTS, [one for one in snapshot.hosts if one.source == row.source]),
     ]
 
 
@@ -304,12 +308,12 @@ def concerned(snapshot: Snapshot, incident: str) -> list[Section]:
         return [row for row in rows if incident in row.incidents]
 
     return [
-        Rows(REPLICAS, marked(snapshot.replicas)),
-        Rows(QUEUES, marked(snapshot.queues)),
-        Rows(MODELS, marked(snapshot.models)),
-        Rows(HOSTS, marked(snapshot.hosts)),
-        Rows(GROUPS, marked(snapshot.groups)),
-        Rows(DISKS, marked(snapshot.disks)),
+        TableSection(REPLICAS, marked(snapshot.replicas)),
+        TableSection(QUEUES, marked(snapshot.queues)),
+        TableSection(MODELS, marked(snapshot.models)),
+        TableSection(HOSTS, marked(snapshot.hosts)),
+        TableSection(GROUPS, marked(snapshot.groups)),
+        TableSection(DISKS, marked(snapshot.disks)),
     ]
 
 

@@ -24,7 +24,7 @@ from holdfast.ui.terminal.top.pages import (
     name_of,
     view,
 )
-from holdfast.ui.terminal.top.table import Section, Words
+from holdfast.ui.terminal.top.table import Section, TextSection
 
 AGAIN_S: Final = 5.0  # between two looks at one incident, and before a log is asked for again
 LINES_MAX: Final = 2_000  # of a log
@@ -32,7 +32,7 @@ _LINE_MAX: Final = 4_000  # letters; longer lines are cut: nobody reads them on 
 _TAIL: Final = 500
 
 
-class Place(ABC):
+class Page(ABC):
     """Somewhere on the way."""
 
     crumb = ""
@@ -48,7 +48,7 @@ class Place(ABC):
         """Ask for what the snapshot does not hold, until cancelled or complete."""
 
 
-class ViewPlace(Place):
+class ViewPage(Page):
     """One of the views."""
 
     def __init__(self, name: str) -> None:
@@ -59,7 +59,7 @@ class ViewPlace(Place):
         return view(self.name, snapshot)
 
 
-class ThingPlace(Place):
+class DetailPage(Page):
     """One row with all around it."""
 
     def __init__(self, table: str, key: str, row: Any) -> None:
@@ -75,11 +75,13 @@ class ThingPlace(Place):
         if now is not None:
             self.row = now
         told = "it is in no source any more; this is how it was seen last"
-        gone: list[Section] = [Words("GONE", [(f"!  {told}", Tone.WARN)])] if self.gone else []
+        gone: list[Section] = (
+            [TextSection("GONE", [(f"!  {told}", Tone.WARN)])] if self.gone else []
+        )
         return gone + details(snapshot, self.row)
 
 
-class IncidentPlace(Place):
+class IncidentPage(Page):
     """One incident, told whole."""
 
     def __init__(self, name: str) -> None:
@@ -93,9 +95,9 @@ class IncidentPlace(Place):
         told = self._told or (stories.told_by_row(found, snapshot.at) if found else None)
         parts: list[Section] = []
         if self._problem:
-            parts.append(Words("", [(f"!  {self._problem}", Tone.WARN)], indent=3))
+            parts.append(TextSection("", [(f"!  {self._problem}", Tone.WARN)], indent=3))
         if told is None:
-            return parts or [Words("", [(f"   asking for {self.name} …", Tone.MUTED)])]
+            return parts or [TextSection("", [(f"   asking for {self.name} …", Tone.MUTED)])]
         return [*parts, *stories.incident(told, snapshot.at), *concerned(snapshot, self.name)]
 
     async def ask(self, link: Link, changed: Callable[[], None]) -> None:
@@ -110,7 +112,7 @@ class IncidentPlace(Place):
             await asyncio.sleep(AGAIN_S)
 
 
-class StoryPlace(Place):
+class StoryPage(Page):
     """One request."""
 
     def __init__(self, name: str) -> None:
@@ -124,8 +126,8 @@ class StoryPlace(Place):
         if self._told is not None:
             return stories.request(self._told)
         if self._problem:
-            return [Words("", [(f"!  {self._problem}", Tone.BAD)], indent=3)]
-        return [Words("", [(f"   asking for {self.name} …", Tone.MUTED)])]
+            return [TextSection("", [(f"!  {self._problem}", Tone.BAD)], indent=3)]
+        return [TextSection("", [(f"   asking for {self.name} …", Tone.MUTED)])]
 
     async def ask(self, link: Link, changed: Callable[[], None]) -> None:
         """Once: a story that is told is over."""
@@ -137,7 +139,7 @@ class StoryPlace(Place):
         changed()
 
 
-class LogPlace(Place):
+class LogPage(Page):
     """The log of one replica, as it grows."""
 
     follows = True
@@ -157,7 +159,7 @@ class LogPlace(Place):
         if self._open:
             lines.append((self._open, Tone.PLAIN))
         ending = [(f"── {self._state}", Tone.MUTED)] if self._state else []
-        return [Words("", [*lines, *ending], indent=2)]
+        return [TextSection("", [*lines, *ending], indent=2)]
 
     async def ask(self, link: Link, changed: Callable[[], None]) -> None:
         """Read on until somebody leaves."""
@@ -195,7 +197,7 @@ class LogPlace(Place):
         self._open = self._open[:_LINE_MAX]
 
 
-class HelpPlace(Place):
+class HelpPage(Page):
     """Keys, commands and signs."""
 
     crumb = "help"
@@ -208,11 +210,11 @@ class HelpPlace(Place):
 __all__ = [
     "AGAIN_S",
     "LINES_MAX",
-    "HelpPlace",
-    "IncidentPlace",
-    "LogPlace",
-    "Place",
-    "StoryPlace",
-    "ThingPlace",
-    "ViewPlace",
+    "DetailPage",
+    "HelpPage",
+    "IncidentPage",
+    "LogPage",
+    "Page",
+    "StoryPage",
+    "ViewPage",
 ]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from holdfast.core.view.snapshot import IncidentRow
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.formatting import clock, latency, share, words_span
-from holdfast.ui.terminal.top.table import Facts, Section, Words
+from holdfast.ui.terminal.top.table import FieldsSection, Section, TextSection
 
 KEYS: Final = (
     ("1 … 7", "overview, hosts, replicas, models, queues, incidents, sources"),
@@ -64,18 +64,18 @@ def incident(told: Mapping[str, Any], now: float) -> list[Section]:
     if others:
         lines.append((f"   it could also be: {others}", Tone.MUTED))
     title = told.get("title") or f"{_word(told.get('cause'))} of {_who(told.get('about'))}"
-    parts: list[Section] = [Words(f"{told.get('id', '')}  {title}", lines)]
+    parts: list[Section] = [TextSection(f"{told.get('id', '')}  {title}", lines)]
     for name, key, tone in (
         ("WHAT TO DO", "fix", Tone.STRONG),
         ("WHAT WAS DONE", "action", Tone.PLAIN),
     ):
         if told.get(key):
-            parts.append(Words(name, [(f"   {told[key]}", tone)]))
+            parts.append(TextSection(name, [(f"   {told[key]}", tone)]))
     for name, key in (("HOW WE KNOW", "evidence"), ("WHAT FOLLOWED FROM IT", "consequences")):
         if told.get(key):
-            parts.append(Words(name, _evidence(told[key], now), indent=10))
+            parts.append(TextSection(name, _evidence(told[key], now), indent=10))
     if told.get("timeline"):
-        parts.append(Words("TIMELINE", _timeline(told["timeline"]), indent=10))
+        parts.append(TextSection("TIMELINE", _timeline(told["timeline"]), indent=10))
     return parts
 
 
@@ -150,7 +150,10 @@ def request(told: Mapping[str, Any]) -> list[Section]:
         bad = what in {"failed", "refused", "timeout"}
         line = f"   {after:>7}  {what:<10} {detail}"
         steps.append((line, Tone.BAD if bad else Tone.PLAIN))
-    return [Facts(pairs, f"REQUEST {told.get('request_id', '')}"), Words("STORY", steps, indent=20)]
+    return [
+        FieldsSection(pairs, f"REQUEST {told.get('request_id', '')}"),
+        TextSection("STORY", steps, indent=20),
+    ]
 
 
 def help_text() -> list[Section]:
@@ -160,9 +163,9 @@ def help_text() -> list[Section]:
         return [(f"   {name:<{width}}  {text}", Tone.PLAIN) for name, text in entries]
 
     return [
-        Words("KEYS", listed(KEYS, 22), indent=24),
-        Words("COMMANDS, after ':'", listed(COMMANDS, 30), indent=32),
-        Words("SIGNS", listed(SIGNS, 9), indent=11),
+        TextSection("KEYS", listed(KEYS, 22), indent=24),
+        TextSection("COMMANDS, after ':'", listed(COMMANDS, 30), indent=32),
+        TextSection("SIGNS", listed(SIGNS, 9), indent=11),
     ]
 
 

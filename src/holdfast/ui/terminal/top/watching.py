@@ -13,7 +13,7 @@ _REFUSED: Final = {404, 503}  # no such path: an older control; or too many list
 
 
 @dataclass(slots=True, frozen=True)
-class Pace:
+class PollIntervals:
     """How often control is asked."""
 
     pause_s: float = 1.0  # after a failure; doubles
@@ -21,7 +21,7 @@ class Pace:
     poll_s: float = 2.0  # where there is no stream
 
 
-class Watch:
+class SnapshotFeed:
     """One picture, for as long as somebody looks at it."""
 
     def __init__(
@@ -29,12 +29,12 @@ class Watch:
         link: Link,
         take: Callable[[Snapshot], None],
         lost: Callable[[str], None],
-        pace: Pace | None = None,
+        pace: PollIntervals | None = None,
     ) -> None:
         self._link = link
         self._take = take
         self._lost = lost
-        self._pace = pace or Pace()
+        self._pace = pace or PollIntervals()
         self._wake = asyncio.Event()
 
     def hurry(self) -> None:
@@ -80,4 +80,4 @@ class Watch:
             return
 
 
-__all__ = ["Pace", "Watch"]
+__all__ = ["PollIntervals", "SnapshotFeed"]
