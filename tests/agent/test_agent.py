@@ -14,8 +14,8 @@ from holdfast.agent.ending import Ending
 from holdfast.agent.settings import AgentConfig, LogRule, ReplicaRule
 from holdfast.core.diagnose.facts import GpuFault, LineSeen, Mark, PhaseSeen
 from holdfast.sources.local import LocalConfig, Roots
-from holdfast.sources.memory import ProcessTreeUsage
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
+from holdfast.sources.process_memory import ProcessTreeUsage
 
 LONG_S = 30.0
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"

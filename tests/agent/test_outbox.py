@@ -1,6 +1,6 @@
 from holdfast.agent.outbox import AGE_MAX_S, KEPT_MAX, Outbox
 from holdfast.core.diagnose.facts import Mark
-from holdfast.sources.reports import THINGS_MAX, ReportedGpuFault, ReportedLine, ReportedPhase
+from holdfast.sources.agent_report import THINGS_MAX, ReportedGpuFault, ReportedLine, ReportedPhase
 
 
 def line(box):

@@ -69,7 +69,7 @@ UP = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from holdfast.ui.terminal.starting import screen
+    from holdfast.ui.terminal.startup_screen import screen
     from holdfast.wire.up import Wish, up
     config, state, script, within = sys.argv[1:]
     wish = Wish(Path(config), Path(state), None, sys.stdout.isatty(), float(within))

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.view.layers import Disk
 from holdfast.sources import mounts
-from holdfast.sources.aside import BackgroundCall
+from holdfast.sources.background_call import BackgroundCall
 from holdfast.sources.mounts import MOUNTS_MAX, Mount, Mounts, name_of, read_mounts
 
 # As a kernel of 2024 writes it, shortened to what matters.

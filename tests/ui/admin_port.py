@@ -14,7 +14,7 @@ from textual import events
 
 from holdfast.ui.terminal.top.app import TopApp
 from holdfast.ui.terminal.top.link import Link
-from holdfast.ui.terminal.top.watching import PollIntervals
+from holdfast.ui.terminal.top.snapshot_feed import PollIntervals
 
 
 def text_of(app: Any) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.ui.terminal.fleet import show_status, style_of
-from holdfast.ui.terminal.starting import (
+from holdfast.ui.terminal.startup_screen import (
     PersistentConsole,
     PlainScreen,
     TerminalScreen,

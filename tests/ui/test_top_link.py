@@ -9,7 +9,7 @@ import pytest
 from admin_port import AdminPort, looking_at
 
 from holdfast.ui.terminal.top.link import Link, LinkError, decode
-from holdfast.ui.terminal.top.watching import PollIntervals, SnapshotFeed
+from holdfast.ui.terminal.top.snapshot_feed import PollIntervals, SnapshotFeed
 
 QUICK = PollIntervals(pause_s=0.05, pause_max_s=0.1, poll_s=0.05)
 

@@ -10,9 +10,8 @@ from holdfast.ui.terminal.top import formatting
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.fleet_tables import REPLICAS
 from holdfast.ui.terminal.top.headline import Contact, fitted, fleet_line, source_line
-from holdfast.ui.terminal.top.marks import mark, short_id
-from holdfast.ui.terminal.top.pages import details, incident_row, view
-from holdfast.ui.terminal.top.stories import incident, request
+from holdfast.ui.terminal.top.report_sections import incident, request
+from holdfast.ui.terminal.top.row_status import mark, short_id
 from holdfast.ui.terminal.top.table import (
     Column,
     FieldsSection,
@@ -22,6 +21,7 @@ from holdfast.ui.terminal.top.table import (
     TextSection,
     lines_of,
 )
+from holdfast.ui.terminal.top.views import details, incident_row, view
 
 GIB = 1 << 30
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.planner import redundancy
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import prepare
-from holdfast.ui.web.rehearsing import RehearsalBusyError, RehearsalError, RehearsalRunner, rehearse
+from holdfast.ui.web.rehearsal import RehearsalBusyError, RehearsalError, RehearsalRunner, rehearse
 from holdfast.ui.web.whatif import WhatIfQuestion, answer, as_it_is, scenarios
 
 FILE = fleet_server.FILE

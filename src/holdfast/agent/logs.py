@@ -21,9 +21,9 @@ from typing import Final
 from holdfast.agent.settings import LogRule, ReplicaRule
 from holdfast.core.diagnose.facts import Mark
 from holdfast.engines import dialect
-from holdfast.engines.marks import mark_of
-from holdfast.engines.phases import phase_of
-from holdfast.launchers.tail import LogTail
+from holdfast.engines.log_marks import mark_of
+from holdfast.engines.startup_log import phase_of
+from holdfast.launchers.log_tail import LogTail
 
 FILES_MAX: Final = 64
 SCAN_EVERY_S: Final = 10.0

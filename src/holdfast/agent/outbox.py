@@ -9,7 +9,7 @@ fills the disk of a host in trouble makes the trouble worse.
 from collections import deque
 from typing import Final
 
-from holdfast.sources.reports import (
+from holdfast.sources.agent_report import (
     THINGS_MAX,
     ReportedEvent,
     ReportedGpuFault,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.chaos.inject import injected
+from holdfast.chaos.injection import injected
 from holdfast.chaos.target import ChaosError, ChaosTarget
 from holdfast.config.chaos import ANY, PlanFile, StepSection, TrafficSection
 from holdfast.control.fetch import FetchError, fetch

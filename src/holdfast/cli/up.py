@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.asking import TOKEN_VARIABLE, which_fleet
-from holdfast.ui.terminal.starting import screen
+from holdfast.ui.terminal.startup_screen import screen
 from holdfast.wire.provisions import ProvisionError
 from holdfast.wire.sockets import AddressTakenError
 from holdfast.wire.state_dir import StateDirError

@@ -26,10 +26,10 @@ from urllib.parse import quote
 
 import structlog
 
-from holdfast.launchers import folder as folders
 from holdfast.launchers import keeper
+from holdfast.launchers import replica_folder as folders
 from holdfast.launchers.environment import engine_environment
-from holdfast.launchers.tail import LogTail
+from holdfast.launchers.log_tail import LogTail
 from holdfast.ports import Adopted, Ended, LaunchError, Order, Watcher
 
 _LOOK_S: Final = 0.2  # at logs and process states

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.core.view.layers import Disk
-from holdfast.sources.aside import BackgroundCall
+from holdfast.sources.background_call import BackgroundCall
 from holdfast.sources.pressure import free_space, text_of
 
 MOUNTS_MAX: Final = 32  # a host with more shared mounts is one for home directories

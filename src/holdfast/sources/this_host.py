@@ -22,12 +22,12 @@ from typing import Final
 
 from holdfast.core.types import require
 from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
-from holdfast.sources.aside import BackgroundCall
-from holdfast.sources.lives import ProcessLife, ProcessTracker
-from holdfast.sources.memory import ProcessTreeUsage, read_trees
+from holdfast.sources.background_call import BackgroundCall
 from holdfast.sources.mounts import Mounts
 from holdfast.sources.nvml import GpuReport, read_gpus
 from holdfast.sources.pressure import HostUse, free_space, read_host
+from holdfast.sources.process_memory import ProcessTreeUsage, read_trees
+from holdfast.sources.process_tracker import ProcessLife, ProcessTracker
 
 REPLICAS_MAX: Final = 256  # of one host
 GPU_EVERY_S: Final = 10.0

@@ -291,7 +291,7 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import Store  # noqa: PLC0415
-    from holdfast.wire.viewing import admin_app, build_source  # noqa: PLC0415
+    from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
 
     class AdminServer(uvicorn.Server):
         """uvicorn that leaves signals to us and does not wake ten times a second."""

@@ -19,7 +19,7 @@ from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.control.access.trust import trusting
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.ui.terminal.fleet import Row
-from holdfast.ui.terminal.starting import StartupScreen, UsageGuide
+from holdfast.ui.terminal.startup_screen import StartupScreen, UsageGuide
 from holdfast.wire.serve import ServedFleet, ServeOptions, serve
 from holdfast.wire.state_dir import (
     LOG_FILE,

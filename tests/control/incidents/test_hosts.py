@@ -17,8 +17,8 @@ from holdfast.core.diagnose.facts import (
     VersionsSeen,
 )
 from holdfast.launchers.weights import KNOWN, path_of
-from holdfast.sources.memory import ProcessTreeUsage
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
+from holdfast.sources.process_memory import ProcessTreeUsage
 
 GB = 10**9
 

@@ -31,7 +31,7 @@ from holdfast.frames import (
     Welcome,
 )
 from holdfast.ports import Ended
-from holdfast.sources.memory import ProcessTreeUsage
+from holdfast.sources.process_memory import ProcessTreeUsage
 from holdfast.testing.standin import fault
 
 LAUNCHED = """

@@ -24,7 +24,7 @@ from holdfast.core.types import ConfigError
 from holdfast.core.view.layers import Disk, Group, Host, Part, Placed, Queue, Reading
 from holdfast.core.view.sightings import Sightings
 from holdfast.core.view.staleness import HOSTS, PLACED, Freshness
-from holdfast.sources.reports import (
+from holdfast.sources.agent_report import (
     REPORT_BYTES_MAX,
     AgentReport,
     AgentStatus,

@@ -6,7 +6,6 @@ import pytest
 from aws_caller import Clock, FakeCaller, missing, unreachable
 
 from holdfast.core.view.layers import Group
-from holdfast.sources.aws.assembly import AwsAnswers, reading_of
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB, Definitions, definition_of
 from holdfast.sources.aws.disks import FileSystem, disk_of
@@ -14,6 +13,7 @@ from holdfast.sources.aws.errors import CallError
 from holdfast.sources.aws.machines import GroupMember, Groups, Machine, read_machines
 from holdfast.sources.aws.metrics import MetricSubjects, questions, read_metrics
 from holdfast.sources.aws.queues import QueueCounts, QueueTable
+from holdfast.sources.aws.reading import AwsAnswers, reading_of
 from holdfast.sources.aws.services import Service, Services, complaint
 from holdfast.sources.aws.tasks import Tasks, read_registered
 

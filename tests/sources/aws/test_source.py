@@ -30,7 +30,7 @@ from holdfast.cli.aws import aws as aws_command
 from holdfast.core.types import ConfigError
 from holdfast.core.view.layers import Disk, Group, Host, Placed, Queue, Wish
 from holdfast.sources.aws import AwsConfig, AwsSource
-from holdfast.sources.aws import calling as calling_module
+from holdfast.sources.aws import calls as calling_module
 from holdfast.sources.aws.errors import iam_action
 from holdfast.sources.aws.policy import PolicyScope, actions, policy
 

@@ -21,8 +21,8 @@ from holdfast.control.deploy.declarations import versions_of, weights_size
 from holdfast.control.deploy.units import Unit
 from holdfast.control.detached import detached
 from holdfast.core.diagnose.facts import Declared, Fact, GpuFault, HostSeen, MemorySeen, PhaseSeen
-from holdfast.sources.memory import ProcessTreeUsage, host_memory, read_trees
 from holdfast.sources.nvml import GpuReport, Xid
+from holdfast.sources.process_memory import ProcessTreeUsage, host_memory, read_trees
 
 PERIOD_S: Final = 10.0
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

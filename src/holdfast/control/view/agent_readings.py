@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
 from holdfast.core.view.layers import Disk, Part, Placed, Reading
-from holdfast.sources.reports import AgentReport
+from holdfast.sources.agent_report import AgentReport
 
 CLOCK_NOTED_S: Final = 5.0
 _MONTH_S: Final = 30 * 86_400.0

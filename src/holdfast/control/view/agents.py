@@ -36,7 +36,7 @@ from holdfast.control.view.agent_readings import Heard, faded, in_our_time, show
 from holdfast.core.diagnose.facts import Fact, GpuFault, LineSeen, PhaseSeen
 from holdfast.core.types import require
 from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
-from holdfast.sources.reports import (
+from holdfast.sources.agent_report import (
     REPORT_BYTES_MAX,
     AgentReport,
     BadAgentReportError,

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import AwsCaller
+from holdfast.sources.aws.calls import AwsCaller
 from holdfast.sources.aws.errors import CallError, CallFailure
 
 MIB: Final = 1 << 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.core.view.layers import Disk
-from holdfast.sources.aws.calling import AwsCaller
+from holdfast.sources.aws.calls import AwsCaller
 from holdfast.sources.aws.metrics import MINUTE_S, Metrics
 
 ELASTIC: Final = "elastic"

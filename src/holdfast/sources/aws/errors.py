@@ -3,7 +3,7 @@
     anything that botocore raises ─► failure_of(service, error) ─► CallError
 
 Errors are known by the names of their classes and by the codes of answers, not by the classes
-themselves: botocore is an extra and is imported nowhere but in ``calling``. The texts leave out the
+themselves: botocore is an extra and is imported nowhere but in ``calls``. The texts leave out the
 service where only the part that asked can have meant it: its name always stands beside them.
 """
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.sources.aws.calling import AwsCaller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.errors import CallError, CallFailure
 

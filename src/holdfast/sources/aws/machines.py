@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.core.view.layers import Group
-from holdfast.sources.aws.calling import AwsCaller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 
 

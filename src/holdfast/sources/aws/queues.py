@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import AwsCaller
+from holdfast.sources.aws.calls import AwsCaller
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.errors import CallError, CallFailure
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import AwsCaller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.machines import epoch
 from holdfast.sources.aws.tasks import SERVICES_AT_ONCE, tag_of

@@ -23,8 +23,7 @@ from typing import Any, Final
 
 from holdfast.core.view.layers import Part, Reading
 from holdfast.core.view.staleness import DISKS, GROUPS, HOSTS, LOGS, MEMORY, PLACED, QUEUES, WISHES
-from holdfast.sources.aws.assembly import AwsAnswers, reading_of
-from holdfast.sources.aws.calling import AwsAccount, AwsCaller, require_boto3
+from holdfast.sources.aws.calls import AwsAccount, AwsCaller, require_boto3
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.disks import read_filesystems
 from holdfast.sources.aws.errors import CallError
@@ -32,6 +31,7 @@ from holdfast.sources.aws.logs import Heard, LogFollower
 from holdfast.sources.aws.machines import Machine, read_groups, read_machines
 from holdfast.sources.aws.metrics import Metrics, MetricSubjects, questions, read_metrics
 from holdfast.sources.aws.queues import Queues
+from holdfast.sources.aws.reading import AwsAnswers, reading_of
 from holdfast.sources.aws.services import Services
 from holdfast.sources.aws.tasks import Tasks, read_registered
 

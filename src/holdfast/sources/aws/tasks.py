@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import AwsCaller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB, Definition, Definitions
 from holdfast.sources.aws.machines import epoch

@@ -21,11 +21,11 @@ from holdfast.core.view.selectors import parse_selector
 from holdfast.core.view.staleness import PLACED, WISHES
 from holdfast.sources.kubernetes.api import KubernetesApi, KubernetesApiError
 from holdfast.sources.kubernetes.config import KubernetesConfig
-from holdfast.sources.kubernetes.happenings import FIELDS, EventWarning, newest, read_event
+from holdfast.sources.kubernetes.event_warnings import FIELDS, EventWarning, newest, read_event
 from holdfast.sources.kubernetes.nodes import Node, read_node
+from holdfast.sources.kubernetes.object_watch import ObjectWatch
 from holdfast.sources.kubernetes.pods import Pod, read_pod
 from holdfast.sources.kubernetes.usage import GpuDevices, GpuExporters, MemoryUsage
-from holdfast.sources.kubernetes.watching import ObjectWatch
 
 FIRST_S: Final = 3.0  # a first reading waits so long for the lists, to begin with something
 TAIL_LINES_MAX: Final = 10_000

@@ -25,7 +25,7 @@ from holdfast.control.access.sessions import COOKIE, LASTS_S, Sessions, TooManyT
 from holdfast.core.types import ConfigError
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.web.assets import Asset, load_assets
-from holdfast.ui.web.rehearsing import RehearsalBusyError, RehearsalError, RehearsalRunner
+from holdfast.ui.web.rehearsal import RehearsalBusyError, RehearsalError, RehearsalRunner
 from holdfast.ui.web.whatif import Planner, WhatIfQuestion, answer, as_it_is, scenarios
 
 BODY_BYTES_MAX: Final = 64 << 10

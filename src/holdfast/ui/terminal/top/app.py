@@ -26,8 +26,7 @@ from holdfast.ui.terminal.top.commands import ORDERS, CommandError, parse, sugge
 from holdfast.ui.terminal.top.headline import Contact, fitted, fleet_line, source_line
 from holdfast.ui.terminal.top.link import Link, LinkError
 from holdfast.ui.terminal.top.listing import Listing
-from holdfast.ui.terminal.top.pages import VIEWS, name_of
-from holdfast.ui.terminal.top.places import (
+from holdfast.ui.terminal.top.pages import (
     DetailPage,
     HelpPage,
     IncidentPage,
@@ -37,8 +36,9 @@ from holdfast.ui.terminal.top.places import (
     ViewPage,
 )
 from holdfast.ui.terminal.top.prompt import Prompt, TonedLine
+from holdfast.ui.terminal.top.snapshot_feed import PollIntervals, SnapshotFeed
 from holdfast.ui.terminal.top.table import RowSelection, Span, lines_of
-from holdfast.ui.terminal.top.watching import PollIntervals, SnapshotFeed
+from holdfast.ui.terminal.top.views import VIEWS, name_of
 
 _FOOTER: Final = "1–7 views  Enter open  Esc back  / filter  ! faults  : command  ? help  q quit"
 _MORE_KEYS: Final = "  l log  i incident  s sort  r refresh  t theme"  # where there is room

@@ -10,8 +10,7 @@ from rich.text import Text
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.headline import Contact, fleet_line, source_line
-from holdfast.ui.terminal.top.marks import about_source, faulty
-from holdfast.ui.terminal.top.pages import overview
+from holdfast.ui.terminal.top.row_status import about_source, faulty
 from holdfast.ui.terminal.top.table import (
     PageLine,
     RowSelection,
@@ -21,6 +20,7 @@ from holdfast.ui.terminal.top.table import (
     lines_of,
 )
 from holdfast.ui.terminal.top.tables import DISKS
+from holdfast.ui.terminal.top.views import overview
 
 _ANSI = {
     Tone.PLAIN: "",

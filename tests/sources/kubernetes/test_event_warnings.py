@@ -1,7 +1,7 @@
 import pytest
 
 from fakekube.objects import event
-from holdfast.sources.kubernetes.happenings import EventWarning, newest, read_event
+from holdfast.sources.kubernetes.event_warnings import EventWarning, newest, read_event
 
 
 def test_a_warning_about_a_pod_is_read():

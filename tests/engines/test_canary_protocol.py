@@ -9,8 +9,8 @@ from holdfast.core.canary import CanaryConfig, Said, Shape
 from holdfast.core.failure import Kind
 from holdfast.core.types import ConfigError
 from holdfast.engines import DIALECTS, dialect
-from holdfast.engines import asking as asking_module
-from holdfast.engines.asking import CanaryRequest, Trouble, ask, read, shape_of
+from holdfast.engines import canary_protocol as asking_module
+from holdfast.engines.canary_protocol import CanaryRequest, Trouble, ask, read, shape_of
 
 VLLM = dialect("vllm")
 CHAT = ask(VLLM, CanaryConfig(), "m")

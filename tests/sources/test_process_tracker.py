@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.sources.lives import RECENT_S, ProcessTracker, start_of
+from holdfast.sources.process_tracker import RECENT_S, ProcessTracker, start_of
 
 GONE = "its process is gone"
 

@@ -1,6 +1,6 @@
 """The textbook's tables and the answers to its exercises, as text.
 
-Every figure is computed when asked for: by the models of ``book.py``, and beside it by theory.
+Every figure is computed when asked for: by the models of ``textbook.py``, and beside it by theory.
 ``render_tables`` is the printed example, byte for byte; ``render_exercises`` is everything else.
 """
 
@@ -18,7 +18,7 @@ from holdfast.core.plan.capacity import (
     zone_availability,
 )
 from holdfast.core.types import require
-from holdfast.testing.book import (
+from holdfast.testing.textbook import (
     BREAKER,
     NAIVE,
     Hedging,

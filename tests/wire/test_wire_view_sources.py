@@ -9,8 +9,8 @@ from holdfast.control.process import Control
 from holdfast.core.view.layers import Host, Placed, Reading
 from holdfast.storage.sqlite import Store
 from holdfast.testing.launcher import FakeHost, FakeLauncher
-from holdfast.wire import viewing
-from holdfast.wire.viewing import admin_app, build_source, read_once
+from holdfast.wire import view_sources
+from holdfast.wire.view_sources import admin_app, build_source, read_once
 
 GB = 1_000_000_000
 
@@ -72,7 +72,7 @@ def test_one_look_reads_all_sources_and_finds_what_one_look_can_find():
 
 
 def test_a_source_that_fails_is_a_row_and_costs_the_others_nothing(monkeypatch):
-    monkeypatch.setattr(viewing, "ONCE_S", 0.05)
+    monkeypatch.setattr(view_sources, "ONCE_S", 0.05)
     answers = {
         "good": Reading("good", "aws", 1e9, hosts=(Host("h"),)),
         "broken": ValueError("what is this"),

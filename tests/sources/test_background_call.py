@@ -1,6 +1,6 @@
 import threading
 
-from holdfast.sources.aside import BackgroundCall
+from holdfast.sources.background_call import BackgroundCall
 
 LONG_S = 30.0
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.types import ConfigError
 from holdfast.engines import DIALECTS, dialect
-from holdfast.engines.launching import LaunchSpec, command_line, environment, substitute
+from holdfast.engines.launch_command import LaunchSpec, command_line, environment, substitute
 
 PLAIN = LaunchSpec(weights="/weights/m", served_as="m", host="127.0.0.1", port=9001)
 FULL = replace(

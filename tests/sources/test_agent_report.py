@@ -3,7 +3,7 @@ import pytest
 
 from holdfast.core.diagnose.facts import Mark
 from holdfast.core.view.layers import Disk, Host, Part, Placed, Reading
-from holdfast.sources.reports import (
+from holdfast.sources.agent_report import (
     ROWS_MAX,
     THINGS_MAX,
     AgentReport,

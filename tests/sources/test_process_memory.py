@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sources.memory import TREE_MAX, ProcessTreeUsage, host_memory, read_trees
+from holdfast.sources.process_memory import TREE_MAX, ProcessTreeUsage, host_memory, read_trees
 
 MB = 1 << 20
 

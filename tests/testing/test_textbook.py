@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.core.plan.capacity import availability
 from holdfast.core.types import ConfigError
-from holdfast.testing import book_tables
-from holdfast.testing.book import (
+from holdfast.testing import textbook_tables
+from holdfast.testing.textbook import (
     BREAKER,
     NAIVE,
     Hedging,
@@ -19,7 +19,7 @@ from holdfast.testing.book import (
     run_outage,
     run_redundancy,
 )
-from holdfast.testing.book_tables import (
+from holdfast.testing.textbook_tables import (
     HEDGED,
     POLICIES,
     render_exercises,
@@ -262,7 +262,7 @@ def test_the_exercises_are_answered(exercises, answer):
 
 def test_the_table_of_policies_shows_theory_beside_the_runs():
     results = {HEDGED: run_outage(HEDGED)}
-    table = book_tables._policy_table(OutageParams(), results)
+    table = textbook_tables._policy_table(OutageParams(), results)
     for row in (
         "hedged        | 53.2% 166095 |  60.1%  48443 | 43.2%  65184 |  56.5%  52468",
         "retry         | 84.8%  58305 | 100.0%   1959 | 54.4%  54386 | 100.0%   1960",
@@ -278,11 +278,11 @@ def test_the_answers_fit_a_terminal(exercises):
 
 
 def test_a_sweep_that_never_varies_has_no_measure_of_distance():
-    assert "n/a" in "\n".join(book_tables._single_run(2, RedundancyParams(ticks=1, fail=1e-9)))
+    assert "n/a" in "\n".join(textbook_tables._single_run(2, RedundancyParams(ticks=1, fail=1e-9)))
 
 
 def test_an_answer_out_of_range_says_so():
-    assert book_tables._first(iter(())) == "none here"
+    assert textbook_tables._first(iter(())) == "none here"
 
 
 @pytest.mark.parametrize("arguments", [{"seeds": 1}, {"calm_seeds": 0}])

@@ -2,7 +2,7 @@ import pytest
 from aws_caller import Clock
 
 from holdfast.core.types import ConfigError
-from holdfast.sources.aws.calling import AwsAccount, RateBucket, batches, moment
+from holdfast.sources.aws.calls import AwsAccount, RateBucket, batches, moment
 from holdfast.sources.aws.config import AwsConfig, RateConfig
 from holdfast.sources.aws.errors import CallError, CallFailure, failure_of, iam_action
 

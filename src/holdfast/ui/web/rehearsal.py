@@ -21,7 +21,7 @@ from holdfast.sim.scenario import Scenario, prepare
 LIMIT_S: Final = 30.0  # as long as somebody looks at a page that says "wait"
 SEED: Final = 1
 _ANSWER_BYTES_MAX: Final = 4 << 20
-_MODULE: Final = "holdfast.ui.web.rehearsing"
+_MODULE: Final = "holdfast.ui.web.rehearsal"
 
 
 class RehearsalBusyError(Exception):

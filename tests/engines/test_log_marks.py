@@ -2,8 +2,8 @@ import pytest
 
 from holdfast.core.diagnose.facts import Mark
 from holdfast.engines import DIALECTS, dialect
-from holdfast.engines.marks import COMMON, HARMLESS, OWN, PEER_CHARACTERS, mark_of
-from holdfast.engines.phases import HEAD_CHARACTERS
+from holdfast.engines.log_marks import COMMON, HARMLESS, OWN, PEER_CHARACTERS, mark_of
+from holdfast.engines.startup_log import HEAD_CHARACTERS
 
 _ROOM = "4793981895866140836"
 _NCCL = "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600059 milliseconds"

@@ -3,7 +3,7 @@ import pytest
 from holdfast.core.failure import Kind
 from holdfast.core.types import State
 from holdfast.engines import DIALECTS, dialect
-from holdfast.engines.phases import FATALS, HEAD_CHARACTERS, LoadPhase, fatal_of, phase_of
+from holdfast.engines.startup_log import FATALS, HEAD_CHARACTERS, LoadPhase, fatal_of, phase_of
 
 # Starts as they are written, shortened: each line and the phase it tells.
 STARTS = {

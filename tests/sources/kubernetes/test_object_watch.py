@@ -13,7 +13,7 @@ from fakekube.store import GoneError
 from holdfast.sources.kubernetes import KubernetesConfig
 from holdfast.sources.kubernetes import api as api_module
 from holdfast.sources.kubernetes.api import KubernetesApi
-from holdfast.sources.kubernetes.watching import ObjectWatch
+from holdfast.sources.kubernetes.object_watch import ObjectWatch
 
 QUICK = {"retry_s": 0.02, "retry_max_s": 0.1}
 

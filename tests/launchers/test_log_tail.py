@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.launchers.tail import LogTail
+from holdfast.launchers.log_tail import LogTail
 
 
 @pytest.fixture

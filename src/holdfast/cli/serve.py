@@ -40,7 +40,7 @@ def serve(config: Path, state_dir: Path | None, *, takeover: bool) -> None:
       holdfast serve -c fleet.yaml
       holdfast serve -c fleet.yaml --takeover
     """  # noqa: D301
-    from holdfast.ui.terminal.starting import PlainScreen  # noqa: PLC0415 gateways do without
+    from holdfast.ui.terminal.startup_screen import PlainScreen  # noqa: PLC0415 gateways do without
 
     fetching = PlainScreen(stderr()).fetching
     host = ServeOptions(state_dir=state_dir, fetching=fetching)
