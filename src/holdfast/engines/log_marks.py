@@ -2,15 +2,16 @@ r"""What a line of a log means for whoever looks for the cause of a failure.
 
     line ─► mark_of ─► (Mark, the peer it names) or None, which is what nearly all lines are
 
-``startup_log.py`` asks how far a start has come. This asks what went wrong, at any time, and names it
-the same for every engine: a rule that reads marks never learns who wrote the line. Most of what
+``startup_log.py`` asks how far a start has come. This asks what went wrong, at any time, and names
+it the same for every engine: a rule that reads marks never learns who wrote the line. Most of what
 matters comes from below the engines, from drivers, kernels and the libraries they share, and stands
 in one table; what one engine alone says stands under its name and is looked at first.
 
 A line that only *may* be bad has no mark. SGLang's "Health check failed" comes with every long
 prefill, vLLM's "No available shared memory broadcast block" with every compilation, and a runner
 that could not lock its pages runs well without: these would make evidence out of ordinary days.
-What users wrote is kept out as in ``startup_log.py``, and the words here are long for the same reason.
+What users wrote is kept out as in ``startup_log.py``, and the words here are long for the same
+reason.
 Rejected: levels ("ERROR …"). Engines log aborted requests as errors and lost caches as warnings.
 """
 
