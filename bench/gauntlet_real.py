@@ -21,8 +21,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.chaos.gameday import GameDay, Record
-from holdfast.chaos.target import Target
+from holdfast.chaos.gameday import GameDay, GameDayRecord
+from holdfast.chaos.target import ChaosTarget
 from holdfast.config.chaos import PlanFile
 from real_fleet import RealFleet, busy_core, until
 
@@ -52,12 +52,12 @@ def strike(fleet: RealFleet, fault: str, number: int, given: argparse.Namespace)
     """Strike one replica, and let the fleet get well again."""
     until(lambda: len(fleet.ready()) >= fleet.count, "every replica is ready", 240.0)
     replica = sorted(fleet.ready())[number % fleet.count]
-    day = GameDay(Target(fleet.admin), fleet.url, plan(fault, replica, given), lambda _: None)
+    day = GameDay(ChaosTarget(fleet.admin), fleet.url, plan(fault, replica, given), lambda _: None)
     record = asyncio.run(day.run())
     return row_of(record, fault, replica)
 
 
-def row_of(record: Record, fault: str, replica: str) -> dict[str, Any]:
+def row_of(record: GameDayRecord, fault: str, replica: str) -> dict[str, Any]:
     """The figures of one fault."""
     onset = record.struck[0].begun_s if record.struck else WARM_UP_S
     counted = [

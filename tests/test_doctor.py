@@ -2,7 +2,7 @@ import json
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.failure import Cause
-from holdfast.doctor import Level, check_file, check_running
+from holdfast.doctor import AdviceLevel, check_file, check_running
 
 TWO_ZONES = [
     {"url": "http://127.0.0.1:9001", "zone": "a"},
@@ -41,7 +41,7 @@ def test_launched_replicas_are_counted_by_their_launch():
 
 def test_a_probe_that_cannot_fail_is_an_error():
     advice = told(check_file(file({"engine": "triton"})))["models.m.canary"]
-    assert advice.level is Level.ERROR
+    assert advice.level is AdviceLevel.ERROR
     assert Cause.WRONG_OUTPUT in advice.leads_to
 
 
@@ -53,7 +53,7 @@ def test_a_canary_that_takes_anything_for_the_same_is_noticed():
 def test_waits_that_nobody_waits_for_are_named_with_their_field():
     found = told(check_file(file({"deadlines": {"request_s": "2h", "first_token_s": "10m"}})))
     assert "120 min" in found["models.m.deadlines.request_s"].problem
-    assert found["models.m.deadlines.first_token_s"].level is Level.NOTE
+    assert found["models.m.deadlines.first_token_s"].level is AdviceLevel.NOTE
 
 
 def test_a_name_that_moves_is_no_revision():
@@ -77,7 +77,7 @@ def test_retries_are_multiplied_over_layers():
 
 def test_retries_without_bound_or_jitter_are_named_and_errors_come_first():
     found = check_file(file(retry={"budget": False, "backoff": "none"}))
-    assert [advice.level for advice in found] == [Level.ERROR, Level.WARNING]
+    assert [advice.level for advice in found] == [AdviceLevel.ERROR, AdviceLevel.WARNING]
     assert {advice.where for advice in found} == {"retry.budget", "retry.backoff"}
 
 
@@ -123,8 +123,8 @@ def test_what_the_status_page_shows_becomes_advice():
 
 
 def test_one_gateway_and_none_are_different_things():
-    assert check_running({"gateways": gateways(1)}, [])[0].level is Level.NOTE
-    assert check_running({}, [])[0].level is Level.ERROR
+    assert check_running({"gateways": gateways(1)}, [])[0].level is AdviceLevel.NOTE
+    assert check_running({}, [])[0].level is AdviceLevel.ERROR
 
 
 def test_all_ready_ones_in_one_zone_are_a_warning():

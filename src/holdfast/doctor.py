@@ -28,7 +28,7 @@ _MUTABLE: Final = re.compile(
 _UNSETTLED: Final = (CanaryVerdict.UNSETTLED, CanaryVerdict.UNKNOWN)
 
 
-class Level(StrEnum):
+class AdviceLevel(StrEnum):
     """How urgent a piece of advice is."""
 
     ERROR = "error"  # it will fail silently
@@ -40,7 +40,7 @@ class Level(StrEnum):
 class Advice:
     """One mistake, where it is, and how to mend it."""
 
-    level: Level
+    level: AdviceLevel
     where: str  # a field of the file, or a part of the running fleet
     problem: str
     fix: str
@@ -68,11 +68,11 @@ def _one_place(file: FleetFile, model: ModelSection) -> Found:
     field = f"models.{model.name}"
     if count == 1:
         told = "has one replica: while it restarts, nobody answers, and nobody can disagree with it"
-        yield Advice(Level.WARNING, field, told, "give it two replicas or more")
+        yield Advice(AdviceLevel.WARNING, field, told, "give it two replicas or more")
     elif len(zones) == 1 and count:
         told = f"has its {count} replicas in one zone, {zones[0]}"
         fix = "name the zones of its endpoints, or list several under launch.zones"
-        yield Advice(Level.WARNING, field, told, fix, (Cause.UNREACHABLE,))
+        yield Advice(AdviceLevel.WARNING, field, told, fix, (Cause.UNREACHABLE,))
 
 
 def _blind_canary(file: FleetFile, model: ModelSection) -> Found:
@@ -82,15 +82,15 @@ def _blind_canary(file: FleetFile, model: ModelSection) -> Found:
     if model.engine == "triton" and not canary.body:
         told = "asks for a page only: Triton has no question that fits every model"
         fix = "give canary.shape: infer and canary.body with a real inference"
-        yield Advice(Level.ERROR, field, told, fix, (Cause.WRONG_OUTPUT, Cause.HUNG))
+        yield Advice(AdviceLevel.ERROR, field, told, fix, (Cause.WRONG_OUTPUT, Cause.HUNG))
     if _count(model) == 1 and not canary.expect and canary.check is None:
         told = "learns what is right by agreement, and there is one replica to agree with itself"
         fix = "write the right answer under canary.expect"
-        yield Advice(Level.WARNING, field, told, fix, (Cause.WRONG_OUTPUT,))
+        yield Advice(AdviceLevel.WARNING, field, told, fix, (Cause.WRONG_OUTPUT,))
     if canary.similarity < 0.5:
         told = f"takes answers for the same that share {canary.similarity:.0%} of their words"
         fix = "raise canary.similarity to 0.8, or use rule: exact"
-        yield Advice(Level.WARNING, f"{field}.similarity", told, fix, (Cause.WRONG_OUTPUT,))
+        yield Advice(AdviceLevel.WARNING, f"{field}.similarity", told, fix, (Cause.WRONG_OUTPUT,))
 
 
 def _long_waits(file: FleetFile, model: ModelSection) -> Found:
@@ -99,11 +99,13 @@ def _long_waits(file: FleetFile, model: ModelSection) -> Found:
     if deadlines.request_s > WAIT_MAX_S:
         told = f"lets a request run for {deadlines.request_s / 60:.0f} min"
         fix = "lower request_s to what a user waits for: a request that hangs holds a slot so long"
-        yield Advice(Level.WARNING, f"{field}.request_s", told, fix, (Cause.HUNG, Cause.STALLED))
+        yield Advice(
+            AdviceLevel.WARNING, f"{field}.request_s", told, fix, (Cause.HUNG, Cause.STALLED)
+        )
     if deadlines.first_token_s > FIRST_TOKEN_MAX_S:
         told = f"waits {deadlines.first_token_s:.0f} s for a first token until it has learned"
         fix = "lower first_token_s; learned deadlines replace it after 100 answers"
-        yield Advice(Level.NOTE, f"{field}.first_token_s", told, fix, (Cause.HUNG,))
+        yield Advice(AdviceLevel.NOTE, f"{field}.first_token_s", told, fix, (Cause.HUNG,))
 
 
 def _mutable_revision(file: FleetFile, model: ModelSection) -> Found:
@@ -117,7 +119,9 @@ def _mutable_revision(file: FleetFile, model: ModelSection) -> Found:
         if _MUTABLE.search(name):
             told = f"names something that changes under the same name: {name[:80]!r}"
             fix = "pin a revision or a digest (image@sha256:…)"
-            yield Advice(Level.WARNING, field, told, fix, (Cause.VERSION_SKEW, Cause.OUTPUT_DRIFT))
+            yield Advice(
+                AdviceLevel.WARNING, field, told, fix, (Cause.VERSION_SKEW, Cause.OUTPUT_DRIFT)
+            )
 
 
 def _retries_times_layers(file: FleetFile) -> Found:
@@ -125,7 +129,7 @@ def _retries_times_layers(file: FleetFile) -> Found:
     retry = file.retry
     if not retry.budget:
         told, fix = "is off: retries have no bound", "remove it: the budget keeps storms away"
-        yield Advice(Level.ERROR, "retry.budget", told, fix, (Cause.OVERLOADED,))
+        yield Advice(AdviceLevel.ERROR, "retry.budget", told, fix, (Cause.OVERLOADED,))
     escalates = any(rule.escalate for one in file.virtual_models for rule in one.rules)
     tries = SDK_TRIES * retry.attempts * (2 if escalates else 1)
     if tries > TRIES_MAX:
@@ -134,10 +138,10 @@ def _retries_times_layers(file: FleetFile) -> Found:
             f"{retry.attempts} here{', times 2 where a rule escalates' if escalates else ''}"
         )
         fix = "lower retry.attempts to 2, and set max_retries=0 in clients: one layer retries"
-        yield Advice(Level.WARNING, "retry.attempts", told, fix, (Cause.OVERLOADED,))
+        yield Advice(AdviceLevel.WARNING, "retry.attempts", told, fix, (Cause.OVERLOADED,))
     if retry.backoff == "none":
         told, fix = "is none: retries come in step", "remove it: full jitter spreads them"
-        yield Advice(Level.WARNING, "retry.backoff", told, fix, (Cause.OVERLOADED,))
+        yield Advice(AdviceLevel.WARNING, "retry.backoff", told, fix, (Cause.OVERLOADED,))
 
 
 def _unbounded_ejection(file: FleetFile) -> Found:
@@ -145,7 +149,9 @@ def _unbounded_ejection(file: FleetFile) -> Found:
     if share > 0.5:
         told = f"lets suspicion take {share:.0%} of a pool out of service"
         fix = "use at most 0.5: beyond half the checker is the likelier fault"
-        yield Advice(Level.WARNING, "fleet.ejection.share_max", told, fix, (Cause.CHECKER_BROKEN,))
+        yield Advice(
+            AdviceLevel.WARNING, "fleet.ejection.share_max", told, fix, (Cause.CHECKER_BROKEN,)
+        )
 
 
 _OF_FILE: Final[tuple[Callable[[FleetFile], Found], ...]] = (
@@ -178,14 +184,14 @@ def check_running(status: Mapping[str, Any], incidents: list[Mapping[str, Any]])
     found: list[Advice] = []
     for problem in status.get("config_problems") or ():
         fix = "mend the file; until then the last good one runs"
-        found.append(Advice(Level.ERROR, "the fleet file", f"was refused: {problem}", fix))
+        found.append(Advice(AdviceLevel.ERROR, "the fleet file", f"was refused: {problem}", fix))
     found.extend(_gateways(status))
     found.extend(_replicas(status.get("replicas") or []))
     found.extend(_store(status.get("store") or {}))
     found.extend(_incident(one) for one in incidents if one.get("stage") != "closed")
     for model in status.get("panic") or ():
         told = "has too few replicas that are well, so all are tried (panic)"
-        found.append(Advice(Level.ERROR, f"model {model}", told, "see its incidents"))
+        found.append(Advice(AdviceLevel.ERROR, f"model {model}", told, "see its incidents"))
     return _sorted(found)
 
 
@@ -193,15 +199,15 @@ def _gateways(status: Mapping[str, Any]) -> Found:
     gateways = status.get("gateways") or []
     if not gateways:
         fix = "look at the log of 'holdfast serve'"
-        yield Advice(Level.ERROR, "gateways", "none is connected to control", fix)
+        yield Advice(AdviceLevel.ERROR, "gateways", "none is connected to control", fix)
     epochs = Counter(one.get("epoch") for one in gateways)
     if len(epochs) > 1:
         told = f"run {len(epochs)} different configs at once"
         fix = "restart those that refused the last one; 'holdfast status --json' says why"
-        yield Advice(Level.ERROR, "gateways", told, fix)
+        yield Advice(AdviceLevel.ERROR, "gateways", told, fix)
     if len(gateways) == 1:
         told = "there is one process: clients see a reset if it dies"
-        yield Advice(Level.NOTE, "gateways", told, "set gateway.workers to 2 or more")
+        yield Advice(AdviceLevel.NOTE, "gateways", told, "set gateway.workers to 2 or more")
 
 
 def _replicas(rows: list[Mapping[str, Any]]) -> Found:
@@ -213,15 +219,15 @@ def _replicas(rows: list[Mapping[str, Any]]) -> Found:
         if len(revisions) > 1:
             told = f"serves {len(revisions)} revisions at once: {', '.join(revisions)}"
             fix = "finish the rollout or take it back: answers depend on who gives them"
-            yield Advice(Level.WARNING, f"model {model}", told, fix, (Cause.VERSION_SKEW,))
+            yield Advice(AdviceLevel.WARNING, f"model {model}", told, fix, (Cause.VERSION_SKEW,))
         ready = [row for row in mine if row.get("state") == "ready"]
         if len(mine) > 1 and len(ready) == 1:
             told = f"lives on one ready replica of {len(mine)}"
-            yield Advice(Level.WARNING, f"model {model}", told, "see 'holdfast incidents'")
+            yield Advice(AdviceLevel.WARNING, f"model {model}", told, "see 'holdfast incidents'")
         if len(ready) > 1 and len({row.get("zone") for row in ready}) == 1:
             told = f"is ready in one zone only, {ready[0].get('zone')}"
             fix = "look why the other zones have none"
-            yield Advice(Level.WARNING, f"model {model}", told, fix, (Cause.UNREACHABLE,))
+            yield Advice(AdviceLevel.WARNING, f"model {model}", told, fix, (Cause.UNREACHABLE,))
     for row in rows:
         canary = row.get("canary") or {}
         if canary.get("verdict") in _UNSETTLED:
@@ -230,7 +236,7 @@ def _replicas(rows: list[Mapping[str, Any]]) -> Found:
             )
             fix = "write the right answer under models[].canary.expect"
             yield Advice(
-                Level.WARNING, f"replica {row.get('id')}", told, fix, (Cause.WRONG_OUTPUT,)
+                AdviceLevel.WARNING, f"replica {row.get('id')}", told, fix, (Cause.WRONG_OUTPUT,)
             )
 
 
@@ -238,19 +244,19 @@ def _store(store: Mapping[str, Any]) -> Found:
     problem = store.get("problem")
     if problem:
         fix = "free the disk: after a restart control would not know its replicas"
-        yield Advice(Level.ERROR, "the state store", f"cannot be written: {problem}", fix)
+        yield Advice(AdviceLevel.ERROR, "the state store", f"cannot be written: {problem}", fix)
 
 
 def _incident(one: Mapping[str, Any]) -> Advice:
     told = f"is open: {one.get('title')}"
     fix = str(one.get("fix") or f"run 'holdfast explain {one.get('id')}'")
     causes = tuple(cause for cause in Cause if cause.value == one.get("cause"))
-    return Advice(Level.ERROR, f"incident {one.get('id')}", told, fix, causes)
+    return Advice(AdviceLevel.ERROR, f"incident {one.get('id')}", told, fix, causes)
 
 
 def _sorted(found: list[Advice]) -> list[Advice]:
-    order = list(Level)
+    order = list(AdviceLevel)
     return sorted(found, key=lambda advice: order.index(advice.level))
 
 
-__all__ = ["Advice", "Level", "check_file", "check_running"]
+__all__ = ["Advice", "AdviceLevel", "check_file", "check_running"]

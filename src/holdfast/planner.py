@@ -25,7 +25,7 @@ _ROWS_AFTER: Final = 2  # and what one or two more would buy
 
 
 @dataclass(slots=True, frozen=True)
-class Row:
+class SpareOption:
     """One choice of k."""
 
     spares: int
@@ -63,7 +63,7 @@ class RedundancyPlan:
     nines: float | None
     shortfall_minutes: float  # per month of 730 hours, on average
     monthly_cost: float | None  # of the spares; none where no price was given
-    rows: tuple[Row, ...]
+    rows: tuple[SpareOption, ...]
     alternatives: tuple[Alternative, ...]
     notes: tuple[str, ...]
 
@@ -140,14 +140,14 @@ def _finite_nines(shortfall: float) -> float | None:
     return None if isinf(count) else count
 
 
-def _rows(fleet: Redundancy, spares: int, cost_per_hour: float | None) -> tuple[Row, ...]:
+def _rows(fleet: Redundancy, spares: int, cost_per_hour: float | None) -> tuple[SpareOption, ...]:
     naive = _as_if_independent(fleet)
     first = max(0, spares - _ROWS_BEFORE)
     shown = [*([0] if first else []), *range(first, spares + _ROWS_AFTER + 1)]
     rows = []
     for k in shown:
         shortfall = fleet.shortfall(k)
-        row = Row(
+        row = SpareOption(
             spares=k,
             replicas=fleet.need + k,
             availability=1.0 - shortfall,
@@ -203,4 +203,4 @@ def _notes(fleet: Redundancy, spares: int, minutes: float) -> tuple[str, ...]:
     return tuple(notes)
 
 
-__all__ = ["Alternative", "RedundancyPlan", "Row", "redundancy"]
+__all__ = ["Alternative", "RedundancyPlan", "SpareOption", "redundancy"]

@@ -14,8 +14,8 @@ from holdfast.agent.settings import AgentConfig, LogRule, ReplicaRule
 from holdfast.agent.stop_signal import StopSignal
 from holdfast.core.diagnose.facts import GpuFault, LineSeen, Mark, PhaseSeen
 from holdfast.sources.local import LocalConfig, Roots
-from holdfast.sources.memory import Usage
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
+from holdfast.sources.process_memory import ProcessTreeUsage
 
 LONG_S = 30.0
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
@@ -306,7 +306,10 @@ def test_a_fault_of_a_gpu_counts_against_who_is_on_it(side, token):
         agent, _ = make(control.url, token)
         gpus = (Gpu(0, "a", processes=((10, 1),)), Gpu(1, "b", processes=((20, 1),)))
         agent._host.gpus = GpuReport(available=True, reason="", gpus=gpus)
-        agent._host.usages = {"r1": Usage(1, None, None, (10,)), "r2": Usage(1, None, None, (20,))}
+        agent._host.usages = {
+            "r1": ProcessTreeUsage(1, None, None, (10,)),
+            "r2": ProcessTreeUsage(1, None, None, (20,)),
+        }
         agent._blame(Xid(1.0, 1, "b", 79, "the GPU has fallen off the bus", needs_reset=True))
         agent._send(agent._host.look(), LONG_S)
         assert control.seen == [GpuFault("r2", 79, True, "the GPU has fallen off the bus")]

@@ -1,21 +1,21 @@
 from holdfast.agent.outbox import AGE_MAX_S, KEPT_MAX, Outbox
 from holdfast.core.diagnose.facts import Mark
-from holdfast.sources.reports import THINGS_MAX, Fault, Line, Phase
+from holdfast.sources.agent_report import THINGS_MAX, ReportedGpuFault, ReportedLine, ReportedPhase
 
 
 def line(box):
-    return Line(box.next_number(), 0, "r", Mark.WATCHDOG, "h:1")
+    return ReportedLine(box.next_number(), 0, "r", Mark.WATCHDOG, "h:1")
 
 
 def test_things_wait_in_order_with_their_age():
     box = Outbox()
     box.put(line(box), 10.0)
-    box.put(Phase(box.next_number(), 0, "r", "loading"), 11.0)
-    box.put(Fault(box.next_number(), 0, "r", 79, True, "x"), 12.0)
+    box.put(ReportedPhase(box.next_number(), 0, "r", "loading"), 11.0)
+    box.put(ReportedGpuFault(box.next_number(), 0, "r", 79, True, "x"), 12.0)
     assert box.waiting(13.0) == [
-        Line(1, 3.0, "r", Mark.WATCHDOG, "h:1"),
-        Phase(2, 2.0, "r", "loading"),
-        Fault(3, 1.0, "r", 79, True, "x"),
+        ReportedLine(1, 3.0, "r", Mark.WATCHDOG, "h:1"),
+        ReportedPhase(2, 2.0, "r", "loading"),
+        ReportedGpuFault(3, 1.0, "r", 79, True, "x"),
     ]
     assert len(box) == 3
 

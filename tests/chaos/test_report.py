@@ -1,6 +1,6 @@
 import xml.etree.ElementTree as ET
 
-from holdfast.chaos.gameday import Asked, Look, Record, Struck
+from holdfast.chaos.gameday import FleetSample, GameDayRecord, GameDayRequest, InjectedFault
 from holdfast.chaos.report import markdown, picture
 from holdfast.config.chaos import PlanFile
 
@@ -10,14 +10,20 @@ PLAN = PlanFile.model_validate(
 
 
 def record(**more):
-    told = Record(PLAN, began_at=1_000.0, **more)
+    told = GameDayRecord(PLAN, began_at=1_000.0, **more)
     states = ["ready", "ready", "quarantined", "loading", "ready"]
     told.looks = [
-        Look(2.0 * i, {"m-1": (state, 0.5 if state == "ready" else 0.0), "m-2": ("ready", 1.0)})
+        FleetSample(
+            2.0 * i, {"m-1": (state, 0.5 if state == "ready" else 0.0), "m-2": ("ready", 1.0)}
+        )
         for i, state in enumerate(states)
     ]
-    told.asked = [Asked(1.0, 0.2, ""), Asked(2.0, 0.3, "status 502"), *[Asked(3.0, 0.1, "")] * 8]
-    told.struck = [Struck(1.0, 11.0, "hang", "m-1")]
+    told.asked = [
+        GameDayRequest(1.0, 0.2, ""),
+        GameDayRequest(2.0, 0.3, "status 502"),
+        *[GameDayRequest(3.0, 0.1, "")] * 8,
+    ]
+    told.struck = [InjectedFault(1.0, 11.0, "hang", "m-1")]
     told.incidents = [
         {
             "id": "inc-000001",
@@ -61,10 +67,10 @@ def test_a_fault_that_nobody_noticed_says_so():
 def test_a_fault_that_could_not_be_is_told_and_does_not_hold():
     told = record()
     told.asked = []
-    told.struck = [Struck(1.0, 1.0, "hang", "m-9", "no replica is called 'm-9'")]
+    told.struck = [InjectedFault(1.0, 1.0, "hang", "m-9", "no replica is called 'm-9'")]
     assert not told.held
     assert "no replica is called" in markdown(told, "x.svg")
 
 
 def test_a_day_that_saw_nothing_is_drawn_all_the_same():
-    ET.fromstring(picture(Record(PLAN)))
+    ET.fromstring(picture(GameDayRecord(PLAN)))

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import __version__
-from holdfast.cli import main, planning, simulation
+from holdfast.cli import main, plan, simulation
 from holdfast.config.files import load
 from holdfast.config.sections import Section
 from holdfast.core.types import ConfigError
-from holdfast.testing.book_tables import render_tables
+from holdfast.testing.textbook_tables import render_tables
 from holdfast.ui.terminal import console
 
 PLAN = ["plan", "redundancy", "--need", "20", "--availability", "0.995", "--target", "0.999"]
@@ -197,7 +197,7 @@ class TestPlan:
         def refuse(**_: object) -> None:
             raise ConfigError("capacity.limit", "is -1", "use 0 or more")
 
-        monkeypatch.setattr(planning, "redundancy", refuse)
+        monkeypatch.setattr(plan, "redundancy", refuse)
         assert "Error: capacity.limit is -1; use 0 or more" in run(*PLAN).stderr
 
 

@@ -69,7 +69,7 @@ UP = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from holdfast.ui.terminal.starting import screen
+    from holdfast.ui.terminal.startup_screen import screen
     from holdfast.wire.up import Wish, up
     config, state, script, within = sys.argv[1:]
     wish = Wish(Path(config), Path(state), None, sys.stdout.isatty(), float(within))
@@ -509,7 +509,9 @@ def test_a_fleet_is_found_by_its_state_dir_its_file_or_the_usual_port(
     assert json.loads(run("status", "--json", "-c", str(path)).output) == READY
     where = state_dir.default_state_dir(None, os.environ)
     with state_dir.held(where):
-        state_dir.write_running(where, state_dir.Running(1, admin.url, "http://x", "fleet.yaml"))
+        state_dir.write_running(
+            where, state_dir.RunningFleet(1, admin.url, "http://x", "fleet.yaml")
+        )
         assert json.loads(run("status", "--json").output) == READY
     (where / "up.json").write_text(json.dumps({"admin": admin.url}))  # left over
     monkeypatch.setattr(admin_port, "DEFAULT_ADMIN", "http://127.0.0.1:1")

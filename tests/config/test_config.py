@@ -25,9 +25,9 @@ from holdfast.config.document import (
     Document,
     Problem,
 )
+from holdfast.config.error_messages import TRANSLATIONS
 from holdfast.config.files import FILE_BYTES_MAX, TRANSLATED_MAX, json_schema, load
 from holdfast.config.sections import Duration, Policy, PolicySection, Section, policy_section
-from holdfast.config.translate import TRANSLATIONS
 from holdfast.core.request.breaker import BreakerConfig
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import ConfigError, require

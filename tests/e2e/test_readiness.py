@@ -31,7 +31,7 @@ from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import CanaryResult, Joined, Launch, Phase, RunCanary, Stop, Tick
 from holdfast.core.types import SECOND, Replica, State
 from holdfast.engines import dialect
-from holdfast.engines.phases import phase_of
+from holdfast.engines.startup_log import phase_of
 from holdfast.testing.standin import Options, StandIn, fault
 
 WRONG, GARBAGE, STALLING, SLOW, FULL, EMPTY = (f"m-{number}" for number in range(1, 7))

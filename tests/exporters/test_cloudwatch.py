@@ -14,14 +14,14 @@ from holdfast.exporters.cloudwatch import (
     BATCH_MAX,
     NAMES,
     CloudWatchExporter,
-    ModelFigures,
+    ModelPeriod,
     batches,
     points,
 )
 from holdfast.exporters.delivery import MissingExtraError
 
 NOW = 1_800_000_000.0
-KNOWN = ModelFigures(
+KNOWN = ModelPeriod(
     "m",
     memory_used=0.7,
     kv_used=0.7,
@@ -96,14 +96,14 @@ def test_figures_arrive_under_the_names_that_autoscalers_know(aws):
 
 def test_many_figures_go_in_several_calls(aws):
     exporter = CloudWatchExporter(section(aws, namespace="Many", period=1.0))
-    figures = [ModelFigures(f"m{number}", queued=1, ready=1) for number in range(600)]
+    figures = [ModelPeriod(f"m{number}", queued=1, ready=1) for number in range(600)]
     exporter.delivery.offer(points(figures, 0, NOW))
     exporter.delivery.close(60)
     assert (exporter.delivery.sent, exporter.delivery.failed) == (1201, 0)
 
 
 def test_what_is_not_known_is_not_sent():
-    told = points([ModelFigures("m", ready=0)], 0, NOW)
+    told = points([ModelPeriod("m", ready=0)], 0, NOW)
     assert [(one.name, one.value) for one in told] == [("OpenIncidents", 0), ("ReadyReplicas", 0.0)]
 
 

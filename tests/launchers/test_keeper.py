@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.launchers import keeper
-from holdfast.launchers.keeper import Log, runs, signal_name, stat, write_whole
+from holdfast.launchers.keeper import BoundedLog, runs, signal_name, stat, write_whole
 
 STARTED = 'import os, sys; sys.stdout.write("up %d\\n" % os.getpid()); sys.stdout.flush();'
 
@@ -240,7 +240,7 @@ def test_an_engine_that_closes_its_output_lives_on(keep, waits_now):
 
 def test_the_log_is_two_files_of_bounded_size(tmp_path):
     new, old = tmp_path / "new", tmp_path / "old"
-    log = Log(str(new), str(old), bytes_max=1000)
+    log = BoundedLog(str(new), str(old), bytes_max=1000)
     for number in range(250):
         log.write(b"line %04d\n" % number)
     log.close()
@@ -252,7 +252,7 @@ def test_the_log_is_two_files_of_bounded_size(tmp_path):
 def test_the_log_goes_on_where_an_earlier_run_ended(tmp_path):
     new = tmp_path / "new"
     new.write_bytes(b"before\n")
-    log = Log(str(new), str(tmp_path / "old"))
+    log = BoundedLog(str(new), str(tmp_path / "old"))
     log.write(b"after\n")
     log.close()
     assert new.read_bytes() == b"before\nafter\n"
@@ -261,7 +261,7 @@ def test_the_log_goes_on_where_an_earlier_run_ended(tmp_path):
 def test_a_disk_that_refuses_loses_lines_but_nobody_waits_and_it_is_told(tmp_path):
     path = tmp_path / "log"
     path.symlink_to("/dev/full")
-    log = Log(str(path), str(tmp_path / "old"))
+    log = BoundedLog(str(path), str(tmp_path / "old"))
     log.write(b"x" * 10)
     log.write(b"x" * 5)
     log.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.launchers.oom import Witness, count_file, host_kills, kills_in
+from holdfast.launchers.oom import OomWatch, count_file, host_kills, kills_in
 
 
 class Kernel:
@@ -25,7 +25,7 @@ class Kernel:
             (self.proc / "vmstat").write_text(f"nr_free_pages 5\noom_kill {host}\n")
 
     def witness(self):
-        return Witness(7, proc=str(self.proc), cgroups=str(self.cgroups))
+        return OomWatch(7, proc=str(self.proc), cgroups=str(self.cgroups))
 
     def file(self):
         return count_file(7, str(self.proc), str(self.cgroups))
@@ -107,7 +107,7 @@ def test_a_process_that_was_moved_is_followed(tmp_path):
 
 def test_a_machine_that_counts_nothing_gives_no_witness(tmp_path):
     (tmp_path / "proc").mkdir()
-    witness = Witness(7, proc=str(tmp_path / "proc"), cgroups=str(tmp_path))
+    witness = OomWatch(7, proc=str(tmp_path / "proc"), cgroups=str(tmp_path))
     witness.look(0.0)
     verdict = witness.verdict(1.0)
     assert not verdict.words

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.view.layers import Disk
 from holdfast.sources import mounts
-from holdfast.sources.aside import Aside
+from holdfast.sources.background_call import BackgroundCall
 from holdfast.sources.mounts import MOUNTS_MAX, Mount, Mounts, name_of, read_mounts
 
 # As a kernel of 2024 writes it, shortened to what matters.
@@ -154,7 +154,7 @@ def test_a_path_on_a_shared_filesystem_names_it(write):
 
 def test_sizes_come_from_the_filesystem_itself(write, tmp_path):
     own = Mounts("h", (), write(nfs(point=str(tmp_path))))
-    own._sizes[str(tmp_path)] = Aside(lambda: (100, 40), 1e9)
+    own._sizes[str(tmp_path)] = BackgroundCall(lambda: (100, 40), 1e9)
     own._sizes[str(tmp_path)].poll(LONG_S)
     assert own.look(1.0)[0] == [Disk("filer:/models", "nfs4", size_bytes=100, free_bytes=40)]
 

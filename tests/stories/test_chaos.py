@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.chaos.gameday import GameDay
-from holdfast.chaos.target import ChaosError, Target
+from holdfast.chaos.target import ChaosError, ChaosTarget
 from holdfast.cli import main
 from holdfast.config.chaos import PlanFile
 
@@ -33,7 +33,7 @@ def fleet(stories):
 def play(fleet, *steps, **more):
     plan = {"traffic": {"rate": 40.0, "tokens": 8, "late": 5.0}, "settle": 1.0, **more}
     whole = PlanFile.model_validate({**plan, "steps": list(steps)})
-    day = GameDay(Target(fleet.admin), fleet.url, whole, lambda _: None)
+    day = GameDay(ChaosTarget(fleet.admin), fleet.url, whole, lambda _: None)
     return asyncio.run(day.run())
 
 
@@ -102,7 +102,7 @@ def test_an_incident_is_told_exported_and_replayed_to_the_same_verdict(fleet, tm
 
 
 def test_a_fleet_elsewhere_is_not_hurt_without_a_word(fleet):
-    target = Target("http://fleet.example:8001")
+    target = ChaosTarget("http://fleet.example:8001")
     assert not target.local
     with pytest.raises(ChaosError):
         asyncio.run(target.check("m-1"))

@@ -14,7 +14,7 @@ from textual import events
 
 from holdfast.ui.terminal.top.app import TopApp
 from holdfast.ui.terminal.top.link import Link
-from holdfast.ui.terminal.top.watching import Pace
+from holdfast.ui.terminal.top.snapshot_feed import PollIntervals
 
 
 def text_of(app: Any) -> list[str]:
@@ -63,7 +63,7 @@ def looking_at(
     *,
     size: tuple[int, int] = (80, 24),
     dark: bool = True,
-    pace: Pace | None = None,
+    pace: PollIntervals | None = None,
 ) -> None:
     """Let somebody look at a fleet: ``top`` on a screen of that size, against a real port."""
 

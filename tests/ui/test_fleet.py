@@ -5,11 +5,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.ui.terminal.fleet import show_status, style_of
-from holdfast.ui.terminal.starting import (
-    Guide,
-    LastingConsole,
+from holdfast.ui.terminal.startup_screen import (
+    PersistentConsole,
     PlainScreen,
     TerminalScreen,
+    UsageGuide,
     guide_lines,
     screen,
 )
@@ -113,7 +113,7 @@ def test_states_have_colours(state, style):
 
 # --- the start ------------------------------------------------------------------------------------
 
-GUIDE = Guide("http://h:1", "http://h:2", "m", True, False, "/log", 42, "-c fleet.yaml")
+GUIDE = UsageGuide("http://h:1", "http://h:2", "m", True, False, "/log", 42, "-c fleet.yaml")
 
 
 def told(text):
@@ -130,7 +130,7 @@ def test_the_guide_names_addresses_commands_and_a_victim():
 
 
 def test_a_guide_for_tenants_leaves_room_for_a_key():
-    text = told(Guide("http://h:1", "http://h:2", "m", True, True, "/log", None, ""))
+    text = told(UsageGuide("http://h:1", "http://h:2", "m", True, True, "/log", None, ""))
     assert "authorization: Bearer YOUR_KEY" in text
     assert 'api_key="YOUR_KEY"' in text
     assert "kill -9 PID" in text
@@ -138,7 +138,7 @@ def test_a_guide_for_tenants_leaves_room_for_a_key():
 
 
 def test_a_model_that_does_not_chat_gets_no_chat_to_paste():
-    assert "curl" not in told(Guide("h", "a", "m", False, False, "/log", None, ""))
+    assert "curl" not in told(UsageGuide("h", "a", "m", False, False, "/log", None, ""))
 
 
 def plain():
@@ -221,9 +221,9 @@ def test_output_that_nobody_takes_ends_nothing():
             raise OSError(5, "Input/output error")
 
     for shows in (
-        PlainScreen(LastingConsole(file=Gone())),
-        PlainScreen(LastingConsole(file=HungUp())),
-        TerminalScreen(LastingConsole(file=Gone(), force_terminal=True)),
+        PlainScreen(PersistentConsole(file=Gone())),
+        PlainScreen(PersistentConsole(file=HungUp())),
+        TerminalScreen(PersistentConsole(file=Gone(), force_terminal=True)),
     ):
         shows.say("hello")
         shows.changed(row())

@@ -9,9 +9,9 @@ import pytest
 from admin_port import AdminPort, looking_at
 
 from holdfast.ui.terminal.top.link import Link, LinkError, decode
-from holdfast.ui.terminal.top.watching import Pace, Watch
+from holdfast.ui.terminal.top.snapshot_feed import PollIntervals, SnapshotFeed
 
-QUICK = Pace(pause_s=0.05, pause_max_s=0.1, poll_s=0.05)
+QUICK = PollIntervals(pause_s=0.05, pause_max_s=0.1, poll_s=0.05)
 
 
 def test_a_snapshot_comes_back_as_it_went():
@@ -219,8 +219,11 @@ def test_a_watch_that_is_hurried_does_not_sit_out_its_pause():
     async def story(admin):
         lost, came = asyncio.Event(), asyncio.Event()
         await admin.stop()
-        watch = Watch(
-            Link(admin.url), lambda _: came.set(), lambda _: lost.set(), Pace(600, 600, 600)
+        watch = SnapshotFeed(
+            Link(admin.url),
+            lambda _: came.set(),
+            lambda _: lost.set(),
+            PollIntervals(600, 600, 600),
         )
         running = asyncio.create_task(watch.run())
         await lost.wait()

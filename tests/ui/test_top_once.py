@@ -133,7 +133,9 @@ def test_without_a_control_the_sources_of_the_file_are_read(nobody, tmp_path, mo
         read.append(file)
         return fleets.busy()
 
-    monkeypatch.setitem(sys.modules, "holdfast.wire.viewing", SimpleNamespace(read_once=read_once))
+    monkeypatch.setitem(
+        sys.modules, "holdfast.wire.view_sources", SimpleNamespace(read_once=read_once)
+    )
     path = tmp_path / "fleet.yaml"
     path.write_text(FLEET.format(port=nobody.port))
     state = ("--state-dir", str(tmp_path / "state"))

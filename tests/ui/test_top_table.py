@@ -10,10 +10,18 @@ from holdfast.ui.terminal.top import formatting
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.fleet_tables import REPLICAS
 from holdfast.ui.terminal.top.headline import Contact, fitted, fleet_line, source_line
-from holdfast.ui.terminal.top.marks import mark, short_id
-from holdfast.ui.terminal.top.pages import details, incident_row, view
-from holdfast.ui.terminal.top.stories import incident, request
-from holdfast.ui.terminal.top.table import Column, Facts, Looking, Rows, Table, Words, lines_of
+from holdfast.ui.terminal.top.report_sections import incident, request
+from holdfast.ui.terminal.top.row_status import mark, short_id
+from holdfast.ui.terminal.top.table import (
+    Column,
+    FieldsSection,
+    RowSelection,
+    Table,
+    TableSection,
+    TextSection,
+    lines_of,
+)
+from holdfast.ui.terminal.top.views import details, incident_row, view
 
 GIB = 1 << 30
 
@@ -100,7 +108,9 @@ THINGS = [Thing("one", 3.0, "hello"), Thing("two-is-long", None), Thing("three",
 def shown(width, looking=None, rows=THINGS, **settings):
     return [
         line.text.rstrip()
-        for line in lines_of([Rows(TABLE, rows, **settings)], width, looking or Looking())
+        for line in lines_of(
+            [TableSection(TABLE, rows, **settings)], width, looking or RowSelection()
+        )
     ]
 
 
@@ -125,29 +135,29 @@ def test_a_column_that_nobody_fills_is_left_out():
 
 
 def test_rows_are_sorted_as_told_and_unknown_ones_last():
-    looking = Looking(orders={"things": ("value", True)})
+    looking = RowSelection(orders={"things": ("value", True)})
     assert [line.split()[0] for line in shown(60, looking)[1:]] == ["!", "one", "two-is-long"]
     assert "value↓" in shown(60, looking)[0].replace(" ", "")
-    looking = Looking(orders={"things": ("name", False)})
+    looking = RowSelection(orders={"things": ("name", False)})
     assert next(line.split()[0] for line in shown(60, looking)[1:]) == "one"
 
 
 def test_nothing_to_show_says_why():
     assert shown(60, rows=[]) == []
     assert shown(60, rows=[], empty="none yet") == ["   THINGS", "   none yet"]
-    assert shown(60, Looking(words="xyz")) == ["   THINGS", "   none of 3 is shown"]
-    assert shown(60, Looking(words="HELLO one"))[1].split()[0] == "one"
+    assert shown(60, RowSelection(words="xyz")) == ["   THINGS", "   none of 3 is shown"]
+    assert shown(60, RowSelection(words="HELLO one"))[1].split()[0] == "one"
 
 
 def test_words_and_facts_never_leave_the_width():
     long = "a very long sentence that goes on and on " * 5
     parts = [
-        Words("T", [(f"   {long}", Tone.PLAIN)], indent=4),
-        Facts([("name", "x", Tone.PLAIN), ("other", long, Tone.BAD)], "F"),
-        Facts([], "NOTHING"),
+        TextSection("T", [(f"   {long}", Tone.PLAIN)], indent=4),
+        FieldsSection([("name", "x", Tone.PLAIN), ("other", long, Tone.BAD)], "F"),
+        FieldsSection([], "NOTHING"),
     ]
     for width in (20, 40, 80, 200):
-        lines = lines_of(parts, width, Looking())
+        lines = lines_of(parts, width, RowSelection())
         assert all(formatting.wide(line.text) <= width for line in lines)
         assert not [line for line in lines if "NOTHING" in line.text]
 
@@ -164,13 +174,15 @@ def test_every_page_of_every_fleet_stays_within_its_width(width):
         rows = [*(kind[0] for kind in kinds), fleet.disks[0], *fleet.unmet, fleet.sources[0]]
         pages += [details(fleet, row) for row in rows]
         for page in pages:
-            for line in lines_of(page, width, Looking(), airy=True):
+            for line in lines_of(page, width, RowSelection(), airy=True):
                 assert formatting.wide(line.text) <= width
 
 
 def test_letters_that_a_terminal_would_obey_never_reach_it():
     row = replace(fleets.calm().replicas[0], id="x\x1b]0;owned\x07", reason="\x9b31m")
-    text = "".join(line.text for line in lines_of([Rows(REPLICAS, [row])], 160, Looking()))
+    text = "".join(
+        line.text for line in lines_of([TableSection(REPLICAS, [row])], 160, RowSelection())
+    )
     assert text.isprintable()
 
 
@@ -230,11 +242,11 @@ def test_trouble_is_cut_and_the_rest_left_out_where_there_is_no_room():
 
 
 def test_stories_show_what_is_there_and_no_more():
-    text = "\n".join(line.text for line in lines_of(incident({}, 0.0), 80, Looking()))
+    text = "\n".join(line.text for line in lines_of(incident({}, 0.0), 80, RowSelection()))
     assert "failure" in text
     page = {**fleets.incident_page(), "about": "the fleet", "title": "", "opened_at": None}
-    text = "\n".join(line.text for line in lines_of(incident(page, 0.0), 80, Looking()))
+    text = "\n".join(line.text for line in lines_of(incident(page, 0.0), 80, RowSelection()))
     assert "undersized of the fleet" in text
     failed = {**fleets.request_story(), "status": 504, "story": [{}]}
-    text = "\n".join(line.text for line in lines_of(request(failed), 80, Looking()))
+    text = "\n".join(line.text for line in lines_of(request(failed), 80, RowSelection()))
     assert "504 failed" in text

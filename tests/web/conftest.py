@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ui.web import rehearsing
+from holdfast.ui.web import rehearsal
 
 HERE = Path(__file__).resolve().parent
 if str(HERE) not in sys.path:
@@ -15,4 +15,4 @@ if str(HERE) not in sys.path:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """What-ifs yield to everybody: beside other tests they may take longer than a reader waits."""
-    monkeypatch.setattr(rehearsing, "LIMIT_S", 240.0)
+    monkeypatch.setattr(rehearsal, "LIMIT_S", 240.0)

@@ -7,15 +7,15 @@ import pytest
 from holdfast.planner import redundancy
 from holdfast.sim.run import run_setup
 from holdfast.sim.scenario import prepare
-from holdfast.ui.web.rehearsing import BusyError, RehearsalError, Rehearsals, rehearse
-from holdfast.ui.web.whatif import Question, answer, as_it_is, scenarios
+from holdfast.ui.web.rehearsal import RehearsalBusyError, RehearsalError, RehearsalRunner, rehearse
+from holdfast.ui.web.whatif import WhatIfQuestion, answer, as_it_is, scenarios
 
 FILE = fleet_server.FILE
 CALM = fleet_server.fleets.calm()
 
 
 def question(**body):
-    return Question.of({"model": "llm-8b", "rate": 4.0, **body}, as_it_is(FILE, CALM))
+    return WhatIfQuestion.of({"model": "llm-8b", "rate": 4.0, **body}, as_it_is(FILE, CALM))
 
 
 def test_the_view_counts_replicas_and_the_file_knows_zones_too():
@@ -62,7 +62,7 @@ def test_the_policies_are_those_of_the_running_config():
 
 def test_a_child_says_what_the_simulator_says():
     now, then = scenarios(question(rate=2.0, output=10), FILE)
-    told = asyncio.run(Rehearsals().run(now, then))
+    told = asyncio.run(RehearsalRunner().run(now, then))
     (_, setup), *_ = prepare(now, 1).variants
     assert told["now"] == run_setup(setup, 1)
     assert told["duration_s"] == then.duration
@@ -70,11 +70,11 @@ def test_a_child_says_what_the_simulator_says():
 
 def test_only_one_runs_at_a_time():
     async def main():
-        rehearsals = Rehearsals(limit_s=600.0)  # they give way to all that runs beside them
+        rehearsals = RehearsalRunner(limit_s=600.0)  # they give way to all that runs beside them
         now, then = scenarios(question(rate=2.0, output=10), FILE)
         first = asyncio.create_task(rehearsals.run(now, then))
         await asyncio.sleep(0)
-        with pytest.raises(BusyError):
+        with pytest.raises(RehearsalBusyError):
             await rehearsals.run(now, then)
         await first
         assert (await rehearsals.run(now, then))["took_s"] > 0
@@ -84,7 +84,7 @@ def test_only_one_runs_at_a_time():
 
 def test_one_that_takes_too_long_is_ended():
     async def main():
-        rehearsals = Rehearsals(limit_s=0.3)
+        rehearsals = RehearsalRunner(limit_s=0.3)
         began = time.monotonic()
         with pytest.raises(RehearsalError, match="not done after"):
             await rehearsals.run(*scenarios(question(rate=5000.0, replicas=256), FILE))
@@ -98,7 +98,7 @@ def test_one_that_takes_too_long_is_ended():
 def test_a_child_that_fails_is_told_of():
     async def main():
         with pytest.raises(RehearsalError, match="failed"):
-            await Rehearsals()._asked(b"no json")
+            await RehearsalRunner()._asked(b"no json")
 
     asyncio.run(main())
 

@@ -32,7 +32,7 @@ from holdfast.wire.sockets import (
     stop_steering,
 )
 from holdfast.wire.state_dir import (
-    Running,
+    RunningFleet,
     StateDirTakenError,
     default_state_dir,
     held,
@@ -586,7 +586,7 @@ def test_one_process_at_a_time_has_a_state_dir(tmp_path):
         assert holder(where) == os.getpid()
         assert where.stat().st_mode & 0o777 == 0o700
         assert read_running(where) is None  # it has not said yet where it is
-        running = Running(os.getpid(), "http://a", "http://d", "fleet.yaml")
+        running = RunningFleet(os.getpid(), "http://a", "http://d", "fleet.yaml")
         write_running(where, running)
         assert read_running(where) == running
         with pytest.raises(StateDirTakenError, match=f"pid {os.getpid()}"), held(where):

@@ -28,7 +28,7 @@ from holdfast.agent.report_sender import DEADLINE_S, ReportAnswer, ReportSender,
 from holdfast.agent.settings import AgentConfig
 from holdfast.agent.stop_signal import StopSignal
 from holdfast.core.view.layers import Part, Reading
-from holdfast.sources import reports
+from holdfast.sources import agent_report
 from holdfast.sources.nvml import GpuReport, Xid, XidWatch, read_gpus
 from holdfast.sources.this_host import LocalHost, LocalReplica, Roots
 
@@ -134,14 +134,18 @@ class Agent:
         now = time.monotonic()
         news = self._logs.look()
         for replica, phase in news.phases:
-            told: reports.PhaseName = phase  # type: ignore[assignment]
-            self._outbox.put(reports.Phase(self._outbox.next_number(), 0, replica, told), now)
+            told: agent_report.PhaseName = phase  # type: ignore[assignment]
+            self._outbox.put(
+                agent_report.ReportedPhase(self._outbox.next_number(), 0, replica, told), now
+            )
         for replica, mark, peer in news.marks:
             last = self._lines_at.get((replica, mark))
             if last is None or now - last >= PACE_S:
                 self._lines_at[replica, mark] = now
                 number = self._outbox.next_number()
-                self._outbox.put(reports.Line(number, 0, replica, mark, peer[:200]), now)
+                self._outbox.put(
+                    agent_report.ReportedLine(number, 0, replica, mark, peer[:200]), now
+                )
 
     def _replicas(self) -> dict[str, LocalReplica]:
         found: dict[str, LocalReplica] = {}
@@ -173,7 +177,7 @@ class Agent:
             if pids & set(usage.pids):
                 number = self._outbox.next_number()
                 told = (number, 0, replica, xid.code, xid.needs_reset, xid.meaning)
-                self._outbox.put(reports.Fault(*told), time.monotonic())
+                self._outbox.put(agent_report.ReportedGpuFault(*told), time.monotonic())
 
     # --- reporting -------------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ class Agent:
     def _send(self, reading: Reading, deadline_s: float, *, leaving: bool = False) -> ReportAnswer:
         things = self._outbox.waiting(time.monotonic())
         body = self._body(reading, things, leaving=leaving)
-        while len(body) > reports.REPORT_BYTES_MAX and things:
+        while len(body) > agent_report.REPORT_BYTES_MAX and things:
             things = things[: len(things) // 2]
             body = self._body(reading, things, leaving=leaving)
         answer = self._sender.send(body, deadline_s)
@@ -222,24 +226,28 @@ class Agent:
             self._outbox.refused(things)
         return answer
 
-    def _body(self, reading: Reading, things: list[reports.Thing], *, leaving: bool) -> bytes:
+    def _body(
+        self, reading: Reading, things: list[agent_report.ReportedEvent], *, leaving: bool
+    ) -> bytes:
         alive_s = max(1e-3, time.monotonic() - self._began)
-        own = reports.Own(
+        own = agent_report.AgentStatus(
             version=__version__,
             rss_bytes=_rss(),
             cpu_share=round(time.process_time() / alive_s, 5),
             dropped=self._outbox.dropped,
             skipped_bytes=self._logs.skipped_bytes,
         )
-        return reports.encode(
-            reports.Report(
+        return agent_report.encode(
+            agent_report.AgentReport(
                 life=self._life,
                 at=time.time(),
                 period_s=self._config.local.period_s,
                 reading=reading,
-                lines=tuple(one for one in things if isinstance(one, reports.Line)),
-                phases=tuple(one for one in things if isinstance(one, reports.Phase)),
-                faults=tuple(one for one in things if isinstance(one, reports.Fault)),
+                lines=tuple(one for one in things if isinstance(one, agent_report.ReportedLine)),
+                phases=tuple(one for one in things if isinstance(one, agent_report.ReportedPhase)),
+                faults=tuple(
+                    one for one in things if isinstance(one, agent_report.ReportedGpuFault)
+                ),
                 own=own,
                 leaving=leaving,
             )

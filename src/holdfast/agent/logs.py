@@ -21,9 +21,9 @@ from typing import Final
 from holdfast.agent.settings import LogRule, ReplicaRule
 from holdfast.core.diagnose.facts import Mark
 from holdfast.engines import dialect
-from holdfast.engines.marks import mark_of
-from holdfast.engines.phases import phase_of
-from holdfast.launchers.tail import Tail
+from holdfast.engines.log_marks import mark_of
+from holdfast.engines.startup_log import phase_of
+from holdfast.launchers.log_tail import LogTail
 
 FILES_MAX: Final = 64
 SCAN_EVERY_S: Final = 10.0
@@ -52,7 +52,7 @@ class News:
 @dataclass(slots=True)
 class _File:
     replica: str
-    tail: Tail
+    tail: LogTail
     fresh: bool  # it appeared after us: all its lines are new
     size: int = 0  # at the last look
 
@@ -136,7 +136,7 @@ class Logs:
         if there is None or (there.st_dev, there.st_ino) in self._inodes:
             return  # gone again, or a file that was read under another name
         self._remember(there)
-        self._files[path] = _File(replica, Tail(Path(path)), fresh)
+        self._files[path] = _File(replica, LogTail(Path(path)), fresh)
 
     def _remember(self, there: os.stat_result) -> None:
         self._inodes[there.st_dev, there.st_ino] = None
@@ -165,7 +165,7 @@ class Logs:
         if there is not None:
             if there.st_size < file.size:  # emptied in place, as some rotations do: begin anew
                 file.tail.close()
-                file.tail = Tail(Path(path))
+                file.tail = LogTail(Path(path))
             file.size = there.st_size
             self._remember(there)  # a rotation may have put another file here
             if there.st_size and there.st_mtime > (spoken.spoke_at or 0.0):

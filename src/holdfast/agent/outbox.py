@@ -9,7 +9,13 @@ fills the disk of a host in trouble makes the trouble worse.
 from collections import deque
 from typing import Final
 
-from holdfast.sources.reports import THINGS_MAX, Fault, Line, Phase, Thing
+from holdfast.sources.agent_report import (
+    THINGS_MAX,
+    ReportedEvent,
+    ReportedGpuFault,
+    ReportedLine,
+    ReportedPhase,
+)
 
 KEPT_MAX: Final = 1_000  # an engine in a crash loop says some ten things a minute
 AGE_MAX_S: Final = 300.0  # older than this it explains nothing that still happens
@@ -19,7 +25,7 @@ class Outbox:
     """Numbered things, oldest first."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[float, Thing]] = deque()
+        self._kept: deque[tuple[float, ReportedEvent]] = deque()
         self._number = 0
         self.dropped = 0
 
@@ -31,14 +37,14 @@ class Outbox:
         self._number += 1
         return self._number
 
-    def put(self, thing: Thing, now: float) -> None:
+    def put(self, thing: ReportedEvent, now: float) -> None:
         """Keep it until it is told; ``now`` is a clock that goes forward."""
         if len(self._kept) >= KEPT_MAX:
             self._kept.popleft()
             self.dropped += 1
         self._kept.append((now, thing))
 
-    def waiting(self, now: float) -> list[Thing]:
+    def waiting(self, now: float) -> list[ReportedEvent]:
         """What goes into the next report, with the ages it has now."""
         while self._kept and now - self._kept[0][0] > AGE_MAX_S:
             self._kept.popleft()
@@ -46,24 +52,24 @@ class Outbox:
         first = list(self._kept)[:THINGS_MAX]
         return [_aged(thing, max(0.0, now - since)) for since, thing in first]
 
-    def told(self, things: list[Thing]) -> None:
+    def told(self, things: list[ReportedEvent]) -> None:
         """Control has these."""
         numbers = {thing.number for thing in things}
         self._kept = deque(kept for kept in self._kept if kept[1].number not in numbers)
 
-    def refused(self, things: list[Thing]) -> None:
+    def refused(self, things: list[ReportedEvent]) -> None:
         """Control will never take these: the rest must not wait behind them."""
         self.dropped += len(things)
         self.told(things)
 
 
-def _aged(thing: Thing, age_s: float) -> Thing:
+def _aged(thing: ReportedEvent, age_s: float) -> ReportedEvent:
     age = round(age_s, 1)
-    if isinstance(thing, Line):
-        return Line(thing.number, age, thing.replica, thing.mark, thing.peer)
-    if isinstance(thing, Phase):
-        return Phase(thing.number, age, thing.replica, thing.phase)
-    return Fault(thing.number, age, thing.replica, thing.xid, thing.fatal, thing.detail)
+    if isinstance(thing, ReportedLine):
+        return ReportedLine(thing.number, age, thing.replica, thing.mark, thing.peer)
+    if isinstance(thing, ReportedPhase):
+        return ReportedPhase(thing.number, age, thing.replica, thing.phase)
+    return ReportedGpuFault(thing.number, age, thing.replica, thing.xid, thing.fatal, thing.detail)
 
 
 __all__ = ["AGE_MAX_S", "KEPT_MAX", "Outbox"]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.agent.settings import ReplicaRule
-from holdfast.sources.lives import start_of
 from holdfast.sources.pressure import text_of
+from holdfast.sources.process_tracker import start_of
 
 AGAIN_S: Final = 15.0  # between two walks over all descriptors
 _LISTENS: Final = "0A"

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.chaos.inject import injected
-from holdfast.chaos.target import ChaosError, Target
+from holdfast.chaos.injection import injected
+from holdfast.chaos.target import ChaosError, ChaosTarget
 from holdfast.config.chaos import ANY, PlanFile, StepSection, TrafficSection
 from holdfast.control.fetch import FetchError, fetch
 
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True, frozen=True)
-class Look:
+class FleetSample:
     """The fleet at one moment."""
 
     at_s: float
@@ -41,7 +41,7 @@ class Look:
 
 
 @dataclass(slots=True, frozen=True)
-class Asked:
+class GameDayRequest:
     """One own request."""
 
     at_s: float
@@ -50,7 +50,7 @@ class Asked:
 
 
 @dataclass(slots=True, frozen=True)
-class Struck:
+class InjectedFault:
     """One fault as it was."""
 
     begun_s: float
@@ -61,13 +61,13 @@ class Struck:
 
 
 @dataclass(slots=True)
-class Record:
+class GameDayRecord:
     """All that was seen."""
 
     plan: PlanFile
-    looks: list[Look] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
-    struck: list[Struck] = field(default_factory=list)
+    looks: list[FleetSample] = field(default_factory=list)
+    asked: list[GameDayRequest] = field(default_factory=list)
+    struck: list[InjectedFault] = field(default_factory=list)
     incidents: list[dict[str, Any]] = field(default_factory=list)
     began_at: float = 0.0  # seconds since 1970
 
@@ -92,17 +92,17 @@ class Record:
 class GameDay:
     """One run of one plan."""
 
-    def __init__(self, target: Target, gateway: str, plan: PlanFile, say: Say) -> None:
+    def __init__(self, target: ChaosTarget, gateway: str, plan: PlanFile, say: Say) -> None:
         self._target = target
         self._gateway = gateway.rstrip("/")
         self._plan = plan
         self._say = say
         self._rng = Random(plan.seed)
-        self._record = Record(plan)
+        self._record = GameDayRecord(plan)
         self._began = 0.0
         self._known: dict[str, str] = {}  # what each question is answered, when all is well
 
-    async def run(self) -> Record:
+    async def run(self) -> GameDayRecord:
         """From the first fault to the end of the settling; every fault is undone before."""
         rows = await self._target.replicas()
         model = self._plan.model or (rows[0]["model"] if rows else "")
@@ -144,10 +144,12 @@ class GameDay:
                 await asyncio.sleep(step.lasts)
         except ChaosError as error:
             self._say(f"{begun:6.1f} s  {step.fault} on {replica} not done: {error}")
-            self._record.struck.append(Struck(begun, self._now(), step.fault, replica, str(error)))
+            self._record.struck.append(
+                InjectedFault(begun, self._now(), step.fault, replica, str(error))
+            )
         else:
             self._say(f"{self._now():6.1f} s  {step.fault} on {replica} is over")
-            self._record.struck.append(Struck(begun, self._now(), step.fault, replica))
+            self._record.struck.append(InjectedFault(begun, self._now(), step.fault, replica))
 
     async def _some_ready(self, model: str) -> str:
         rows = await self._target.replicas()
@@ -167,7 +169,7 @@ class GameDay:
         with contextlib.suppress(ChaosError):  # control may be what is hurt; the next look tells
             rows = await self._target.replicas()
             seen = {str(r["id"]): (str(r["state"]), float(r.get("share") or 0.0)) for r in rows}
-            self._record.looks.append(Look(self._now(), seen))
+            self._record.looks.append(FleetSample(self._now(), seen))
             found = [one for one in await self._target.incidents() if one["id"] not in earlier]
             known = {one["id"] for one in self._record.incidents}
             for one in found:
@@ -192,7 +194,7 @@ class GameDay:
                 due += self._rng.expovariate(traffic.rate)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 if len(flying) >= IN_FLIGHT_MAX:
-                    self._record.asked.append(Asked(self._now(), 0.0, "not sent"))
+                    self._record.asked.append(GameDayRequest(self._now(), 0.0, "not sent"))
                     continue
                 question = self._rng.choice(_QUESTIONS)
                 task = asyncio.create_task(self._count(model, question, traffic))
@@ -209,7 +211,7 @@ class GameDay:
             harm = "wrong text"
         elif not harm and took > traffic.late:
             harm = "late"
-        self._record.asked.append(Asked(begun, took, harm))
+        self._record.asked.append(GameDayRequest(begun, took, harm))
 
     async def _ask(self, model: str, question: str, traffic: TrafficSection) -> tuple[str, str]:
         """The answer's text, and what was wrong with getting it."""
@@ -250,4 +252,4 @@ def _read_stream(body: bytes) -> tuple[str, str]:
     return text, "" if finished else "no finish"
 
 
-__all__ = ["Asked", "GameDay", "Look", "Record", "Struck"]
+__all__ = ["FleetSample", "GameDay", "GameDayRecord", "GameDayRequest", "InjectedFault"]

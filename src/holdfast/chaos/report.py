@@ -10,7 +10,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Final
 
-from holdfast.chaos.gameday import Record, Struck
+from holdfast.chaos.gameday import GameDayRecord, InjectedFault
 
 WIDTH: Final = 960
 _LEFT: Final = 130
@@ -37,7 +37,7 @@ _STYLE: Final = (
 )
 
 
-def picture(record: Record) -> str:
+def picture(record: GameDayRecord) -> str:
     """The timeline as SVG."""
     names = sorted({name for look in record.looks for name in look.replicas})
     lanes = len(names) + 2
@@ -66,7 +66,7 @@ def picture(record: Record) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _window(struck: Struck, left: float, right: float, bottom: int) -> str:
+def _window(struck: InjectedFault, left: float, right: float, bottom: int) -> str:
     width = max(1.0, right - left)
     name = escape(f"{struck.fault} on {struck.replica}")
     return (
@@ -77,7 +77,7 @@ def _window(struck: Struck, left: float, right: float, bottom: int) -> str:
     )
 
 
-def _replica_lane(record: Record, name: str, top: int, x: Place) -> list[str]:
+def _replica_lane(record: GameDayRecord, name: str, top: int, x: Place) -> list[str]:
     base = top + _LANE - 6
     parts = [f'<text x="10" y="{base - 8}">{escape(name[:16])}</text>']
     looks = record.looks
@@ -94,7 +94,7 @@ def _replica_lane(record: Record, name: str, top: int, x: Place) -> list[str]:
     return parts
 
 
-def _request_lane(record: Record, top: int, x: Place) -> list[str]:
+def _request_lane(record: GameDayRecord, top: int, x: Place) -> list[str]:
     middle = top + _LANE // 2
     parts = [f'<text x="10" y="{middle + 4}">requests</text>']
     for one in record.asked:
@@ -105,7 +105,7 @@ def _request_lane(record: Record, top: int, x: Place) -> list[str]:
     return parts
 
 
-def _incident_lane(record: Record, top: int, x: Place) -> list[str]:
+def _incident_lane(record: GameDayRecord, top: int, x: Place) -> list[str]:
     middle = top + _LANE // 2
     parts = [f'<text x="10" y="{middle + 4}">incidents</text>']
     for place, one in enumerate(record.incidents):
@@ -126,7 +126,7 @@ def _axis(length: float, bottom: int, x: Place) -> list[str]:
     ]
 
 
-def _key(record: Record, y: int) -> list[str]:
+def _key(record: GameDayRecord, y: int) -> list[str]:
     """What the colours of the lanes mean, of those states that were seen."""
     seen = {state for look in record.looks for state, _ in look.replicas.values()}
     told = [(name, colour) for name, colour in _COLOURS.items() if name in seen]
@@ -139,7 +139,7 @@ def _key(record: Record, y: int) -> list[str]:
     return parts
 
 
-def markdown(record: Record, picture_name: str) -> str:
+def markdown(record: GameDayRecord, picture_name: str) -> str:
     """The page."""
     plan, asked = record.plan, record.asked
     lines = [f"# {plan.name}", "", f"![timeline]({picture_name})", ""]
@@ -166,7 +166,7 @@ def markdown(record: Record, picture_name: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _detection(record: Record, struck: Struck) -> str:
+def _detection(record: GameDayRecord, struck: InjectedFault) -> str:
     """The first incident about this replica after the fault began."""
     for one in sorted(record.incidents, key=lambda each: float(each["opened_at"])):
         after = float(one["opened_at"]) - record.began_at - struck.begun_s

@@ -25,7 +25,7 @@ class ChaosError(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Target:
+class ChaosTarget:
     """An admin port, what opens it, and whether strangers' fleets may be hurt."""
 
     admin: str
@@ -121,4 +121,4 @@ def _json(body: bytes) -> Any:
         return {}
 
 
-__all__ = ["ChaosError", "Target"]
+__all__ = ["ChaosError", "ChaosTarget"]

@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "drain": "fleet:drain",
     "undrain": "fleet:undrain",
     "restart": "fleet:restart",
-    "serve": "serving:serve",
+    "serve": "serve:serve",
     "incidents": "incidents:incidents",
     "explain": "explain:explain",
     "cost": "cost:cost",
@@ -39,11 +39,11 @@ COMMANDS: Final = {
     "aws": "aws:aws",
     "render": "render:render",
     "keys": "keys:keys",
-    "plan": "planning:plan",
+    "plan": "plan:plan",
     "simulate": "simulation:simulate",
     "stand-in": "standin:stand_in",
-    "control-process": "serving:control_process",
-    "gateway-process": "serving:gateway_process",
+    "control-process": "serve:control_process",
+    "gateway-process": "serve:gateway_process",
 }
 
 

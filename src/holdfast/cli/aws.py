@@ -4,7 +4,7 @@ import json
 
 import click
 
-from holdfast.sources.aws.policy import Scope, policy
+from holdfast.sources.aws.policy import PolicyScope, policy
 
 
 @click.group()
@@ -68,7 +68,7 @@ def iam_policy(
     if no_logs and log_groups:
         raise click.UsageError("--no-logs and --log-group exclude each other")
     named = (*queues, *(f"{prefix}*" for prefix in queue_prefixes))
-    scope = Scope(
+    scope = PolicyScope(
         region=region,
         account=account,
         cluster=cluster,

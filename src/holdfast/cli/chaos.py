@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from holdfast.chaos.gameday import GameDay, Record
+from holdfast.chaos.gameday import GameDay, GameDayRecord
 from holdfast.chaos.report import markdown, picture
-from holdfast.chaos.target import ChaosError, Target
+from holdfast.chaos.target import ChaosError, ChaosTarget
 from holdfast.cli.admin_port import Admin, asks_admin
 from holdfast.config.chaos import ANY, FAULT_STORIES, FAULTS, PlanFile, one_step
 from holdfast.config.files import load
@@ -58,7 +58,7 @@ def _command(fault: str) -> click.Command:
             plan = one_step(fault, replica, **{"for": lasts}, **given)
         except ValueError as error:
             raise click.UsageError(f"{fault}: {error}") from error
-        record = _run(Target(admin.url, admin.token, elsewhere, admin.tls), "", plan)
+        record = _run(ChaosTarget(admin.url, admin.token, elsewhere, admin.tls), "", plan)
         if any(one.problem for one in record.struck):
             raise click.exceptions.Exit(1)
 
@@ -99,7 +99,7 @@ def run(admin: Admin, plan: Path, output: Path, gateway: str, *, elsewhere: bool
       holdfast chaos run examples/chaos/gameday.yaml -o report
     """  # noqa: D301
     script = load(plan, PlanFile)
-    record = _run(Target(admin.url, admin.token, elsewhere, admin.tls), gateway, script)
+    record = _run(ChaosTarget(admin.url, admin.token, elsewhere, admin.tls), gateway, script)
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "timeline.svg").write_text(picture(record))
@@ -113,7 +113,7 @@ def run(admin: Admin, plan: Path, output: Path, gateway: str, *, elsewhere: bool
         raise click.exceptions.Exit(1)
 
 
-def _run(target: Target, gateway: str, plan: Section) -> Record:
+def _run(target: ChaosTarget, gateway: str, plan: Section) -> GameDayRecord:
     assert isinstance(plan, PlanFile), "the only kind of plan there is"
     day = GameDay(target, gateway, plan, lambda line: click.echo(line, err=True))
     try:
@@ -125,7 +125,7 @@ def _run(target: Target, gateway: str, plan: Section) -> Record:
         sys.exit(130)
 
 
-def _plain(record: Record) -> dict[str, Any]:
+def _plain(record: GameDayRecord) -> dict[str, Any]:
     return {
         "plan": record.plan.model_dump(mode="json", by_alias=True),
         "began_at": record.began_at,

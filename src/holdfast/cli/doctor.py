@@ -9,10 +9,14 @@ import click
 from rich.text import Text
 
 from holdfast.cli.admin_port import admin_of, read_fleet_file, which_admin
-from holdfast.doctor import Advice, Level, check_file, check_running
+from holdfast.doctor import Advice, AdviceLevel, check_file, check_running
 from holdfast.ui.terminal.console import stdout
 
-_STYLES: Final = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
+_STYLES: Final = {
+    AdviceLevel.ERROR: "bold red",
+    AdviceLevel.WARNING: "yellow",
+    AdviceLevel.NOTE: "cyan",
+}
 
 
 @click.command()
@@ -49,7 +53,7 @@ def doctor(
         click.echo(json.dumps({"advice": [asdict(one) for one in found]}))
     else:
         _show(found)
-    if any(one.level is Level.ERROR for one in found):
+    if any(one.level is AdviceLevel.ERROR for one in found):
         raise click.exceptions.Exit(1)
 
 

@@ -12,7 +12,7 @@ from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.replay import replay
 from holdfast.sim.run import sweep
 from holdfast.sim.scenario import read_scenario
-from holdfast.testing.book_tables import exercise_sections, render_tables
+from holdfast.testing.textbook_tables import exercise_sections, render_tables
 from holdfast.ui.terminal.simulation import progress_bar, show_simulation
 
 

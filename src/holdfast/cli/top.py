@@ -103,7 +103,7 @@ def _view(admin: Admin, config: Path | None, token_env: str) -> bytes:
 
 def _read_alone(config: Path) -> Any:
     """One reading of each source, without a control."""
-    from holdfast.wire.viewing import read_once  # noqa: PLC0415 its sources are heavy to import
+    from holdfast.wire.view_sources import read_once  # noqa: PLC0415 heavy to import
 
     return asyncio.run(read_once(read_fleet_file(config)))
 

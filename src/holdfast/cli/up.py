@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from holdfast.cli.admin_port import TOKEN_VARIABLE, which_fleet
-from holdfast.ui.terminal.starting import screen
+from holdfast.ui.terminal.startup_screen import screen
 from holdfast.wire.provisions import ProvisionError
 from holdfast.wire.sockets import AddressTakenError
 from holdfast.wire.state_dir import StateDirError
-from holdfast.wire.up import Wish
+from holdfast.wire.up import UpOptions
 from holdfast.wire.up import up as run
 
 
@@ -32,7 +32,7 @@ def up(config: Path | None, state_dir: Path | None) -> None:
       holdfast up
       holdfast up -c fleet.yaml
     """  # noqa: D301
-    wish = Wish(config, state_dir, os.environ.get(TOKEN_VARIABLE), sys.stdout.isatty())
+    wish = UpOptions(config, state_dir, os.environ.get(TOKEN_VARIABLE), sys.stdout.isatty())
     try:
         run(wish, screen())
     except (AddressTakenError, StateDirError, ProvisionError) as error:

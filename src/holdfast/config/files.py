@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from holdfast.config.document import ConfigFileError, Document, whole_file
+from holdfast.config.error_messages import translate
 from holdfast.config.sections import Section
-from holdfast.config.translate import translate
 
 FILE_BYTES_MAX: Final = 1 << 20  # a config larger than this was generated, or is not a config
 TRANSLATED_MAX: Final = 1_000  # a file with more errors than that is the wrong file altogether

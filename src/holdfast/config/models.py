@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from holdfast.config.addresses import URL_FIX, Url, Variable
-from holdfast.config.discover import DiscoverSection
+from holdfast.config.discovery import DiscoverSection
 from holdfast.config.incidents import FootprintSection
 from holdfast.config.launch import LaunchSection, check_launch
 from holdfast.config.sections import Duration, Policy, Section

@@ -2,8 +2,12 @@
 
 A page has up to 100 KB and a thousand lines, of which three matter, for every replica, every
 second. So the wanted names are searched for, and only what follows one at the beginning of a line
-is parsed; timestamps and exemplars behind the value are not. A full parser, which builds an object
-for every line, was rejected, and so was one expression over all lines: eight times as long.
+is parsed; timestamps and exemplars behind the value are not.
+
+Rejected: the parser of prometheus_client. It builds an object for every line: 23 ms of CPU for a
+page of vLLM with 696 lines, against 0.33 ms here (version 0.26.0, ``bench/metrics_page.py``). And
+it raises at the first line that it cannot read, so that one bad line hides the rest of the page.
+Rejected: one expression over all lines, which takes eight times as long.
 
 Tolerant and honest at once: whatever cannot be read is *unknown*, which is no entry and later
 ``None``, never zero. A page beyond the bounds is unknown as a whole: half a sum is a wrong sum.

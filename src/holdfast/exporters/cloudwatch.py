@@ -43,7 +43,7 @@ class Point:
 
 
 @dataclass(slots=True, frozen=True)
-class ModelFigures:
+class ModelPeriod:
     """One model in the last period; None is unknown."""
 
     model: str
@@ -75,7 +75,7 @@ _METRICS: Final = (
 NAMES: Final = (*(name for name, *_ in _METRICS), "OpenIncidents")
 
 
-def points(figures: Sequence[ModelFigures], incidents: int, at: float) -> list[Point]:
+def points(figures: Sequence[ModelPeriod], incidents: int, at: float) -> list[Point]:
     """What is known, as points."""
     found = [Point("OpenIncidents", incidents, "Count", at)]
     for one in figures:
@@ -162,7 +162,7 @@ __all__ = [
     "BATCH_MAX",
     "NAMES",
     "CloudWatchExporter",
-    "ModelFigures",
+    "ModelPeriod",
     "Point",
     "batches",
     "points",

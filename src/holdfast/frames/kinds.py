@@ -32,7 +32,7 @@ class ConfigFrame(msgspec.Struct, frozen=True, array_like=True, tag="config"):
     config: bytes  # JSON
 
 
-class ReplicaRow(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaViewRow(msgspec.Struct, frozen=True, array_like=True):
     """One (replica, model) of a view: the fields of ReplicaView and of the Replica in it."""
 
     id: str
@@ -54,7 +54,7 @@ class ViewFrame(msgspec.Struct, frozen=True, array_like=True, tag="view"):
     version: int
     epoch: int
     panic: list[str]
-    replicas: list[ReplicaRow]
+    replicas: list[ReplicaViewRow]
 
 
 class LoadFrame(msgspec.Struct, frozen=True, array_like=True, tag="load"):
@@ -291,7 +291,7 @@ __all__ = [
     "MetricsAnswer",
     "MetricsAsk",
     "MoveFrame",
-    "ReplicaRow",
+    "ReplicaViewRow",
     "ReportRow",
     "SeenFrame",
     "SpanRow",

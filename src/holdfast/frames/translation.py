@@ -19,7 +19,7 @@ from holdfast.core.types import ConfigError, Replica, State
 from holdfast.frames.kinds import (
     FrameError,
     LoadFrame,
-    ReplicaRow,
+    ReplicaViewRow,
     ReportRow,
     SeenFrame,
     TallyRow,
@@ -33,7 +33,7 @@ def view_to_frame(view: FleetView) -> ViewFrame:
     for seen in view.replicas:
         replica = seen.replica
         rows.append(
-            ReplicaRow(
+            ReplicaViewRow(
                 replica.id,
                 replica.model,
                 replica.revision,
@@ -59,7 +59,7 @@ def frame_to_view(frame: ViewFrame) -> FleetView:
     return FleetView(frame.version, replicas, tuple(frame.panic), frame.epoch)
 
 
-def _replica_view(row: ReplicaRow) -> ReplicaView:
+def _replica_view(row: ReplicaViewRow) -> ReplicaView:
     state = _STATES.get(row.state)
     if state is None:
         raise ConfigError("replica.state", f"is {row.state!r}", "upgrade this gateway")

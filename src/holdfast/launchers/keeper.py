@@ -28,7 +28,7 @@ import time
 if not __package__:  # started as a file: nothing else of the installation is reachable, or needed
     sys.path.append(__file__.rsplit("/", 3)[0])
 
-from holdfast.launchers.oom import Verdict, Witness
+from holdfast.launchers.oom import OomVerdict, OomWatch
 
 ORDER = "order.json"
 KEEPER = "keeper.json"
@@ -96,7 +96,7 @@ def write_whole(path: str, data: dict[str, object]) -> None:
 # --- the log --------------------------------------------------------------------------------------
 
 
-class Log:
+class BoundedLog:
     """Two files of bounded size. Never blocks or ends the engine: what does not fit is lost."""
 
     def __init__(self, path: str, old_path: str, bytes_max: int = _LOG_BYTES_MAX) -> None:
@@ -206,8 +206,8 @@ class Keeper:
         self._engine = engine
         self._output = output
         self._wakeup = wakeup
-        self._log = Log(f"{directory}/{LOG}", f"{directory}/{OLD_LOG}")
-        self._witness = Witness(engine)
+        self._log = BoundedLog(f"{directory}/{LOG}", f"{directory}/{OLD_LOG}")
+        self._witness = OomWatch(engine)
         self._status: int | None = None
         self._why = ""  # we end it ourselves, because of that
         self._kill_at: float | None = None
@@ -324,7 +324,7 @@ class Keeper:
                 return True
             time.sleep(0.005)
 
-    def _record(self, status: int, verdict: Verdict, left: bool) -> dict[str, object]:
+    def _record(self, status: int, verdict: OomVerdict, left: bool) -> dict[str, object]:
         oom_words, in_cgroup = verdict.words, verdict.in_cgroup
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
@@ -436,8 +436,8 @@ __all__ = [
     "ORDER",
     "STOP",
     "TOKEN",
+    "BoundedLog",
     "Keeper",
-    "Log",
     "boot",
     "main",
     "runs",

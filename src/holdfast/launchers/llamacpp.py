@@ -33,7 +33,7 @@ _ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line, as ``holdfast.engines.launching`` writes it. Zero means: as we see fit."""
+    """Parse the command line of ``holdfast.engines.launch_command``; 0 means the default."""
     parser = argparse.ArgumentParser(prog="holdfast.launchers.llamacpp")
     parser.add_argument("--model", required=True, help="a GGUF file")
     parser.add_argument("--alias", default="", help="the name it is served as")

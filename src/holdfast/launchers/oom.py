@@ -20,7 +20,7 @@ _RECENT_S = 10.0  # an engine outlives a worker of its own that was killed by so
 _V1_CONTROLLER = "memory"
 
 
-class Verdict:
+class OomVerdict:
     """What the counts say about an end that happened now."""
 
     __slots__ = ("in_cgroup", "nobody", "on_host")
@@ -40,7 +40,7 @@ class Verdict:
         return ""
 
 
-class Witness:
+class OomWatch:
     """Follows the counts for one process: look() now and then, verdict() at its end."""
 
     def __init__(self, pid: int, *, proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> None:
@@ -62,11 +62,11 @@ class Witness:
             self._kills = kills_in(file)
         self._count(now_s)
 
-    def verdict(self, now_s: float) -> Verdict:
+    def verdict(self, now_s: float) -> OomVerdict:
         """At its end. The cgroup of the last look is read again; a dead process names none."""
         self._count(now_s)
         on_host = _recent(self._host_grew_at, now_s)
-        return Verdict(
+        return OomVerdict(
             in_cgroup=_recent(self._grew_at, now_s),
             on_host=on_host,
             nobody=self._host_kills is not None and not on_host,
@@ -137,4 +137,4 @@ def _text(file: str) -> str:
         return ""
 
 
-__all__ = ["Verdict", "Witness", "count_file", "host_kills", "kills_in"]
+__all__ = ["OomVerdict", "OomWatch", "count_file", "host_kills", "kills_in"]

@@ -26,10 +26,10 @@ from urllib.parse import quote
 
 import structlog
 
-from holdfast.launchers import folder as folders
 from holdfast.launchers import keeper
+from holdfast.launchers import replica_folder as folders
 from holdfast.launchers.environment import engine_environment
-from holdfast.launchers.tail import Tail
+from holdfast.launchers.log_tail import LogTail
 from holdfast.ports import Adopted, Ended, LaunchError, Order, Watcher
 
 _LOOK_S: Final = 0.2  # at logs and process states
@@ -62,7 +62,7 @@ class _Running:
     )
 
     def __init__(
-        self, order: Order, folder: Path, known: Mapping[str, Any], pidfd: int, tail: Tail
+        self, order: Order, folder: Path, known: Mapping[str, Any], pidfd: int, tail: LogTail
     ) -> None:
         self.order = order
         self.folder = folder
@@ -107,7 +107,7 @@ class ProcessLauncher:
             if pidfd is None:
                 gone.append(found)  # ended since it was looked at
                 continue
-            tail = Tail(found.path / keeper.LOG)
+            tail = LogTail(found.path / keeper.LOG)
             tail.skip_to_end()  # those lines were told to an earlier control
             running = self._watch(found.order, found.path, found.known, pidfd, tail)
             adopted.append(Adopted(found.order, running.engine, running.started_at))
@@ -190,7 +190,7 @@ class ProcessLauncher:
         return self._directory / name
 
     async def _start(self, order: Order, folder: Path, watcher: Watcher) -> int:
-        tail = Tail(folder / keeper.LOG)
+        tail = LogTail(folder / keeper.LOG)
         try:
             tail.skip_to_end()
             known, pidfd = await self._launch(order, folder)
@@ -264,7 +264,7 @@ class ProcessLauncher:
     # --- watching ---
 
     def _watch(
-        self, order: Order, folder: Path, known: Mapping[str, Any], pidfd: int, tail: Tail
+        self, order: Order, folder: Path, known: Mapping[str, Any], pidfd: int, tail: LogTail
     ) -> _Running:
         running = _Running(order, folder, known, pidfd, tail)
         self._running[order.replica_id] = running

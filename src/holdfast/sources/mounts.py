@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.core.view.layers import Disk
-from holdfast.sources.aside import Aside
+from holdfast.sources.background_call import BackgroundCall
 from holdfast.sources.pressure import free_space, text_of
 
 MOUNTS_MAX: Final = 32  # a host with more shared mounts is one for home directories
@@ -93,7 +93,7 @@ class Mounts:
         self._proc = proc
         self._sys = sys
         self._before: dict[str, tuple[float, Mount]] = {}
-        self._sizes: dict[str, Aside[tuple[int, int] | None]] = {}
+        self._sizes: dict[str, BackgroundCall[tuple[int, int] | None]] = {}
         self.points: dict[str, str] = {}  # filesystems by mount point, as of the last look
 
     def look(self, now: float) -> tuple[list[Disk], str]:
@@ -126,7 +126,7 @@ class Mounts:
             operations_s = _rate(before[1].operations, mount.operations, span)
         aside = self._sizes.get(mount.point)
         if aside is None:
-            aside = Aside(partial(free_space, mount.point), SIZE_EVERY_S)
+            aside = BackgroundCall(partial(free_space, mount.point), SIZE_EVERY_S)
             self._sizes[mount.point] = aside
         size = aside.poll(0.05)
         hung = aside.hangs_s

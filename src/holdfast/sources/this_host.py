@@ -22,12 +22,12 @@ from typing import Final
 
 from holdfast.core.types import require
 from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
-from holdfast.sources.aside import Aside
-from holdfast.sources.lives import Life, Lives
-from holdfast.sources.memory import Usage, read_trees
+from holdfast.sources.background_call import BackgroundCall
 from holdfast.sources.mounts import Mounts
 from holdfast.sources.nvml import GpuReport, read_gpus
 from holdfast.sources.pressure import HostUse, free_space, read_host
+from holdfast.sources.process_memory import ProcessTreeUsage, read_trees
+from holdfast.sources.process_tracker import ProcessLife, ProcessTracker
 
 REPLICAS_MAX: Final = 256  # of one host
 GPU_EVERY_S: Final = 10.0
@@ -116,13 +116,13 @@ class LocalHost:
         self._roots = roots or Roots()
         self._clock = clock
         self.name = config.host or socket.gethostname() or "localhost"
-        self._lives = Lives(self._roots.proc, self._roots.cgroups)
+        self._lives = ProcessTracker(self._roots.proc, self._roots.cgroups)
         self._mounts = Mounts(self.name, config.mounts, self._roots.proc, self._roots.sys)
         self._given_gpus = gpus  # what somebody else has read; None: we read ourselves
-        self._own_gpus = Aside(reader, GPU_EVERY_S)
+        self._own_gpus = BackgroundCall(reader, GPU_EVERY_S)
         self._parts: dict[str, Part] = {}
         self._booted_at: float | None = None
-        self.usages: dict[str, Usage] = {}  # of the last look, by replica
+        self.usages: dict[str, ProcessTreeUsage] = {}  # of the last look, by replica
         self.gpus: GpuReport | None = None
 
     def look(self) -> Reading:
@@ -255,7 +255,7 @@ class LocalHost:
             row = replace(row, used_bytes=life.used_bytes)
         return [*rows, replace(row, phase=one.phase, spoke_at=one.spoke_at)]
 
-    def _stopped(self, name: str, one: LocalReplica, life: Life) -> Placed:
+    def _stopped(self, name: str, one: LocalReplica, life: ProcessLife) -> Placed:
         return replace(
             self._row(name, one, life),
             state="stopped",
@@ -266,7 +266,7 @@ class LocalHost:
             phase=life.phase,
         )
 
-    def _row(self, name: str, one: LocalReplica, life: Life | None = None) -> Placed:
+    def _row(self, name: str, one: LocalReplica, life: ProcessLife | None = None) -> Placed:
         words = life.words if life is not None else ()
         started_at = None
         if life is not None and self._booted_at is not None:
@@ -299,7 +299,7 @@ def _idle(report: GpuReport) -> int | None:
     return idle
 
 
-def _gpus_of(usage: Usage, report: GpuReport | None) -> tuple[int | None, int | None]:
+def _gpus_of(usage: ProcessTreeUsage, report: GpuReport | None) -> tuple[int | None, int | None]:
     """How many a tree is on, and what it holds of their memory."""
     if report is None or not report.available:
         return None, None
@@ -332,12 +332,12 @@ def _with_gpus(host: Host, report: GpuReport | None) -> Host:
     )
 
 
-def _limit(usage: Usage, life: Life) -> int | None:
+def _limit(usage: ProcessTreeUsage, life: ProcessLife) -> int | None:
     own = life.cgroup.limit_bytes if life.cgroup is not None else None
     return min((limit for limit in (usage.limit_bytes, own) if limit is not None), default=None)
 
 
-def _used(usage: Usage, life: Life) -> int:
+def _used(usage: ProcessTreeUsage, life: ProcessLife) -> int:
     """What counts against its limit: of a cgroup of its own also what no process shows."""
     cgroup = life.cgroup
     if cgroup is None or cgroup.used_bytes is None or not cgroup.pids:

@@ -43,7 +43,7 @@ from holdfast.wire.provisions import (
 )
 from holdfast.wire.sockets import open_listeners
 from holdfast.wire.state_dir import (
-    Running,
+    RunningFleet,
     default_state_dir,
     held,
     write_running,
@@ -64,7 +64,7 @@ _log = structlog.get_logger("holdfast.serve")
 
 
 @dataclass(slots=True, frozen=True)
-class Served:
+class ServedFleet:
     """A fleet that runs."""
 
     file: FleetFile
@@ -74,13 +74,15 @@ class Served:
 
 
 @dataclass(slots=True, frozen=True)
-class Host:
+class ServeOptions:
     """What a command that runs a fleet brings along; the defaults are those of ``serve``."""
 
     state_dir: Path | None = None  # None: the usual one where models are launched, else none
     log: TextIO | None = None  # where every process logs; None: stderr
     fetching: Fetching = lambda *_: None  # hears how far a download is
-    beside: Callable[[Served], Awaitable[None]] | None = None  # runs until somebody asks to stop
+    beside: Callable[[ServedFleet], Awaitable[None]] | None = (
+        None  # runs until somebody asks to stop
+    )
     tells_end: bool = False  # the steps of the end are said, too
     hangup_stops: bool = False  # SIGHUP means that the terminal was closed
 
@@ -118,7 +120,7 @@ def serve(
     takeover: bool,
     say: Callable[[str], None],
     command: Sequence[str] = (),
-    host: Host = Host(),  # noqa: B008 frozen
+    host: ServeOptions = ServeOptions(),  # noqa: B008 frozen
 ) -> None:
     """Run a fleet file until a signal; raises before it starts anything that cannot work."""
     _log_level()  # the children's, too: they see the same environment
@@ -142,11 +144,11 @@ def serve(
         kept.callback(shutil.rmtree, run_dir, ignore_errors=True)
         scheme = "https" if file.admin.tls else "http"
         operators = f"{scheme}://{_reached(admin[0])}"
-        served = Served(file, _url(file, sockets[0]), operators, state_dir)
+        served = ServedFleet(file, _url(file, sockets[0]), operators, state_dir)
         if state_dir is not None:
             shown = str(file.admin.tls.certificate.resolve()) if file.admin.tls else ""
             where = (served.admin, served.data, str(path.resolve()), shown)
-            told = Running(os.getpid(), *where)
+            told = RunningFleet(os.getpid(), *where)
             write_running(state_dir, told)
         tree = Tree(
             _control_child(ours, path, run_dir, admin[0].fileno(), state_dir),
@@ -185,7 +187,7 @@ def _closing(address: Address, number: int, takeover: bool) -> Iterator[list[soc
 
 
 async def _supervise(
-    tree: Tree, served: Served, host: Host, say: Callable[[str], None], ready: str
+    tree: Tree, served: ServedFleet, host: ServeOptions, say: Callable[[str], None], ready: str
 ) -> None:
     supervisor = Supervisor(
         tree,
@@ -289,7 +291,7 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
-    from holdfast.wire.viewing import admin_app, build_source  # noqa: PLC0415
+    from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
 
     class AdminServer(uvicorn.Server):
         """uvicorn that leaves signals to us and does not wake ten times a second."""
@@ -412,8 +414,8 @@ def _die_with_parent(notice_fd: int | None) -> None:
 
 
 __all__ = [
-    "Host",
-    "Served",
+    "ServeOptions",
+    "ServedFleet",
     "configure_logging",
     "run_control",
     "run_gateway",

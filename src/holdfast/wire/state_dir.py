@@ -44,7 +44,7 @@ class StateDirTakenError(StateDirError):
 
 
 @dataclass(slots=True, frozen=True)
-class Running:
+class RunningFleet:
     """A fleet that runs: who looks after it, and where it is reached."""
 
     pid: int
@@ -116,19 +116,19 @@ def holder(state_dir: Path) -> int | None:
         os.close(fd)
 
 
-def write_running(state_dir: Path, running: Running) -> None:
+def write_running(state_dir: Path, running: RunningFleet) -> None:
     """Tell other commands where the fleet is; replaced in one step, never half written."""
     draft = state_dir / f"{UP_FILE}.new"
     draft.write_text(json.dumps(asdict(running), indent=2) + "\n", encoding="utf-8")
     draft.replace(state_dir / UP_FILE)
 
 
-def read_running(state_dir: Path) -> Running | None:
+def read_running(state_dir: Path) -> RunningFleet | None:
     """The fleet that runs there, if one does and it is reachable by now."""
     if holder(state_dir) is None:
         return None  # whatever the file says is left over from a crash
     try:
-        return Running(**json.loads((state_dir / UP_FILE).read_text(encoding="utf-8")))
+        return RunningFleet(**json.loads((state_dir / UP_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None  # it starts just now
 
@@ -159,7 +159,7 @@ __all__ = [
     "LOCK_FILE",
     "LOG_FILE",
     "UP_FILE",
-    "Running",
+    "RunningFleet",
     "StateDirError",
     "StateDirTakenError",
     "default_state_dir",

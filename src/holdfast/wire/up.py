@@ -19,8 +19,8 @@ from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.control.access.trust import trusting
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.ui.terminal.fleet import Row
-from holdfast.ui.terminal.starting import Guide, Screen
-from holdfast.wire.serve import Host, Served, serve
+from holdfast.ui.terminal.startup_screen import StartupScreen, UsageGuide
+from holdfast.wire.serve import ServedFleet, ServeOptions, serve
 from holdfast.wire.state_dir import (
     LOG_FILE,
     default_state_dir,
@@ -37,7 +37,7 @@ _NAMES_SHOWN: Final = 6  # of models, in one line
 
 
 @dataclass(slots=True, frozen=True)
-class Wish:
+class UpOptions:
     """Which fleet to run, and how it is shown."""
 
     config: Path | None  # None: the built-in fleet
@@ -47,7 +47,7 @@ class Wish:
     within_s: float = STARTED_WITHIN_S
 
 
-def up(wish: Wish, screen: Screen, command: Sequence[str] = ()) -> None:
+def up(wish: UpOptions, screen: StartupScreen, command: Sequence[str] = ()) -> None:
     """Run a fleet until a signal; raises before it starts anything that cannot work."""
     state_dir = wish.state_dir or default_state_dir(wish.config, os.environ)
     make(state_dir)
@@ -55,7 +55,7 @@ def up(wish: Wish, screen: Screen, command: Sequence[str] = ()) -> None:
     log_path = state_dir / LOG_FILE
     _keep_small(log_path)
     with log_path.open("a", encoding="utf-8") as log:
-        host = Host(
+        host = ServeOptions(
             state_dir=state_dir,
             log=log,
             fetching=screen.fetching,
@@ -103,7 +103,9 @@ class _LockedError(Exception):
 class _Beside:
     """Asks how the replicas are, and shows it."""
 
-    def __init__(self, wish: Wish, served: Served, screen: Screen, log_path: Path) -> None:
+    def __init__(
+        self, wish: UpOptions, served: ServedFleet, screen: StartupScreen, log_path: Path
+    ) -> None:
         self._wish = wish
         self._served = served
         self._screen = screen
@@ -191,7 +193,7 @@ class _Beside:
         for gone in before.keys() - self._states.keys():
             self._screen.changed({"id": gone, "state": "gone"})
 
-    def _guide(self, rows: Sequence[Row]) -> Guide:
+    def _guide(self, rows: Sequence[Row]) -> UsageGuide:
         file, wish = self._served.file, self._wish
         model = next((one for one in file.models if _chats(one)), file.models[0])
         pids = [row["pid"] for row in rows if row.get("state") == "ready" and row.get("pid")]
@@ -200,7 +202,7 @@ class _Beside:
             which = f"--state-dir {wish.state_dir}"
         elif wish.config is not None:
             which = f"-c {wish.config}"
-        return Guide(
+        return UsageGuide(
             data=self._served.data,
             admin=self._served.admin,
             model=model.name,
@@ -249,7 +251,7 @@ def _missing(file: FleetFile, status: Mapping[str, Any]) -> str:
 __all__ = [
     "BUILT_IN",
     "STARTED_WITHIN_S",
-    "Wish",
+    "UpOptions",
     "built_in_text",
     "up",
 ]

@@ -17,8 +17,8 @@ from holdfast.core.diagnose.facts import (
     VersionsSeen,
 )
 from holdfast.launchers.weights import KNOWN, path_of
-from holdfast.sources.memory import Usage
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
+from holdfast.sources.process_memory import ProcessTreeUsage
 
 GB = 10**9
 
@@ -73,7 +73,7 @@ class Stage:
         for name, value in more.items():
             setattr(unit, name, value)
         self.units[unit.id] = unit
-        self.usage[pid] = Usage(3 * GB, 8 * GB, 2 * GB, (pid, pid + 1))
+        self.usage[pid] = ProcessTreeUsage(3 * GB, 8 * GB, 2 * GB, (pid, pid + 1))
         return unit
 
     def declared(self):
@@ -167,7 +167,7 @@ def test_of_one_that_ended_meanwhile_nothing_is_told(stage):
 
     def read(roots):
         unit.pid = None
-        return {roots[0]: Usage(1, None, None, (1,))}
+        return {roots[0]: ProcessTreeUsage(1, None, None, (1,))}
 
     stage.watch._read = read
     stage.look()

@@ -31,7 +31,7 @@ from holdfast.frames import (
     Welcome,
 )
 from holdfast.ports import Ended
-from holdfast.sources.memory import Usage
+from holdfast.sources.process_memory import ProcessTreeUsage
 from holdfast.testing.standin import fault
 
 LAUNCHED = """
@@ -350,7 +350,9 @@ def test_memory_of_a_launched_replica_is_told_with_its_limit_and_its_requests(st
     used = {}
 
     def read(roots):
-        return {pid: Usage(used.setdefault(pid, 10**9), None, None, (pid,)) for pid in roots}
+        return {
+            pid: ProcessTreeUsage(used.setdefault(pid, 10**9), None, None, (pid,)) for pid in roots
+        }
 
     async def main():
         async with stage.running(LAUNCHED.format(count=1, more="")) as control:

@@ -24,7 +24,15 @@ from holdfast.core.types import ConfigError
 from holdfast.core.view.layers import Disk, Group, Host, Part, Placed, Queue, Reading
 from holdfast.core.view.reading_diff import ReadingDiff
 from holdfast.core.view.staleness import HOSTS, PLACED, Freshness
-from holdfast.sources.reports import REPORT_BYTES_MAX, Fault, Line, Own, Phase, Report, encode
+from holdfast.sources.agent_report import (
+    REPORT_BYTES_MAX,
+    AgentReport,
+    AgentStatus,
+    ReportedGpuFault,
+    ReportedLine,
+    ReportedPhase,
+    encode,
+)
 
 WALL = 1_790_000_000.0
 TOKEN, ADMIN = "agents-" + "a" * 40, "admin-" + "b" * 40
@@ -60,7 +68,7 @@ class Desk:
             "placed": (Placed("r@1", "m", "running", replica="r", used_bytes=5, spoke_at=at - 2),),
         }
         reading = Reading("whatever", "local", at, **(shown | (rows or {})))
-        return Report(life, at, 5.0, reading, **more)
+        return AgentReport(life, at, 5.0, reading, **more)
 
     def one(self, name="gpu-1"):
         return next((one for one in self.inbox.readings()[1:] if one.source == name), None)
@@ -141,7 +149,7 @@ def test_an_agent_that_stays_away_leaves_with_a_note(desk):
 
 
 def test_one_that_says_it_leaves_is_gone_at_once_and_may_come_back(desk):
-    desk.take(leaving=True, lines=(Line(1, 0, "r", Mark.WATCHDOG),))
+    desk.take(leaving=True, lines=(ReportedLine(1, 0, "r", Mark.WATCHDOG),))
     assert desk.one() is None
     assert desk.notes() == ("gpu-1 was told to end at 14:13:20 UTC, and has left",)
     assert desk.seen == [LineSeen("r", Mark.WATCHDOG)]
@@ -173,7 +181,7 @@ def test_a_shared_filesystem_is_one_and_its_throughput_the_sum(desk):
 
 
 def test_the_agent_itself_is_listed_and_its_losses_are_notes(desk):
-    desk.take(own=Own("1.2", 20 << 20, 0.002, 3, 4096))
+    desk.take(own=AgentStatus("1.2", 20 << 20, 0.002, 3, 4096))
     desk.passes(2)
     (listed,) = desk.inbox.listing()
     assert (listed["name"], listed["age_s"], listed["version"]) == ("gpu-1", 2.0, "1.2")
@@ -229,9 +237,9 @@ def test_a_time_that_is_none_becomes_unknown():
 
 def test_lines_phases_and_faults_are_told_once_and_in_order(desk):
     things = {
-        "lines": (Line(2, 0, "r", Mark.TRANSFER_FAILED, "h:1"),),
-        "phases": (Phase(1, 0, "r", "loading"),),
-        "faults": (Fault(3, 0, "r", 79, True, "off the bus"),),
+        "lines": (ReportedLine(2, 0, "r", Mark.TRANSFER_FAILED, "h:1"),),
+        "phases": (ReportedPhase(1, 0, "r", "loading"),),
+        "faults": (ReportedGpuFault(3, 0, "r", 79, True, "off the bus"),),
     }
     desk.take(**things)
     desk.take(**things)
@@ -243,9 +251,9 @@ def test_lines_phases_and_faults_are_told_once_and_in_order(desk):
 
 
 def test_the_next_process_of_an_agent_counts_anew(desk):
-    desk.take(lines=(Line(9, 0, "r", Mark.WATCHDOG),))
+    desk.take(lines=(ReportedLine(9, 0, "r", Mark.WATCHDOG),))
     desk.passes(5)
-    desk.take(life="two", lines=(Line(1, 0, "r", Mark.WATCHDOG),))
+    desk.take(life="two", lines=(ReportedLine(1, 0, "r", Mark.WATCHDOG),))
     assert len(desk.seen) == 2
 
 
@@ -253,9 +261,9 @@ def test_old_news_and_news_of_strangers_are_counted_and_not_told():
     desk = Desk(replicas=lambda: {"r"})
     desk.take(
         lines=(
-            Line(1, LATE_S + 1, "r", Mark.WATCHDOG),
-            Line(2, 0, "stranger", Mark.WATCHDOG),
-            Line(3, LATE_S - 1, "r", Mark.WATCHDOG),
+            ReportedLine(1, LATE_S + 1, "r", Mark.WATCHDOG),
+            ReportedLine(2, 0, "stranger", Mark.WATCHDOG),
+            ReportedLine(3, LATE_S - 1, "r", Mark.WATCHDOG),
         )
     )
     assert desk.seen == [LineSeen("r", Mark.WATCHDOG)]

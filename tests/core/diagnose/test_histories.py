@@ -19,7 +19,7 @@ from holdfast.core.diagnose.investigation import Investigation
 from holdfast.core.failure import Kind
 from holdfast.core.types import State, nanos
 from holdfast.engines import dialect
-from holdfast.engines.marks import mark_of
+from holdfast.engines.log_marks import mark_of
 
 pytestmark = pytest.mark.measured
 

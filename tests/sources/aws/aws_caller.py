@@ -1,6 +1,6 @@
 """A caller whose answers are functions of the test; nothing leaves the process."""
 
-from holdfast.sources.aws.errors import CallError, Why
+from holdfast.sources.aws.errors import CallError, CallFailure
 
 
 class FakeCaller:
@@ -39,12 +39,12 @@ class Clock:
 
 
 def denied(*_, **__):
-    raise CallError("fake:Do is not allowed", Why.DENIED)
+    raise CallError("fake:Do is not allowed", CallFailure.DENIED)
 
 
 def missing(*_, **__):
-    raise CallError("gone", Why.MISSING)
+    raise CallError("gone", CallFailure.MISSING)
 
 
 def unreachable(*_, **__):
-    raise CallError("the endpoint does not answer", Why.UNREACHABLE)
+    raise CallError("the endpoint does not answer", CallFailure.UNREACHABLE)

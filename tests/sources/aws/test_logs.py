@@ -4,8 +4,8 @@ import pytest
 from aws_caller import Clock, FakeCaller, unreachable
 
 from holdfast.sources.aws.config import AwsConfig
-from holdfast.sources.aws.errors import CallError, Why
-from holdfast.sources.aws.logs import Logs, Stream
+from holdfast.sources.aws.errors import CallError, CallFailure
+from holdfast.sources.aws.logs import LogFollower, LogStream
 
 GROUP = "/ecs/fleet"
 
@@ -36,9 +36,9 @@ class Pipe:
     def search(self, logGroupName, logStreamNames, startTime, nextToken=0, **_):  # noqa: N803
         self.most_names = max(self.most_names, len(logStreamNames))
         if logGroupName != GROUP:
-            raise CallError("failed: The specified log group does not exist.", Why.MISSING)
+            raise CallError("failed: The specified log group does not exist.", CallFailure.MISSING)
         if not set(logStreamNames) <= self.lines.keys():
-            raise CallError("failed: The specified log stream does not exist.", Why.MISSING)
+            raise CallError("failed: The specified log stream does not exist.", CallFailure.MISSING)
         found = [
             event
             for name in logStreamNames
@@ -54,7 +54,7 @@ class Pipe:
     def tail(self, logGroupName, logStreamName, limit, startFromHead):  # noqa: N803
         assert startFromHead is False
         if logStreamName not in self.lines:
-            raise CallError("failed: The specified log stream does not exist.", Why.MISSING)
+            raise CallError("failed: The specified log stream does not exist.", CallFailure.MISSING)
         newest = sorted(self.lines[logStreamName], key=lambda event: event["timestamp"])
         return {"events": newest[-limit:]}
 
@@ -70,11 +70,11 @@ def pipe(clock):
 
 
 def streams(*names, **told):
-    return [Stream(GROUP, name, **told) for name in names]
+    return [LogStream(GROUP, name, **told) for name in names]
 
 
 def logs(clock, **settings):
-    return Logs(AwsConfig(**settings), clock)
+    return LogFollower(AwsConfig(**settings), clock)
 
 
 def test_a_hundred_streams_are_searched_at_once(clock, pipe):
@@ -118,7 +118,7 @@ def test_only_a_new_stream_is_searched_far_back(clock, pipe):
     }
     assert searched[("a",)] == int((clock.now - 15 - 120) * 1_000)
     assert searched[("b",)] == int((clock.now - 3_600) * 1_000)
-    assert heard[Stream(GROUP, "b")].phase == "loading"
+    assert heard[LogStream(GROUP, "b")].phase == "loading"
 
 
 def test_the_delay_of_the_pipe_is_not_held_against_a_replica(clock, pipe):
@@ -134,13 +134,13 @@ def test_a_line_that_was_written_late_excuses_no_silence(clock, pipe):
         pipe.say(name, 5, delay_s=2.0)
     pipe.say("dead", 870, delay_s=860.0)
     heard = logs(clock).read(pipe.caller(), streams("a", "b", "c", "dead"))
-    assert clock.now - heard[Stream(GROUP, "dead")].spoke_at == pytest.approx(868)
+    assert clock.now - heard[LogStream(GROUP, "dead")].spoke_at == pytest.approx(868)
 
 
 def test_the_delay_has_a_bound(clock, pipe):
     pipe.say("only", 870, delay_s=860.0)
     heard = logs(clock, log_delay_max_s=120.0).read(pipe.caller(), streams("only"))
-    assert clock.now - heard[Stream(GROUP, "only")].spoke_at == pytest.approx(750)
+    assert clock.now - heard[LogStream(GROUP, "only")].spoke_at == pytest.approx(750)
 
 
 def test_the_phase_is_that_of_the_last_line_that_tells_one(clock, pipe):
@@ -149,7 +149,7 @@ def test_the_phase_is_that_of_the_last_line_that_tells_one(clock, pipe):
     pipe.say("a", 7, {"level": "info"})
     pipe.say("a", 6, "GET /health 200")
     pipe.say("a", 5, "{not json")
-    words = logs(clock).read(pipe.caller(), streams("a"))[Stream(GROUP, "a")]
+    words = logs(clock).read(pipe.caller(), streams("a"))[LogStream(GROUP, "a")]
     assert (words.phase, words.used_bytes, words.read_bytes) == ("request", 5_000, 12)
     assert words.at == pytest.approx(clock.now - 5)
 
@@ -160,12 +160,12 @@ def test_the_phase_is_that_of_the_last_line_that_tells_one(clock, pipe):
 )
 def test_lines_of_other_shapes_tell_no_phase(clock, pipe, line):
     pipe.say("a", 5, line)
-    assert logs(clock).read(pipe.caller(), streams("a"))[Stream(GROUP, "a")].phase == ""
+    assert logs(clock).read(pipe.caller(), streams("a"))[LogStream(GROUP, "a")].phase == ""
 
 
 def test_numbers_out_of_bounds_are_not_believed(clock, pipe):
     pipe.say("a", 5, {"phase": "heartbeat", "rss_bytes": -1, "read_bytes": "many"})
-    words = logs(clock).read(pipe.caller(), streams("a"))[Stream(GROUP, "a")]
+    words = logs(clock).read(pipe.caller(), streams("a"))[LogStream(GROUP, "a")]
     assert (words.used_bytes, words.read_bytes) == (None, None)
 
 
@@ -175,7 +175,7 @@ def test_a_silent_stream_is_asked_by_itself_and_not_again_at_once(clock, pipe):
     follower = logs(clock)
     caller = pipe.caller()
     heard = follower.read(caller, streams("quiet", "alive"))
-    assert heard[Stream(GROUP, "quiet")].at == pytest.approx(clock.now - 7_200)
+    assert heard[LogStream(GROUP, "quiet")].at == pytest.approx(clock.now - 7_200)
     assert caller.count("get_log_events") == 1
     clock.now += 15
     pipe.say("alive", 1)
@@ -198,7 +198,7 @@ def test_a_line_that_arrives_too_late_for_the_search_is_found_by_the_tail(clock,
     clock.now += 100
     pipe.say("a", 150, delay_s=149.0)
     heard = follower.read(pipe.caller(), streams("a"))
-    assert heard[Stream(GROUP, "a")].at == pytest.approx(clock.now - 150)
+    assert heard[LogStream(GROUP, "a")].at == pytest.approx(clock.now - 150)
 
 
 def test_many_silent_streams_wait_their_turn(clock, pipe):
@@ -223,7 +223,7 @@ def test_a_chatty_stream_cannot_hide_the_others_for_ever(clock, pipe):
     caller = pipe.caller()
     heard = logs(clock, log_pages_max=3).read(caller, streams("loud", "soft"))
     assert caller.count("filter_log_events") == 3
-    assert heard[Stream(GROUP, "soft")].phase == "loaded"  # asked by itself
+    assert heard[LogStream(GROUP, "soft")].phase == "loaded"  # asked by itself
 
 
 def test_paging_stops_once_every_stream_was_heard(clock, pipe):
@@ -267,7 +267,7 @@ def test_many_missing_streams_cost_a_bounded_number_of_searches(clock, pipe):
 
 def test_a_missing_group_is_noted_and_not_halved(clock, pipe):
     caller = pipe.caller()
-    heard = logs(clock).read(caller, [Stream("/gone", f"s{n}") for n in range(50)])
+    heard = logs(clock).read(caller, [LogStream("/gone", f"s{n}") for n in range(50)])
     assert heard == {}
     assert caller.count("filter_log_events") == 1
     assert caller.notes == ["logs: /gone: failed: The specified log group does not exist."]
@@ -280,7 +280,7 @@ def test_the_last_words_of_an_ended_task_are_read_once(clock, pipe):
     pipe.say("a", 1, {"phase": "request"})
     caller = pipe.caller()
     heard = follower.read(caller, streams("a", ended=True))
-    assert heard[Stream(GROUP, "a", ended=True)].phase == "request"
+    assert heard[LogStream(GROUP, "a", ended=True)].phase == "request"
     assert [name for name, _ in caller.asked] == ["get_log_events"]
     caller = pipe.caller()
     assert follower.read(caller, streams("a", ended=True)) == heard

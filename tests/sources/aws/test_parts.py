@@ -6,14 +6,14 @@ import pytest
 from aws_caller import Clock, FakeCaller, missing, unreachable
 
 from holdfast.core.view.layers import Group
-from holdfast.sources.aws.assembly import Seen, reading_of
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB, Definitions, definition_of
 from holdfast.sources.aws.disks import FileSystem, disk_of
 from holdfast.sources.aws.errors import CallError
-from holdfast.sources.aws.machines import Groups, Machine, Member, read_machines
-from holdfast.sources.aws.metrics import Wanted, questions, read_metrics
-from holdfast.sources.aws.queues import Counted, QueueTable
+from holdfast.sources.aws.machines import GroupMember, Groups, Machine, read_machines
+from holdfast.sources.aws.metrics import MetricSubjects, questions, read_metrics
+from holdfast.sources.aws.queues import QueueCounts, QueueTable
+from holdfast.sources.aws.reading import AwsAnswers, reading_of
 from holdfast.sources.aws.services import Service, Services, complaint
 from holdfast.sources.aws.tasks import Tasks, read_registered
 
@@ -215,7 +215,7 @@ def test_a_model_is_named_by_tag_then_by_the_tag_of_its_service_then_by_name():
         )
     )
     services = (Service("s1", "of-service", 1, 1, 0, "", None),)
-    placed = rows(Seen(tasks=tasks, services=services)).placed
+    placed = rows(AwsAnswers(tasks=tasks, services=services)).placed
     assert [one.model for one in placed] == ["tagged", "of-service", "s2", "llm"]
     assert {one.revision for one in placed} == {"llm:3"}
 
@@ -236,13 +236,13 @@ def test_where_a_task_listens():
         )
     )
     machine = Machine("i-1", "g5", "spot", "a", "running", "10.0.0.1", None)
-    seen = Seen(tasks=tasks, registered={"ci": registered()["ci"]}, machines={"i-1": machine})
+    seen = AwsAnswers(tasks=tasks, registered={"ci": registered()["ci"]}, machines={"i-1": machine})
     assert [one.endpoint for one in rows(seen).placed] == [
         "http://10.1.0.9:8000",
         "http://10.0.0.1:32768",
         "",
     ]
-    assert [one.endpoint for one in rows(Seen(tasks=tasks)).placed][1:] == ["", ""]
+    assert [one.endpoint for one in rows(AwsAnswers(tasks=tasks)).placed][1:] == ["", ""]
 
 
 # --- hosts ----------------------------------------------------------------------------------------
@@ -288,9 +288,9 @@ def test_free_gpus_are_those_that_no_task_holds_or_was_promised():
             definition=definition,
         )
     )
-    (host,) = rows(Seen(registered=registered(), tasks=tasks)).hosts
+    (host,) = rows(AwsAnswers(registered=registered(), tasks=tasks)).hosts
     assert (host.gpus, host.gpus_free) == (3, 1)
-    (host,) = rows(Seen(registered=registered())).hosts
+    (host,) = rows(AwsAnswers(registered=registered())).hosts
     assert (host.gpus, host.gpus_free) == (3, None)  # nobody said who holds any
 
 
@@ -307,8 +307,8 @@ def test_free_gpus_are_those_that_no_task_holds_or_was_promised():
     ],
 )
 def test_the_state_of_a_host_says_what_is_not_as_it_should_be(member, machine, changed, state):
-    members = (Member("i-1", "asg", "g5", "a", *member),) if member else ()
-    seen = Seen(
+    members = (GroupMember("i-1", "asg", "g5", "a", *member),) if member else ()
+    seen = AwsAnswers(
         groups=Groups((Group("asg"),), members),
         machines={"i-1": Machine("i-1", "g5", "spot", "a", machine, "", None)},
         registered=registered(**changed),
@@ -319,10 +319,12 @@ def test_the_state_of_a_host_says_what_is_not_as_it_should_be(member, machine, c
 
 
 def test_a_machine_of_a_group_that_never_joined_the_cluster_is_told():
-    groups = Groups((Group("asg"),), (Member("i-9", "asg", "g5", "a", "InService", healthy=True),))
-    (host,) = rows(Seen(groups=groups, registered={})).hosts
+    groups = Groups(
+        (Group("asg"),), (GroupMember("i-9", "asg", "g5", "a", "InService", healthy=True),)
+    )
+    (host,) = rows(AwsAnswers(groups=groups, registered={})).hosts
     assert (host.state, host.kind, host.cpus) == ("not in the cluster", "g5", None)
-    (host,) = rows(Seen(groups=groups)).hosts
+    (host,) = rows(AwsAnswers(groups=groups)).hosts
     assert host.state == ""  # nobody asked the cluster yet
 
 
@@ -335,7 +337,7 @@ def test_machines_are_asked_for_a_hundred_at_a_time():
 
 
 def test_what_was_never_answered_is_unknown_and_not_empty():
-    reading = rows(Seen())
+    reading = rows(AwsAnswers())
     assert reading.groups == reading.hosts == reading.placed == reading.queues == ()
 
 
@@ -393,7 +395,7 @@ def test_services_of_one_model_are_one_wish():
         Service("green", "m", 3, 1, 1, "unable to place", 5.0),
         Service("other", "o", None, None, None, "", None),
     )
-    first, second = rows(Seen(services=services)).wishes
+    first, second = rows(AwsAnswers(services=services)).wishes
     assert (first.model, first.desired, first.running, first.pending) == ("m", 5, 3, 1)
     assert (first.reason, first.since) == ("unable to place", 5.0)
     assert (second.desired, second.running) == (None, None)
@@ -403,7 +405,7 @@ def test_services_of_one_model_are_one_wish():
 
 
 def test_five_hundred_metrics_are_asked_at_once_and_the_newest_whole_minute_counts():
-    asked = list(questions(Wanted({}, tuple(f"q{n}" for n in range(700))), CONFIG))
+    asked = list(questions(MetricSubjects({}, tuple(f"q{n}" for n in range(700))), CONFIG))
 
     def answer(MetricDataQueries, StartTime, EndTime, **_):  # noqa: N803 - as boto3 names it
         assert EndTime.second == 0
@@ -419,7 +421,7 @@ def test_five_hundred_metrics_are_asked_at_once_and_the_newest_whole_minute_coun
 
 
 def test_an_elastic_filesystem_has_no_ceiling_and_is_not_asked_for_one():
-    wanted = Wanted({"fs-e": False, "fs-b": True})
+    wanted = MetricSubjects({"fs-e": False, "fs-b": True})
     metrics = {(one.about, one.metric) for one in questions(wanted, CONFIG)}
     assert ("fs-b", "PermittedThroughput") in metrics
     assert ("fs-e", "PermittedThroughput") not in metrics
@@ -430,14 +432,14 @@ def test_an_elastic_filesystem_has_no_ceiling_and_is_not_asked_for_one():
 
 
 def test_memory_is_not_asked_for_where_it_is_not_wanted():
-    wanted = Wanted({}, services=("s",))
+    wanted = MetricSubjects({}, services=("s",))
     assert len(list(questions(wanted, CONFIG))) == 1
     assert not list(questions(wanted, AwsConfig(read_memory=False)))
 
 
 def test_counts_of_many_queues_come_from_metrics():
-    counted = {"q": Counted("q", dead_letter_queue="dead"), "dead": Counted("dead")}
-    seen = Seen(
+    counted = {"q": QueueCounts("q", dead_letter_queue="dead"), "dead": QueueCounts("dead")}
+    seen = AwsAnswers(
         queues=QueueTable(counted, {"q": "m"}, by_metrics=True),
         metrics={
             ("q", "ApproximateNumberOfMessagesVisible"): 12.0,
@@ -458,7 +460,7 @@ def test_only_mounted_or_named_filesystems_are_shown():
     filesystems = {name: FileSystem(name, "bursting", 1) for name in ("fs-a", "fs-b", "fs-c")}
     volume = {"efsVolumeConfiguration": {"fileSystemId": "fs-a"}}
     tasks = Tasks(CONFIG).read(tasks_caller(told_task(1), definition={"volumes": [{}, volume]}))
-    seen = Seen(filesystems=filesystems, tasks=tasks)
+    seen = AwsAnswers(filesystems=filesystems, tasks=tasks)
     assert [disk.id for disk in rows(seen).disks] == ["fs-a"]
     named = AwsConfig(cluster="c", filesystems=("fs-c",))
     assert [disk.id for disk in rows(seen, named).disks] == ["fs-a", "fs-c"]

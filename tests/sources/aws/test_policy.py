@@ -3,7 +3,7 @@ import json
 from click.testing import CliRunner
 
 from holdfast.cli.aws import aws
-from holdfast.sources.aws.policy import Scope, actions, policy
+from holdfast.sources.aws.policy import PolicyScope, actions, policy
 
 
 def printed(*arguments):
@@ -54,7 +54,7 @@ def test_other_partitions_have_other_names():
 
 def test_nothing_that_changes_anything_is_granted():
     verbs = ("Describe", "List", "Get", "Filter")
-    allowed = actions(policy(Scope()))
+    allowed = actions(policy(PolicyScope()))
     assert allowed
     assert all(action.partition(":")[2].startswith(verbs) for action in allowed)
     assert not any("*" in action for action in allowed)

@@ -30,9 +30,9 @@ from holdfast.cli.aws import aws as aws_command
 from holdfast.core.types import ConfigError
 from holdfast.core.view.layers import DesiredReplicas, Disk, Group, Host, Placed, Queue
 from holdfast.sources.aws import AwsConfig, AwsSource
-from holdfast.sources.aws import calling as calling_module
+from holdfast.sources.aws import calls as calling_module
 from holdfast.sources.aws.errors import iam_action
-from holdfast.sources.aws.policy import Scope, actions, policy
+from holdfast.sources.aws.policy import PolicyScope, actions, policy
 
 NAMES = tuple(f"{model.name}-requests" for model in MARIGOLD.models)
 ASKED_FIRST = ("autoscaling", "ecs hosts", "ecs tasks", "ecs services", "sqs", "efs")
@@ -586,7 +586,7 @@ def test_a_closed_source_asks_nothing_more(aws):
 def test_the_policy_allows_what_is_called_and_nothing_else(shared, aws):
     read(shared)
     called = {iam_action(*operation.split(":")) for operation in shared.operations}
-    assert actions(policy(Scope())) == called
+    assert actions(policy(PolicyScope())) == called
 
 
 def test_the_printed_policy_is_enough_for_moto_and_no_more(aws, monkeypatch):

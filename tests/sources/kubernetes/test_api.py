@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.types import ConfigError
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
 from holdfast.sources.kubernetes import api as module
-from holdfast.sources.kubernetes.api import Api, ApiError
+from holdfast.sources.kubernetes.api import KubernetesApi, KubernetesApiError
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -30,7 +30,7 @@ users:
 
 def ask(config, path="api/v1/nodes"):
     async def main():
-        api = Api(config)
+        api = KubernetesApi(config)
         try:
             return await api.get(path)
         finally:
@@ -69,7 +69,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_an_answer_not_a_crash(tmp_path, tex
     path = tmp_path / "config"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ApiError, match=told):
+    with pytest.raises(KubernetesApiError, match=told):
         ask(KubernetesConfig(kubeconfig=str(path)))
 
 
@@ -79,10 +79,10 @@ def test_a_rotated_token_is_read_anew(kube, tmp_path):
     path.write_text("first")
 
     async def main():
-        api = Api(KubernetesConfig(api_url=kube.url, token_file=str(path)))
+        api = KubernetesApi(KubernetesConfig(api_url=kube.url, token_file=str(path)))
         await api.get("api/v1/nodes")
         kube.token = "second"
-        with pytest.raises(ApiError, match="401 Unauthorized"):
+        with pytest.raises(KubernetesApiError, match="401 Unauthorized"):
             await api.get("api/v1/nodes")
         path.write_text("second")
         await api.get("api/v1/nodes")
@@ -98,8 +98,8 @@ def test_credentials_of_a_file_are_read_anew_after_a_while(kube, tmp_path, monke
     path.write_text(KUBECONFIG.format(url=kube.url, current="nobody"))
 
     async def main():
-        api = Api(KubernetesConfig(kubeconfig=str(path)))
-        with pytest.raises(ApiError, match="401"):
+        api = KubernetesApi(KubernetesConfig(kubeconfig=str(path)))
+        with pytest.raises(KubernetesApiError, match="401"):
             await api.get("api/v1/nodes")
         path.write_text(KUBECONFIG.format(url=kube.url, current="good"))
         assert (await api.get("api/v1/nodes"))["kind"] == "NodeList"
@@ -110,12 +110,12 @@ def test_credentials_of_a_file_are_read_anew_after_a_while(kube, tmp_path, monke
 
 def test_a_missing_token_file_is_told(kube, tmp_path):
     config = KubernetesConfig(api_url=kube.url, token_file=str(tmp_path / "none"))
-    with pytest.raises(ApiError, match="credentials cannot be used: Token file"):
+    with pytest.raises(KubernetesApiError, match="credentials cannot be used: Token file"):
         ask(config)
 
 
 def test_nobody_there_is_told(kube):
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(KubernetesApiError) as caught:
         ask(KubernetesConfig(api_url="http://127.0.0.1:9", timeout_s=5.0))
     assert caught.value.status is None
 
@@ -123,19 +123,19 @@ def test_nobody_there_is_told(kube):
 def test_answers_that_are_none_are_told(kube, monkeypatch):
     kube.pages["/odd"] = "not json"
     config = KubernetesConfig(api_url=kube.url)
-    with pytest.raises(ApiError, match="not JSON"):
+    with pytest.raises(KubernetesApiError, match="not JSON"):
         ask(config, "odd")
     monkeypatch.setattr(module, "ANSWER_BYTES_MAX", 3)
-    with pytest.raises(ApiError, match="larger than 3 bytes"):
+    with pytest.raises(KubernetesApiError, match="larger than 3 bytes"):
         ask(config, "odd")
-    with pytest.raises(ApiError, match="404") as caught:
+    with pytest.raises(KubernetesApiError, match="404") as caught:
         ask(config, "nothing")
     assert caught.value.status == 404
 
 
 def test_no_answer_in_time_is_told(kube):
     kube.hold("nodes")
-    with pytest.raises(ApiError, match=r"no answer within 0\.05 s|nothing came"):
+    with pytest.raises(KubernetesApiError, match=r"no answer within 0\.05 s|nothing came"):
         ask(KubernetesConfig(api_url=kube.url, timeout_s=0.05))
 
 

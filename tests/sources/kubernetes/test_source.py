@@ -9,7 +9,7 @@ import pytest
 from fakekube import event, node, pod
 from fakekube.objects import killed_for_memory, stamp
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
-from holdfast.sources.kubernetes.api import ApiError
+from holdfast.sources.kubernetes.api import KubernetesApiError
 
 GIB = 1 << 30
 GROUPED = {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "z1"}
@@ -277,10 +277,10 @@ def test_a_log_is_read_from_its_end(kube):
             await found.read()
             lines = await found.tail("default/m-1", 2)
             assert [line.split(" ", 1)[1] for line in lines] == ["line 3", "line 4"]
-            with pytest.raises(ApiError, match="no such pod"):
+            with pytest.raises(KubernetesApiError, match="no such pod"):
                 await found.tail("default/../../secrets")
             kube.refuse("pods/log", 403)
-            with pytest.raises(ApiError, match="403"):
+            with pytest.raises(KubernetesApiError, match="403"):
                 await found.tail("default/m-1")
 
     asyncio.run(main())

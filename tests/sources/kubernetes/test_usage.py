@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from holdfast.sources.kubernetes import KubernetesConfig
-from holdfast.sources.kubernetes.api import Api
-from holdfast.sources.kubernetes.usage import LOOK_AGAIN_S, Exporters, Usage, read_page
+from holdfast.sources.kubernetes.api import KubernetesApi
+from holdfast.sources.kubernetes.usage import LOOK_AGAIN_S, GpuExporters, MemoryUsage, read_page
 
 MIB = 1 << 20
 PAGE = """\
@@ -58,8 +58,8 @@ def test_an_exporter_that_fails_keeps_what_it_said_and_says_why(kube):
 
     async def main():
         config = KubernetesConfig(api_url=kube.url, dcgm_urls=urls)
-        api = Api(config)
-        exporters = Exporters(api, config)
+        api = KubernetesApi(config)
+        exporters = GpuExporters(api, config)
         await exporters.turn()
         (part,) = exporters.parts()
         assert part.at is None
@@ -93,8 +93,8 @@ def test_metrics_server_tells_what_is_used(kube):
 
     async def main():
         config = KubernetesConfig(api_url=kube.url)
-        api = Api(config)
-        usage = Usage(api, config)
+        api = KubernetesApi(config)
+        usage = MemoryUsage(api, config)
         assert await usage.turn() == config.usage_s
         assert usage.hosts == {"node-1": 3 << 30}
         assert usage.pods == {"default/m-1": 6 << 30}
@@ -117,8 +117,8 @@ def test_a_missing_metrics_server_is_said_once_and_is_no_failure(kube, status):
 
     async def main():
         config = KubernetesConfig(api_url=kube.url)
-        api = Api(config)
-        usage = Usage(api, config)
+        api = KubernetesApi(config)
+        usage = MemoryUsage(api, config)
         assert await usage.turn() == LOOK_AGAIN_S
         assert usage.parts() == ()
         assert usage.absent.startswith("metrics-server cannot be asked (")

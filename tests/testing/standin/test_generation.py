@@ -2,8 +2,8 @@ import orjson
 import pytest
 
 from holdfast.testing.standin.generation import (
-    Mood,
-    Refused,
+    AnswerStyle,
+    RequestRefused,
     plan_chat,
     plan_completion,
     read_generate,
@@ -15,12 +15,12 @@ from holdfast.testing.standin.text import expected_text
 USER = {"role": "user", "content": "Tell me all"}
 
 
-def chat(options=None, mood=Mood.SOUND, **body):
+def chat(options=None, mood=AnswerStyle.SOUND, **body):
     asked = read_generate(orjson.dumps({"model": "m", "messages": [USER], **body}))
     return plan_chat(asked, options or Options(), mood)
 
 
-def completion(prompt, options=None, mood=Mood.SOUND, **body):
+def completion(prompt, options=None, mood=AnswerStyle.SOUND, **body):
     asked = read_generate(orjson.dumps({"model": "m", "prompt": prompt, **body}))
     return plan_completion(asked, options or Options(), mood)
 
@@ -91,7 +91,7 @@ def test_vllm_takes_an_assistant_message_for_a_turn_unless_told_otherwise():
 
 
 def test_vllm_refuses_to_continue_and_to_begin_at_once():
-    with pytest.raises(Refused, match="both"):
+    with pytest.raises(RequestRefused, match="both"):
         chat(continue_final_message=True)
 
 
@@ -135,14 +135,14 @@ def test_prompts_may_be_token_numbers():
     assert len(completion([[1, 2], [3]]).choices) == 2
 
 
-@pytest.mark.parametrize("mood", [Mood.WRONG, Mood.EMPTY, Mood.GARBAGE])
+@pytest.mark.parametrize("mood", [AnswerStyle.WRONG, AnswerStyle.EMPTY, AnswerStyle.GARBAGE])
 def test_a_bad_mood_shows_in_chats_and_completions(mood):
     for plan, good in (
         (chat(mood=mood), expected_text("m", [USER])),
         (completion("a", mood=mood), expected_text("m", "a")),
     ):
         assert text(plan) != good
-        if mood is Mood.WRONG:
+        if mood is AnswerStyle.WRONG:
             assert len(text(plan).split()) == 20
             assert plan.choices[0].finish == "stop"
 
@@ -214,16 +214,16 @@ def test_a_sample_follows_the_schema_and_survives_a_strange_one():
     ],
 )
 def test_a_body_that_makes_no_sense_is_refused(body):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         read_generate(body)
     assert refused.value.status == 400
 
 
 def test_nothing_to_answer_is_refused():
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         chat(messages=[])
     for prompt in (None, []):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             completion(prompt)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         completion(["x"] * 1000)

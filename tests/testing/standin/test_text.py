@@ -2,7 +2,7 @@ import pytest
 
 from holdfast.testing.standin.text import (
     WORDS,
-    Message,
+    ChatMessage,
     behind,
     chat_seed,
     chat_tokens,
@@ -59,12 +59,12 @@ def test_lone_surrogates_are_words_too():
 
 @pytest.mark.parametrize("said", [0, 1, 7, 19, 20])
 def test_what_is_missing_behind_a_said_part_is_found(said):
-    tokens = chat_tokens(chat_seed("m", [Message("user", "Why?")]), 20)
+    tokens = chat_tokens(chat_seed("m", [ChatMessage("user", "Why?")]), 20)
     assert behind(tokens, "".join(tokens[:said])) == tokens[said:]
 
 
 def test_a_part_that_ends_inside_a_word_is_completed():
-    tokens = chat_tokens(chat_seed("m", [Message("user", "Why?")]), 5)
+    tokens = chat_tokens(chat_seed("m", [ChatMessage("user", "Why?")]), 5)
     whole = "".join(tokens)
     for end in range(len(whole)):
         assert whole[:end] + "".join(behind(tokens, whole[:end])) == whole

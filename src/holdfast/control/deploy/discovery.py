@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import structlog
 from pydantic import ValidationError
 
-from holdfast.config.discover import FOUND_MAX, DiscoverSection
+from holdfast.config.discovery import FOUND_MAX, DiscoverSection
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice
 from holdfast.core.view.layers import Placed, Reading

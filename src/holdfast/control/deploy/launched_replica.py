@@ -15,7 +15,7 @@ from holdfast.config.fleet_file import EndpointSection, ModelSection
 from holdfast.core.failure import Kind
 from holdfast.core.types import require
 from holdfast.engines import dialect
-from holdfast.engines.launching import LaunchSpec, command_line, environment
+from holdfast.engines.launch_command import LaunchSpec, command_line, environment
 from holdfast.ports import Order
 
 HOST: Final = "127.0.0.1"  # the process launcher starts replicas on this machine

@@ -32,8 +32,8 @@ from holdfast.core.failure import Kind
 from holdfast.core.messages import Exited, FleetEvent, Frozen, Phase
 from holdfast.core.types import ConfigError, State, nanos, seconds
 from holdfast.engines import dialect
-from holdfast.engines.marks import mark_of
-from holdfast.engines.phases import fatal_of, phase_of
+from holdfast.engines.log_marks import mark_of
+from holdfast.engines.startup_log import fatal_of, phase_of
 from holdfast.ports import Ended, Launcher, LaunchError
 
 GATE_LOOK_S: Final = 5.0  # at most, before whoever waits for its turn asks again

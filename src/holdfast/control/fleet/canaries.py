@@ -26,7 +26,7 @@ from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Said, S
 from holdfast.core.failure import Kind
 from holdfast.core.health.answers import AnswerBook, usual_rule
 from holdfast.engines import Dialect, dialect
-from holdfast.engines.asking import Ask, Trouble, ask, read
+from holdfast.engines.canary_protocol import CanaryRequest, Trouble, ask, read
 
 _SHAPES: Final = (Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING)
 _NOT_MY_KIND: Final = frozenset({400, 404, 405, 415, 422, 501})
@@ -194,7 +194,7 @@ class Canaries:
     async def _checked(
         self,
         known: Dialect,
-        asked: Ask,
+        asked: CanaryRequest,
         came: tuple[int, Mapping[str, str], bytes],
         check: Check,
         until: float,

@@ -21,8 +21,8 @@ from holdfast.control.deploy.declarations import versions_of, weights_size
 from holdfast.control.deploy.launched_replica import LaunchedReplica
 from holdfast.control.detached import detached
 from holdfast.core.diagnose.facts import Declared, Fact, GpuFault, HostSeen, MemorySeen, PhaseSeen
-from holdfast.sources.memory import Usage, host_memory, read_trees
 from holdfast.sources.nvml import GpuReport, Xid
+from holdfast.sources.process_memory import ProcessTreeUsage, host_memory, read_trees
 
 PERIOD_S: Final = 10.0
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -44,7 +44,7 @@ class HostWatch:
         saw: Seen,
         environment: Mapping[str, str],
         *,
-        read: Callable[[list[int]], dict[int, Usage]] = read_trees,
+        read: Callable[[list[int]], dict[int, ProcessTreeUsage]] = read_trees,
         period_s: float = PERIOD_S,
     ) -> None:
         self.name = name
@@ -90,10 +90,10 @@ class HostWatch:
 
     def _look(
         self, roots: list[int], paths: list[str]
-    ) -> tuple[dict[int, Usage], dict[str, int | None], int | None]:
+    ) -> tuple[dict[int, ProcessTreeUsage], dict[str, int | None], int | None]:
         return self._read(roots), {path: weights_size(path) for path in paths}, host_memory()
 
-    def _tell_memory(self, unit: LaunchedReplica, usage: Usage) -> None:
+    def _tell_memory(self, unit: LaunchedReplica, usage: ProcessTreeUsage) -> None:
         declared = self._declared().get(unit.id)
         limit = declared.limit_bytes if declared is not None else None
         self._saw(MemorySeen(unit.id, usage.used_bytes, limit or usage.limit_bytes))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
 from holdfast.core.view.layers import Disk, Part, Placed, Reading
-from holdfast.sources.reports import Report
+from holdfast.sources.agent_report import AgentReport
 
 CLOCK_NOTED_S: Final = 5.0
 _MONTH_S: Final = 30 * 86_400.0
@@ -28,7 +28,7 @@ RowT = TypeVar("RowT")
 class AgentRecord:
     """One agent: what it told last, and when."""
 
-    report: Report
+    report: AgentReport
     arrived: float  # by a clock that goes forward
     arrived_at: float  # seconds since 1970
     offset_s: float  # to be added to its times

@@ -36,13 +36,13 @@ from holdfast.control.view.agent_readings import AgentRecord, faded, in_our_time
 from holdfast.core.diagnose.facts import Fact, GpuFault, LineSeen, PhaseSeen
 from holdfast.core.types import require
 from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
-from holdfast.sources.reports import (
+from holdfast.sources.agent_report import (
     REPORT_BYTES_MAX,
-    BadReportError,
-    Line,
-    Phase,
-    Report,
-    Thing,
+    AgentReport,
+    BadAgentReportError,
+    ReportedEvent,
+    ReportedLine,
+    ReportedPhase,
     decode,
 )
 
@@ -137,7 +137,7 @@ class AgentInbox:
             raise RefusedError(503, f"{len(self._agents)} agents report; no more are taken", 60.0)
         try:
             report = decode(body)
-        except BadReportError as error:
+        except BadAgentReportError as error:
             raise RefusedError(400, str(error)) from error
         if known is not None and report.life == known.before:
             told = f"another agent reports as {name!r}: give each its own --name"
@@ -152,7 +152,7 @@ class AgentInbox:
             pace = f"more than {self.config.reports_per_s:g} reports a second"
             raise RefusedError(429, f"{pace}; send them less often", 5.0)
 
-    def _keep(self, name: str, known: AgentRecord | None, report: Report) -> None:
+    def _keep(self, name: str, known: AgentRecord | None, report: AgentReport) -> None:
         now, wall = self._clock(), self._wall()
         offset_s = wall - report.at
         same = known is not None and known.report.life == report.life
@@ -174,7 +174,7 @@ class AgentInbox:
 
     def _tell(self, agent: AgentRecord) -> None:
         report = agent.report
-        things: list[Thing] = [*report.lines, *report.phases, *report.faults]
+        things: list[ReportedEvent] = [*report.lines, *report.phases, *report.faults]
         known = None if self._replicas is None else self._replicas()
         for thing in sorted(things, key=lambda one: one.number):
             if thing.number <= agent.number:
@@ -283,10 +283,10 @@ class AgentInbox:
             self._notes.append((self._clock(), text))
 
 
-def _fact(thing: Thing) -> Fact:
-    if isinstance(thing, Line):
+def _fact(thing: ReportedEvent) -> Fact:
+    if isinstance(thing, ReportedLine):
         return LineSeen(thing.replica, thing.mark, thing.peer)
-    if isinstance(thing, Phase):
+    if isinstance(thing, ReportedPhase):
         return PhaseSeen(thing.replica, thing.phase)
     return GpuFault(thing.replica, thing.xid, thing.fatal, thing.detail)
 

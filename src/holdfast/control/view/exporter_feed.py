@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.exporters import ExportersSection
-from holdfast.exporters.cloudwatch import CloudWatchExporter, ModelFigures, points
+from holdfast.exporters.cloudwatch import CloudWatchExporter, ModelPeriod, points
 from holdfast.exporters.delivery import Delivery, MissingExtraError
 from holdfast.exporters.traces import TraceExporter
 from holdfast.frames import TraceRow
@@ -62,7 +62,7 @@ class ExportFigures:
 
     _before: dict[str, _Ended] = field(default_factory=dict)
 
-    def of(self, sight: ExportInputs) -> list[ModelFigures]:
+    def of(self, sight: ExportInputs) -> list[ModelPeriod]:
         """Of every model that there is; what cannot be known yet is None."""
         rows = list(sight.replicas)
         ended, before = _ended(sight.counters), self._before
@@ -83,7 +83,7 @@ class ExportFigures:
                     before.get(model, _Ended()), ended.get(model, _Ended())
                 )
             found.append(
-                ModelFigures(
+                ModelPeriod(
                     model,
                     memory_used=memory.get(model),
                     kv_used=sum(kv) / len(kv) if kv else None,

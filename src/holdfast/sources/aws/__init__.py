@@ -1,6 +1,6 @@
 """AWS: auto scaling groups, EC2, ECS, SQS, EFS, CloudWatch and its logs, read and never changed.
 
-One file for what each service says, ``assembly`` for what it means together, ``source`` for when
+One file for what each service says, ``reading`` for what it means together, ``source`` for when
 each is asked. boto3 is an extra (``holdfast[aws]``) and is imported when the first call is made.
 """
 

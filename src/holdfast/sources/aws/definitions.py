@@ -9,13 +9,18 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import Caller
-from holdfast.sources.aws.errors import CallError, Why
+from holdfast.sources.aws.calls import AwsCaller
+from holdfast.sources.aws.errors import CallError, CallFailure
 
 MIB: Final = 1 << 20
 
 # Failures that will hit the next definition just the same; the part ends with them.
-_ALL_FAIL: Final = {Why.CREDENTIALS, Why.DENIED, Why.THROTTLED, Why.UNREACHABLE}
+_ALL_FAIL: Final = {
+    CallFailure.CREDENTIALS,
+    CallFailure.DENIED,
+    CallFailure.THROTTLED,
+    CallFailure.UNREACHABLE,
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,7 +49,7 @@ class Definitions:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def of(self, caller: Caller, arn: str) -> Definition | None:
+    def of(self, caller: AwsCaller, arn: str) -> Definition | None:
         """From memory, or read now. None: there is no such revision any more."""
         found = self._kept.get(arn)
         if found is None:

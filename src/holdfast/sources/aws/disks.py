@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.core.view.layers import Disk
-from holdfast.sources.aws.calling import Caller
+from holdfast.sources.aws.calls import AwsCaller
 from holdfast.sources.aws.metrics import MINUTE_S, Metrics
 
 ELASTIC: Final = "elastic"
@@ -29,7 +29,7 @@ class FileSystem:
         return self.mode != ELASTIC
 
 
-def read_filesystems(caller: Caller) -> dict[str, FileSystem]:
+def read_filesystems(caller: AwsCaller) -> dict[str, FileSystem]:
     """All there are: one question tells of them, and which are mounted may change sooner."""
     told = caller.items("describe_file_systems", "FileSystems", PaginationConfig={"PageSize": 100})
     return {one["FileSystemId"]: _filesystem(one) for one in told}

@@ -3,7 +3,7 @@
     anything that botocore raises ─► failure_of(service, error) ─► CallError
 
 Errors are known by the names of their classes and by the codes of answers, not by the classes
-themselves: botocore is an extra and is imported nowhere but in ``calling``. The texts leave out the
+themselves: botocore is an extra and is imported nowhere but in ``calls``. The texts leave out the
 service where only the part that asked can have meant it: its name always stands beside them.
 """
 
@@ -16,7 +16,7 @@ TEXT_MAX: Final = 300  # characters; AWS can explain itself for a screenful
 
 
 @unique
-class Why(Enum):
+class CallFailure(Enum):
     """What kind of failure it is; parts treat them differently."""
 
     CREDENTIALS = "credentials"  # nothing can be asked until somebody logs in
@@ -30,7 +30,7 @@ class Why(Enum):
 class CallError(Exception):
     """A call gave nothing. The text is for people."""
 
-    def __init__(self, text: str, why: Why = Why.OTHER) -> None:
+    def __init__(self, text: str, why: CallFailure = CallFailure.OTHER) -> None:
         super().__init__(text)
         self.why = why
 
@@ -40,60 +40,84 @@ _LOOK_FOR: Final = (
     "set a profile, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this host a role"
 )
 
-_CODES: Final[Mapping[str, tuple[Why, str]]] = MappingProxyType(
+_CODES: Final[Mapping[str, tuple[CallFailure, str]]] = MappingProxyType(
     {
-        "ExpiredToken": (Why.CREDENTIALS, f"the credentials have expired: {_NEEDS_LOGIN}"),
-        "ExpiredTokenException": (Why.CREDENTIALS, f"the credentials have expired: {_NEEDS_LOGIN}"),
-        "RequestExpired": (Why.CREDENTIALS, f"the credentials have expired: {_NEEDS_LOGIN}"),
-        "InvalidClientTokenId": (Why.CREDENTIALS, f"AWS does not know the key: {_LOOK_FOR}"),
-        "UnrecognizedClientException": (Why.CREDENTIALS, f"AWS does not know the key: {_LOOK_FOR}"),
-        "AuthFailure": (Why.CREDENTIALS, f"AWS does not know the key: {_LOOK_FOR}"),
-        "InvalidAccessKeyId": (Why.CREDENTIALS, f"AWS does not know the key: {_LOOK_FOR}"),
-        "SignatureDoesNotMatch": (Why.CREDENTIALS, "the secret key is wrong: renew the keys"),
+        "ExpiredToken": (CallFailure.CREDENTIALS, f"the credentials have expired: {_NEEDS_LOGIN}"),
+        "ExpiredTokenException": (
+            CallFailure.CREDENTIALS,
+            f"the credentials have expired: {_NEEDS_LOGIN}",
+        ),
+        "RequestExpired": (
+            CallFailure.CREDENTIALS,
+            f"the credentials have expired: {_NEEDS_LOGIN}",
+        ),
+        "InvalidClientTokenId": (
+            CallFailure.CREDENTIALS,
+            f"AWS does not know the key: {_LOOK_FOR}",
+        ),
+        "UnrecognizedClientException": (
+            CallFailure.CREDENTIALS,
+            f"AWS does not know the key: {_LOOK_FOR}",
+        ),
+        "AuthFailure": (CallFailure.CREDENTIALS, f"AWS does not know the key: {_LOOK_FOR}"),
+        "InvalidAccessKeyId": (CallFailure.CREDENTIALS, f"AWS does not know the key: {_LOOK_FOR}"),
+        "SignatureDoesNotMatch": (
+            CallFailure.CREDENTIALS,
+            "the secret key is wrong: renew the keys",
+        ),
         "InvalidSignatureException": (
-            Why.CREDENTIALS,
+            CallFailure.CREDENTIALS,
             "the signature is not accepted: check the secret key and this host's clock",
         ),
-        "RequestTimeTooSkewed": (Why.CREDENTIALS, "this host's clock is wrong: set it"),
-        "Throttling": (Why.THROTTLED, ""),
-        "ThrottlingException": (Why.THROTTLED, ""),
-        "ThrottledException": (Why.THROTTLED, ""),
-        "RequestLimitExceeded": (Why.THROTTLED, ""),
-        "RequestThrottled": (Why.THROTTLED, ""),
-        "TooManyRequestsException": (Why.THROTTLED, ""),
-        "AccessDenied": (Why.DENIED, ""),
-        "AccessDeniedException": (Why.DENIED, ""),
-        "UnauthorizedOperation": (Why.DENIED, ""),
-        "AuthorizationError": (Why.DENIED, ""),
-        "ResourceNotFoundException": (Why.MISSING, ""),
+        "RequestTimeTooSkewed": (CallFailure.CREDENTIALS, "this host's clock is wrong: set it"),
+        "Throttling": (CallFailure.THROTTLED, ""),
+        "ThrottlingException": (CallFailure.THROTTLED, ""),
+        "ThrottledException": (CallFailure.THROTTLED, ""),
+        "RequestLimitExceeded": (CallFailure.THROTTLED, ""),
+        "RequestThrottled": (CallFailure.THROTTLED, ""),
+        "TooManyRequestsException": (CallFailure.THROTTLED, ""),
+        "AccessDenied": (CallFailure.DENIED, ""),
+        "AccessDeniedException": (CallFailure.DENIED, ""),
+        "UnauthorizedOperation": (CallFailure.DENIED, ""),
+        "AuthorizationError": (CallFailure.DENIED, ""),
+        "ResourceNotFoundException": (CallFailure.MISSING, ""),
         "ClusterNotFoundException": (
-            Why.OTHER,
+            CallFailure.OTHER,
             "there is no such cluster here: check 'cluster' and 'region'",
         ),
-        "QueueDoesNotExist": (Why.MISSING, ""),
-        "AWS.SimpleQueueService.NonExistentQueue": (Why.MISSING, ""),
+        "QueueDoesNotExist": (CallFailure.MISSING, ""),
+        "AWS.SimpleQueueService.NonExistentQueue": (CallFailure.MISSING, ""),
     }
 )
 
-_CLASSES: Final[Mapping[str, tuple[Why, str]]] = MappingProxyType(
+_CLASSES: Final[Mapping[str, tuple[CallFailure, str]]] = MappingProxyType(
     {
-        "NoCredentialsError": (Why.CREDENTIALS, f"no credentials were found: {_LOOK_FOR}"),
-        "PartialCredentialsError": (Why.CREDENTIALS, f"half of a key was found: {_LOOK_FOR}"),
-        "ProfileNotFound": (Why.CREDENTIALS, "the profile is not in ~/.aws/config: correct it"),
+        "NoCredentialsError": (CallFailure.CREDENTIALS, f"no credentials were found: {_LOOK_FOR}"),
+        "PartialCredentialsError": (
+            CallFailure.CREDENTIALS,
+            f"half of a key was found: {_LOOK_FOR}",
+        ),
+        "ProfileNotFound": (
+            CallFailure.CREDENTIALS,
+            "the profile is not in ~/.aws/config: correct it",
+        ),
         "CredentialRetrievalError": (
-            Why.CREDENTIALS,
+            CallFailure.CREDENTIALS,
             f"the credentials could not be renewed: {_NEEDS_LOGIN}",
         ),
-        "TokenRetrievalError": (Why.CREDENTIALS, f"the login has expired: {_NEEDS_LOGIN}"),
-        "SSOTokenLoadError": (Why.CREDENTIALS, f"nobody is logged in: {_NEEDS_LOGIN}"),
-        "UnauthorizedSSOTokenError": (Why.CREDENTIALS, f"the login has expired: {_NEEDS_LOGIN}"),
-        "NoRegionError": (Why.CREDENTIALS, "no region is set: give the source a region"),
-        "ConnectTimeoutError": (Why.UNREACHABLE, "the endpoint does not take connections"),
-        "ReadTimeoutError": (Why.UNREACHABLE, "the endpoint does not answer"),
-        "EndpointConnectionError": (Why.UNREACHABLE, "the endpoint cannot be reached"),
-        "ConnectionClosedError": (Why.UNREACHABLE, "the endpoint closed the connection"),
-        "SSLError": (Why.UNREACHABLE, "the endpoint's certificate is not accepted"),
-        "HTTPClientError": (Why.UNREACHABLE, "the endpoint gave no proper answer"),
+        "TokenRetrievalError": (CallFailure.CREDENTIALS, f"the login has expired: {_NEEDS_LOGIN}"),
+        "SSOTokenLoadError": (CallFailure.CREDENTIALS, f"nobody is logged in: {_NEEDS_LOGIN}"),
+        "UnauthorizedSSOTokenError": (
+            CallFailure.CREDENTIALS,
+            f"the login has expired: {_NEEDS_LOGIN}",
+        ),
+        "NoRegionError": (CallFailure.CREDENTIALS, "no region is set: give the source a region"),
+        "ConnectTimeoutError": (CallFailure.UNREACHABLE, "the endpoint does not take connections"),
+        "ReadTimeoutError": (CallFailure.UNREACHABLE, "the endpoint does not answer"),
+        "EndpointConnectionError": (CallFailure.UNREACHABLE, "the endpoint cannot be reached"),
+        "ConnectionClosedError": (CallFailure.UNREACHABLE, "the endpoint closed the connection"),
+        "SSLError": (CallFailure.UNREACHABLE, "the endpoint's certificate is not accepted"),
+        "HTTPClientError": (CallFailure.UNREACHABLE, "the endpoint gave no proper answer"),
     }
 )
 # Where IAM calls a service by another name than boto3 does.
@@ -122,12 +146,12 @@ def failure_of(service: str, error: Exception) -> CallError:
 
 def _answered(service: str, operation: str, response: dict[str, Any]) -> CallError:
     code = str(response["Error"].get("Code", "?"))
-    why, advice = _CODES.get(code, (Why.OTHER, ""))
+    why, advice = _CODES.get(code, (CallFailure.OTHER, ""))
     told = str(response["Error"].get("Message", ""))
-    if why is Why.DENIED:
+    if why is CallFailure.DENIED:
         action = iam_action(service, operation)
         advice = f"{action} is not allowed; 'holdfast aws iam-policy' prints what is needed"
-    elif why is Why.THROTTLED:
+    elif why is CallFailure.THROTTLED:
         tries = int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0)) + 1
         advice = f"{operation} was throttled {tries} times; asked again at the next refresh"
     elif not advice:
@@ -137,4 +161,4 @@ def _answered(service: str, operation: str, response: dict[str, Any]) -> CallErr
     return CallError(f"{advice} ({code})"[:TEXT_MAX], why)
 
 
-__all__ = ["CallError", "Why", "failure_of", "iam_action"]
+__all__ = ["CallError", "CallFailure", "failure_of", "iam_action"]

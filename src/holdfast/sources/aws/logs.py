@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.sources.aws.calling import Caller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
-from holdfast.sources.aws.errors import CallError, Why
+from holdfast.sources.aws.errors import CallError, CallFailure
 
 LINES_AT_ONCE: Final = 1_000  # events in one page of a search
 TAIL_LINES: Final = 20  # the last ones; the newest need not be one that tells the phase
@@ -32,7 +32,7 @@ _SERVING: Final = {"heartbeat": "serving"}  # whoever still loads says "loading"
 
 
 @dataclass(slots=True, frozen=True)
-class Stream:
+class LogStream:
     """Where one task logs."""
 
     group: str
@@ -41,7 +41,7 @@ class Stream:
 
 
 @dataclass(slots=True, frozen=True)
-class Words:
+class LastLogLine:
     """The last that was heard of a stream."""
 
     at: float  # when it was written
@@ -56,33 +56,33 @@ class Words:
 class _Followed:
     """What is remembered of a stream."""
 
-    words: Words | None = None
+    words: LastLogLine | None = None
     searched: bool = False
     tailed_at: float = float("-inf")  # when it was asked by itself
     absent_at: float = float("-inf")  # when it was found not to exist
     final: bool = False
 
 
-Heard = dict[Stream, Words]
+Heard = dict[LogStream, LastLogLine]
 
 
-class Logs:
+class LogFollower:
     """Follows the streams of tasks."""
 
     def __init__(self, config: AwsConfig, clock: Callable[[], float]) -> None:
         self._config = config
         self._clock = clock  # seconds since 1970, as events have them
-        self._followed: dict[Stream, _Followed] = {}
+        self._followed: dict[LogStream, _Followed] = {}
         self._searched_at: dict[str, float] = {}  # by group
         self._delay_s: dict[str, float] = {}  # by group
         self._splits = 0
 
-    def read(self, caller: Caller, wanted: Iterable[Stream]) -> Heard:
+    def read(self, caller: AwsCaller, wanted: Iterable[LogStream]) -> Heard:
         """The last words of each stream that ever said something."""
         now = self._clock()
         self._follow(wanted)
         self._splits = SPLITS_MAX
-        groups: dict[str, list[Stream]] = {}
+        groups: dict[str, list[LogStream]] = {}
         for stream in self._followed:
             groups.setdefault(stream.group, []).append(stream)
         for group, streams in groups.items():
@@ -101,7 +101,7 @@ class Logs:
             if followed.words is not None
         }
 
-    def _follow(self, wanted: Iterable[Stream]) -> None:
+    def _follow(self, wanted: Iterable[LogStream]) -> None:
         """Forget streams of tasks that are gone; one that ended keeps what it had said."""
         before = self._followed
         self._followed = {}
@@ -112,10 +112,12 @@ class Logs:
                 known = _Followed(words=alive.words if alive is not None else None)
             self._followed[stream] = known
 
-    def _exists(self, stream: Stream, now: float) -> bool:
+    def _exists(self, stream: LogStream, now: float) -> bool:
         return now - self._followed[stream].absent_at >= self._config.log_confirm_s
 
-    def _search_group(self, caller: Caller, group: str, streams: list[Stream], now: float) -> None:
+    def _search_group(
+        self, caller: AwsCaller, group: str, streams: list[LogStream], now: float
+    ) -> None:
         """New streams apart from known ones: only they need a look back."""
         began = self._searched_at.get(group, now)
         known = [one for one in streams if self._followed[one].searched]
@@ -126,7 +128,9 @@ class Logs:
             self._search(caller, group, batch, now - self._config.log_lookback_s)
         self._searched_at[group] = now
 
-    def _search(self, caller: Caller, group: str, streams: Sequence[Stream], since: float) -> None:
+    def _search(
+        self, caller: AwsCaller, group: str, streams: Sequence[LogStream], since: float
+    ) -> None:
         by_name = {stream.name: stream for stream in streams}
         arguments: dict[str, Any] = {
             "logGroupName": group,
@@ -146,7 +150,7 @@ class Logs:
                     break
                 arguments["nextToken"] = token
         except CallError as failed:
-            if failed.why is not Why.MISSING:
+            if failed.why is not CallFailure.MISSING:
                 raise
             self._narrow(caller, group, streams, since, failed)
             return
@@ -156,9 +160,9 @@ class Logs:
 
     def _narrow(
         self,
-        caller: Caller,
+        caller: AwsCaller,
         group: str,
-        streams: Sequence[Stream],
+        streams: Sequence[LogStream],
         since: float,
         failed: CallError,
     ) -> None:
@@ -176,10 +180,10 @@ class Logs:
         self._search(caller, group, streams[:middle], since)
         self._search(caller, group, streams[middle:], since)
 
-    def _unsure(self, now: float) -> list[Stream]:
+    def _unsure(self, now: float) -> list[LogStream]:
         """Streams to be asked by themselves, those first that were asked longest ago."""
         patience_s = self._config.log_confirm_s
-        found: list[Stream] = []
+        found: list[LogStream] = []
         for stream, followed in self._followed.items():
             if stream.ended:
                 if not followed.final:
@@ -190,7 +194,7 @@ class Logs:
                     found.append(stream)
         return sorted(found, key=lambda one: self._followed[one].tailed_at)
 
-    def _tail(self, caller: Caller, stream: Stream, now: float) -> None:
+    def _tail(self, caller: AwsCaller, stream: LogStream, now: float) -> None:
         followed = self._followed[stream]
         followed.tailed_at = now
         try:
@@ -202,14 +206,14 @@ class Logs:
                 startFromHead=False,
             )
         except CallError as failed:
-            if failed.why is not Why.MISSING:
+            if failed.why is not CallFailure.MISSING:
                 raise
             followed.absent_at = now
         else:
             self._hear(stream, page.get("events", ()))
         followed.final = stream.ended
 
-    def _hear(self, stream: Stream, events: Sequence[dict[str, Any]]) -> None:
+    def _hear(self, stream: LogStream, events: Sequence[dict[str, Any]]) -> None:
         """Take what is new; nothing new leaves what was known."""
         followed = self._followed[stream]
         newest_first = sorted(events, key=_written, reverse=True)
@@ -218,7 +222,7 @@ class Logs:
             return
         newest = newest_first[0]
         at_ms = _written(newest)
-        words = Words(
+        words = LastLogLine(
             at=at_ms / 1_000,
             delay_s=max(0, newest.get("ingestionTime", at_ms) - at_ms) / 1_000,
             phase=known.phase if known is not None else "",
@@ -250,13 +254,13 @@ class Logs:
                 told[name] = int(value * unit)
         return told
 
-    def _measure(self, group: str, streams: Iterable[Stream]) -> None:
+    def _measure(self, group: str, streams: Iterable[LogStream]) -> None:
         words = (self._followed[one].words for one in streams if not one.ended)
         delays = [one.delay_s for one in words if one is not None]
         if delays:
             self._delay_s[group] = min(median(delays), self._config.log_delay_max_s)
 
-    def _timed(self, stream: Stream, words: Words, now: float) -> Words:
+    def _timed(self, stream: LogStream, words: LastLogLine, now: float) -> LastLogLine:
         delay_s = self._delay_s.get(stream.group, 0.0)
         return replace(words, spoke_at=min(now, words.at + delay_s))
 
@@ -272,4 +276,4 @@ def _written(event: dict[str, Any]) -> int:
     return int(event.get("timestamp", 0))
 
 
-__all__ = ["Heard", "Logs", "Stream", "Words"]
+__all__ = ["Heard", "LastLogLine", "LogFollower", "LogStream"]

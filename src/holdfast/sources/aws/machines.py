@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.core.view.layers import Group
-from holdfast.sources.aws.calling import Caller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 
 
 @dataclass(slots=True, frozen=True)
-class Member:
+class GroupMember:
     """A machine as its group sees it."""
 
     id: str
@@ -32,7 +32,7 @@ class Groups:
     """All groups and who is in them."""
 
     groups: tuple[Group, ...] = ()
-    members: tuple[Member, ...] = ()
+    members: tuple[GroupMember, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,12 +48,12 @@ class Machine:
     launched_at: float | None
 
 
-def read_groups(caller: Caller, config: AwsConfig) -> Groups:
+def read_groups(caller: AwsCaller, config: AwsConfig) -> Groups:
     """The groups that carry the wanted tags."""
     filters = [{"Name": f"tag:{key}", "Values": [of]} for key, of in config.group_tags.items()]
     arguments: dict[str, Any] = {"Filters": filters} if filters else {}
     groups: list[Group] = []
-    members: list[Member] = []
+    members: list[GroupMember] = []
     for told in caller.items(
         "describe_auto_scaling_groups",
         "AutoScalingGroups",
@@ -68,8 +68,8 @@ def read_groups(caller: Caller, config: AwsConfig) -> Groups:
     return Groups(tuple(groups), tuple(members))
 
 
-def _member(told: dict[str, Any], group: str) -> Member:
-    return Member(
+def _member(told: dict[str, Any], group: str) -> GroupMember:
+    return GroupMember(
         id=told["InstanceId"],
         group=group,
         kind=told.get("InstanceType", ""),
@@ -79,7 +79,7 @@ def _member(told: dict[str, Any], group: str) -> Member:
     )
 
 
-def read_machines(caller: Caller, ids: Iterable[str]) -> dict[str, Machine]:
+def read_machines(caller: AwsCaller, ids: Iterable[str]) -> dict[str, Machine]:
     """Those of the given ids that EC2 still knows."""
     found: dict[str, Machine] = {}
     for batch in batches(sorted(set(ids))):
@@ -110,4 +110,4 @@ def epoch(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-__all__ = ["Groups", "Machine", "Member", "epoch", "read_groups", "read_machines"]
+__all__ = ["GroupMember", "Groups", "Machine", "epoch", "read_groups", "read_machines"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import Caller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 
 MINUTE_S: Final = 60
@@ -38,7 +38,7 @@ _COUNTS: Final = (
 
 
 @dataclass(slots=True, frozen=True)
-class Question:
+class MetricQuery:
     """One metric of one thing."""
 
     namespace: str
@@ -49,7 +49,7 @@ class Question:
 
 
 @dataclass(slots=True, frozen=True)
-class Wanted:
+class MetricSubjects:
     """What metrics are wanted of."""
 
     disks: dict[str, bool]  # id → whether its throughput has a ceiling
@@ -61,26 +61,26 @@ class Wanted:
 Metrics = dict[tuple[str, str], float]  # (about, metric) → newest value
 
 
-def questions(wanted: Wanted, config: AwsConfig) -> Iterator[Question]:
+def questions(wanted: MetricSubjects, config: AwsConfig) -> Iterator[MetricQuery]:
     """Everything to ask."""
     for disk, limited in wanted.disks.items():
         of = (("FileSystemId", disk),)
         for metric, stat in (*_OF_DISKS, *(_OF_LIMITED_DISKS if limited else ())):
-            yield Question(EFS, metric, stat, disk, of)
+            yield MetricQuery(EFS, metric, stat, disk, of)
     for queue in wanted.queues:
         for metric, stat in _OF_QUEUES:
-            yield Question(SQS, metric, stat, queue, (("QueueName", queue),))
+            yield MetricQuery(SQS, metric, stat, queue, (("QueueName", queue),))
     for queue in wanted.counted:
         for metric, stat in _COUNTS:
-            yield Question(SQS, metric, stat, queue, (("QueueName", queue),))
+            yield MetricQuery(SQS, metric, stat, queue, (("QueueName", queue),))
     if config.read_memory:
         for service in wanted.services:
             where = (("ClusterName", config.cluster), ("ServiceName", service))
-            yield Question(INSIGHTS, "MemoryUtilized", "Average", service, where)
+            yield MetricQuery(INSIGHTS, "MemoryUtilized", "Average", service, where)
 
 
 def read_metrics(
-    caller: Caller, asked: Iterable[Question], now: float, config: AwsConfig
+    caller: AwsCaller, asked: Iterable[MetricQuery], now: float, config: AwsConfig
 ) -> Metrics:
     """The newest whole minute of each; what has no value in the window is left out."""
     end = int(now) // MINUTE_S * MINUTE_S
@@ -103,7 +103,7 @@ def read_metrics(
     return found
 
 
-def _query(number: int, one: Question) -> dict[str, Any]:
+def _query(number: int, one: MetricQuery) -> dict[str, Any]:
     return {
         "Id": f"m{number}",
         "MetricStat": {
@@ -118,4 +118,4 @@ def _query(number: int, one: Question) -> dict[str, Any]:
     }
 
 
-__all__ = ["MINUTE_S", "Metrics", "Question", "Wanted", "questions", "read_metrics"]
+__all__ = ["MINUTE_S", "MetricQuery", "MetricSubjects", "Metrics", "questions", "read_metrics"]

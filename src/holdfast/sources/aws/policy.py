@@ -31,7 +31,7 @@ OF_LOGS: Final = ("logs:FilterLogEvents", "logs:GetLogEvents")
 
 
 @dataclass(slots=True, frozen=True)
-class Scope:
+class PolicyScope:
     """What may be read; an asterisk stands for everything."""
 
     region: str = "*"
@@ -42,7 +42,7 @@ class Scope:
     partition: str = "aws"  # aws-cn, aws-us-gov
 
 
-def policy(scope: Scope) -> dict[str, Any]:
+def policy(scope: PolicyScope) -> dict[str, Any]:
     """As IAM takes it."""
     cluster = _arn(scope, "ecs", f"cluster/{scope.cluster}")
     statements = [
@@ -65,7 +65,7 @@ def actions(document: dict[str, Any]) -> set[str]:
     return {action for statement in document["Statement"] for action in statement["Action"]}
 
 
-def _arn(scope: Scope, service: str, resource: str) -> str:
+def _arn(scope: PolicyScope, service: str, resource: str) -> str:
     return f"arn:{scope.partition}:{service}:{scope.region}:{scope.account}:{resource}"
 
 
@@ -73,4 +73,4 @@ def _allow(name: str, allowed: tuple[str, ...], resources: list[str]) -> dict[st
     return {"Sid": name, "Effect": "Allow", "Action": list(allowed), "Resource": resources}
 
 
-__all__ = ["Scope", "actions", "policy"]
+__all__ = ["PolicyScope", "actions", "policy"]

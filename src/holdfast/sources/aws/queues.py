@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import Caller
+from holdfast.sources.aws.calls import AwsCaller
 from holdfast.sources.aws.config import AwsConfig
-from holdfast.sources.aws.errors import CallError, Why
+from holdfast.sources.aws.errors import CallError, CallFailure
 
 _COUNTS: Final = (
     "ApproximateNumberOfMessages",
@@ -22,11 +22,11 @@ _COUNTS: Final = (
     "ApproximateNumberOfMessagesDelayed",
 )
 _ATTRIBUTES: Final = [*_COUNTS, "RedrivePolicy"]
-_ONE_QUEUE: Final = {Why.DENIED, Why.MISSING}  # what may concern a single queue
+_ONE_QUEUE: Final = {CallFailure.DENIED, CallFailure.MISSING}  # what may concern a single queue
 
 
 @dataclass(slots=True, frozen=True)
-class Counted:
+class QueueCounts:
     """One queue. Counts are None where metrics have to tell them."""
 
     name: str
@@ -41,7 +41,7 @@ class Counted:
 class QueueTable:
     """All queues, dead letters among them."""
 
-    counted: dict[str, Counted]
+    counted: dict[str, QueueCounts]
     models: dict[str, str]  # by queue, for those that serve a model
     by_metrics: bool = False  # there are too many to ask each for its counts
 
@@ -61,11 +61,11 @@ class Queues:
         self._clock = clock
         self._urls: dict[str, str] = {}
         self._listed_at: float | None = None
-        self._known: dict[str, Counted] = {}
+        self._known: dict[str, QueueCounts] = {}
         self._read_at: dict[str, float] = {}
         self._tags: dict[str, tuple[str, float]] = {}  # model by tag, and when it was read
 
-    def read(self, caller: Caller) -> QueueTable:
+    def read(self, caller: AwsCaller) -> QueueTable:
         """Count all, or ask some for their policies where there are too many."""
         urls = self._listed(caller)
         many = len(urls) > self._config.queue_metrics_above
@@ -79,12 +79,12 @@ class Queues:
         self._read_at = {name: at for name, at in self._read_at.items() if name in counted}
         if many:
             counted = {name: _uncounted(one) for name, one in counted.items()}
-            counted |= {name: Counted(name) for name in urls if name not in counted}
+            counted |= {name: QueueCounts(name) for name in urls if name not in counted}
         dead = {one.dead_letter_queue for one in counted.values()}
         serving = [name for name in counted if name not in dead and name in urls]
         return QueueTable(counted, self._models(caller, serving, urls), many)
 
-    def _listed(self, caller: Caller) -> dict[str, str]:
+    def _listed(self, caller: AwsCaller) -> dict[str, str]:
         now = self._clock()
         if self._listed_at is None or now - self._listed_at >= self._config.names_s:
             wanted = self._config.queue_names
@@ -104,7 +104,7 @@ class Queues:
             self._listed_at = now
         return self._urls
 
-    def _count(self, caller: Caller, names: list[str], urls: dict[str, str]) -> None:
+    def _count(self, caller: AwsCaller, names: list[str], urls: dict[str, str]) -> None:
         refused: list[CallError] = []
         for name in names:
             try:
@@ -116,17 +116,17 @@ class Queues:
                     raise
                 refused.append(failed)
                 caller.note(f"sqs: {name}: {failed}")
-                self._known[name] = Counted(name)  # there, but nobody may count it
-                if failed.why is Why.MISSING:
+                self._known[name] = QueueCounts(name)  # there, but nobody may count it
+                if failed.why is CallFailure.MISSING:
                     del self._known[name]
                     self._listed_at = None  # deleted: list anew the next time
                 continue
             self._known[name] = _counted(name, answer.get("Attributes", {}))
             self._read_at[name] = self._clock()
-        if refused and len(refused) == len(names) and refused[0].why is Why.DENIED:
+        if refused and len(refused) == len(names) and refused[0].why is CallFailure.DENIED:
             raise refused[0]
 
-    def _dead_letters_elsewhere(self, caller: Caller, urls: dict[str, str]) -> dict[str, str]:
+    def _dead_letters_elsewhere(self, caller: AwsCaller, urls: dict[str, str]) -> dict[str, str]:
         """Those that the list left out, by another prefix: their addresses follow from ours."""
         found: dict[str, str] = {}
         for name, url in urls.items():
@@ -140,7 +140,7 @@ class Queues:
             found[known.dead_letter_queue] = f"{folder}/{known.dead_letter_queue}"
         return found
 
-    def _models(self, caller: Caller, names: list[str], urls: dict[str, str]) -> dict[str, str]:
+    def _models(self, caller: AwsCaller, names: list[str], urls: dict[str, str]) -> dict[str, str]:
         """By tag, else by the queue's own name. New queues are asked, and one that was long ago."""
         now = self._clock()
         self._tags = {name: self._tags[name] for name in names if name in self._tags}
@@ -168,7 +168,7 @@ class Queues:
         return name
 
 
-def _counted(name: str, attributes: dict[str, str]) -> Counted:
+def _counted(name: str, attributes: dict[str, str]) -> QueueCounts:
     visible, in_flight, delayed = (
         int(attributes[key]) if key in attributes else None for key in _COUNTS
     )
@@ -177,11 +177,11 @@ def _counted(name: str, attributes: dict[str, str]) -> Counted:
     except (ValueError, AttributeError):
         target = ""  # not a policy; then there is no queue to follow it to
     owner, _, dead = target.rpartition(":")
-    return Counted(name, visible, in_flight, delayed, dead if owner else "", owner)
+    return QueueCounts(name, visible, in_flight, delayed, dead if owner else "", owner)
 
 
-def _uncounted(queue: Counted) -> Counted:
+def _uncounted(queue: QueueCounts) -> QueueCounts:
     return replace(queue, visible=None, in_flight=None, delayed=None)
 
 
-__all__ = ["Counted", "QueueTable", "Queues"]
+__all__ = ["QueueCounts", "QueueTable", "Queues"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import Caller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.machines import epoch
 from holdfast.sources.aws.tasks import SERVICES_AT_ONCE, tag_of
@@ -40,7 +40,7 @@ class Services:
         self._arns: list[str] = []
         self._listed_at: float | None = None
 
-    def read(self, caller: Caller) -> tuple[Service, ...]:
+    def read(self, caller: AwsCaller) -> tuple[Service, ...]:
         """All services of the cluster."""
         found: list[Service] = []
         for batch in batches(self._listed(caller), SERVICES_AT_ONCE):
@@ -54,7 +54,7 @@ class Services:
             found.extend(_service(told, self._config) for told in active)
         return tuple(found)
 
-    def _listed(self, caller: Caller) -> list[str]:
+    def _listed(self, caller: AwsCaller) -> list[str]:
         now = self._clock()
         if self._listed_at is None or now - self._listed_at >= self._config.names_s:
             self._arns = list(

@@ -23,15 +23,15 @@ from typing import Any, Final
 
 from holdfast.core.view.layers import Part, Reading
 from holdfast.core.view.staleness import DISKS, GROUPS, HOSTS, LOGS, MEMORY, PLACED, QUEUES, WISHES
-from holdfast.sources.aws.assembly import Seen, reading_of
-from holdfast.sources.aws.calling import Account, Caller, require_boto3
+from holdfast.sources.aws.calls import AwsAccount, AwsCaller, require_boto3
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.disks import read_filesystems
 from holdfast.sources.aws.errors import CallError
-from holdfast.sources.aws.logs import Heard, Logs
+from holdfast.sources.aws.logs import Heard, LogFollower
 from holdfast.sources.aws.machines import Machine, read_groups, read_machines
-from holdfast.sources.aws.metrics import Metrics, Wanted, questions, read_metrics
+from holdfast.sources.aws.metrics import Metrics, MetricSubjects, questions, read_metrics
 from holdfast.sources.aws.queues import Queues
+from holdfast.sources.aws.reading import AwsAnswers, reading_of
 from holdfast.sources.aws.services import Services
 from holdfast.sources.aws.tasks import Tasks, read_registered
 
@@ -58,7 +58,7 @@ class _Part:
         name: str,
         slot: str,
         feeds: tuple[str, ...],
-        read: Callable[[Caller], Any],
+        read: Callable[[AwsCaller], Any],
         *,
         every_s: float = 0.0,
         about: Callable[[], object] = lambda: None,
@@ -121,12 +121,12 @@ class AwsSource:
         self.period_s = config.period_s
         self._config = config
         self._clock = clock
-        self._account = Account(config)
-        self._seen = Seen()
+        self._account = AwsAccount(config)
+        self._seen = AwsAnswers()
         self._tasks = Tasks(config)
         self._services = Services(config, clock)
         self._queues = Queues(config, clock)
-        self._logs = Logs(config, clock)
+        self._logs = LogFollower(config, clock)
         self._parts = {part.name: part for part in self._made_parts()}
         self._pool = ThreadPoolExecutor(len(self._parts), thread_name_prefix=f"aws-{name}")
 
@@ -259,27 +259,27 @@ class AwsSource:
         )
         return parts if config.read_logs else parts[:-1]
 
-    def _read_machines(self, caller: Caller) -> dict[str, Machine]:
+    def _read_machines(self, caller: AwsCaller) -> dict[str, Machine]:
         if self._seen.groups is None and self._seen.registered is None:
             raise _nothing_known("autoscaling and ecs hosts")
         return read_machines(caller, self._seen.host_ids())
 
-    def _read_logs(self, caller: Caller) -> Heard:
+    def _read_logs(self, caller: AwsCaller) -> Heard:
         if self._seen.tasks is None:
             raise _nothing_known("ecs tasks")
         return self._logs.read(caller, self._seen.streams())
 
-    def _read_metrics(self, caller: Caller) -> Metrics:
+    def _read_metrics(self, caller: AwsCaller) -> Metrics:
         seen = self._seen
         if seen.filesystems is None and seen.queues is None and seen.services is None:
             raise _nothing_known("efs, sqs and ecs services")
         asked = questions(self._metrics_wanted(), self._config)
         return read_metrics(caller, asked, self._clock(), self._config)
 
-    def _metrics_wanted(self) -> Wanted:
+    def _metrics_wanted(self) -> MetricSubjects:
         seen, table = self._seen, self._seen.queues
         disks = seen.disks(self._config.filesystems)
-        return Wanted(
+        return MetricSubjects(
             disks={one.id: one.limited for one in disks},
             queues=tuple(table.models) if table is not None else (),
             counted=tuple(table.counted) if table is not None and table.by_metrics else (),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from holdfast.sources.aws.calling import Caller, batches
+from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB, Definition, Definitions
 from holdfast.sources.aws.machines import epoch
@@ -35,7 +35,7 @@ _STATES: Final = {
 
 
 @dataclass(slots=True, frozen=True)
-class Registered:
+class ContainerHost:
     """A host as the cluster sees it."""
 
     arn: str
@@ -93,7 +93,7 @@ class Task:
         return f"{of.log_prefix}/{of.container}/{self.id}"
 
 
-def read_registered(caller: Caller, config: AwsConfig) -> dict[str, Registered]:
+def read_registered(caller: AwsCaller, config: AwsConfig) -> dict[str, ContainerHost]:
     """The hosts of the cluster, by arn."""
     listed = caller.items(
         "list_container_instances",
@@ -101,7 +101,7 @@ def read_registered(caller: Caller, config: AwsConfig) -> dict[str, Registered]:
         cluster=config.cluster,
         PaginationConfig={"PageSize": 100},
     )
-    found: dict[str, Registered] = {}
+    found: dict[str, ContainerHost] = {}
     for batch in batches(list(listed)):
         answer = caller.ask(
             "describe_container_instances", cluster=config.cluster, containerInstances=list(batch)
@@ -111,13 +111,13 @@ def read_registered(caller: Caller, config: AwsConfig) -> dict[str, Registered]:
     return found
 
 
-def _registered(told: dict[str, Any], config: AwsConfig) -> Registered:
+def _registered(told: dict[str, Any], config: AwsConfig) -> ContainerHost:
     total = {one["name"]: one for one in told.get("registeredResources", ())}
     left = {one["name"]: one for one in told.get("remainingResources", ())}
     attributes = {one["name"]: one.get("value", "") for one in told.get("attributes", ())}
     memory, free = _number(total, "MEMORY"), _number(left, "MEMORY")
     cpus, cpus_free = _number(total, "CPU"), _number(left, "CPU")
-    return Registered(
+    return ContainerHost(
         arn=told["containerInstanceArn"],
         id=told.get("ec2InstanceId") or told["containerInstanceArn"].rpartition("/")[2],
         kind=attributes.get("ecs.instance-type", ""),
@@ -150,7 +150,7 @@ class Tasks:
         self._definitions = Definitions(config.definitions_max)
         self._stopped: dict[str, Task] = {}
 
-    def read(self, caller: Caller) -> tuple[Task, ...]:
+    def read(self, caller: AwsCaller) -> tuple[Task, ...]:
         """All that run, wait, or stopped within about the last hour."""
         alive = self._listed(caller, "RUNNING")
         ended = self._listed(caller, "STOPPED")
@@ -162,7 +162,7 @@ class Tasks:
         living = (task for task in fresh.values() if task.state != "stopped")
         return (*living, *newest[: self._config.stopped_max])
 
-    def _listed(self, caller: Caller, status: str) -> list[str]:
+    def _listed(self, caller: AwsCaller, status: str) -> list[str]:
         listed = caller.items(
             "list_tasks",
             "taskArns",
@@ -172,7 +172,7 @@ class Tasks:
         )
         return list(islice(listed, self._config.tasks_max))
 
-    def _described(self, caller: Caller, arns: list[str]) -> dict[str, Task]:
+    def _described(self, caller: AwsCaller, arns: list[str]) -> dict[str, Task]:
         found: dict[str, Task] = {}
         for batch in batches(arns):
             answer = caller.ask(
@@ -251,4 +251,4 @@ def _reason(told: dict[str, Any], containers: list[dict[str, Any]]) -> str:
     return "; ".join(dict.fromkeys(text for text in texts if text))[:300]
 
 
-__all__ = ["SERVICES_AT_ONCE", "Registered", "Task", "Tasks", "read_registered", "tag_of"]
+__all__ = ["SERVICES_AT_ONCE", "ContainerHost", "Task", "Tasks", "read_registered", "tag_of"]

@@ -32,15 +32,15 @@ RENEW_S: Final = 30.0  # between two readings of the credentials
 Json = dict[str, Any]
 
 
-class ApiError(UnreadableError):
+class KubernetesApiError(UnreadableError):
     """The API server could not be asked, or said no."""
 
 
-class QuietError(ApiError):
+class StreamQuietError(KubernetesApiError):
     """Nothing came for so long that the connection may be gone."""
 
 
-class Api:
+class KubernetesApi:
     """Asks one API server. Nothing is opened before the first question."""
 
     def __init__(self, config: KubernetesConfig) -> None:
@@ -64,7 +64,7 @@ class Api:
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise ApiError("its answer is not JSON") from error
+            raise KubernetesApiError("its answer is not JSON") from error
 
     async def text(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
         """An answer as it is. A full URL asks somebody else than the API server."""
@@ -75,10 +75,12 @@ class Api:
                 async for piece in response.aiter_bytes():
                     data += piece
                     if len(data) > ANSWER_BYTES_MAX:
-                        raise ApiError(f"its answer is larger than {ANSWER_BYTES_MAX} bytes")
+                        raise KubernetesApiError(
+                            f"its answer is larger than {ANSWER_BYTES_MAX} bytes"
+                        )
                 return bytes(data)
         except TimeoutError as error:
-            raise ApiError(f"no answer within {limit_s:g} s") from error
+            raise KubernetesApiError(f"no answer within {limit_s:g} s") from error
 
     @asynccontextmanager
     async def lines(
@@ -105,17 +107,19 @@ class Api:
                     raise await self._refused(response)
                 yield response
         except http.ReadTimeout as error:
-            raise QuietError(f"nothing came for {read_s:g} s") from error
+            raise StreamQuietError(f"nothing came for {read_s:g} s") from error
         except (http.HTTPError, http.StreamError, http.InvalidURL) as error:
-            raise ApiError(_told(error)) from error
+            raise KubernetesApiError(_told(error)) from error
         except (OSError, RuntimeError) as error:  # RuntimeError: closed while it was asked
-            raise ApiError(_told(error)) from error
+            raise KubernetesApiError(_told(error)) from error
         except self._unusable as error:  # a file that is missing, a plugin that prints no token
-            raise ApiError(f"its credentials cannot be used: {_told(error)}") from error
+            raise KubernetesApiError(f"its credentials cannot be used: {_told(error)}") from error
         except yaml.YAMLError as error:  # not quoted: it repeats the line, which may hold a token
-            raise ApiError("its credentials cannot be used: the kubeconfig is no YAML") from error
+            raise KubernetesApiError(
+                "its credentials cannot be used: the kubeconfig is no YAML"
+            ) from error
 
-    async def _refused(self, response: Any) -> ApiError:
+    async def _refused(self, response: Any) -> KubernetesApiError:
         """What it said; the credentials are read anew where they were not accepted."""
         await response.aread()
         said = ""
@@ -128,7 +132,7 @@ class Api:
         if code == 401:
             await self._renew()
         text = f"{code} {response.reason_phrase}"
-        return ApiError(f"{text}: {said}"[:TEXT_MAX] if said else text, code)
+        return KubernetesApiError(f"{text}: {said}"[:TEXT_MAX] if said else text, code)
 
     # --- who we are ------------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ async def _split(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
                 if line.strip():
                     yield line
             if len(rest) > LINE_BYTES_MAX:
-                raise ApiError(f"it sent a line of more than {LINE_BYTES_MAX} bytes")
+                raise KubernetesApiError(f"it sent a line of more than {LINE_BYTES_MAX} bytes")
     if rest.strip():
         yield rest
 
@@ -195,4 +199,4 @@ def _told(error: BaseException) -> str:
     return (text or type(error).__name__)[:TEXT_MAX]
 
 
-__all__ = ["Api", "ApiError", "Json", "QuietError"]
+__all__ = ["Json", "KubernetesApi", "KubernetesApiError", "StreamQuietError"]

@@ -19,13 +19,13 @@ from typing import Final
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Reading
 from holdfast.core.view.selectors import parse_selector
 from holdfast.core.view.staleness import PLACED, WISHES
-from holdfast.sources.kubernetes.api import Api, ApiError
+from holdfast.sources.kubernetes.api import KubernetesApi, KubernetesApiError
 from holdfast.sources.kubernetes.config import KubernetesConfig
-from holdfast.sources.kubernetes.happenings import FIELDS, Happening, newest, read_event
+from holdfast.sources.kubernetes.event_warnings import FIELDS, EventWarning, newest, read_event
 from holdfast.sources.kubernetes.nodes import Node, read_node
+from holdfast.sources.kubernetes.object_watch import ObjectWatch
 from holdfast.sources.kubernetes.pods import Pod, read_pod
-from holdfast.sources.kubernetes.usage import Devices, Exporters, Usage
-from holdfast.sources.kubernetes.watching import Watch
+from holdfast.sources.kubernetes.usage import GpuDevices, GpuExporters, MemoryUsage
 
 FIRST_S: Final = 3.0  # a first reading waits so long for the lists, to begin with something
 TAIL_LINES_MAX: Final = 10_000
@@ -47,12 +47,12 @@ class KubernetesSource:
         self.version = 0  # of what is known; moves with each change
         self.replica_of: Callable[[str], str] = lambda _: ""  # who knows pods as replicas says so
         self._config = config
-        self._api = Api(config)
+        self._api = KubernetesApi(config)
         chance = chance or Random()
         fits = parse_selector(config.selector) if config.selector else None
         space = f"namespaces/{config.namespace}/" if config.namespace else ""
         told = (self._api, config)
-        self._nodes = Watch[Node](
+        self._nodes = ObjectWatch[Node](
             "nodes",
             "api/v1/nodes",
             lambda thing: read_node(thing, config.group_label),
@@ -61,7 +61,7 @@ class KubernetesSource:
             changed=self._change,
             chance=chance,
         )
-        self._pods = Watch[Pod](
+        self._pods = ObjectWatch[Pod](
             "pods",
             f"api/v1/{space}pods",
             lambda thing: read_pod(thing, config.model_label, fits),
@@ -71,7 +71,7 @@ class KubernetesSource:
             chance=chance,
             feeds=(PLACED, WISHES),
         )
-        self._events = Watch[Happening](
+        self._events = ObjectWatch[EventWarning](
             "events",
             f"api/v1/{space}events",
             read_event,
@@ -82,8 +82,8 @@ class KubernetesSource:
             params={"fieldSelector": FIELDS},
             forgets=True,
         )
-        self._usage = Usage(*told)
-        self._exporters = Exporters(*told)
+        self._usage = MemoryUsage(*told)
+        self._exporters = GpuExporters(*told)
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._made: _Kept = {}  # what the last reading said of each pod, and of what it was made
@@ -140,7 +140,7 @@ class KubernetesSource:
         while not all(watch.listed or watch.failing for watch in self._watches()):
             seen = await self.changed(seen)
 
-    def _watches(self) -> tuple[Watch[Node], Watch[Pod], Watch[Happening]]:
+    def _watches(self) -> tuple[ObjectWatch[Node], ObjectWatch[Pod], ObjectWatch[EventWarning]]:
         return self._nodes, self._pods, self._events
 
     @property
@@ -187,8 +187,8 @@ class KubernetesSource:
     def _enriched(
         self,
         pod: Pod,
-        warnings: Mapping[str, Happening],
-        gpus: Mapping[str, Devices],
+        warnings: Mapping[str, EventWarning],
+        gpus: Mapping[str, GpuDevices],
         kept: "_Kept",
     ) -> Placed:
         placed = pod.placed
@@ -212,7 +212,7 @@ class KubernetesSource:
         kept[placed.id] = (placed, added, made)
         return made
 
-    def _hosts(self, warnings: Mapping[str, Happening]) -> tuple[Host, ...]:
+    def _hosts(self, warnings: Mapping[str, EventWarning]) -> tuple[Host, ...]:
         loads: dict[str, _Load] = {}
         for pod in self._pods.rows.values():
             if pod.placed.host and pod.holds:
@@ -229,7 +229,7 @@ class KubernetesSource:
             for name, node in self._nodes.rows.items()
         )
 
-    def _host(self, host: Host, load: "_Load", devices: Devices | None, *, whole: bool) -> Host:
+    def _host(self, host: Host, load: "_Load", devices: GpuDevices | None, *, whole: bool) -> Host:
         """With what pods hold of it. Pods that we may not see would make every sum too small."""
         host = replace(
             host,
@@ -255,7 +255,7 @@ class KubernetesSource:
             driver=host.driver or devices.driver,
         )
 
-    def _notes(self, warnings: Iterable[Happening]) -> tuple[str, ...]:
+    def _notes(self, warnings: Iterable[EventWarning]) -> tuple[str, ...]:
         notes = [self._usage.absent] if self._usage.absent else []
         for watch in self._watches():
             if watch.left_out and watch is not self._events:
@@ -277,7 +277,7 @@ class KubernetesSource:
         namespace, _, name = placed_id.partition("/")
         pod = self._pods.rows.get(placed_id)
         if pod is None:
-            raise ApiError("there is no such pod", 404)
+            raise KubernetesApiError("there is no such pod", 404)
         asked = {"limitBytes": str(TAIL_BYTES_MAX), "timestamps": "true"}
         if pod.container:
             asked["container"] = pod.container
@@ -313,7 +313,7 @@ class _Load:
             self.pending += pod.placed.state == "pending"
 
 
-def _warned(host: Host, warning: Happening | None) -> Host:
+def _warned(host: Host, warning: EventWarning | None) -> Host:
     """With a warning that is still news: its event stays for an hour."""
     if warning is None or time.time() - (warning.at or 0.0) > NEWS_S:
         return host
@@ -321,11 +321,11 @@ def _warned(host: Host, warning: Happening | None) -> Host:
 
 
 def _by_node(
-    devices: Mapping[str, Devices], nodes: Mapping[str, Node], pods: Mapping[str, Pod]
-) -> dict[str, Devices]:
+    devices: Mapping[str, GpuDevices], nodes: Mapping[str, Node], pods: Mapping[str, Pod]
+) -> dict[str, GpuDevices]:
     """Exporters name a host by its node, by its short name, or by their own pod."""
     short = {name.partition(".")[0]: name for name in nodes}
-    found: dict[str, Devices] = {}
+    found: dict[str, GpuDevices] = {}
     for said, one in devices.items():
         name = said if said in nodes else short.get(said.partition(".")[0], "")
         if not name:  # then the pods that use its GPUs tell where it is
@@ -336,7 +336,9 @@ def _by_node(
     return found
 
 
-def _wishes(pods: Iterable[Pod], warnings: Mapping[str, Happening]) -> tuple[DesiredReplicas, ...]:
+def _wishes(
+    pods: Iterable[Pod], warnings: Mapping[str, EventWarning]
+) -> tuple[DesiredReplicas, ...]:
     """Pods that exist are what somebody asked for; those without a host say why there is none."""
     found: dict[str, DesiredReplicas] = {}
     for pod in pods:

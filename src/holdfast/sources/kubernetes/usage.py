@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.core.view.layers import Part
 from holdfast.core.view.staleness import MEMORY
-from holdfast.sources.kubernetes.api import Api, ApiError
+from holdfast.sources.kubernetes.api import KubernetesApi, KubernetesApiError
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.quantities import whole
 
@@ -40,7 +40,7 @@ _SERIES: Final = re.compile(
 _PAIR: Final = re.compile(r'([a-zA-Z_]\w*+)="((?:[^"\\]|\\.)*+)"')
 
 
-class Outcome:
+class PartOutcome:
     """How the last try went, as a part of a reading."""
 
     def __init__(self, name: str) -> None:
@@ -68,13 +68,13 @@ class Outcome:
         return Part(self._name, *told, feeds=(MEMORY,))
 
 
-class Usage:
+class MemoryUsage:
     """Memory in use by nodes and pods, from metrics-server."""
 
-    def __init__(self, api: Api, config: KubernetesConfig) -> None:
+    def __init__(self, api: KubernetesApi, config: KubernetesConfig) -> None:
         self._api = api
         self._config = config
-        self._outcome = Outcome("usage")
+        self._outcome = PartOutcome("usage")
         self.hosts: dict[str, int] = {}
         self.pods: dict[str, int] = {}
         self.absent = ""  # why there is nothing to ask
@@ -98,7 +98,7 @@ class Usage:
             pods = await self._api.get(f"{METRICS}/{space}pods")
             self.hosts = dict(_used(hosts, self._config.nodes_max))
             self.pods = dict(_used(pods, self._config.pods_max))
-        except ApiError as error:
+        except KubernetesApiError as error:
             if error.status in ABSENT:
                 self.absent = f"metrics-server cannot be asked ({error}): memory in use is unknown"
                 self.hosts, self.pods = {}, {}
@@ -128,7 +128,7 @@ def _used(answer: Any, most: int) -> Iterator[tuple[str, int]]:
 
 
 @dataclass(slots=True)
-class Devices:
+class GpuDevices:
     """The GPUs of one host, or those that one pod uses."""
 
     used_bytes: int = 0
@@ -139,14 +139,14 @@ class Devices:
     pods: set[str] = field(default_factory=set)
 
 
-class Exporters:
+class GpuExporters:
     """GPUs, from the metrics pages of dcgm-exporters."""
 
-    def __init__(self, api: Api, config: KubernetesConfig) -> None:
+    def __init__(self, api: KubernetesApi, config: KubernetesConfig) -> None:
         self._api = api
         self._config = config
-        self._outcome = Outcome("dcgm")
-        self._pages: dict[str, tuple[dict[str, Devices], dict[str, Devices]]] = {}
+        self._outcome = PartOutcome("dcgm")
+        self._pages: dict[str, tuple[dict[str, GpuDevices], dict[str, GpuDevices]]] = {}
 
     def parts(self) -> tuple[Part, ...]:
         """None where no exporter is named."""
@@ -166,7 +166,7 @@ class Exporters:
         for url in urls:
             try:
                 page = await self._api.text(url)
-            except ApiError as error:
+            except KubernetesApiError as error:
                 failed.append(f"{url}: {error}")
                 continue
             self._pages[url] = read_page(page.decode(errors="replace"))
@@ -176,19 +176,19 @@ class Exporters:
         else:
             self._outcome.good(len(urls), time.monotonic() - began)
 
-    def hosts(self) -> dict[str, Devices]:
+    def hosts(self) -> dict[str, GpuDevices]:
         """By the name that the exporters give."""
         return {name: found for hosts, _ in self._pages.values() for name, found in hosts.items()}
 
-    def pods(self) -> dict[str, Devices]:
+    def pods(self) -> dict[str, GpuDevices]:
         """By namespace/name."""
         return {name: found for _, pods in self._pages.values() for name, found in pods.items()}
 
 
-def read_page(text: str) -> tuple[dict[str, Devices], dict[str, Devices]]:
+def read_page(text: str) -> tuple[dict[str, GpuDevices], dict[str, GpuDevices]]:
     """What a page says of hosts, and of pods where the exporter knows them."""
-    hosts: dict[str, Devices] = {}
-    pods: dict[str, Devices] = {}
+    hosts: dict[str, GpuDevices] = {}
+    pods: dict[str, GpuDevices] = {}
     for number, line in enumerate(_SERIES.finditer(text)):
         if number >= SERIES_MAX:
             break
@@ -198,18 +198,18 @@ def read_page(text: str) -> tuple[dict[str, Devices], dict[str, Devices]]:
         host = labels.get("hostname") or labels.get("Hostname") or ""
         if value is None or not host:
             continue
-        devices = hosts.setdefault(host, Devices())
+        devices = hosts.setdefault(host, GpuDevices())
         devices.driver = labels.get("DCGM_FI_DRIVER_VERSION") or devices.driver
         _count(devices, line[1], value, labels)
         name = labels.get("pod") or labels.get("exported_pod")
         space = labels.get("namespace") or labels.get("exported_namespace")
         if name and space:
             devices.pods.add(f"{space}/{name}")
-            _count(pods.setdefault(f"{space}/{name}", Devices()), line[1], value, labels)
+            _count(pods.setdefault(f"{space}/{name}", GpuDevices()), line[1], value, labels)
     return hosts, pods
 
 
-def _count(devices: Devices, metric: str, value: float, labels: dict[str, str]) -> None:
+def _count(devices: GpuDevices, metric: str, value: float, labels: dict[str, str]) -> None:
     if metric.startswith("DCGM_FI_DEV_FB_"):
         amount = round(value * MIB)
         devices.total_bytes += amount
@@ -229,4 +229,4 @@ def _number(written: str) -> float | None:
     return value if isfinite(value) and value >= 0 else None
 
 
-__all__ = ["ABSENT", "Devices", "Exporters", "Usage", "read_page"]
+__all__ = ["ABSENT", "GpuDevices", "GpuExporters", "MemoryUsage", "read_page"]

@@ -46,7 +46,7 @@ def head(status: int, content_type: bytes, extra: bytes = b"") -> bytes:
 _OK_JSON: Final = head(200, JSON)
 
 
-class Asked:
+class StandInRequest:
     """One request, complete."""
 
     __slots__ = ("body", "content_type", "keep_alive", "method", "path")
@@ -61,7 +61,7 @@ class Asked:
         self.keep_alive = keep_alive
 
 
-class Work(Protocol):
+class PendingWork(Protocol):
     """What is under way on a connection."""
 
     def on_gone(self) -> None:
@@ -71,17 +71,17 @@ class Work(Protocol):
         """The client has read what it was sent."""
 
 
-class App(Protocol):
+class StandInApp(Protocol):
     """Who answers."""
 
-    connections: set["Connection"]
+    connections: set["StandInConnection"]
     reading: bool  # False: what comes in is left in the socket
 
-    def on_request(self, conn: "Connection", asked: Asked) -> None:
+    def on_request(self, conn: "StandInConnection", asked: StandInRequest) -> None:
         """Answer now, or set ``conn.work`` and answer later."""
 
 
-class Connection(asyncio.Protocol):
+class StandInConnection(asyncio.Protocol):
     """The protocol of one accepted connection."""
 
     __slots__ = (
@@ -99,13 +99,13 @@ class Connection(asyncio.Protocol):
         "work",
     )
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: StandInApp) -> None:
         self._app = app
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
-        self._ahead: deque[Asked] = deque()
-        self._asked: Asked | None = None  # being answered
-        self.work: Work | None = None
+        self._ahead: deque[StandInRequest] = deque()
+        self._asked: StandInRequest | None = None  # being answered
+        self.work: PendingWork | None = None
         self.full = False  # the client does not read as fast as we write
         self._fresh()
 
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         pieces = self._body
-        asked = Asked(
+        asked = StandInRequest(
             self._parser.get_method(),
             self._path.partition(b"?")[0],
             self._content_type,
@@ -261,4 +261,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
 
-__all__ = ["JSON", "LAST_CHUNK", "SSE", "TEXT", "App", "Asked", "Connection", "framed", "head"]
+__all__ = [
+    "JSON",
+    "LAST_CHUNK",
+    "SSE",
+    "TEXT",
+    "StandInApp",
+    "StandInConnection",
+    "StandInRequest",
+    "framed",
+    "head",
+]

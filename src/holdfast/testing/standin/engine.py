@@ -19,40 +19,40 @@ import orjson
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import MILLISECOND, nanos
 from holdfast.testing.standin.ballast import Ballast
-from holdfast.testing.standin.connection import JSON, TEXT, Asked, Connection
+from holdfast.testing.standin.connection import JSON, TEXT, StandInConnection, StandInRequest
 from holdfast.testing.standin.faults import BREAKING, Ailment, SocketKind, fault
 from holdfast.testing.standin.frames import EVENT_STREAM, Streamed, garbage, stream, whole
 from holdfast.testing.standin.generation import (
+    AnswerPlan,
+    AnswerStyle,
     Generate,
-    Mood,
-    Plan,
-    Refused,
+    RequestRefused,
     plan_chat,
     plan_completion,
     read_generate,
 )
-from holdfast.testing.standin.jobs import Job, Pacer, Stream, Whole, error_body
-from holdfast.testing.standin.metrics import Account, Now, render
+from holdfast.testing.standin.jobs import Job, Pacer, StreamJob, WholeJob, error_body
+from holdfast.testing.standin.metrics import EngineCounters, EngineState, render
 from holdfast.testing.standin.options import Like, Options
-from holdfast.testing.standin.responses import Answer, plan_response, read_respond
-from holdfast.testing.standin.tasks import TASKS, WRONG, Done, infer
+from holdfast.testing.standin.responses import ResponseObject, plan_response, read_respond
+from holdfast.testing.standin.tasks import TASKS, WRONG, TaskAnswer, infer
 
 WAITING_MAX: Final = 10_000  # requests in the queue; real ones have no bound, and die of it
 GARBAGE_BYTES: Final = b"\x8f\xfe\x00 ~~ \xc3("
 _MOODS: Final = {
-    FaultKind.WRONG_OUTPUT: Mood.WRONG,
-    FaultKind.EMPTY: Mood.EMPTY,
-    FaultKind.GARBAGE: Mood.GARBAGE,
+    FaultKind.WRONG_OUTPUT: AnswerStyle.WRONG,
+    FaultKind.EMPTY: AnswerStyle.EMPTY,
+    FaultKind.GARBAGE: AnswerStyle.GARBAGE,
 }
 _GENERATION: Final = (b"/v1/chat/completions", b"/v1/completions")
 _KILLED: Final = 137  # what a shell reports of a process killed for its memory
-_SOUND: Final = Mood.SOUND  # looking a member up in its enum costs more than comparing it
+_SOUND: Final = AnswerStyle.SOUND  # looking a member up in its enum costs more than comparing it
 _KEPT: Final = 512  # plans that are kept, for bodies up to
 _KEPT_BYTES: Final = 65_536
 _BUSY: Final = b"retry-after: 1\r\n"
 
 
-class Engine:
+class StandInEngine:
     """Answers every connection of the data port."""
 
     __slots__ = (
@@ -89,14 +89,14 @@ class Engine:
         self.options = options
         self._die = die  # with an exit status
         self._unreachable = unreachable  # True: from now on nobody gets through
-        self.connections: set[Connection] = set()
+        self.connections: set[StandInConnection] = set()
         self.reading = True
-        self.account = Account()
+        self.account = EngineCounters()
         self._running: set[Job] = set()
         self._waiting: OrderedDict[Job, None] = OrderedDict()
         self._parked: dict[Job, None] = {}
         self._pacer = Pacer(asyncio.get_running_loop())
-        self._plans: dict[tuple[bytes, bytes], tuple[Generate, Plan]] = {}
+        self._plans: dict[tuple[bytes, bytes], tuple[Generate, AnswerPlan]] = {}
         self._rng = Random(options.seed)
         self._timer: asyncio.TimerHandle | None = None
         self._ballast: Ballast | None = None
@@ -107,7 +107,7 @@ class Engine:
         self.frozen = False
         self._starved = False  # what comes in is accepted, and never gets its turn
         self._factor = 1.0
-        self._mood = Mood.SOUND
+        self._mood = AnswerStyle.SOUND
         self._breaking: Ailment | None = None
         self._since = 0  # of the fault
         options = self.options
@@ -115,7 +115,7 @@ class Engine:
 
     # --- requests
 
-    def on_request(self, conn: Connection, asked: Asked) -> None:
+    def on_request(self, conn: StandInConnection, asked: StandInRequest) -> None:
         """Answer, or take it up as a job."""
         if asked.method == b"GET":
             self._tell(conn, asked.path)
@@ -125,15 +125,15 @@ class Engine:
             return
         try:
             self._infer(conn, asked)
-        except Refused as refused:
+        except RequestRefused as refused:
             self.account.refused += 1
             body = error_body(refused.status, refused.message, refused.kind, refused.param)
             conn.respond(refused.status, body)
 
-    def _infer(self, conn: Connection, asked: Asked) -> None:
+    def _infer(self, conn: StandInConnection, asked: StandInRequest) -> None:
         make = self._maker(asked.path)
         if make is None:
-            raise Refused(404, "there is no such path", "NotFoundError")
+            raise RequestRefused(404, "there is no such path", "NotFoundError")
         account = self.account
         account.arrived(lone=not asked.keep_alive)
         breaking = self._breaking
@@ -142,7 +142,7 @@ class Engine:
                 return
             if self.fault.known is FaultKind.WRONG_OUTPUT:
                 wrong = self._rng.random() < self.fault.share
-                self._mood = Mood.WRONG if wrong else _SOUND
+                self._mood = AnswerStyle.WRONG if wrong else _SOUND
             if self.fault.known is FaultKind.FLAKY and self._rng.random() < self.fault.probability:
                 if self.fault.tokens == 0:
                     self._admit(self._failing(conn, 500), None)
@@ -153,7 +153,9 @@ class Engine:
             account.prompt_tokens += job.prompt_tokens
             self._admit(job, breaking)
 
-    def _maker(self, path: bytes) -> Callable[[Connection, Asked], Job | None] | None:
+    def _maker(
+        self, path: bytes
+    ) -> Callable[[StandInConnection, StandInRequest], Job | None] | None:
         if path in _GENERATION:
             return self._generation
         if path == b"/v1/responses":
@@ -162,7 +164,7 @@ class Engine:
             return self._task
         return None
 
-    def _generation(self, conn: Connection, asked: Asked) -> Job | None:
+    def _generation(self, conn: StandInConnection, asked: StandInRequest) -> Job | None:
         body, plan = self._planned(asked)
         if not body.stream:
             rendered = whole(body, plan)
@@ -171,7 +173,7 @@ class Engine:
         made = stream(body, plan, self.options.like, per_chunk)
         return self._stream(conn, plan.prompt_tokens, made, body.limit())
 
-    def _planned(self, asked: Asked) -> tuple[Generate, Plan]:
+    def _planned(self, asked: StandInRequest) -> tuple[Generate, AnswerPlan]:
         """The answer to a body does not change: load generators repeat theirs, so keep some."""
         key = (asked.path, asked.body)
         found = self._plans.get(key) if self._mood is _SOUND else None
@@ -187,19 +189,19 @@ class Engine:
             self._plans[key] = (body, plan)
         return body, plan
 
-    def _response(self, conn: Connection, asked: Asked) -> Job | None:
+    def _response(self, conn: StandInConnection, asked: StandInRequest) -> Job | None:
         body = read_respond(asked.body)
         self._known(body.model)
         plan = plan_response(body, self.options, self._mood)
-        answer = Answer(body, plan)
+        answer = ResponseObject(body, plan)
         if not body.stream:
             return self._whole(conn, plan.prompt_tokens, plan.longest(), answer.whole())
         return self._stream(conn, plan.prompt_tokens, answer.streamed(), body.max_output_tokens)
 
-    def _task(self, conn: Connection, asked: Asked) -> Job | None:
-        twist = WRONG if self._mood is Mood.WRONG else b""
+    def _task(self, conn: StandInConnection, asked: StandInRequest) -> Job | None:
+        twist = WRONG if self._mood is AnswerStyle.WRONG else b""
         task = TASKS.get(asked.path)
-        done: Done
+        done: TaskAnswer
         if task is not None:
             done = task(asked.body, asked.content_type, twist)
         else:
@@ -207,9 +209,9 @@ class Engine:
             done = infer(name, asked.body, twist)
         self._known(done.model)
         body = done.body
-        if self._mood is Mood.EMPTY:
+        if self._mood is AnswerStyle.EMPTY:
             body = b"{}"
-        elif self._mood is Mood.GARBAGE:
+        elif self._mood is AnswerStyle.GARBAGE:
             body = GARBAGE_BYTES
         return self._whole(conn, 1, 1, body, done.content_type)
 
@@ -226,8 +228,13 @@ class Engine:
         return round(us * 1_000 * self._factor)
 
     def _whole(
-        self, conn: Connection, prompt: int, tokens: int, body: bytes, content_type: bytes = JSON
-    ) -> Whole | None:
+        self,
+        conn: StandInConnection,
+        prompt: int,
+        tokens: int,
+        body: bytes,
+        content_type: bytes = JSON,
+    ) -> WholeJob | None:
         """A job; None where nothing lies between question and answer, which is then given."""
         wait = self._first(prompt)
         if tokens > 1:
@@ -239,26 +246,28 @@ class Engine:
             account.generated_tokens += tokens
             conn.respond(200, body, content_type)
             return None
-        return Whole(self, conn, wait, prompt, body, tokens=tokens, content_type=content_type)
+        return WholeJob(self, conn, wait, prompt, body, tokens=tokens, content_type=content_type)
 
-    def _failing(self, conn: Connection, status: int) -> Whole:
+    def _failing(self, conn: StandInConnection, status: int) -> WholeJob:
         body = error_body(status, "injected", "InternalServerError")
-        return Whole(self, conn, self._first(1), 1, body, status=status)
+        return WholeJob(self, conn, self._first(1), 1, body, status=status)
 
-    def _stream(self, conn: Connection, prompt: int, made: Streamed, limit: int | None) -> Stream:
+    def _stream(
+        self, conn: StandInConnection, prompt: int, made: Streamed, limit: int | None
+    ) -> StreamJob:
         opening = made.opening
         if self.options.like is Like.VLLM and not self.frozen:
             conn.write(EVENT_STREAM)  # before there is a token: status and tokens are apart in time
         else:
             opening = EVENT_STREAM + opening
         pieces = made.pieces
-        ailing = self.fault if self._mood is Mood.GARBAGE else None
+        ailing = self.fault if self._mood is AnswerStyle.GARBAGE else None
         if ailing is not None and (ailing.form or limit is None):
             # A limit ends a loop of tokens as it ends any answer, with its reason: as planned.
             pieces = garbage(ailing.form, made.degenerate)
             if limit is not None:
                 pieces = islice(pieces, limit)
-        return Stream(
+        return StreamJob(
             self,
             conn,
             self._first(prompt),
@@ -327,7 +336,7 @@ class Engine:
 
     # --- faults
 
-    def _struck(self, conn: Connection, asked: Asked, ailment: Ailment) -> bool:
+    def _struck(self, conn: StandInConnection, asked: StandInRequest, ailment: Ailment) -> bool:
         """Faults at the door: answered, or died of, before there is a job."""
         kind = ailment.known
         status, extra = 500, b""
@@ -350,7 +359,7 @@ class Engine:
         conn.respond(status, error_body(status, "injected", "InternalServerError"), JSON, extra)
         return True
 
-    def _killed(self, asked: Asked, ailment: Ailment) -> bool:
+    def _killed(self, asked: StandInRequest, ailment: Ailment) -> bool:
         """Out of memory: at once, or when the first token of a certain request was due."""
         if not ailment.marker:
             self._die(_KILLED)
@@ -394,7 +403,7 @@ class Engine:
             self._mood = _MOODS[kind]
             if ailment.under_way and kind is FaultKind.GARBAGE:
                 for job in self._running:
-                    if isinstance(job, Stream):
+                    if isinstance(job, StreamJob):
                         job.pieces = garbage(ailment.form, job.degenerate)
 
     def clear_fault(self) -> None:
@@ -432,7 +441,7 @@ class Engine:
 
     # --- what it says of itself
 
-    def _tell(self, conn: Connection, path: bytes) -> None:
+    def _tell(self, conn: StandInConnection, path: bytes) -> None:
         loading = self.fault is not None and self.fault.known is FaultKind.LOAD_STALL
         models = () if self._has(SocketKind.MODEL_MISSING) else self.options.models
         if path == b"/health":
@@ -458,7 +467,7 @@ class Engine:
         else:
             conn.respond(404, error_body(404, "there is no such path", "NotFoundError"))
 
-    def now(self) -> Now:
+    def now(self) -> EngineState:
         """Its load at this moment."""
         held = sum(job.prompt_tokens + job.said for job in self._running)
         used = held / self.options.kv_tokens
@@ -468,12 +477,12 @@ class Engine:
         elif ailment is not None and self._has(SocketKind.KV_FULL):
             used = max(used, ailment.share)
         used = used if used < 1.0 else 1.0
-        return Now(self.options.models[0], len(self._running), len(self._waiting), used)
+        return EngineState(self.options.models[0], len(self._running), len(self._waiting), used)
 
     def stats(self) -> dict[str, Any]:
         """Everything a test or a demo wants to know; only the side port tells it."""
         now = self.now()
-        account = {name: getattr(self.account, name) for name in Account.__slots__}
+        account = {name: getattr(self.account, name) for name in EngineCounters.__slots__}
         return {
             **account,
             "running": now.running,
@@ -485,12 +494,12 @@ class Engine:
         }
 
 
-def _no_model() -> Refused:
-    return Refused(404, "the model does not exist", "NotFoundError", "model")
+def _no_model() -> RequestRefused:
+    return RequestRefused(404, "the model does not exist", "NotFoundError", "model")
 
 
 def _card(model: str) -> dict[str, Any]:
     return {"id": model, "object": "model", "created": 0, "owned_by": "stand-in"}
 
 
-__all__ = ["Engine"]
+__all__ = ["StandInEngine"]

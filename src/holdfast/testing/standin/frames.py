@@ -16,7 +16,7 @@ from typing import Final
 import orjson
 
 from holdfast.testing.standin.connection import LAST_CHUNK, framed, head
-from holdfast.testing.standin.generation import Choice, Generate, Plan, StreamOptions
+from holdfast.testing.standin.generation import AnswerPlan, Choice, Generate, StreamOptions
 from holdfast.testing.standin.options import Like
 
 _TOKEN: Final = b"\x00"  # marks in a rendered chunk; JSON has neither
@@ -47,7 +47,7 @@ def usage(prompt: int, completion: int) -> bytes:
     )
 
 
-class Shape:
+class ChunkShape:
     """How one stream's chunks look."""
 
     __slots__ = ("_after", "_before", "_chat", "_field", "_vllm")
@@ -148,10 +148,10 @@ class Streamed:
         self.degenerate = degenerate  # the frame of a garbage token, in case it turns bad
 
 
-def stream(asked: Generate, plan: Plan, like: Like, per_chunk: int) -> Streamed:
+def stream(asked: Generate, plan: AnswerPlan, like: Like, per_chunk: int) -> Streamed:
     """The answers as a stream; tokens of several choices come side by side."""
     vllm = like == "vllm"
-    shape = Shape(asked.model, vllm=vllm, chat=plan.chat)
+    shape = ChunkShape(asked.model, vllm=vllm, chat=plan.chat)
     wanted = asked.stream_options or _NO_OPTIONS
     running = vllm and wanted.include_usage and wanted.continuous_usage_stats
     at_first = at_last = b""
@@ -173,7 +173,7 @@ def stream(asked: Generate, plan: Plan, like: Like, per_chunk: int) -> Streamed:
 
 
 def _pieces(
-    shape: Shape, index: int, choice: Choice, per_chunk: int, prompt: int | None
+    shape: ChunkShape, index: int, choice: Choice, per_chunk: int, prompt: int | None
 ) -> Iterator[bytes]:
     """One framed chunk after the other."""
     before, _, after = shape.token(index, choice, counted=prompt is not None).partition(_TOKEN)
@@ -210,7 +210,7 @@ def garbage(form: str, degenerate: bytes) -> Iterator[bytes]:
     return repeat({"bytes": NOT_JSON, "json": BROKEN_JSON}.get(form, degenerate))
 
 
-def whole(asked: Generate, plan: Plan) -> bytes:
+def whole(asked: Generate, plan: AnswerPlan) -> bytes:
     """The answers in one JSON object."""
     if not plan.rendered:
         choices = [_choice(i, choice, chat=plan.chat) for i, choice in enumerate(plan.choices)]
@@ -256,7 +256,7 @@ __all__ = [
     "DONE",
     "EVENT_STREAM",
     "LAST_CHUNK",
-    "Shape",
+    "ChunkShape",
     "Streamed",
     "garbage",
     "new_id",

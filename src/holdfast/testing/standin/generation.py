@@ -17,7 +17,7 @@ from holdfast.testing.standin.options import Like, Options
 from holdfast.testing.standin.text import (
     WORDS,
     WRONG,
-    Message,
+    ChatMessage,
     behind,
     chat_seed,
     chat_tokens,
@@ -38,7 +38,7 @@ _DEPTH_MAX: Final = 8
 Texts = str | list[str | int | list[int]]
 
 
-class Refused(Exception):  # noqa: N818  # it is an answer, not an accident
+class RequestRefused(Exception):  # noqa: N818  # it is an answer, not an accident
     """A request that is answered with an error."""
 
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
@@ -49,7 +49,7 @@ class Refused(Exception):  # noqa: N818  # it is an answer, not an accident
         self.param = param
 
 
-class Mood(Enum):
+class AnswerStyle(Enum):
     """What the answers are like."""
 
     SOUND = 1
@@ -58,7 +58,7 @@ class Mood(Enum):
     GARBAGE = 4
 
 
-_SOUND: Final = Mood.SOUND  # looking a member up in its enum costs more than comparing it
+_SOUND: Final = AnswerStyle.SOUND  # looking a member up in its enum costs more than comparing it
 
 
 class StreamOptions(msgspec.Struct):
@@ -72,7 +72,7 @@ class Generate(msgspec.Struct):
     """A chat or completions request; fields of no consequence are not read."""
 
     model: str = ""
-    messages: list[Message] | None = None
+    messages: list[ChatMessage] | None = None
     prompt: Texts | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -107,7 +107,7 @@ class Choice:
         self.said = said  # what stood before, where the engine repeats it
 
 
-class Plan:
+class AnswerPlan:
     """All answers to one request."""
 
     __slots__ = ("chat", "choices", "prompt_tokens", "rendered")
@@ -139,23 +139,23 @@ def read_generate(body: bytes) -> Generate:
     try:
         asked = _READER.decode(body)
     except msgspec.MsgspecError as error:
-        raise Refused(400, "the body is not a valid request", "BadRequestError") from error
+        raise RequestRefused(400, "the body is not a valid request", "BadRequestError") from error
     limit = asked.limit()
     if limit is not None and not 1 <= limit <= TOKENS_MAX:
-        raise Refused(400, "max_tokens must be at least 1", "BadRequestError", "max_tokens")
+        raise RequestRefused(400, "max_tokens must be at least 1", "BadRequestError", "max_tokens")
     if not 1 <= (asked.n or 1) <= N_MAX:
-        raise Refused(400, f"n must lie in 1 to {N_MAX}", "BadRequestError", "n")
+        raise RequestRefused(400, f"n must lie in 1 to {N_MAX}", "BadRequestError", "n")
     return asked
 
 
-def plan_chat(asked: Generate, options: Options, mood: Mood) -> Plan:
+def plan_chat(asked: Generate, options: Options, mood: AnswerStyle) -> AnswerPlan:
     """The answers to a conversation."""
     messages = asked.messages
     if not messages:
-        raise Refused(400, "messages is missing or empty", "BadRequestError", "messages")
+        raise RequestRefused(400, "messages is missing or empty", "BadRequestError", "messages")
     if asked.continue_final_message and asked.add_generation_prompt:
         problem = "continue_final_message and add_generation_prompt cannot both be true"
-        raise Refused(400, problem, "BadRequestError", "continue_final_message")
+        raise RequestRefused(400, problem, "BadRequestError", "continue_final_message")
     count = len(messages)
     for message in messages:
         content = message.content
@@ -166,10 +166,10 @@ def plan_chat(asked: Generate, options: Options, mood: Mood) -> Plan:
     if mood is _SOUND and not going_on and asked.n == 1 and _is_plain(asked):
         seed = chat_seed(asked.model, messages)
         tokens = chat_tokens(seed, _length(asked, options.tokens))
-        return Plan([_finished(asked, tokens)], count, chat=True)
-    if mood in (Mood.EMPTY, Mood.GARBAGE):
-        return Plan([_moody(asked, mood) for _ in range(asked.n or 1)], count, chat=True)
-    twist = WRONG if mood is Mood.WRONG else b""
+        return AnswerPlan([_finished(asked, tokens)], count, chat=True)
+    if mood in (AnswerStyle.EMPTY, AnswerStyle.GARBAGE):
+        return AnswerPlan([_moody(asked, mood) for _ in range(asked.n or 1)], count, chat=True)
+    twist = WRONG if mood is AnswerStyle.WRONG else b""
     tool = forced_tool(asked)
     choices = []
     for number in range(asked.n or 1):
@@ -184,7 +184,7 @@ def plan_chat(asked: Generate, options: Options, mood: Mood) -> Plan:
         else:
             seed = choice_seed(chat_seed(asked.model, messages) + twist, number)
             choices.append(_finished(asked, chat_tokens(seed, _length(asked, options.tokens))))
-    return Plan(choices, count, chat=True)
+    return AnswerPlan(choices, count, chat=True)
 
 
 def _is_plain(asked: Generate) -> bool:
@@ -192,25 +192,25 @@ def _is_plain(asked: Generate) -> bool:
     return asked.tools is None and asked.response_format is None
 
 
-def plan_completion(asked: Generate, options: Options, mood: Mood) -> Plan:
+def plan_completion(asked: Generate, options: Options, mood: AnswerStyle) -> AnswerPlan:
     """What follows the prompts."""
     prompts = _prompts(asked.prompt)
     count = sum(prompt.count(" ") + 1 for prompt in prompts)
     choices = []
     for prompt in prompts:
         for number in range(asked.n or 1):
-            if mood in (Mood.EMPTY, Mood.GARBAGE):
+            if mood in (AnswerStyle.EMPTY, AnswerStyle.GARBAGE):
                 choices.append(_moody(asked, mood))
                 continue
             longest = TOKENS_MAX if asked.ignore_eos else options.tokens
             seed, said = said_within(asked.model, prompt, longest)
-            if mood is Mood.WRONG:
+            if mood is AnswerStyle.WRONG:
                 seed += WRONG
             seed = choice_seed(seed, number)
             whole = prompt_tokens(seed, _length(asked, options.tokens, said))
             rest = behind(whole, said)
             choices.append(_finished(asked, whole if rest is None else rest))
-    return Plan(choices, count, chat=False)
+    return AnswerPlan(choices, count, chat=False)
 
 
 def texts_of(given: Texts) -> list[str]:
@@ -225,7 +225,7 @@ def texts_of(given: Texts) -> list[str]:
 def _prompts(prompt: Texts | None) -> list[str]:
     prompts = texts_of(prompt or [])
     if not 1 <= len(prompts) <= N_MAX:
-        raise Refused(400, f"give 1 to {N_MAX} prompts", "BadRequestError", "prompt")
+        raise RequestRefused(400, f"give 1 to {N_MAX} prompts", "BadRequestError", "prompt")
     return prompts
 
 
@@ -238,7 +238,7 @@ def _length(asked: Generate, tokens: int, said: str = "") -> int:
 
 
 def _continued(
-    asked: Generate, messages: list[Message], options: Options, twist: bytes, number: int
+    asked: Generate, messages: list[ChatMessage], options: Options, twist: bytes, number: int
 ) -> Choice:
     """Go on behind the last message, with exactly the words that are missing."""
     said = messages[-1].text()
@@ -254,8 +254,8 @@ def _continued(
     return choice
 
 
-def _moody(asked: Generate, mood: Mood) -> Choice:
-    if mood is Mood.EMPTY:
+def _moody(asked: Generate, mood: AnswerStyle) -> Choice:
+    if mood is AnswerStyle.EMPTY:
         return Choice([], "stop")
     return Choice(["!"] * (asked.limit() or GARBAGE_TOKENS), "length")
 
@@ -359,11 +359,11 @@ def sample(schema: Any, words: Iterator[str], depth: int = 0) -> Any:
 
 
 __all__ = [
+    "AnswerPlan",
+    "AnswerStyle",
     "Choice",
     "Generate",
-    "Mood",
-    "Plan",
-    "Refused",
+    "RequestRefused",
     "StreamOptions",
     "Texts",
     "forced_tool",

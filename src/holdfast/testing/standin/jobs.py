@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import MILLISECOND
-from holdfast.testing.standin.connection import JSON, LAST_CHUNK, Connection, framed
+from holdfast.testing.standin.connection import JSON, LAST_CHUNK, StandInConnection, framed
 from holdfast.testing.standin.faults import Ailment, SocketKind
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
     ).encode()
 
 
-class Jobs(Protocol):
+class JobHost(Protocol):
     """What a job needs of the engine it belongs to."""
 
     pace: int  # nanoseconds between two pieces of a stream, now
@@ -68,7 +68,9 @@ class Job(ABC):
         "wait",
     )
 
-    def __init__(self, engine: Jobs, conn: Connection, wait: int, prompt_tokens: int) -> None:
+    def __init__(
+        self, engine: JobHost, conn: StandInConnection, wait: int, prompt_tokens: int
+    ) -> None:
         self.engine = engine
         self.conn = conn
         self.wait = wait  # nanoseconds from getting a slot to its first turn
@@ -119,15 +121,15 @@ class Job(ABC):
         return 0
 
 
-class Whole(Job):
+class WholeJob(Job):
     """An answer in one piece."""
 
     __slots__ = ("body", "content_type", "status", "tokens")
 
     def __init__(
         self,
-        engine: Jobs,
-        conn: Connection,
+        engine: JobHost,
+        conn: StandInConnection,
         wait: int,
         prompt_tokens: int,
         body: bytes,
@@ -161,15 +163,15 @@ class Whole(Job):
         return self.drop(reset=ailment.known is FaultKind.CUT)
 
 
-class Stream(Job):
+class StreamJob(Job):
     """An answer piece by piece. All bytes come framed; this only decides when they go."""
 
     __slots__ = ("closing", "degenerate", "opening", "per_piece", "pieces")
 
     def __init__(
         self,
-        engine: Jobs,
-        conn: Connection,
+        engine: JobHost,
+        conn: StandInConnection,
         wait: int,
         prompt_tokens: int,
         opening: bytes,
@@ -290,4 +292,4 @@ class Pacer:
             self._arm(order[0])
 
 
-__all__ = ["Job", "Jobs", "Pacer", "Stream", "Whole", "error_body"]
+__all__ = ["Job", "JobHost", "Pacer", "StreamJob", "WholeJob", "error_body"]

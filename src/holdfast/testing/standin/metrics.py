@@ -7,7 +7,7 @@ from holdfast.testing.standin.options import Like
 
 
 @dataclass(slots=True)
-class Account:
+class EngineCounters:
     """What it has done. Plain counters: rendered when somebody asks."""
 
     requests: int = 0  # inference requests that arrived
@@ -37,7 +37,7 @@ class Account:
 
 
 @dataclass(slots=True, frozen=True)
-class Now:
+class EngineState:
     """What it does at this moment."""
 
     model: str
@@ -86,7 +86,7 @@ llamacpp:n_busy_slots_per_decode {running}
 """  # no gauge of the KV cache: llama.cpp has none
 
 
-def render(like: Like, account: Account, now: Now) -> bytes:
+def render(like: Like, account: EngineCounters, now: EngineState) -> bytes:
     """The text of ``/metrics``."""
     template = _VLLM if like is Like.VLLM else _LLAMACPP
     model = now.model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -101,4 +101,4 @@ def render(like: Like, account: Account, now: Now) -> bytes:
     ).encode()
 
 
-__all__ = ["Account", "Now", "render"]
+__all__ = ["EngineCounters", "EngineState", "render"]

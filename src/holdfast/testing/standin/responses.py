@@ -13,9 +13,15 @@ import orjson
 
 from holdfast.testing.standin.connection import framed
 from holdfast.testing.standin.frames import Streamed, new_id
-from holdfast.testing.standin.generation import Generate, Mood, Plan, Refused, plan_chat
+from holdfast.testing.standin.generation import (
+    AnswerPlan,
+    AnswerStyle,
+    Generate,
+    RequestRefused,
+    plan_chat,
+)
 from holdfast.testing.standin.options import Options
-from holdfast.testing.standin.text import Message
+from holdfast.testing.standin.text import ChatMessage
 
 
 class Respond(msgspec.Struct):
@@ -36,32 +42,34 @@ def read_respond(body: bytes) -> Respond:
     try:
         asked = _READER.decode(body)
     except msgspec.MsgspecError as error:
-        raise Refused(400, "the body is not a valid request", "BadRequestError") from error
+        raise RequestRefused(400, "the body is not a valid request", "BadRequestError") from error
     if not asked.input:
-        raise Refused(400, "input is missing or empty", "BadRequestError", "input")
+        raise RequestRefused(400, "input is missing or empty", "BadRequestError", "input")
     return asked
 
 
-def plan_response(asked: Respond, options: Options, mood: Mood) -> Plan:
+def plan_response(asked: Respond, options: Options, mood: AnswerStyle) -> AnswerPlan:
     """The same words as a chat with these messages gets."""
-    messages = [Message("system", asked.instructions)] if asked.instructions else []
+    messages = [ChatMessage("system", asked.instructions)] if asked.instructions else []
     if isinstance(asked.input, str):
-        messages.append(Message("user", asked.input))
+        messages.append(ChatMessage("user", asked.input))
     else:
         for item in asked.input or ():
             if not isinstance(item, dict):
-                raise Refused(400, "an item of input is no object", "BadRequestError", "input")
-            messages.append(Message(str(item.get("role", "")), item.get("content")))
+                raise RequestRefused(
+                    400, "an item of input is no object", "BadRequestError", "input"
+                )
+            messages.append(ChatMessage(str(item.get("role", "")), item.get("content")))
     chat = Generate(asked.model, messages, max_tokens=asked.max_output_tokens)
     return plan_chat(chat, options, mood)
 
 
-class Answer:
+class ResponseObject:
     """One response object in its stages."""
 
     __slots__ = ("_asked", "_created", "_id", "_item", "_number", "_plan")
 
-    def __init__(self, asked: Respond, plan: Plan) -> None:
+    def __init__(self, asked: Respond, plan: AnswerPlan) -> None:
         self._asked = asked
         self._plan = plan
         self._id = new_id("resp").decode()
@@ -151,4 +159,4 @@ class Answer:
         }
 
 
-__all__ = ["Answer", "Respond", "plan_response", "read_respond"]
+__all__ = ["Respond", "ResponseObject", "plan_response", "read_respond"]

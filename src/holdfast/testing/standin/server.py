@@ -20,8 +20,8 @@ import msgspec
 import orjson
 
 from holdfast.core.plan.faults import FaultKind
-from holdfast.testing.standin.connection import Asked, Connection
-from holdfast.testing.standin.engine import Engine
+from holdfast.testing.standin.connection import StandInConnection, StandInRequest
+from holdfast.testing.standin.engine import StandInEngine
 from holdfast.testing.standin.faults import Ailment, FaultError, read_fault
 from holdfast.testing.standin.jobs import error_body
 from holdfast.testing.standin.options import Options
@@ -37,12 +37,12 @@ class Side:
 
     __slots__ = ("_engine", "connections", "reading")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: StandInEngine) -> None:
         self._engine = engine
-        self.connections: set[Connection] = set()
+        self.connections: set[StandInConnection] = set()
         self.reading = True
 
-    def on_request(self, conn: Connection, asked: Asked) -> None:
+    def on_request(self, conn: StandInConnection, asked: StandInRequest) -> None:
         """Faults in, figures out."""
         engine = self._engine
         route = (asked.method, asked.path)
@@ -58,7 +58,7 @@ class Side:
         else:
             conn.respond(404, error_body(404, "there is no such path", "NotFoundError"))
 
-    def _strike(self, conn: Connection, body: bytes) -> None:
+    def _strike(self, conn: StandInConnection, body: bytes) -> None:
         try:
             ailment = read_fault(body)
         except FaultError as refused:
@@ -83,7 +83,7 @@ class StandIn:
         self.side_port = 0
         self.exit_status: int | None = None  # it has died, with this status
         self._die = die or self._fall
-        self._engine: Engine | None = None
+        self._engine: StandInEngine | None = None
         self._side: Side | None = None
         self._listening: socket.socket | None = None
         self._server: asyncio.AbstractServer | None = None
@@ -97,7 +97,7 @@ class StandIn:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> StandInEngine:
         """What it does."""
         assert self._engine is not None, "the stand-in was not started"
         return self._engine
@@ -106,7 +106,7 @@ class StandIn:
         self, host: str = "127.0.0.1", port: int = 0, side_port: int | None = 0
     ) -> "StandIn":
         """Listen; ``side_port=None`` leaves the side port out."""
-        self._engine = Engine(self.options, self._die, self._unreachable)
+        self._engine = StandInEngine(self.options, self._die, self._unreachable)
         self._listening = socket.create_server((host, port), backlog=_BACKLOG)
         self.port = self._listening.getsockname()[1]
         await self._open()
@@ -115,7 +115,7 @@ class StandIn:
             loop = asyncio.get_running_loop()
             # The side port is on loopback, whatever the data port is on: it can end the process.
             self._side_server = await loop.create_server(
-                lambda: Connection(side), "127.0.0.1", side_port
+                lambda: StandInConnection(side), "127.0.0.1", side_port
             )
             self.side_port = self._side_server.sockets[0].getsockname()[1]
         return self
@@ -152,7 +152,7 @@ class StandIn:
         assert self._listening is not None, "the stand-in was not started"
         engine = self.engine
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(engine), sock=self._listening.dup(), backlog=_BACKLOG
+            lambda: StandInConnection(engine), sock=self._listening.dup(), backlog=_BACKLOG
         )
 
     def _shut(self) -> None:

@@ -18,7 +18,7 @@ import orjson
 
 from holdfast.testing.standin.connection import JSON, TEXT
 from holdfast.testing.standin.frames import new_id
-from holdfast.testing.standin.generation import Refused, Texts, texts_of
+from holdfast.testing.standin.generation import RequestRefused, Texts, texts_of
 from holdfast.testing.standin.text import WRONG, chat_tokens
 
 DIMENSIONS: Final = 64  # of a vector, unless the request says otherwise
@@ -34,7 +34,7 @@ PIXEL: Final = (
 )
 
 
-class Done:
+class TaskAnswer:
     """What a task answers."""
 
     __slots__ = ("body", "content_type", "model")
@@ -45,10 +45,12 @@ class Done:
         self.content_type = content_type
 
 
-Task = Callable[[bytes, bytes, bytes], Done]  # body, its type, a twist that makes the result wrong
+Task = Callable[
+    [bytes, bytes, bytes], TaskAnswer
+]  # body, its type, a twist that makes the result wrong
 
 
-class Embed(msgspec.Struct):
+class EmbedBody(msgspec.Struct):
     """Texts to vectors."""
 
     model: str
@@ -57,7 +59,7 @@ class Embed(msgspec.Struct):
     dimensions: int | None = None
 
 
-class Rank(msgspec.Struct):
+class RankBody(msgspec.Struct):
     """Documents by how well they fit a query."""
 
     model: str
@@ -66,14 +68,14 @@ class Rank(msgspec.Struct):
     top_n: int | None = None
 
 
-class Speak(msgspec.Struct):
+class SpeakBody(msgspec.Struct):
     """Text to sound."""
 
     model: str
     input: str
 
 
-class Draw(msgspec.Struct):
+class DrawBody(msgspec.Struct):
     """Text to pictures."""
 
     model: str
@@ -85,7 +87,7 @@ def _read(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
-        raise Refused(400, "the body is not a valid request", "BadRequestError") from error
+        raise RequestRefused(400, "the body is not a valid request", "BadRequestError") from error
 
 
 def unit_vector(
@@ -101,15 +103,15 @@ def unit_vector(
     return [number / length for number in numbers]
 
 
-def embeddings(body: bytes, _content_type: bytes, twist: bytes) -> Done:
+def embeddings(body: bytes, _content_type: bytes, twist: bytes) -> TaskAnswer:
     """``/v1/embeddings``."""
-    asked: Embed = _read(body, Embed)
+    asked: EmbedBody = _read(body, EmbedBody)
     texts = texts_of(asked.input)
     dimensions = DIMENSIONS if asked.dimensions is None else asked.dimensions
     if not texts or len(texts) > INPUTS_MAX:
-        raise Refused(400, f"give 1 to {INPUTS_MAX} inputs", "BadRequestError", "input")
+        raise RequestRefused(400, f"give 1 to {INPUTS_MAX} inputs", "BadRequestError", "input")
     if not 1 <= dimensions <= DIMENSIONS_MAX:
-        raise Refused(400, f"use 1 to {DIMENSIONS_MAX}", "BadRequestError", "dimensions")
+        raise RequestRefused(400, f"use 1 to {DIMENSIONS_MAX}", "BadRequestError", "dimensions")
     data = []
     for index, text in enumerate(texts):
         vector: Any = unit_vector(asked.model, text, dimensions, twist)
@@ -118,17 +120,19 @@ def embeddings(body: bytes, _content_type: bytes, twist: bytes) -> Done:
         data.append({"object": "embedding", "index": index, "embedding": vector})
     count = sum(text.count(" ") + 1 for text in texts)
     told = {"prompt_tokens": count, "total_tokens": count}
-    return Done(
+    return TaskAnswer(
         asked.model,
         orjson.dumps({"object": "list", "model": asked.model, "data": data, "usage": told}),
     )
 
 
-def rerank(body: bytes, _content_type: bytes, twist: bytes) -> Done:
+def rerank(body: bytes, _content_type: bytes, twist: bytes) -> TaskAnswer:
     """``/v1/rerank``: documents that share words with the query come first."""
-    asked: Rank = _read(body, Rank)
+    asked: RankBody = _read(body, RankBody)
     if not asked.documents or len(asked.documents) > INPUTS_MAX:
-        raise Refused(400, f"give 1 to {INPUTS_MAX} documents", "BadRequestError", "documents")
+        raise RequestRefused(
+            400, f"give 1 to {INPUTS_MAX} documents", "BadRequestError", "documents"
+        )
     query = set(asked.query.lower().split())
     results = []
     for index, document in enumerate(asked.documents):
@@ -142,41 +146,41 @@ def rerank(body: bytes, _content_type: bytes, twist: bytes) -> Done:
     count = sum(len(str(result["document"]).split()) for result in results)
     told = {"total_tokens": count}
     found = {"id": new_id("rank").decode(), "model": asked.model, "usage": told}
-    return Done(asked.model, orjson.dumps({**found, "results": results[:top]}))
+    return TaskAnswer(asked.model, orjson.dumps({**found, "results": results[:top]}))
 
 
 def _read_text(document: Any) -> str:
     text = document.get("text") if isinstance(document, dict) else None
     if not isinstance(text, str):
-        raise Refused(400, "a document is a text", "BadRequestError", "documents")
+        raise RequestRefused(400, "a document is a text", "BadRequestError", "documents")
     return text
 
 
-def speech(body: bytes, _content_type: bytes, twist: bytes) -> Done:
+def speech(body: bytes, _content_type: bytes, twist: bytes) -> TaskAnswer:
     """``/v1/audio/speech``."""
-    asked: Speak = _read(body, Speak)
+    asked: SpeakBody = _read(body, SpeakBody)
     seed = blake2b(f"{asked.model}\x1b{asked.input}".encode() + twist).digest()
-    return Done(asked.model, (seed * (SOUND_BYTES // len(seed))), b"audio/mpeg")
+    return TaskAnswer(asked.model, (seed * (SOUND_BYTES // len(seed))), b"audio/mpeg")
 
 
-def transcription(body: bytes, content_type: bytes, twist: bytes) -> Done:
+def transcription(body: bytes, content_type: bytes, twist: bytes) -> TaskAnswer:
     """``/v1/audio/transcriptions``: words that depend on the sound."""
     fields = read_multipart(body, content_type)
     if "file" not in fields or "model" not in fields:
-        raise Refused(400, "file and model are needed", "BadRequestError", "file")
+        raise RequestRefused(400, "file and model are needed", "BadRequestError", "file")
     model = fields["model"].decode("utf-8", "replace")
     seed = blake2b(model.encode() + b"\x1b" + fields["file"] + twist, digest_size=16).digest()
     text = "".join(chat_tokens(seed, TRANSCRIPT_WORDS))
     if fields.get("response_format") == b"text":
-        return Done(model, text.encode(), TEXT)
-    return Done(model, orjson.dumps({"text": text}))
+        return TaskAnswer(model, text.encode(), TEXT)
+    return TaskAnswer(model, orjson.dumps({"text": text}))
 
 
 def read_multipart(body: bytes, content_type: bytes) -> dict[str, bytes]:
     """The fields of a form by name; the last of one name counts."""
     boundary = _parameter("content-type", content_type, "boundary")
     if not boundary:
-        raise Refused(400, "the body is no multipart form", "BadRequestError")
+        raise RequestRefused(400, "the body is no multipart form", "BadRequestError")
     fields: dict[str, bytes] = {}
     for part in (b"\r\n" + body).split(b"\r\n--" + boundary.encode())[1:]:
         lines, found, content = part.partition(b"\r\n\r\n")
@@ -196,17 +200,17 @@ def _parameter(header: str, value: bytes, name: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def pictures(body: bytes, _content_type: bytes, _twist: bytes) -> Done:
+def pictures(body: bytes, _content_type: bytes, _twist: bytes) -> TaskAnswer:
     """``/v1/images/generations``: one pixel."""
-    asked: Draw = _read(body, Draw)
+    asked: DrawBody = _read(body, DrawBody)
     count = asked.n or 1
     if not 1 <= count <= PICTURES_MAX:
-        raise Refused(400, f"n must lie in 1 to {PICTURES_MAX}", "BadRequestError", "n")
+        raise RequestRefused(400, f"n must lie in 1 to {PICTURES_MAX}", "BadRequestError", "n")
     made = {"created": 0, "data": [{"b64_json": PIXEL}] * count}
-    return Done(asked.model, orjson.dumps(made))
+    return TaskAnswer(asked.model, orjson.dumps(made))
 
 
-def infer(model: str, body: bytes, twist: bytes) -> Done:
+def infer(model: str, body: bytes, twist: bytes) -> TaskAnswer:
     """``/v2/models/{model}/infer``: FP32 plus 1 (a wrong one: plus 2), the rest as it came."""
     try:
         asked = orjson.loads(body)
@@ -221,11 +225,11 @@ def infer(model: str, body: bytes, twist: bytes) -> Done:
             for index, tensor in enumerate(inputs)
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise Refused(400, "the body is no inference request", "BadRequestError") from error
+        raise RequestRefused(400, "the body is no inference request", "BadRequestError") from error
     answer = {"model_name": model, "model_version": "1", "outputs": outputs}
     if isinstance(asked.get("id"), str):
         answer["id"] = asked["id"]
-    return Done(model, orjson.dumps(answer))
+    return TaskAnswer(model, orjson.dumps(answer))
 
 
 def _added(tensor: dict[str, Any], step: float) -> Any:
@@ -243,4 +247,13 @@ TASKS: Final[dict[bytes, Task]] = {
     b"/v1/images/generations": pictures,
 }
 
-__all__ = ["PIXEL", "TASKS", "WRONG", "Done", "Task", "infer", "read_multipart", "unit_vector"]
+__all__ = [
+    "PIXEL",
+    "TASKS",
+    "WRONG",
+    "Task",
+    "TaskAnswer",
+    "infer",
+    "read_multipart",
+    "unit_vector",
+]

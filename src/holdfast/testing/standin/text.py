@@ -36,7 +36,7 @@ _FIRST: Final = bytes(4)  # number of the first block
 WRONG: Final = b"\x1cwrong"  # added to a seed: as fluent, and not the answer
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     """One message of a chat, as far as the answer depends on it."""
 
     role: str = ""
@@ -63,7 +63,7 @@ def _part(part: Any) -> str:
     return orjson.dumps(part, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def chat_seed(model: str, messages: Sequence[Message]) -> bytes:
+def chat_seed(model: str, messages: Sequence[ChatMessage]) -> bytes:
     """The seed of the answer to a conversation."""
     parts = [model]
     for message in messages:
@@ -161,14 +161,14 @@ def expected_text(
     if isinstance(asked, str):
         seed = choice_seed(prompt_seed(model, asked), choice)
         return "".join(prompt_tokens(seed, tokens))
-    messages = msgspec.convert(list(asked), list[Message])
+    messages = msgspec.convert(list(asked), list[ChatMessage])
     return "".join(chat_tokens(choice_seed(chat_seed(model, messages), choice), tokens))
 
 
 __all__ = [
     "WORDS",
     "WRONG",
-    "Message",
+    "ChatMessage",
     "behind",
     "chat_seed",
     "chat_tokens",

@@ -25,8 +25,8 @@ from holdfast.control.access.sessions import COOKIE, LASTS_S, Sessions, TooManyT
 from holdfast.core.types import ConfigError
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.web.assets import Asset, load_assets
-from holdfast.ui.web.rehearsing import BusyError, RehearsalError, Rehearsals
-from holdfast.ui.web.whatif import Planner, Question, answer, as_it_is, scenarios
+from holdfast.ui.web.rehearsal import RehearsalBusyError, RehearsalError, RehearsalRunner
+from holdfast.ui.web.whatif import Planner, WhatIfQuestion, answer, as_it_is, scenarios
 
 BODY_BYTES_MAX: Final = 64 << 10
 
@@ -84,7 +84,7 @@ class _Web:
         self._view = view
         self._planner = planner
         self._assets = load_assets(f"{UI}/static")
-        self._rehearsals = Rehearsals()
+        self._rehearsals = RehearsalRunner()
 
     async def home(self, _: Request) -> Response:
         return RedirectResponse(f"{UI}/", 307)
@@ -145,13 +145,13 @@ class _Web:
 
     async def rehearse(self, request: Request) -> Response:
         try:
-            question = Question.of(await _body(request), as_it_is(self._file(), self._view()))
+            question = WhatIfQuestion.of(await _body(request), as_it_is(self._file(), self._view()))
             now, then = scenarios(question, self._file())
             ran = await self._rehearsals.run(now, then)
             told = await asyncio.to_thread(answer, question, ran, self._planner)
         except ConfigError as error:
             return _private(json_answer({"error": str(error)}, 400))
-        except BusyError as error:
+        except RehearsalBusyError as error:
             response = json_answer({"error": str(error)}, 503)
             response.headers["retry-after"] = "5"
             return _private(response)

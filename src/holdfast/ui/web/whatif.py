@@ -35,7 +35,7 @@ Planner = Callable[..., Any]  # holdfast.planner.redundancy; a sibling, so it is
 
 
 @dataclass(slots=True, frozen=True)
-class Standing:
+class RunningModel:
     """One model as it runs now; None: not known."""
 
     model: str
@@ -58,7 +58,9 @@ def _names(file: FleetFile) -> list[str]:
     return [model.name for model in file.models]
 
 
-def _standing(file: FleetFile, name: str, view: Snapshot | None, row: ModelRow | None) -> Standing:
+def _standing(
+    file: FleetFile, name: str, view: Snapshot | None, row: ModelRow | None
+) -> RunningModel:
     section = next(model for model in file.models if model.name == name)
     declared = [deployed.replica for deployed in section.deployed()]
     zones = [replica.zone for replica in declared]
@@ -72,7 +74,7 @@ def _standing(file: FleetFile, name: str, view: Snapshot | None, row: ModelRow |
     rate = row.requests_s if row is not None else None
     tokens = row.tokens_s if row is not None else None
     output = tokens / rate if rate and tokens else None
-    return Standing(
+    return RunningModel(
         model=name,
         replicas=max(1, count),
         zones=tuple(sorted(set(zones))) or ("zone-a",),
@@ -84,10 +86,10 @@ def _standing(file: FleetFile, name: str, view: Snapshot | None, row: ModelRow |
 
 
 @dataclass(slots=True, frozen=True)
-class Question:
+class WhatIfQuestion:
     """What somebody wants to know, checked."""
 
-    standing: Standing
+    standing: RunningModel
     replicas: int
     lost_zone: str  # empty: none
     traffic: float  # times what it is now
@@ -101,14 +103,14 @@ class Question:
     target: float
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], now: Mapping[str, Any]) -> "Question":
+    def of(cls, body: Mapping[str, Any], now: Mapping[str, Any]) -> "WhatIfQuestion":
         """Read a body against what runs; raises ``ConfigError`` that names the field."""
         by_name = {one["model"]: one for one in now["models"]}
         name = body.get("model")
         known = isinstance(name, str) and name in by_name
         require(known, "model", "is none that runs", f"use one of {', '.join(by_name)[:200]}")
         plain = by_name[str(name)]
-        standing = Standing(**plain | {"zones": tuple(plain["zones"])})
+        standing = RunningModel(**plain | {"zones": tuple(plain["zones"])})
         zone = body.get("lost_zone") or ""
         fix = f"use one of {', '.join(standing.zones)}, or leave it out"
         require(zone == "" or zone in standing.zones, "lost_zone", "is none of its zones", fix)
@@ -167,7 +169,7 @@ def _number(
     return float(value)
 
 
-def scenarios(question: Question, file: FleetFile) -> tuple[Scenario, Scenario]:
+def scenarios(question: WhatIfQuestion, file: FleetFile) -> tuple[Scenario, Scenario]:
     """The fleet as it is, and as it would be."""
     name = question.standing.model
     whole = file.flow_config()
@@ -194,7 +196,7 @@ def scenarios(question: Question, file: FleetFile) -> tuple[Scenario, Scenario]:
 
 
 def _scenario(
-    question: Question,
+    question: WhatIfQuestion,
     flow: FlowConfig,
     file: FleetFile,
     duration: float,
@@ -230,7 +232,7 @@ def _scenario(
     )
 
 
-def answer(question: Question, ran: Mapping[str, Any], planner: Planner) -> dict[str, Any]:
+def answer(question: WhatIfQuestion, ran: Mapping[str, Any], planner: Planner) -> dict[str, Any]:
     """What the page shows: two accounts, a plan, and all that was assumed."""
     zones = len(question.standing.zones)
     need = question.need(question.traffic)
@@ -262,7 +264,7 @@ def answer(question: Question, ran: Mapping[str, Any], planner: Planner) -> dict
     }
 
 
-def _redundancy(question: Question, label: str, replicas: int, need: int) -> dict[str, Any]:
+def _redundancy(question: WhatIfQuestion, label: str, replicas: int, need: int) -> dict[str, Any]:
     zones, zone_availability = len(question.standing.zones), question.zone_availability
     fleet = Redundancy(need, question.availability, zones, zone_availability)
     spares = replicas - need
@@ -275,4 +277,4 @@ def _redundancy(question: Question, label: str, replicas: int, need: int) -> dic
     }
 
 
-__all__ = ["Planner", "Question", "Standing", "answer", "as_it_is", "scenarios"]
+__all__ = ["Planner", "RunningModel", "WhatIfQuestion", "answer", "as_it_is", "scenarios"]

@@ -26,19 +26,19 @@ from holdfast.ui.terminal.top.commands import ORDERS, CommandError, parse, sugge
 from holdfast.ui.terminal.top.headline import Contact, fitted, fleet_line, source_line
 from holdfast.ui.terminal.top.link import Link, LinkError
 from holdfast.ui.terminal.top.listing import Listing
-from holdfast.ui.terminal.top.pages import VIEWS, name_of
-from holdfast.ui.terminal.top.places import (
-    HelpPlace,
-    IncidentPlace,
-    LogPlace,
-    Place,
-    StoryPlace,
-    ThingPlace,
-    ViewPlace,
+from holdfast.ui.terminal.top.pages import (
+    DetailPage,
+    HelpPage,
+    IncidentPage,
+    LogPage,
+    Page,
+    StoryPage,
+    ViewPage,
 )
-from holdfast.ui.terminal.top.prompt import Prompt, Strokes
-from holdfast.ui.terminal.top.table import Looking, Span, lines_of
-from holdfast.ui.terminal.top.watching import Pace, Watch
+from holdfast.ui.terminal.top.prompt import Prompt, TonedLine
+from holdfast.ui.terminal.top.snapshot_feed import PollIntervals, SnapshotFeed
+from holdfast.ui.terminal.top.table import RowSelection, Span, lines_of
+from holdfast.ui.terminal.top.views import VIEWS, name_of
 
 _FOOTER: Final = "1–7 views  Enter open  Esc back  / filter  ! faults  : command  ? help  q quit"
 _MORE_KEYS: Final = "  l log  i incident  s sort  r refresh  t theme"  # where there is room
@@ -48,10 +48,10 @@ _MORE_KEYS: Final = "  l log  i incident  s sort  r refresh  t theme"  # where t
 class _Step:
     """A place and how one stood there."""
 
-    place: Place
+    place: Page
     key: str = ""
     top: int = 0
-    looking: Looking = field(default_factory=Looking)
+    looking: RowSelection = field(default_factory=RowSelection)
 
 
 class TopApp(App[None]):
@@ -61,7 +61,7 @@ class TopApp(App[None]):
     TITLE = "holdfast top"
     CSS = """
     Screen { layout: vertical; }
-    Strokes { height: 1; width: 100%; }
+    TonedLine { height: 1; width: 100%; }
     Listing { height: 1fr; width: 100%; }
     Prompt { height: 1; width: 100%; display: none; }
     Prompt Input { height: 1; width: 1fr; border: none; padding: 0; }
@@ -92,7 +92,7 @@ class TopApp(App[None]):
         dark: bool = True,
         first: Snapshot | None = None,
         clock: Callable[[], float] = time.monotonic,
-        pace: Pace | None = None,
+        pace: PollIntervals | None = None,
     ) -> None:
         super().__init__()
         self.link = link
@@ -101,12 +101,12 @@ class TopApp(App[None]):
         self.contact = Contact(where=link.url)
         self.message = ""  # said once, until the next key
         self._up = False  # its parts are there
-        self._strokes: dict[str, Strokes] = {}
+        self._strokes: dict[str, TonedLine] = {}
         self._clock = clock
         self._came_at = clock()
-        self._steps = [_Step(ViewPlace("overview"))]
+        self._steps = [_Step(ViewPage("overview"))]
         self._asking: Worker[None] | None = None
-        self.watch_of = Watch(link, self.take, self._lost, pace)
+        self.watch_of = SnapshotFeed(link, self.take, self._lost, pace)
         self._away_at = 0.0
         self._question: tuple[str, str] | None = None  # an order and a replica
 
@@ -114,19 +114,19 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield Strokes(id="fleet")
-        yield Strokes(id="sources")
-        yield Strokes(id="crumbs")
+        yield TonedLine(id="fleet")
+        yield TonedLine(id="sources")
+        yield TonedLine(id="crumbs")
         yield Listing()
-        yield Strokes(id="about")
+        yield TonedLine(id="about")
         yield Prompt()
-        yield Strokes(id="keys")
+        yield TonedLine(id="keys")
 
     def on_mount(self) -> None:
         """Begin to watch."""
         self.listing = self.query_one(Listing)
         self.prompt = self.query_one(Prompt)
-        self._strokes = {str(one.id): one for one in self.query(Strokes)}
+        self._strokes = {str(one.id): one for one in self.query(TonedLine)}
         self._up = True
         self._paint()
         self.listing.focus()
@@ -172,7 +172,7 @@ class TopApp(App[None]):
         step, width = self.step, self.size.width
         sections = step.place.sections(self.snapshot)
         lines = lines_of(sections, width, step.looking, airy=True)
-        if isinstance(step.place, ViewPlace) and len(lines) > self.listing.size.height:
+        if isinstance(step.place, ViewPage) and len(lines) > self.listing.size.height:
             lines = [line for line in lines if not line.free]
         self.listing.follow = step.place.follows
         self.listing.show(lines, key=key, top=top)
@@ -231,11 +231,11 @@ class TopApp(App[None]):
 
     # --- going about -----------------------------------------------------------------------------
 
-    def go(self, place: Place, *, anew: bool = False) -> None:
+    def go(self, place: Page, *, anew: bool = False) -> None:
         """To another place; ``anew`` forgets the way here."""
         here = self.step
         here.key, here.top = self.listing.key, self.listing.top
-        step = _Step(place, looking=Looking(orders=dict(here.looking.orders)))
+        step = _Step(place, looking=RowSelection(orders=dict(here.looking.orders)))
         self._steps = [step] if anew else [*self._steps, step]
         self.message = ""
         self._ask()
@@ -253,7 +253,7 @@ class TopApp(App[None]):
 
     def action_view(self, name: str) -> None:
         """A view, from the beginning."""
-        self.go(ViewPlace(name), anew=True)
+        self.go(ViewPage(name), anew=True)
 
     def action_leave(self) -> None:
         """First what was looked for goes, then the place."""
@@ -267,7 +267,7 @@ class TopApp(App[None]):
             self._ask()
             self.show(key=self.step.key, top=self.step.top)
             return
-        elif not isinstance(self.step.place, ViewPlace) or self.step.place.name != "overview":
+        elif not isinstance(self.step.place, ViewPage) or self.step.place.name != "overview":
             self.action_view("overview")
             return
         self.show()
@@ -276,13 +276,13 @@ class TopApp(App[None]):
         """Look into a row."""
         line = event.line
         if isinstance(line.row, IncidentRow):
-            self.go(IncidentPlace(line.row.id))
+            self.go(IncidentPage(line.row.id))
         elif line.table is not None:
             here = self.step.place
-            if isinstance(here, ThingPlace) and here.crumb == name_of(line.row):
+            if isinstance(here, DetailPage) and here.crumb == name_of(line.row):
                 self.say(f"this is {here.crumb}")
                 return
-            self.go(ThingPlace(line.table.name, line.table.key(line.row), line.row))
+            self.go(DetailPage(line.table.name, line.table.key(line.row), line.row))
 
     def on_listing_moved(self) -> None:
         """The sentence below is about another row."""
@@ -291,14 +291,14 @@ class TopApp(App[None]):
 
     def action_help(self) -> None:
         """Keys and signs."""
-        if not isinstance(self.step.place, HelpPlace):
-            self.go(HelpPlace())
+        if not isinstance(self.step.place, HelpPage):
+            self.go(HelpPage())
 
     def action_log(self) -> None:
         """Of the replica one stands at."""
         name = self._replica()
         if name:
-            self.go(LogPlace(name))
+            self.go(LogPage(name))
         else:
             self.say("no replica is chosen: go to its row, or type ':log ID'")
 
@@ -308,7 +308,7 @@ class TopApp(App[None]):
         if isinstance(self.listing.line.row, IncidentRow):
             found = (self.listing.line.row.id,)
         if found:
-            self.go(IncidentPlace(found[0]))
+            self.go(IncidentPage(found[0]))
         else:
             self.say("no incident concerns this row")
 
@@ -318,9 +318,9 @@ class TopApp(App[None]):
         if isinstance(row, ReplicaRow):
             return row.id
         place = self.step.place
-        if isinstance(place, ThingPlace) and isinstance(place.row, ReplicaRow):
+        if isinstance(place, DetailPage) and isinstance(place.row, ReplicaRow):
             return place.row.id
-        return place.replica if isinstance(place, LogPlace) else ""
+        return place.replica if isinstance(place, LogPage) else ""
 
     def action_again(self) -> None:
         """Ask now."""
@@ -431,10 +431,10 @@ class TopApp(App[None]):
         except CommandError as error:
             self.say(str(error))
             return
-        places: dict[str, Callable[[str], Place]] = {
-            "log": LogPlace,
-            "story": StoryPlace,
-            "incident": IncidentPlace,
+        places: dict[str, Callable[[str], Page]] = {
+            "log": LogPage,
+            "story": StoryPage,
+            "incident": IncidentPage,
         }
         if command.word == "quit":
             self.exit()

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.formatting import span
-from holdfast.ui.terminal.top.marks import name_tone
+from holdfast.ui.terminal.top.row_status import name_tone
 from holdfast.ui.terminal.top.table import Column
 
 _FULL: Final = 0.9  # of anything that should not be full

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.core.view.snapshot import Snapshot
-from holdfast.ui.terminal.top.pages import MORE_VIEWS, VIEWS
+from holdfast.ui.terminal.top.views import MORE_VIEWS, VIEWS
 
 ORDERS: Final = ("drain", "undrain", "restart")
 _NAMED: Final = ("log", "story", "incident", *ORDERS)

@@ -26,7 +26,7 @@ from holdfast.ui.terminal.top.formatting import (
     share,
     span,
 )
-from holdfast.ui.terminal.top.marks import (
+from holdfast.ui.terminal.top.row_status import (
     INCIDENT,
     MARK,
     WRONG,

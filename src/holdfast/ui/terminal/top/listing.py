@@ -1,9 +1,13 @@
 """The lines of a page on a screen: one row can be chosen, the rest scrolls.
 
-Own lines and no ``DataTable``: a page holds tables of several kinds between which the cursor should
-move freely, and a table of 500 rows that changes each second must cost what is visible of it. Only
-lines that differ from those on the screen are painted again. The heading of the table that one has
-scrolled into stays at the top.
+Only lines that differ from those on the screen are painted again. The heading of the table that one
+has scrolled into stays at the top.
+
+Rejected: Textual's ``DataTable``. A snapshot comes every second, and with all figures changed one
+refresh took it 207 to 212 ms of CPU for 40 rows and 370 ms for 1,000, against 12 to 27 and 35 ms
+here (Textual 8.2.8, ``python bench/top_table.py``, on a busy host; DataTable with fixed column
+widths, its cheapest way; with widths that follow the figures 451 ms for 40 rows). It is also one
+table, while a page holds tables of several kinds between which the cursor moves freely.
 """
 
 from collections.abc import Sequence
@@ -19,9 +23,9 @@ from textual.widget import Widget
 
 from holdfast.ui.terminal.top.colours import DARK, Colours, Tone
 from holdfast.ui.terminal.top.formatting import wide
-from holdfast.ui.terminal.top.table import Line
+from holdfast.ui.terminal.top.table import PageLine
 
-_NOTHING: Final = Line()
+_NOTHING: Final = PageLine()
 _LEAP: Final = 3  # lines between two rows; a heading and a free line are not worth a stop
 
 
@@ -41,7 +45,7 @@ class Listing(Widget, can_focus=True):
     class Chosen(Message):
         """Somebody wants to look into a row."""
 
-        def __init__(self, line: Line) -> None:
+        def __init__(self, line: PageLine) -> None:
             super().__init__()
             self.line = line
 
@@ -51,18 +55,18 @@ class Listing(Widget, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.colours: Colours = DARK
-        self.lines: Sequence[Line] = ()
+        self.lines: Sequence[PageLine] = ()
         self.top = 0
         self.follow = False  # stay at the end while lines are added
         self._cursor = -1  # a line; -1: no line can be chosen
         self._key = ""
         self._moved = False  # somebody went somewhere since this page was opened
-        self._painted: list[tuple[Line, bool]] = []
+        self._painted: list[tuple[PageLine, bool]] = []
 
     # --- what it holds ---------------------------------------------------------------------------
 
     def show(
-        self, lines: Sequence[Line], *, key: str | None = None, top: int | None = None
+        self, lines: Sequence[PageLine], *, key: str | None = None, top: int | None = None
     ) -> None:
         """Other lines; the cursor stays on its row, or goes to that of ``key``.
 
@@ -91,7 +95,7 @@ class Listing(Widget, can_focus=True):
         self._repaint()
 
     @property
-    def line(self) -> Line:
+    def line(self) -> PageLine:
         """The one the cursor is on, if it is seen."""
         return self.lines[self._cursor] if self._is_seen(self._cursor) else _NOTHING
 
@@ -230,7 +234,7 @@ class Listing(Widget, can_focus=True):
                 self.refresh(*(Region(0, y, width, 1) for y in changed))
         self._painted = visible
 
-    def _at(self, y: int) -> tuple[Line, bool]:
+    def _at(self, y: int) -> tuple[PageLine, bool]:
         """What stands on a line of the screen, and whether it is chosen."""
         place = self.top + y
         if place >= len(self.lines):
@@ -241,7 +245,7 @@ class Listing(Widget, can_focus=True):
                 return kept, False
         return self.lines[place], place == self._cursor
 
-    def _heading_above(self, place: int) -> Line | None:
+    def _heading_above(self, place: int) -> PageLine | None:
         """The heading of the table that this row is in, where rows of it follow."""
         following = self.lines[place + 1 : place + 2]
         if not self.lines[place].key or not following or not following[0].key:
@@ -263,11 +267,11 @@ class Listing(Widget, can_focus=True):
         return Strip(segments).crop(0, width)
 
 
-def _differ(one: tuple[Line, bool], other: tuple[Line, bool]) -> bool:
+def _differ(one: tuple[PageLine, bool], other: tuple[PageLine, bool]) -> bool:
     return one[1] != other[1] or not one[0].looks_like(other[0])
 
 
-def _nearest(lines: Sequence[Line], place: int) -> int:
+def _nearest(lines: Sequence[PageLine], place: int) -> int:
     """The row at this line, else the next below, else the last above; -1: there is none."""
     below = (at for at in range(place, len(lines)) if lines[at].key)
     above = (at for at in range(min(place, len(lines)) - 1, -1, -1) if lines[at].key)

@@ -10,10 +10,17 @@ from rich.text import Text
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.headline import Contact, fleet_line, source_line
-from holdfast.ui.terminal.top.marks import about_source, faulty
-from holdfast.ui.terminal.top.pages import overview
-from holdfast.ui.terminal.top.table import Line, Looking, Rows, Section, Words, lines_of
+from holdfast.ui.terminal.top.row_status import about_source, faulty
+from holdfast.ui.terminal.top.table import (
+    PageLine,
+    RowSelection,
+    Section,
+    TableSection,
+    TextSection,
+    lines_of,
+)
 from holdfast.ui.terminal.top.tables import DISKS
+from holdfast.ui.terminal.top.views import overview
 
 _ANSI = {
     Tone.PLAIN: "",
@@ -28,12 +35,12 @@ _ANSI = {
 }  # the terminal's own: its owner chose them to be readable on its background
 
 
-def once_lines(snapshot: Snapshot, width: int) -> list[Line]:
+def once_lines(snapshot: Snapshot, width: int) -> list[PageLine]:
     """The lines, with their tones."""
     head = [
-        Line(tuple(fleet_line(snapshot, Contact(live=False), width))),
-        Line(tuple(source_line(snapshot, 0.0, width))),
-        Line(),
+        PageLine(tuple(fleet_line(snapshot, Contact(live=False), width))),
+        PageLine(tuple(source_line(snapshot, 0.0, width))),
+        PageLine(),
     ]
     failing = [
         (f"!  {row.source} {row.part}: {about_source(row)}", Tone.BAD)
@@ -50,7 +57,7 @@ def once_lines(snapshot: Snapshot, width: int) -> list[Line]:
     fixes = [(f"!  {row.id} {row.title}: {row.fix}", Tone.PLAIN) for row in snapshot.incidents]
     notes = [(f"   {note}", Tone.WARN) for note in snapshot.notes]
     below: list[Section] = [
-        Words(title, lines, indent=3)
+        TextSection(title, lines, indent=3)
         for title, lines in (
             ("WHAT IS WRONG", [*failing, *faults]),
             ("WHAT TO DO", fixes),
@@ -58,10 +65,10 @@ def once_lines(snapshot: Snapshot, width: int) -> list[Line]:
         )
         if lines
     ]
-    above = [*overview(snapshot), Rows(DISKS, snapshot.disks)]
-    lines = lines_of([*above, *below], width, Looking(), airy=True)
+    above = [*overview(snapshot), TableSection(DISKS, snapshot.disks)]
+    lines = lines_of([*above, *below], width, RowSelection(), airy=True)
     told = f"{snapshot.calls} calls to platforms, {snapshot.took_s:.2f} s"
-    return [*head, *lines, Line(), Line(((told, Tone.MUTED),))]
+    return [*head, *lines, PageLine(), PageLine(((told, Tone.MUTED),))]
 
 
 def _faults(snapshot: Snapshot) -> list[tuple[str, tuple[str, ...]]]:

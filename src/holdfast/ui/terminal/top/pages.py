@@ -1,361 +1,224 @@
-"""What each page shows of a snapshot: the views, and one thing with everything around it.
+"""Where one can stand: a view, one thing, an incident, a request's story, a log, the help.
 
-A page is a list of sections and knows nothing of screens. Drilling down follows the join: a group
-shows its hosts, a host its replicas, a replica its model's queue and its filesystem. Wherever one
-stands, the incidents that concern it come first.
+A place gives its sections and, where the snapshot does not hold them, asks control for more while
+somebody stands there. The screen keeps a stack of them; their names are the breadcrumbs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import quote
 
-from holdfast.core.view.snapshot import (
-    DiskRow,
-    GroupRow,
-    HostRow,
-    IncidentRow,
-    ModelRow,
-    QueueRow,
-    ReplicaRow,
-    Snapshot,
-    SourceRow,
-    UnmetRow,
-)
+from holdfast.core.view.snapshot import Snapshot
+from holdfast.ui.terminal.top import report_sections
 from holdfast.ui.terminal.top.colours import Tone
-from holdfast.ui.terminal.top.fleet_tables import INCIDENTS, MODELS, QUEUES, REPLICAS, UNMET
-from holdfast.ui.terminal.top.formatting import (
-    UNKNOWN,
-    amount,
-    count,
-    latency,
-    of_total,
-    rate,
-    share,
-    size,
-    words_span,
+from holdfast.ui.terminal.top.link import Link, LinkError
+from holdfast.ui.terminal.top.table import Section, TextSection
+from holdfast.ui.terminal.top.views import (
+    concerned,
+    details,
+    find,
+    incident_row,
+    name_of,
+    view,
 )
-from holdfast.ui.terminal.top.marks import faulty, state_tone
-from holdfast.ui.terminal.top.table import Facts, Rows, Section, Words
-from holdfast.ui.terminal.top.tables import DISKS, GROUPS, HOSTS, SOURCES
 
-VIEWS: Final = ("overview", "hosts", "replicas", "models", "queues", "incidents", "sources")
-MORE_VIEWS: Final = ("groups", "disks")  # by name only
-_UNWELL_SHOWN: Final = 12  # replicas on the overview; the replicas' own view has all
+AGAIN_S: Final = 5.0  # between two looks at one incident, and before a log is asked for again
+LINES_MAX: Final = 2_000  # of a log
+_LINE_MAX: Final = 4_000  # letters; longer lines are cut: nobody reads them on a screen
+_TAIL: Final = 500
 
 
-def overview(snapshot: Snapshot) -> list[Section]:
-    """What one must know first: what is wrong, what there is, what is missing, what waits."""
-    unwell = [row for row in snapshot.replicas if faulty(row)]
-    title = "NOT WELL"
-    if len(unwell) > _UNWELL_SHOWN:
-        title = f"{_UNWELL_SHOWN} OF {len(unwell)} NOT WELL"
-    return [
-        Rows(INCIDENTS, snapshot.incidents),
-        Rows(GROUPS, snapshot.groups, empty="no source tells of groups; see ':sources'"),
-        Rows(UNMET, snapshot.unmet),
-        Rows(QUEUES, snapshot.queues, empty="no queue is known"),
-        Rows(REPLICAS, unwell[:_UNWELL_SHOWN], title=title),
-        Rows(MODELS, snapshot.models),
-    ]
+class Page(ABC):
+    """Somewhere on the way."""
+
+    crumb = ""
+    follows = False  # stays at its end while lines are added
+
+    @abstractmethod
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """What stands there."""
+
+    async def ask(  # noqa: B027 most places have nothing to ask
+        self, link: Link, changed: Callable[[], None]
+    ) -> None:
+        """Ask for what the snapshot does not hold, until cancelled or complete."""
 
 
-def view(name: str, snapshot: Snapshot) -> list[Section]:
-    """One of the views by its name."""
-    if name == "overview":
-        return overview(snapshot)
-    if name == "sources":
-        notes = [(f"   {note}", Tone.WARN) for note in snapshot.notes]
-        rows = Rows(SOURCES, snapshot.sources, empty="no source is configured")
-        return [rows, Words("NOTES", notes)] if notes else [rows]
-    table, rows_of, empty = _LISTS[name]
-    return [Rows(table, rows_of(snapshot), empty=empty)]
+class ViewPage(Page):
+    """One of the views."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.crumb = name
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """The view's."""
+        return view(self.name, snapshot)
 
 
-_LISTS: Final[dict[str, tuple[Any, Callable[[Snapshot], Sequence[Any]], str]]] = {
-    "groups": (GROUPS, lambda all_of: all_of.groups, "no source tells of groups"),
-    "hosts": (HOSTS, lambda all_of: all_of.hosts, "no source tells of hosts"),
-    "replicas": (REPLICAS, lambda all_of: all_of.replicas, "no replica yet"),
-    "models": (MODELS, lambda all_of: all_of.models, "no model is configured"),
-    "queues": (QUEUES, lambda all_of: all_of.queues, "no queue is known"),
-    "disks": (DISKS, lambda all_of: all_of.disks, "no shared filesystem is known"),
-    "incidents": (INCIDENTS, lambda all_of: all_of.incidents, "nothing is wrong"),
-}
+class DetailPage(Page):
+    """One row with all around it."""
+
+    def __init__(self, table: str, key: str, row: Any) -> None:
+        self.table, self.key = table, key
+        self.crumb = name_of(row)
+        self.row = row
+        self.gone = False
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """Of the row as it is now; of one that went, as it was."""
+        now = find(snapshot, self.table, self.key)
+        self.gone = now is None
+        if now is not None:
+            self.row = now
+        told = "it is in no source any more; this is how it was seen last"
+        gone: list[Section] = (
+            [TextSection("GONE", [(f"!  {told}", Tone.WARN)])] if self.gone else []
+        )
+        return gone + details(snapshot, self.row)
 
 
-# --- one thing ------------------------------------------------------------------------------------
+class IncidentPage(Page):
+    """One incident, told whole."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.crumb = name
+        self._told: dict[str, Any] | None = None
+        self._problem = ""
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """The story, and the rows it concerns."""
+        found = incident_row(snapshot, self.name)
+        told = self._told or (report_sections.told_by_row(found, snapshot.at) if found else None)
+        parts: list[Section] = []
+        if self._problem:
+            parts.append(TextSection("", [(f"!  {self._problem}", Tone.WARN)], indent=3))
+        if told is None:
+            return parts or [TextSection("", [(f"   asking for {self.name} …", Tone.MUTED)])]
+        return [
+            *parts,
+            *report_sections.incident(told, snapshot.at),
+            *concerned(snapshot, self.name),
+        ]
+
+    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+        """Again and again: an incident grows."""
+        while True:
+            try:
+                answer = await link.ask(f"/incidents/{quote(self.name)}")
+                self._told, self._problem = json.loads(answer.body), ""
+            except (LinkError, ValueError) as error:
+                self._problem = f"{self.name}: {error}"
+            changed()
+            await asyncio.sleep(AGAIN_S)
 
 
-def find(snapshot: Snapshot, table: str, key: str) -> Any:
-    """The row of that key as it is now; None: it is gone."""
-    if table == "unmet":
-        return next((row for row in snapshot.unmet if UNMET.key(row) == key), None)
-    if table == "sources":
-        return next((row for row in snapshot.sources if SOURCES.key(row) == key), None)
-    kind, rows_of, _ = _LISTS[table]
-    return next((row for row in rows_of(snapshot) if kind.key(row) == key), None)
+class StoryPage(Page):
+    """One request."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.crumb = f"story {name}"
+        self._told: dict[str, Any] | None = None
+        self._problem = ""
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:  # noqa: ARG002 a story is past
+        """What happened to it."""
+        if self._told is not None:
+            return report_sections.request(self._told)
+        if self._problem:
+            return [TextSection("", [(f"!  {self._problem}", Tone.BAD)], indent=3)]
+        return [TextSection("", [(f"   asking for {self.name} …", Tone.MUTED)])]
+
+    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+        """Once: a story that is told is over."""
+        try:
+            self._told = json.loads((await link.ask(f"/explain/{quote(self.name)}")).body)
+        except (LinkError, ValueError) as error:
+            hint = "the id is the x-request-id of its response"
+            self._problem = f"{self.name}: {error}; {hint}"
+        changed()
 
 
-def name_of(row: Any) -> str:
-    """What stands in the breadcrumbs."""
-    if isinstance(row, UnmetRow):
-        return row.model
-    if isinstance(row, SourceRow):
-        return row.source
-    return str(getattr(row, "id", "") or row.name)
+class LogPage(Page):
+    """The log of one replica, as it grows."""
+
+    follows = True
+
+    def __init__(self, replica: str) -> None:
+        self.replica = replica
+        self.crumb = f"log {replica}"
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._open = ""  # a line that has no end yet
+        self._state = "asking …"
+        self._known: tuple[str, ...] = ()
+
+    def sections(self, snapshot: Snapshot) -> list[Section]:
+        """Its lines, and how the reading goes."""
+        self._known = tuple(row.id for row in snapshot.replicas)
+        lines = [(line, Tone.PLAIN) for line in self._lines]
+        if self._open:
+            lines.append((self._open, Tone.PLAIN))
+        ending = [(f"── {self._state}", Tone.MUTED)] if self._state else []
+        return [TextSection("", [*lines, *ending], indent=2)]
+
+    async def ask(self, link: Link, changed: Callable[[], None]) -> None:
+        """Read on until somebody leaves."""
+        path = f"/replicas/{quote(self.replica)}/logs?follow=1&lines={_TAIL}"
+        while True:
+            self._lines.clear()
+            self._open = ""
+            refused = False
+            pieces = link.pieces(path)
+            try:
+                async for piece in pieces:
+                    self._state = "waiting for more"
+                    self._add(piece.decode("utf-8", "replace"))
+                    changed()
+                self._state = f"the log ended; trying again in {AGAIN_S:.0f} s"
+            except LinkError as error:
+                refused = error.status in {401, 404}
+                again = "" if refused else f"; trying again in {AGAIN_S:.0f} s"
+                self._state = f"{self.replica}: {error}{self._others(error.status)}{again}"
+            finally:
+                await pieces.aclose()
+            changed()
+            if refused:
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    def _others(self, status: int) -> str:
+        if status != 404 or self.replica in self._known or not self._known:
+            return ""
+        return f"; there are {', '.join(self._known[:8])}{' …' if len(self._known) > 8 else ''}"
+
+    def _add(self, text: str) -> None:
+        *lines, self._open = (self._open + text).split("\n")
+        self._lines += [line.rstrip("\r")[:_LINE_MAX] for line in lines]
+        self._open = self._open[:_LINE_MAX]
 
 
-def details(snapshot: Snapshot, row: Any) -> list[Section]:
-    """All that is known about one row, and the rows around it."""
-    about = [one for one in snapshot.incidents if one.id in getattr(row, "incidents", ())]
-    head: list[Section] = [Rows(INCIDENTS, about)]
-    faults = list(getattr(row, "faults", ()))
-    if isinstance(row, ReplicaRow) and row.reason and faulty(row):
-        faults.insert(0, row.reason)
-    if faults:
-        wrong = [(f"!  {fault}", Tone.BAD) for fault in faults]
-        head.append(Words("WHAT IS WRONG", wrong, indent=3))
-    for kind, build in _BUILDERS.items():
-        if isinstance(row, kind):
-            return head + build(snapshot, row)
-    return head
+class HelpPage(Page):
+    """Keys, commands and signs."""
 
+    crumb = "help"
 
-def _group(snapshot: Snapshot, row: GroupRow) -> list[Section]:
-    bounds = f"{row.hosts} of {_known(row.desired)} wanted"
-    if row.maximum is not None:
-        bounds += f", {_known(row.minimum)} to {row.maximum} allowed"
-    return [
-        Facts(
-            (
-                ("type", row.kind, Tone.PLAIN),
-                ("market", row.market, Tone.PLAIN),
-                ("hosts", bounds, Tone.PLAIN),
-                ("youngest up", _time(row.uptime_s), Tone.PLAIN),
-                ("oldest up", _time(row.uptime_max_s), Tone.PLAIN),
-                *_resources(row),
-                ("source", row.source, Tone.PLAIN),
-                ("read", _ago(row.age_s), Tone.PLAIN),
-            ),
-            f"GROUP {row.name}",
-        ),
-        Rows(HOSTS, [host for host in snapshot.hosts if host.group == row.name]),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.group == row.name]),
-    ]
-
-
-def _host(snapshot: Snapshot, row: HostRow) -> list[Section]:
-    return [
-        Facts(
-            (
-                ("group", row.group, Tone.PLAIN),
-                ("type", row.kind, Tone.PLAIN),
-                ("market", row.market, Tone.PLAIN),
-                ("zone", row.zone, Tone.PLAIN),
-                ("state", row.state, Tone.PLAIN),
-                ("up", _time(row.uptime_s), Tone.PLAIN),
-                ("usable after", _time(row.bootstrap_s), Tone.PLAIN),
-                *_resources(row),
-                ("memory stall", share(row.pressure), Tone.PLAIN),
-                ("cuda", row.cuda, Tone.PLAIN),
-                ("driver", row.driver, Tone.PLAIN),
-                ("source", row.source, Tone.PLAIN),
-                ("read", _ago(row.age_s), Tone.PLAIN),
-            ),
-            f"HOST {row.id}",
-        ),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.host == row.id]),
-    ]
-
-
-def _replica(snapshot: Snapshot, row: ReplicaRow) -> list[Section]:
-    full = _time(row.exhausted_in_s) if row.exhausted_in_s is not None else ""
-    routed = "by Holdfast" if row.routed else "not by Holdfast"
-    return [
-        Facts(
-            (
-                ("state", row.state, state_tone(row.state)),
-                ("why", "" if faulty(row) else row.reason, Tone.PLAIN),
-                ("model", row.model, Tone.PLAIN),
-                ("revision", row.revision, Tone.PLAIN),
-                ("routed", routed, Tone.PLAIN),
-                ("share", share(row.share), Tone.PLAIN),
-                ("requests", count(row.inflight), Tone.PLAIN),
-                ("in the engine", _engine(row), Tone.PLAIN),
-                ("kv cache", share(row.kv_used), Tone.PLAIN),
-                ("tokens/s", rate(row.tokens_s), Tone.PLAIN),
-                ("first token", latency(row.ttft_s), Tone.PLAIN),
-                ("canary", latency(row.canary_s), Tone.PLAIN),
-                ("memory used", size(row.used_bytes), Tone.STRONG),
-                ("reserved", size(row.reserved_bytes), Tone.PLAIN),
-                ("limit", size(row.limit_bytes), Tone.PLAIN),
-                ("full in", full, Tone.BAD),
-                ("gpus", _known(row.gpus), Tone.PLAIN),
-                ("up", _time(row.uptime_s), Tone.PLAIN),
-                ("restarts", _known(row.restarts), Tone.PLAIN),
-                ("last output", _ago(row.silent_s), Tone.PLAIN),
-                ("phase", row.phase, Tone.PLAIN),
-                ("host", row.host, Tone.PLAIN),
-                ("group", row.group, Tone.PLAIN),
-                ("zone", row.zone, Tone.PLAIN),
-                ("filesystem", row.filesystem, Tone.PLAIN),
-                ("source", f"{row.source}, {_ago(row.age_s)}", Tone.PLAIN),
-                ("image", row.image, Tone.PLAIN),
-                ("endpoint", row.endpoint, Tone.PLAIN),
-                ("log stream", row.log_stream, Tone.PLAIN),
-            ),
-            f"REPLICA {row.id}",
-        ),
-        Rows(HOSTS, [one for one in snapshot.hosts if one.id == row.host], title="ITS HOST"),
-        Rows(MODELS, [one for one in snapshot.models if one.name == row.model], title="ITS MODEL"),
-        Rows(
-            QUEUES,
-            [one for one in snapshot.queues if one.model == row.model],
-            title="ITS MODEL'S BACKLOG",
-        ),
-        Rows(
-            DISKS,
-            [one for one in snapshot.disks if one.id == row.filesystem],
-            title="ITS FILESYSTEM",
-        ),
-    ]
-
-
-def _model(snapshot: Snapshot, row: ModelRow) -> list[Section]:
-    wanted = row.replicas if row.desired is None else row.desired
-    return [
-        Facts(
-            (
-                ("ready", f"{row.ready} of {wanted} wanted", Tone.PLAIN),
-                ("replicas", count(row.replicas), Tone.PLAIN),
-                ("requests", count(row.inflight), Tone.PLAIN),
-                ("waiting", count(row.waiting), Tone.PLAIN),
-                ("of all waiting", share(row.backlog_share), Tone.PLAIN),
-                ("requests/s", rate(row.requests_s), Tone.PLAIN),
-                ("tokens/s", rate(row.tokens_s), Tone.PLAIN),
-                ("first token", latency(row.ttft_s), Tone.PLAIN),
-                ("kv cache", share(row.kv_used), Tone.PLAIN),
-                ("prefix hits", share(row.prefix_hits), Tone.PLAIN),
-                ("errors", share(row.errors_share), Tone.PLAIN),
-                ("budget burn", rate(row.burn), Tone.PLAIN),
-            ),
-            f"MODEL {row.name}",
-        ),
-        Rows(UNMET, [one for one in snapshot.unmet if one.model == row.name]),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.model == row.name]),
-        Rows(QUEUES, [one for one in snapshot.queues if one.model == row.name]),
-    ]
-
-
-def _by_model(snapshot: Snapshot, row: QueueRow | UnmetRow) -> list[Section]:
-    """A queue is explained by the model that should empty it."""
-    found = [one for one in snapshot.models if one.name == row.model]
-    first: list[Section] = []
-    if isinstance(row, QueueRow):
-        first = [Rows(QUEUES, [row], title="QUEUE")]
-    if not found:
-        return first
-    return first + _model(snapshot, found[0])
-
-
-def _disk(snapshot: Snapshot, row: DiskRow) -> list[Section]:
-    ceiling = of_total(row.metered_bytes_s, row.permitted_bytes_s)
-    return [
-        Facts(
-            (
-                ("mode", row.mode, Tone.PLAIN),
-                ("reads", f"{size(row.read_bytes_s)}/s", Tone.PLAIN),
-                ("metered/permitted", f"{ceiling} a second", Tone.PLAIN),
-                ("of permitted", share(row.used_share), Tone.STRONG),
-                ("operations", share(row.operations_share), Tone.PLAIN),
-                ("burst credit", size(row.burst_credit_bytes), Tone.PLAIN),
-                ("clients", count(row.clients), Tone.PLAIN),
-                ("source", row.source, Tone.PLAIN),
-                ("read", _ago(row.age_s), Tone.PLAIN),
-            ),
-            f"FILESYSTEM {row.id}",
-        ),
-        Rows(REPLICAS, [one for one in snapshot.replicas if one.filesystem == row.id]),
-    ]
-
-
-def _source(snapshot: Snapshot, row: SourceRow) -> list[Section]:
-    return [
-        Rows(SOURCES, [one for one in snapshot.sources if one.source == row.source]),
-        Rows(GROUPS, [one for one in snapshot.groups if one.source == row.source]),
-        Rows(HOSTS, [one for one in snapshot.hosts if one.source == row.source]),
-    ]
-
-
-_BUILDERS: Final[dict[type, Callable[[Snapshot, Any], list[Section]]]] = {
-    GroupRow: _group,
-    HostRow: _host,
-    ReplicaRow: _replica,
-    ModelRow: _model,
-    QueueRow: _by_model,
-    UnmetRow: _by_model,
-    DiskRow: _disk,
-    SourceRow: _source,
-}
-
-
-def concerned(snapshot: Snapshot, incident: str) -> list[Section]:
-    """The rows that carry an incident's mark, of all layers."""
-
-    def marked(rows: Iterable[Any]) -> list[Any]:
-        return [row for row in rows if incident in row.incidents]
-
-    return [
-        Rows(REPLICAS, marked(snapshot.replicas)),
-        Rows(QUEUES, marked(snapshot.queues)),
-        Rows(MODELS, marked(snapshot.models)),
-        Rows(HOSTS, marked(snapshot.hosts)),
-        Rows(GROUPS, marked(snapshot.groups)),
-        Rows(DISKS, marked(snapshot.disks)),
-    ]
-
-
-def incident_row(snapshot: Snapshot, name: str) -> IncidentRow | None:
-    """One that is not closed, by its id or by its number."""
-    for row in snapshot.incidents:
-        if row.id == name or (name.isdecimal() and row.id.endswith(f"-{int(name):06d}")):
-            return row
-    return None
-
-
-def _resources(row: GroupRow | HostRow) -> tuple[tuple[str, str, Tone], ...]:
-    tasks = f"{_known(row.running)} running, {_known(row.pending)} pending"
-    return (
-        ("cpu left", f"{amount(row.cpus_free)} of {amount(row.cpus)}", Tone.PLAIN),
-        ("memory reserved", of_total(row.reserved_bytes, row.memory_bytes), Tone.PLAIN),
-        ("memory in use", size(row.used_bytes), Tone.PLAIN),
-        ("gpus free", f"{_known(row.gpus_free)} of {_known(row.gpus)}", Tone.PLAIN),
-        ("tasks", tasks, Tone.PLAIN),
-    )
-
-
-def _engine(row: ReplicaRow) -> str:
-    return f"{_known(row.running)} run, {_known(row.waiting)} wait"
-
-
-def _known(value: float | None) -> str:
-    return UNKNOWN if value is None else str(value)
-
-
-def _time(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else words_span(seconds)
-
-
-def _ago(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else f"{words_span(seconds)} ago"
+    def sections(self, snapshot: Snapshot) -> list[Section]:  # noqa: ARG002 always the same
+        """All on one page."""
+        return report_sections.help_text()
 
 
 __all__ = [
-    "MORE_VIEWS",
-    "VIEWS",
-    "concerned",
-    "details",
-    "find",
-    "incident_row",
-    "name_of",
-    "overview",
-    "view",
+    "AGAIN_S",
+    "LINES_MAX",
+    "DetailPage",
+    "HelpPage",
+    "IncidentPage",
+    "LogPage",
+    "Page",
+    "StoryPage",
+    "ViewPage",
 ]

@@ -20,7 +20,7 @@ from holdfast.ui.terminal.top.table import Span
 _LETTERS_MAX: Final = 256
 
 
-class Strokes(Widget):
+class TonedLine(Widget):
     """One line of text in tones."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 textual's word
@@ -67,14 +67,14 @@ class Prompt(Horizontal):
 
     def compose(self) -> ComposeResult:
         """What is asked, and the answer."""
-        yield Strokes(id="question")
+        yield TonedLine(id="question")
         yield _Entry(max_length=_LETTERS_MAX, select_on_focus=False)
 
     def open(
         self, kind: str, text: str, colours: Colours, *, suggested: Sequence[str] = (), label: str
     ) -> None:
         """Begin to type; ``kind`` is ``/``, ``:`` or ``?`` for a question."""
-        entry, question = self.query_one(_Entry), self.query_one(Strokes)
+        entry, question = self.query_one(_Entry), self.query_one(TonedLine)
         self._kind = ""
         question.styles.width = wide(label)
         question.show([(label, Tone.KEY)], colours, "chosen")
@@ -133,4 +133,4 @@ _HINTS: Final = {
     ":": "a view, log ID, story ID, incident ID, drain ID, restart ID, quit",
 }
 
-__all__ = ["Prompt", "Strokes"]
+__all__ = ["Prompt", "TonedLine"]

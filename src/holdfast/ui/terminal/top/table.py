@@ -26,7 +26,7 @@ _EMPTY: Final = frozenset({"", UNKNOWN})
 Span = tuple[str, Tone]
 
 
-class Line:
+class PageLine:
     """One line of a page. Of a row, its text is made when it is first asked for: few are seen."""
 
     __slots__ = ("_make", "_spans", "heading", "key", "row", "table")
@@ -65,7 +65,7 @@ class Line:
         """Nothing stands on it."""
         return self._make is None and not self._spans
 
-    def looks_like(self, other: "Line") -> bool:
+    def looks_like(self, other: "PageLine") -> bool:
         """Whether painting one over the other changes nothing."""
         return self is other or (self.heading == other.heading and self.spans == other.spans)
 
@@ -98,7 +98,7 @@ class Table:
 
 
 @dataclass(slots=True, frozen=True)
-class Rows:
+class TableSection:
     """A part of a page: rows of one table."""
 
     table: Table
@@ -108,7 +108,7 @@ class Rows:
 
 
 @dataclass(slots=True, frozen=True)
-class Words:
+class TextSection:
     """A part of a page: sentences under a heading."""
 
     title: str
@@ -117,18 +117,18 @@ class Words:
 
 
 @dataclass(slots=True, frozen=True)
-class Facts:
+class FieldsSection:
     """A part of a page: names and values, as many beside each other as fit."""
 
     pairs: Sequence[tuple[str, str, Tone]]
     title: str = ""
 
 
-Section = Rows | Words | Facts
+Section = TableSection | TextSection | FieldsSection
 
 
 @dataclass(slots=True)
-class Looking:
+class RowSelection:
     """What somebody looks for."""
 
     words: str = ""
@@ -137,21 +137,23 @@ class Looking:
 
 
 def lines_of(
-    sections: Sequence[Section], width: int, looking: Looking, *, airy: bool = False
-) -> list[Line]:
+    sections: Sequence[Section], width: int, looking: RowSelection, *, airy: bool = False
+) -> list[PageLine]:
     """All lines of a page; ``airy`` leaves one free between sections."""
-    lines: list[Line] = []
+    lines: list[PageLine] = []
     # Marks are as wide everywhere on a page, so that names begin in one column.
-    marks = max((_mark_width(part) for part in sections if isinstance(part, Rows)), default=0)
+    marks = max(
+        (_mark_width(part) for part in sections if isinstance(part, TableSection)), default=0
+    )
     for section in sections:
-        if isinstance(section, Rows):
+        if isinstance(section, TableSection):
             found = _rows(section, width, looking, marks)
-        elif isinstance(section, Words):
+        elif isinstance(section, TextSection):
             found = _words(section, width)
         else:
             found = _facts(section, width)
         if found and lines and airy:
-            lines.append(Line())
+            lines.append(PageLine())
         lines += found
     return lines
 
@@ -159,7 +161,7 @@ def lines_of(
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _mark_width(section: Rows) -> int:
+def _mark_width(section: TableSection) -> int:
     column = section.table.columns[0]
     return max((len(column.text(row)) for row in section.rows), default=0)
 
@@ -181,7 +183,7 @@ class _Grid:
         return found
 
 
-def _rows(section: Rows, width: int, looking: Looking, marks: int) -> list[Line]:
+def _rows(section: TableSection, width: int, looking: RowSelection, marks: int) -> list[PageLine]:
     table = section.table
     rows = [row for row in section.rows if not looking.only_faults or table.faulty(row)]
     if looking.words.strip():
@@ -190,8 +192,8 @@ def _rows(section: Rows, width: int, looking: Looking, marks: int) -> list[Line]
     if not rows:
         hidden = bool(section.rows)
         told = f"none of {len(section.rows)} is shown" if hidden else section.empty
-        heading = Line(((cut(f"   {title}", width), Tone.HEADING),), heading=True)
-        return [heading, Line(((cut(f"   {told}", width), Tone.MUTED),))] if told else []
+        heading = PageLine(((cut(f"   {title}", width), Tone.HEADING),), heading=True)
+        return [heading, PageLine(((cut(f"   {told}", width), Tone.MUTED),))] if told else []
     grid = _Grid(table.columns, rows)
     widths = fit(grid, width, title, marks, looking.orders.get(table.name, ("", False))[0])
     heading = _heading(table, title, widths, width, looking)
@@ -214,7 +216,7 @@ def _matching(table: Table, rows: Sequence[Any], words: str) -> list[Any]:
     return found
 
 
-def _ordered(table: Table, grid: _Grid, looking: Looking) -> list[int]:
+def _ordered(table: Table, grid: _Grid, looking: RowSelection) -> list[int]:
     """As told; else what is worst first, and otherwise as they came."""
     rows, places = grid.rows, list(range(len(grid.rows)))
     wanted = looking.orders.get(table.name)
@@ -285,8 +287,8 @@ def gap_of(width: int) -> int:
 
 
 def _heading(
-    table: Table, title: str, widths: dict[int, int], width: int, looking: Looking
-) -> Line:
+    table: Table, title: str, widths: dict[int, int], width: int, looking: RowSelection
+) -> PageLine:
     wanted, down = looking.orders.get(table.name, ("", False))
     parts = []
     for at, size in widths.items():
@@ -296,10 +298,10 @@ def _heading(
             name = cut(name, size - 1) + ("↓" if down else "↑")
         parts.append(_aligned(name, size, left=column.left))
     text = (" " * gap_of(width)).join(parts)
-    return Line(((_aligned(text, width, left=True), Tone.HEADING),), table=table, heading=True)
+    return PageLine(((_aligned(text, width, left=True), Tone.HEADING),), table=table, heading=True)
 
 
-def _row(table: Table, grid: _Grid, place: int, widths: dict[int, int], width: int) -> Line:
+def _row(table: Table, grid: _Grid, place: int, widths: dict[int, int], width: int) -> PageLine:
     row = grid.rows[place]
     gap = " " * gap_of(width)
 
@@ -315,7 +317,7 @@ def _row(table: Table, grid: _Grid, place: int, widths: dict[int, int], width: i
             spans.append((f"{gap}{text}" if spans else text, tone))
         return cropped(spans, width)
 
-    return Line(key=f"{table.name}:{table.key(row)}", row=row, table=table, make=make)
+    return PageLine(key=f"{table.name}:{table.key(row)}", row=row, table=table, make=make)
 
 
 def _aligned(text: str, width: int, *, left: bool) -> str:
@@ -327,10 +329,10 @@ def _aligned(text: str, width: int, *, left: bool) -> str:
 # --- words and facts ------------------------------------------------------------------------------
 
 
-def _words(section: Words, width: int) -> list[Line]:
+def _words(section: TextSection, width: int) -> list[PageLine]:
     lines = [_title(section.title, width)] if section.title else []
     for text, tone in section.lines:
-        lines += [Line(((piece, tone),)) for piece in wrapped(text, width, section.indent)]
+        lines += [PageLine(((piece, tone),)) for piece in wrapped(text, width, section.indent)]
     return lines
 
 
@@ -345,7 +347,7 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     return [cut(piece, width) for piece in found] or [""]
 
 
-def _facts(section: Facts, width: int) -> list[Line]:
+def _facts(section: FieldsSection, width: int) -> list[PageLine]:
     lines = [_title(section.title, width)] if section.title else []
     pairs = [(name, clean(value), tone) for name, value, tone in section.pairs if value]
     if not pairs:
@@ -363,13 +365,13 @@ def _facts(section: Facts, width: int) -> list[Line]:
             spans.append((_aligned(value, cell - label, left=True), tone))
         last, tone = spans[-1]
         spans[-1] = (last.rstrip(), tone)
-        lines.append(Line(cropped(spans, width)))
+        lines.append(PageLine(cropped(spans, width)))
     for name, value, tone in long:
         pieces = wrapped(value, max(_WORDS_LEAST, width - label - 3))
         for place, piece in enumerate(pieces):
             shown = name if place == 0 else ""
             spans = [(f"   {_aligned(shown, label, left=True)}", Tone.MUTED), (piece, tone)]
-            lines.append(Line(cropped(spans, width)))
+            lines.append(PageLine(cropped(spans, width)))
     return lines
 
 
@@ -385,23 +387,23 @@ def cropped(spans: Sequence[Span], width: int) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def _title(title: str, width: int) -> Line:
+def _title(title: str, width: int) -> PageLine:
     text = _aligned(f"   {title}", width, left=True)
-    return Line(((text, Tone.HEADING),), heading=True)
+    return PageLine(((text, Tone.HEADING),), heading=True)
 
 
 __all__ = [
     "NARROW",
     "NICE",
     "Column",
-    "Facts",
-    "Line",
-    "Looking",
-    "Rows",
+    "FieldsSection",
+    "PageLine",
+    "RowSelection",
     "Section",
     "Span",
     "Table",
-    "Words",
+    "TableSection",
+    "TextSection",
     "cropped",
     "fit",
     "gap_of",

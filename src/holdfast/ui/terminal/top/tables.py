@@ -30,7 +30,7 @@ from holdfast.ui.terminal.top.formatting import (
     size,
     span,
 )
-from holdfast.ui.terminal.top.marks import (
+from holdfast.ui.terminal.top.row_status import (
     INCIDENT,
     MARK,
     WRONG,

@@ -1,0 +1,297 @@
+"""From what each service says to rows: the same machine in three services is one host.
+
+Pure: last answers in, a reading out. A service that never answered leaves its columns unknown and
+nothing else; ``None`` here means that, while an empty answer is an answer.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Queue, Reading
+from holdfast.sources.aws.config import AwsConfig
+from holdfast.sources.aws.definitions import MIB
+from holdfast.sources.aws.disks import FileSystem, disk_of
+from holdfast.sources.aws.logs import Heard, LogStream
+from holdfast.sources.aws.machines import GroupMember, Groups, Machine
+from holdfast.sources.aws.metrics import Metrics
+from holdfast.sources.aws.queues import QueueTable
+from holdfast.sources.aws.services import Service
+from holdfast.sources.aws.tasks import ContainerHost, Task
+
+
+@dataclass(slots=True)
+class AwsAnswers:
+    """The last good answer of each part."""
+
+    groups: Groups | None = None
+    machines: dict[str, Machine] | None = None
+    registered: dict[str, ContainerHost] | None = None  # by arn
+    tasks: tuple[Task, ...] | None = None
+    services: tuple[Service, ...] | None = None
+    queues: QueueTable | None = None
+    filesystems: dict[str, FileSystem] | None = None
+    metrics: Metrics = field(default_factory=dict)
+    heard: Heard = field(default_factory=dict)
+
+    def host_ids(self) -> set[str]:
+        """Of all machines, in groups or in the cluster."""
+        members = self.groups.members if self.groups is not None else ()
+        registered = (self.registered or {}).values()
+        return {one.id for one in members} | {one.id for one in registered}
+
+    def streams(self) -> Iterator[LogStream]:
+        """Where tasks log whose containers can have started.
+
+        One that waits for its own health check counts as pending, and loads all the while.
+        """
+        for task in self.tasks or ():
+            stream = stream_of(task)
+            if stream is not None and (task.pulled_at or task.started_at or stream.ended):
+                yield stream
+
+    def disks(self, named: Collection[str]) -> list[FileSystem]:
+        """Filesystems that tasks read from, and those that were named beside them."""
+        of = (task.definition for task in self.tasks or ())
+        wanted = {one.filesystem for one in of if one is not None} | set(named)
+        return [one for one in (self.filesystems or {}).values() if one.id in wanted]
+
+
+def stream_of(task: Task) -> LogStream | None:
+    """Where a task logs; None: not to CloudWatch."""
+    name = task.log_stream
+    if not name or task.definition is None:
+        return None
+    return LogStream(task.definition.log_group, name, ended=task.state == "stopped")
+
+
+def reading_of(
+    source: str,
+    now: float,
+    parts: tuple[Part, ...],
+    seen: AwsAnswers,
+    config: AwsConfig,
+    notes: tuple[str, ...] = (),
+) -> Reading:
+    """All rows."""
+    return Reading(
+        source=source,
+        kind="aws",
+        at=now,
+        parts=parts,
+        groups=_groups(seen),
+        hosts=tuple(_hosts(seen)),
+        placed=tuple(_placed(seen)),
+        queues=tuple(_queues(seen)),
+        disks=tuple(disk_of(one, seen.metrics) for one in seen.disks(config.filesystems)),
+        wishes=tuple(_wishes(seen)),
+        notes=notes,
+    )
+
+
+def _groups(seen: AwsAnswers) -> tuple[Group, ...]:
+    return seen.groups.groups if seen.groups is not None else ()
+
+
+# --- hosts ----------------------------------------------------------------------------------------
+
+
+def _hosts(seen: AwsAnswers) -> Iterator[Host]:
+    members = {one.id: one for one in seen.groups.members} if seen.groups is not None else {}
+    registered = {one.id: one for one in (seen.registered or {}).values()}
+    held = _gpus_held(seen)
+    order = sorted(members.keys() | registered.keys(), key=lambda one: (_group(members, one), one))
+    for host in order:
+        member, joined = members.get(host), registered.get(host)
+        machine = (seen.machines or {}).get(host)
+        said = [one for one in (machine, member, joined) if one is not None]
+        free = None
+        if joined is not None and seen.tasks is not None:
+            free = max(0, len(joined.gpu_ids) - held.get(joined.arn, 0))
+        yield Host(
+            id=host,
+            group=_group(members, host),
+            kind=next((one.kind for one in said if one.kind), ""),
+            market=machine.market if machine is not None else "",
+            zone=next((one.zone for one in said if one.zone), ""),
+            state=_state(seen, member, machine, joined),
+            launched_at=machine.launched_at if machine is not None else None,
+            joined_at=joined.joined_at if joined is not None else None,
+            cpus=joined.cpus if joined is not None else None,
+            cpus_free=joined.cpus_free if joined is not None else None,
+            memory_bytes=joined.memory_bytes if joined is not None else None,
+            reserved_bytes=joined.reserved_bytes if joined is not None else None,
+            gpus=len(joined.gpu_ids) if joined is not None else None,
+            gpus_free=free,
+            running=joined.running if joined is not None else None,
+            pending=joined.pending if joined is not None else None,
+            cuda=joined.cuda if joined is not None else "",
+            driver=joined.driver if joined is not None else "",
+        )
+
+
+def _group(members: dict[str, GroupMember], host: str) -> str:
+    member = members.get(host)
+    return member.group if member is not None else ""
+
+
+def _gpus_held(seen: AwsAnswers) -> dict[str, int]:
+    """By host: GPUs of tasks that have not ended. One not told yet counts as asked for."""
+    ids: dict[str, set[str]] = {}
+    unnamed: dict[str, int] = {}
+    for task in seen.tasks or ():
+        if task.state == "stopped" or not task.on:
+            continue
+        if task.gpu_ids:
+            ids.setdefault(task.on, set()).update(task.gpu_ids)
+        elif task.definition is not None and task.definition.gpus:
+            unnamed[task.on] = unnamed.get(task.on, 0) + task.definition.gpus
+    return {on: len(ids.get(on, ())) + unnamed.get(on, 0) for on in ids.keys() | unnamed.keys()}
+
+
+def _state(
+    seen: AwsAnswers,
+    member: GroupMember | None,
+    machine: Machine | None,
+    joined: ContainerHost | None,
+) -> str:
+    """What is not as it should be, by each service that has a say; empty: nothing."""
+    wrong: list[str] = []
+    in_service = member is None or member.lifecycle == "InService"
+    if member is not None and not in_service:
+        wrong.append(member.lifecycle)
+    if member is not None and not member.healthy:
+        wrong.append("unhealthy")
+    if machine is not None and machine.state not in {"running", ""}:
+        wrong.append(machine.state)
+    if joined is not None and joined.status != "ACTIVE":
+        wrong.append(joined.status.lower())
+    if joined is not None and not joined.connected:
+        wrong.append("agent not connected")
+    if joined is None and seen.registered is not None and in_service:
+        wrong.append("not in the cluster")
+    return ", ".join(wrong)
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+def _placed(seen: AwsAnswers) -> Iterator[Placed]:
+    services = {one.name: one.model for one in seen.services or ()}
+    for task in seen.tasks or ():
+        of = task.definition
+        stream = stream_of(task)
+        words = seen.heard.get(stream) if stream is not None else None
+        joined = (seen.registered or {}).get(task.on)
+        model = task.tagged or services.get(task.service) or task.service or task.family
+        address, port = _listens(seen, task, joined)
+        yield Placed(
+            id=task.id,
+            model=model,
+            state=task.state,
+            host=joined.id if joined is not None else "",
+            revision=task.revision,
+            endpoint=f"http://{address}:{port}" if address and port is not None else "",
+            address=address,
+            needs_gpu=None if of is None else of.gpus > 0,
+            gpus=len(task.gpu_ids) or (None if of is None else of.gpus),
+            reserved_bytes=None if of is None else of.reserved_bytes,
+            limit_bytes=None if of is None else of.limit_bytes,
+            used_bytes=_used(seen, task, words.used_bytes if words is not None else None),
+            filesystem="" if of is None else of.filesystem,
+            log_stream=stream.name if stream is not None else "",
+            image=task.image,
+            created_at=task.created_at,
+            started_at=task.started_at,
+            stopped_at=task.stopped_at,
+            exit_code=task.exit_code,
+            oom=task.oom,
+            reason=task.reason,
+            phase=words.phase if words is not None else "",
+            spoke_at=words.spoke_at if words is not None else None,
+            read_bytes=words.read_bytes if words is not None else None,
+        )
+
+
+def _used(seen: AwsAnswers, task: Task, told: int | None) -> int | None:
+    """Measured by Container Insights, as a mean of the service; else what it says of itself."""
+    measured = seen.metrics.get((task.service, "MemoryUtilized"))
+    if measured is None or task.state != "running":
+        return told
+    return int(measured * MIB)
+
+
+def _listens(seen: AwsAnswers, task: Task, joined: ContainerHost | None) -> tuple[str, int | None]:
+    """Its address and port: its own, or its host's with the port that was opened there."""
+    if task.address:
+        return task.address, task.definition.port if task.definition is not None else None
+    machine = (seen.machines or {}).get(joined.id) if joined is not None else None
+    return (machine.address if machine is not None else ""), task.host_port
+
+
+# --- demand ---------------------------------------------------------------------------------------
+
+
+def _queues(seen: AwsAnswers) -> Iterator[Queue]:
+    table = seen.queues
+    if table is None:
+        return
+    for name in sorted(table.models):
+        queue = table.counted[name]
+        counts = (queue.visible, queue.in_flight, queue.delayed)
+        if table.by_metrics:
+            counts = _from_metrics(seen.metrics, name)
+        dead = queue.dead_letter_queue
+        yield Queue(
+            name=name,
+            model=table.models[name],
+            visible=counts[0],
+            in_flight=counts[1],
+            delayed=counts[2],
+            dead_letters=_dead_letters(seen, table, dead) if dead else None,
+            dead_letter_queue=dead,
+            oldest_s=seen.metrics.get((name, "ApproximateAgeOfOldestMessage")),
+        )
+
+
+def _dead_letters(seen: AwsAnswers, table: QueueTable, name: str) -> int | None:
+    if not table.by_metrics:
+        return table.depth(name)
+    counts = [count for count in _from_metrics(seen.metrics, name) if count is not None]
+    return sum(counts) if counts else None
+
+
+def _from_metrics(metrics: Metrics, name: str) -> tuple[int | None, int | None, int | None]:
+    def count(metric: str) -> int | None:
+        value = metrics.get((name, metric))
+        return None if value is None else int(value)
+
+    return (
+        count("ApproximateNumberOfMessagesVisible"),
+        count("ApproximateNumberOfMessagesNotVisible"),
+        count("ApproximateNumberOfMessagesDelayed"),
+    )
+
+
+def _wishes(seen: AwsAnswers) -> Iterator[DesiredReplicas]:
+    """One for each model; a model may have several services, as during a migration."""
+    by_model: dict[str, list[Service]] = {}
+    for service in seen.services or ():
+        by_model.setdefault(service.model, []).append(service)
+    for model, services in sorted(by_model.items()):
+        stuck = next((one for one in services if one.reason), services[0])
+        yield DesiredReplicas(
+            model=model,
+            desired=_sum([one.desired for one in services]),
+            running=_sum([one.running for one in services]),
+            pending=_sum([one.pending for one in services]),
+            reason=stuck.reason,
+            since=stuck.since,
+        )
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [one for one in counts if one is not None]
+    return sum(known) if known else None
+
+
+__all__ = ["AwsAnswers", "reading_of", "stream_of"]

@@ -1,0 +1,105 @@
+"""Rehearsals in a process of their own, one at a time, with an end.
+
+Control watches replicas in one loop: a simulation in it, or in a thread beside it, would take its
+turns away. So each runs in a small process at the lowest priority, which is killed when its time is
+up. A pool that waits for work was rejected: it would hold 60 MB for a page that is opened twice a
+week.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from typing import Any, Final
+
+import orjson
+
+from holdfast.sim.run import run_setup
+from holdfast.sim.scenario import Scenario, prepare
+
+LIMIT_S: Final = 30.0  # as long as somebody looks at a page that says "wait"
+SEED: Final = 1
+_ANSWER_BYTES_MAX: Final = 4 << 20
+_MODULE: Final = "holdfast.ui.web.rehearsal"
+
+
+class RehearsalBusyError(Exception):
+    """Another one runs."""
+
+    def __init__(self) -> None:
+        super().__init__("another what-if is being simulated; try again in a moment")
+
+
+class RehearsalError(Exception):
+    """It came to no end."""
+
+
+class RehearsalRunner:
+    """Starts them."""
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        self._limit_s = LIMIT_S if limit_s is None else limit_s
+        self._running = False
+
+    async def run(self, now: Scenario, then: Scenario) -> dict[str, Any]:
+        """Both accounts, by "now" and "then"."""
+        if self._running:
+            raise RehearsalBusyError
+        self._running = True
+        began = time.monotonic()
+        try:
+            question = [one.model_dump_json(by_alias=True) for one in (now, then)]
+            told = orjson.loads(await self._asked(orjson.dumps(question)))
+        finally:
+            self._running = False
+        return {
+            "now": told[0],
+            "then": told[1],
+            "duration_s": then.duration,
+            "took_s": round(time.monotonic() - began, 3),
+        }
+
+    async def _asked(self, question: bytes) -> bytes:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            _MODULE,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(self._limit_s):
+                told, _ = await child.communicate(question)
+        except TimeoutError as error:
+            limit = f"{self._limit_s:g} s"
+            raise RehearsalError(
+                f"the simulation was not done after {limit}; ask about less traffic"
+            ) from error
+        finally:
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):  # it ended just now
+                    child.kill()
+                await child.wait()
+        if child.returncode != 0 or len(told) > _ANSWER_BYTES_MAX:
+            raise RehearsalError("the simulation failed; 'holdfast simulate' would say why")
+        return told
+
+
+def rehearse(question: bytes) -> bytes:
+    """In the child: run each scenario once."""
+    accounts = []
+    for text in orjson.loads(question):
+        scenario = Scenario.model_validate_json(text)
+        (_, setup), *_ = prepare(scenario, SEED).variants
+        accounts.append(run_setup(setup, SEED))
+    return orjson.dumps(accounts)
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    sys.stdout.buffer.write(rehearse(sys.stdin.buffer.read()))
+
+
+__all__ = ["RehearsalBusyError", "RehearsalError", "RehearsalRunner", "rehearse"]
