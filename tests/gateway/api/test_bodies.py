@@ -548,7 +548,7 @@ def test_an_infer_request_is_named_by_its_path():
     asked = ask(b"/v2/models/org%2Fm/versions/2/infer", body)
     assert (asked.model, asked.version, asked.headers) == ("org/m", "2", b"")
     assert sent(asked, "other") == body
-    assert asked.route.upstream_path(asked, "other") == b"/v2/models/other/versions/2/infer"
+    assert asked.route.upstream_path("other", asked.version) == b"/v2/models/other/versions/2/infer"
 
 
 @pytest.mark.parametrize("spaces", [False, True])

@@ -6,8 +6,9 @@ from types import ModuleType
 import pytest
 
 from holdfast.config.virtual import VirtualSection
+from holdfast.core.request.answer_policy import failed_check
 from holdfast.core.types import ConfigError
-from holdfast.gateway.api.virtual import Facts, Path, Virtual, failed_check, load_hook
+from holdfast.gateway.api.virtual import Facts, Path, Virtual, is_json, load_hook
 
 MODELS = ("big", "small")
 
@@ -260,4 +261,7 @@ ALL = ("length", "json", "empty")
     ],
 )
 def test_a_check_fails_on_what_it_is_for(checks, reason, text, json, failed):
-    assert failed_check(checks, finish_reason=reason, text=text, json_expected=json) == failed
+    found = failed_check(
+        checks, finish_reason=reason, text=text, json_expected=json, is_json=is_json
+    )
+    assert found == failed

@@ -24,7 +24,6 @@ from holdfast.core.types import ConfigError
 
 Hook = Callable[[dict[str, Any]], object]
 
-_TOOLS_CALLED: Final = frozenset({"tool_calls", "function_call"})  # an answer without text
 _NO_MODELS: Final[frozenset[str]] = frozenset()
 
 
@@ -250,30 +249,12 @@ def load_hook(name: str, field: str) -> Hook:
     return hook
 
 
-def failed_check(
-    checks: Collection[str], *, finish_reason: str | None, text: str | bytes, json_expected: bool
-) -> str | None:
-    """Which check an answer fails; ``None``: it may go out.
-
-    ``json`` wants an object or a list, and only where the client asked for JSON. An answer that
-    calls tools has no text to check.
-    """
-    if "length" in checks and finish_reason == "length":
-        return "length"
-    if finish_reason in _TOOLS_CALLED:
-        return None
-    if "empty" in checks and not text.strip():
-        return "empty"
-    if "json" in checks and json_expected and not _is_json(text):
-        return "json"
-    return None
-
-
-def _is_json(text: str | bytes) -> bool:
+def is_json(text: str | bytes) -> bool:
+    """Whether a text is a JSON object or list, for the check ``json`` of an answer."""
     try:
         return isinstance(orjson.loads(text), dict | list)
     except orjson.JSONDecodeError:
         return False
 
 
-__all__ = ["Facts", "Hook", "Path", "Virtual", "failed_check", "load_hook"]
+__all__ = ["Facts", "Hook", "Path", "Virtual", "is_json", "load_hook"]

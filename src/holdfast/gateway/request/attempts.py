@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector
 from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent
-from holdfast.core.request.deadlines import stuck
+from holdfast.core.request.answer_policy import (
+    kind_of_error_status,
+    kind_of_whole_answer,
+    kind_when_stalled,
+)
 from holdfast.gateway.api.answers import MalformedAnswerError, read_answer
 from holdfast.gateway.http.contracts import Call
 from holdfast.gateway.request.targets import Target
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
 _ERROR_BYTES_MAX: Final = 65_536  # of an engine's error; only a message is taken from it
 _TAIL: Final = 60  # characters: every cycle of up to six, and many longer, fits into it evenly
 _JSON_BYTES: Final = b"inference-header-content-length"  # KServe: how much of a body is JSON
-# Ours, not the client's: the gateway chose the path and the credentials, and the model's name.
-_OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
 
 
 class Attempt(ABC):
@@ -122,17 +124,13 @@ class Attempt(ABC):
 
     def _refused(self) -> None:
         status, body = self.status, b"".join(self._pieces)
-        if status < 400:
-            self.end(Kind.MALFORMED)  # redirects are not followed
-            return
-        kind = kind_of_status(status, retry_after=self._retry_after_s > 0)
-        if kind is Kind.SERVER_ERROR and self.target.dialect.says_busy(status, body):
-            kind = Kind.OVERLOADED
-        elif kind is Kind.BAD_REQUEST:
-            if status in _OUR_STATUSES:
-                kind = Kind.SERVER_ERROR
-            else:
-                self.inquiry.refusal = (status, body)
+        kind = kind_of_error_status(
+            status,
+            retry_after=self._retry_after_s > 0,
+            says_busy=self.target.dialect.says_busy(status, body),
+        )
+        if kind is Kind.BAD_REQUEST:
+            self.inquiry.refusal = (status, body)
         self.end(kind, retry_after_s=self._retry_after_s)
 
     # --- what the flow is told -------------------------------------------------------------------
@@ -190,9 +188,13 @@ class Attempt(ABC):
 
     def stuck(self, now: int) -> Kind | None:
         """How it has failed by now, where its replica is found stalled; None: not yet."""
-        if self.paused or not self.inquiry.ask.stream:  # its client's fault; in one piece: unknown
-            return None
-        return stuck(now - self.last, self.prompt_tokens(), begun=self.begun)
+        return kind_when_stalled(
+            now - self.last,
+            self.prompt_tokens(),
+            streams=self.inquiry.ask.stream,
+            begun=self.begun,
+            paused=self.paused,
+        )
 
     def chunks(self) -> int:
         """How many pieces its content came in; 0: not known."""
@@ -244,12 +246,14 @@ class WholeAttempt(Attempt):
             self.end(Kind.SERVER_ERROR if kind is None else kind)
             return
         inquiry.take_answer(body, answer, self._content_type)
-        if answer.empty:
-            self.end(Kind.EMPTY)
-            return
-        if not inquiry.doubted and _degenerate(answer.text):
-            inquiry.doubted = True  # what a second replica says alike is the answer
-            self.end(Kind.DEGENERATE)
+        rejected = kind_of_whole_answer(
+            empty=answer.empty,
+            repeats=_degenerate(answer.text),
+            rejected_before=inquiry.doubted,
+        )
+        if rejected is not None:
+            inquiry.doubted = inquiry.doubted or rejected is Kind.DEGENERATE
+            self.end(rejected)
             return
         tokens, read = answer.completion_tokens, answer.prompt_tokens
         if tokens is None:

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
 from holdfast.core.plan.cost import DIRECT
+from holdfast.core.request.answer_policy import (
+    empty_is_the_answer,
+    failed_check,
+    may_escalate,
+)
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Request
 from holdfast.gateway.api import errors
@@ -28,7 +33,7 @@ from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.api.routes import Api, Route
 from holdfast.gateway.api.tenants import Tenant
-from holdfast.gateway.api.virtual import Path, failed_check
+from holdfast.gateway.api.virtual import Path, is_json
 from holdfast.gateway.http.contracts import Exchange
 from holdfast.gateway.http.sse import MalformedStreamError, framed
 from holdfast.gateway.request.attempts import Attempt, BytesAttempt, WholeAttempt
@@ -218,7 +223,7 @@ class Inquiry:
             body = self._body(target)
         self.attempts[action.attempt] = attempt
         attempt.started = attempt.last = self.driver.now_ns()
-        path = self.route.upstream_path(ask, target.served_as)
+        path = self.route.upstream_path(target.served_as, ask.version)
         headers = _type_line(ask.content_type) + target.headers + ask.headers
         if self.trace is not None:
             headers += self.trace.line(action.attempt)
@@ -391,7 +396,7 @@ class Inquiry:
         if finish.status == 200 and self._path is not None and self._escalates(self._path, finish):
             return
         self.exchange.listener = None
-        if finish.status == 200 or self._agreed_empty(finish):
+        if finish.status == 200 or empty_is_the_answer(self._empties, finish):
             self._succeed(finish)
             if driver.comparisons.models and finish.status == 200:
                 driver.comparisons.consider(self, finish)
@@ -407,7 +412,8 @@ class Inquiry:
 
     def _escalates(self, path: Path, finish: Finish) -> bool:
         """Whether a check of the cheap answer failed and the strong model is asked instead."""
-        if path.escalate is None or self.exchange.started:
+        stronger = path.escalate
+        if stronger is None or not may_escalate(stronger, shown=self.exchange.started):
             return False
         if self._held is not None:
             text = text_of(self._held, _STREAM_APIS[self.route.api])
@@ -417,13 +423,17 @@ class Inquiry:
         else:
             return False
         failed = failed_check(
-            path.checks, finish_reason=reason, text=text, json_expected=self.ask.json_expected
+            path.checks,
+            finish_reason=reason,
+            text=text,
+            json_expected=self.ask.json_expected,
+            is_json=is_json,
         )
         if failed is None:
             return False
         self.driver.saw_escalation(self, failed)
         reason = f"the answer of {finish.model} failed a check: {failed}"
-        self._path = Path(path.escalate, (), None, reason, "")
+        self._path = Path(stronger, (), None, reason, "")
         self._held = None
         self._answer = None
         self._memory, self._said_tokens, self._said_again = [], 0, 0
@@ -431,12 +441,8 @@ class Inquiry:
         self.finish_reason = None
         self.escalated = True
         self.serial = self.driver.next_serial()
-        self._submit(path.escalate)
+        self._submit(stronger)
         return True
-
-    def _agreed_empty(self, finish: Finish) -> bool:
-        """Two replicas had nothing to say: then that is the answer."""
-        return self._empties > 1 and not finish.shown and finish.code == errors.UPSTREAM_FAILED
 
     def _succeed(self, finish: Finish) -> None:
         exchange = self.exchange

@@ -17,6 +17,7 @@ from holdfast.core.health.degenerate import (
     suspicious_opening,
 )
 from holdfast.core.messages import Dispatch
+from holdfast.core.request.answer_policy import Opening, judge_opening
 from holdfast.gateway.api.answers import nothing_said
 from holdfast.gateway.api.chunks import (
     DONE,
@@ -218,13 +219,17 @@ class StreamAttempt(EventAttempt):
     def _opens(self) -> bool:
         """Whether what is held may be shown. One token over and over is believed of two only."""
         inquiry = self.inquiry
-        if not self._choices_left or inquiry.doubted or not suspicious_opening(self._opening):
-            return True
-        if self._events < inquiry.driver.settings.stream.suspect_tokens:
-            return False
-        inquiry.doubted = True
-        self.fail(Kind.DEGENERATE)
-        return False
+        opening = judge_opening(
+            self._events,
+            inquiry.driver.settings.stream.suspect_tokens,
+            suspicious=suspicious_opening(self._opening),
+            complete=not self._choices_left,
+            rejected_before=inquiry.doubted,
+        )
+        if opening is Opening.REJECT:
+            inquiry.doubted = True
+            self.fail(Kind.DEGENERATE)
+        return opening is Opening.SHOW
 
     def _nothing_to_say(self) -> bool:
         spoken = self.usage.completion_tokens if self.usage is not None else None
