@@ -15,17 +15,17 @@ from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.plan.cost import Use
 from holdfast.core.types import State
 from holdfast.gateway.request.settings import settings_of, targets_of
-from holdfast.gateway.telemetry import spending as spent
-from holdfast.gateway.telemetry.spending import Spending
+from holdfast.gateway.telemetry import token_ledger as spent
+from holdfast.gateway.telemetry.token_ledger import TokenLedger
 from holdfast.testing.standin import Options
 
 ASK = [{"role": "user", "content": "Who is there?"}]
 
 
 def attempt(*, begun=False, continues=False, tenant="a", via="direct"):
-    inquiry = SimpleNamespace(tenant=SimpleNamespace(name=tenant), via=via)
+    proxied = SimpleNamespace(tenant=SimpleNamespace(name=tenant), via=via)
     target = SimpleNamespace(model="m")
-    return SimpleNamespace(inquiry=inquiry, target=target, begun=begun, continues=continues)
+    return SimpleNamespace(proxied=proxied, target=target, begun=begun, continues=continues)
 
 
 def read(spending):
@@ -58,20 +58,20 @@ def read(spending):
     ],
 )
 def test_an_attempt_is_booked_by_what_became_of_it(kind, begun, use):
-    spending = Spending()
+    spending = TokenLedger()
     spending.ended(attempt(begun=begun), kind, 70, 9)
     assert read(spending) == {("a", "m", "direct", use.value): (70, 9)}
 
 
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.OVERLOADED, Kind.BAD_REQUEST])
 def test_what_no_engine_took_on_costs_nothing(kind):
-    spending = Spending()
+    spending = TokenLedger()
     spending.ended(attempt(), kind, 70, 0)
     assert read(spending) == {}
 
 
 def test_going_on_elsewhere_costs_reading_again_and_what_it_says_is_of_use():
-    spending = Spending()
+    spending = TokenLedger()
     spending.ended(attempt(begun=True, continues=True), None, 90, 9)
     assert read(spending) == {
         ("a", "m", "direct", "continuation"): (90, 0),
@@ -80,7 +80,7 @@ def test_going_on_elsewhere_costs_reading_again_and_what_it_says_is_of_use():
 
 
 def test_an_answer_that_was_not_good_enough_is_booked_again():
-    spending = Spending()
+    spending = TokenLedger()
     row = spending.row("a", "small", "auto")
     row[0] += 70
     row[1] += 9
@@ -89,14 +89,14 @@ def test_an_answer_that_was_not_good_enough_is_booked_again():
 
 
 def test_what_holdfast_asks_itself_is_nobodys():
-    spending = Spending()
+    spending = TokenLedger()
     spending.ours("m", Use.COMPARISON, 5, 6)
     assert read(spending) == {("-", "m", "direct", "comparison"): (5, 6)}
 
 
 def test_there_are_only_so_many_rows(monkeypatch):
     monkeypatch.setattr(spent, "ROWS_MAX", 2)
-    spending = Spending()
+    spending = TokenLedger()
     for tenant in "abcd":
         spending.row(tenant, "m", "direct")[0] += 1
     assert read(spending)["-", "-", "-", "useful"] == (2, 0)
@@ -106,7 +106,7 @@ def test_there_are_only_so_many_rows(monkeypatch):
 
 
 def booked(gateway):
-    return read(gateway.driver.counters.spending)
+    return read(gateway.driver.observer.counters.ledger)
 
 
 def test_whole_and_streamed_answers_are_booked_to_their_tenant(live):
@@ -121,7 +121,7 @@ def test_whole_and_streamed_answers_are_booked_to_their_tenant(live):
         told = booked(gateway)["search", "m", "direct", "useful"]
         assert told[0] == used.prompt_tokens + usage.prompt_tokens
         assert told[1] == used.completion_tokens + usage.completion_tokens
-        counters = gateway.driver.counters.read()
+        counters = gateway.driver.observer.counters.read()
         assert counters['gen_ai_server_time_to_first_token_seconds_count{model="m"}'] == 1
         assert counters['gen_ai_server_time_per_output_token_seconds_count{model="m"}'] == 1
         assert counters['gen_ai_client_time_per_output_chunk_seconds_count{model="m"}'] == 1

@@ -7,7 +7,7 @@ from openai import AsyncOpenAI
 from holdfast.core.types import SECOND
 from holdfast.gateway.api.bodies import Ask
 from holdfast.gateway.api.routes import ROUTES, Api
-from holdfast.gateway.telemetry.deaths import BLOCKED_MAX, DIED_MAX, Deaths
+from holdfast.gateway.telemetry.deadly_requests import BLOCKED_MAX, DIED_MAX, DeadlyRequests
 from holdfast.testing.standin import Options, expected_text
 
 CHAT = ROUTES[b"/v1/chat/completions"]
@@ -20,13 +20,13 @@ def ask(body: bytes = b"{}", api: Api = Api.CHAT, model: str = "m") -> Ask:
     return Ask(CHAT, api, model, body, b"application/json")
 
 
-def fingerprint(subject: Deaths, asked: Ask) -> str:
+def fingerprint(subject: DeadlyRequests, asked: Ask) -> str:
     subject.saw("r", asked)
     return subject.take()[-1][1]
 
 
-def keyed(secret: bytes = b"secret") -> Deaths:
-    subject = Deaths()
+def keyed(secret: bytes = b"secret") -> DeadlyRequests:
+    subject = DeadlyRequests()
     subject.use(secret)
     return subject
 
@@ -35,7 +35,7 @@ def keyed(secret: bytes = b"secret") -> Deaths:
 
 
 def test_without_a_key_there_are_no_fingerprints():
-    subject = Deaths()
+    subject = DeadlyRequests()
     subject.saw("r1", ask())
     assert subject.take() == []
     subject.block([("ab", 60.0)], 0)
@@ -114,7 +114,7 @@ def client(gateway) -> AsyncOpenAI:
 
 def test_a_deadly_request_ends_two_replicas_and_not_the_third(live):
     async def body(gateway):
-        gateway.driver.deaths.use(b"secret")
+        gateway.driver.observer.deadly.use(b"secret")
         for index in range(4):
             gateway.ail(index, "oom", marker="cucumber")
         async with client(gateway) as api:
@@ -127,14 +127,14 @@ def test_a_deadly_request_ends_two_replicas_and_not_the_third(live):
             assert error.response.headers["x-should-retry"] == "false"
             assert "retry-after" not in error.response.headers
             assert sum(engine.exit_status is not None for engine in gateway.engines) == 2
-            died = gateway.driver.deaths.take()
+            died = gateway.driver.observer.deadly.take()
             assert len(died) == 2
             assert len({replica for replica, _ in died}) == 2
             (name,) = {name for _, name in died}
-            story = gateway.driver.stories.tell(error.response.headers["x-request-id"])
+            story = gateway.driver.observer.records.explain(error.response.headers["x-request-id"])
             assert story["story"][-1]["what"] == "replicas_lost"
 
-            gateway.driver.deaths.block([(name, 3600.0)], gateway.driver.now_ns())
+            gateway.driver.observer.deadly.block([(name, 3600.0)], gateway.driver.now_ns())
             with pytest.raises(openai.UnprocessableEntityError) as caught:
                 await api.chat.completions.create(model="m", messages=DEADLY)
             assert caught.value.code == "request_blocked"
@@ -151,21 +151,21 @@ def test_a_deadly_request_ends_two_replicas_and_not_the_third(live):
 
 def test_a_stream_that_another_replica_finished_is_no_killer(live):
     async def body(gateway):
-        gateway.driver.deaths.use(b"secret")
+        gateway.driver.observer.deadly.use(b"secret")
         gateway.ail(0, "cut", tokens=5)
         async with client(gateway) as api:
             for _ in range(4):
                 stream = await api.chat.completions.create(model="m", messages=ASK, stream=True)
                 assert [chunk async for chunk in stream]
-        assert gateway.driver.deaths.take() == []
-        assert not gateway.driver._died_under
+        assert gateway.driver.observer.deadly.take() == []
+        assert not gateway.driver.observer._died_under
 
     live(body)
 
 
 def test_a_stream_that_nobody_could_finish_is_fingerprinted_too(live):
     async def body(gateway):
-        gateway.driver.deaths.use(b"secret")
+        gateway.driver.observer.deadly.use(b"secret")
         for place in range(2):
             gateway.ail(place, "cut", tokens=5)
         async with client(gateway) as api:
@@ -176,7 +176,7 @@ def test_a_stream_that_nobody_could_finish_is_fingerprinted_too(live):
 
             with pytest.raises(openai.APIError):
                 await ask()
-        died = gateway.driver.deaths.take()
+        died = gateway.driver.observer.deadly.take()
         assert {replica for replica, _ in died} == {"m-1", "m-2"}
         assert len({name for _, name in died}) == 1
 
@@ -188,12 +188,12 @@ def test_a_stream_that_nobody_could_finish_is_fingerprinted_too(live):
 )
 def test_other_failures_are_nobodys_death(live, kind, how):
     async def body(gateway):
-        gateway.driver.deaths.use(b"secret")
+        gateway.driver.observer.deadly.use(b"secret")
         gateway.ail(0, kind, **how)
         async with client(gateway) as api:
             for _ in range(4):
                 stream = await api.chat.completions.create(model="m", messages=ASK, stream=True)
                 assert [chunk async for chunk in stream]
-        assert gateway.driver.deaths.take() == []
+        assert gateway.driver.observer.deadly.take() == []
 
     live(body)

@@ -1,4 +1,4 @@
-"""What a gateway tells of the demand for each model: what waits, how fast, how late.
+"""Measures the demand for each model: how much waits, how fast it is served, how late.
 
 Read off the lanes when it is told, about once a second: a request costs nothing for it but one
 count of its first token, which its lane keeps. That somebody begins to wait is told within a tenth
@@ -30,8 +30,8 @@ _SPAN: Final = nanos(RATE_S)
 _WIDTH: Final = _SPAN // _BUCKETS
 
 
-class Signals:
-    """The gauges of all models; ``gauges`` holds what was last read."""
+class DemandGauges:
+    """Measures the demand for each model; ``gauges`` holds what was last read."""
 
     __slots__ = ("_rates", "_waited", "gauges")
 
@@ -88,4 +88,4 @@ def _window() -> RateWindow:
     return RateWindow(RATE_S, _BUCKETS)
 
 
-__all__ = ["RATE_S", "Signals"]
+__all__ = ["RATE_S", "DemandGauges"]

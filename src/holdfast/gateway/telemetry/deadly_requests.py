@@ -1,4 +1,4 @@
-"""Requests that end the replicas they reach: known by a fingerprint, refused once control says so.
+"""Finds requests that replicas die of, and refuses those that control has blocked.
 
     connection died under a request that was never answered
         ─► (replica, fingerprint) ─► control ─► block ─► refused here
@@ -29,8 +29,8 @@ _BLOCK_S_MAX: Final = 86_400.0
 _KEY_BYTES_MAX: Final = 64  # of blake2b
 
 
-class Deaths:
-    """What this gateway knows of deadly requests."""
+class DeadlyRequests:
+    """Remembers which requests replicas died under, and which ones control has blocked."""
 
     __slots__ = ("_died", "_secret", "blocked")
 
@@ -84,4 +84,4 @@ class Deaths:
         return digest.hexdigest()
 
 
-__all__ = ["BLOCKED_MAX", "DIED_MAX", "Deaths"]
+__all__ = ["BLOCKED_MAX", "DIED_MAX", "DeadlyRequests"]

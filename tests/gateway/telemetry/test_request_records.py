@@ -2,16 +2,16 @@ from types import SimpleNamespace
 
 from holdfast.core.messages import Finish
 from holdfast.core.types import SECOND
-from holdfast.gateway.telemetry import stories as module
-from holdfast.gateway.telemetry.stories import Stories
+from holdfast.gateway.telemetry import request_records as module
+from holdfast.gateway.telemetry.request_records import RequestRecords
 
 NOW = 20 * SECOND
 PLAIN = ((10 * SECOND, "chosen", ""), (11 * SECOND, "answered", ""))
 RETRIED = ((10 * SECOND, "chosen", ""), (11 * SECOND, "failed", ""), *PLAIN)
 
 
-def inquiry(name=b"req_1", *, arrived=10 * SECOND, escalated=False):
-    """As much of an inquiry as a story is made of."""
+def proxied(name=b"req_1", *, arrived=10 * SECOND, escalated=False):
+    """As much of an proxied as a story is made of."""
     return SimpleNamespace(
         request_id=name,
         request=SimpleNamespace(tenant="team", arrived=arrived),
@@ -26,14 +26,14 @@ def finish(status=200, story=PLAIN, **more):
 
 
 def known(stories, pattern, number):
-    return [one for one in range(number) if stories.tell(pattern.format(one))]
+    return [one for one in range(number) if stories.explain(pattern.format(one))]
 
 
 def test_a_story_is_told_in_seconds_since_the_request_came():
-    stories = Stories()
+    stories = RequestRecords()
     steps = [(10 * SECOND, "arrived", ""), (10 * SECOND + SECOND // 4, "chosen", "least load")]
-    stories.add(inquiry(), finish(story=steps, attempts=2, continued=1), NOW)
-    told = stories.tell("req_1")
+    stories.add(proxied(), finish(story=steps, attempts=2, continued=1), NOW)
+    told = stories.explain("req_1")
     assert told == {
         "request_id": "req_1",
         "asked_for": "v",
@@ -54,27 +54,27 @@ def test_a_story_is_told_in_seconds_since_the_request_came():
 
 
 def test_what_was_never_heard_of_has_no_story():
-    stories = Stories()
-    assert stories.tell("req_1") is None
-    assert stories.tell("") is None
-    assert stories.tell("réq") is None
+    stories = RequestRecords()
+    assert stories.explain("req_1") is None
+    assert stories.explain("") is None
+    assert stories.explain("réq") is None
     assert len(stories) == 0
 
 
 def test_the_oldest_goes_when_there_are_too_many(monkeypatch):
     monkeypatch.setattr(module, "_PLAIN_MAX", 3)
-    stories = Stories()
+    stories = RequestRecords()
     for number in range(5):
-        stories.add(inquiry(b"req_%d" % number), finish(), NOW)
+        stories.add(proxied(b"req_%d" % number), finish(), NOW)
     assert known(stories, "req_{}", 5) == [2, 3, 4]
     assert len(stories) == 3
 
 
 def test_of_plain_answers_a_few_are_kept_each_second(monkeypatch):
     monkeypatch.setattr(module, "_PLAIN_PER_S", 2)
-    stories = Stories()
+    stories = RequestRecords()
     for number in range(8):  # four in one second, four in the next
-        stories.add(inquiry(b"req_%d" % number), finish(), NOW + number * SECOND // 4)
+        stories.add(proxied(b"req_%d" % number), finish(), NOW + number * SECOND // 4)
     assert known(stories, "req_{}", 8) == [0, 1, 4, 5]
 
 
@@ -82,24 +82,24 @@ def test_whatever_was_unusual_is_kept_under_any_load(monkeypatch):
     monkeypatch.setattr(module, "_PLAIN_PER_S", 2)
     monkeypatch.setattr(module, "_PLAIN_MAX", 3)
     monkeypatch.setattr(module, "_UNUSUAL_MAX", 4)
-    stories = Stories()
+    stories = RequestRecords()
     for number in range(3):
-        stories.add(inquiry(b"bad_%d" % number), finish(status=503), NOW)
-        stories.add(inquiry(b"again_%d" % number), finish(story=RETRIED, attempts=2), NOW)
+        stories.add(proxied(b"bad_%d" % number), finish(status=503), NOW)
+        stories.add(proxied(b"again_%d" % number), finish(story=RETRIED, attempts=2), NOW)
     for number in range(50):
-        stories.add(inquiry(b"req_%d" % number), finish(), NOW + number * SECOND)
+        stories.add(proxied(b"req_%d" % number), finish(), NOW + number * SECOND)
     assert known(stories, "bad_{}", 3) == known(stories, "again_{}", 3) == [1, 2]
-    assert stories.tell("bad_2")["status"] == 503
+    assert stories.explain("bad_2")["status"] == 503
     assert len(stories) == 3 + 4
 
 
 def test_a_request_that_escalated_has_one_story_of_both_answers():
-    stories = Stories()
+    stories = RequestRecords()
     first, second = (10 * SECOND, "answered", "cheap"), (12 * SECOND, "answered", "strong")
-    stories.add(inquiry(), finish(story=[first], model="small"), NOW)
-    again = inquiry(arrived=11 * SECOND, escalated=True)
+    stories.add(proxied(), finish(story=[first], model="small"), NOW)
+    again = proxied(arrived=11 * SECOND, escalated=True)
     stories.add(again, finish(story=[second], model="big"), NOW)
-    told = stories.tell("req_1")
+    told = stories.explain("req_1")
     assert told["served_by"] == "big"
     assert [(step["at_s"], step["detail"]) for step in told["story"]] == [
         (0.0, "cheap"),
@@ -109,17 +109,17 @@ def test_a_request_that_escalated_has_one_story_of_both_answers():
 
 
 def test_an_escalation_that_failed_tells_of_both_attempts():
-    stories = Stories()
-    stories.add(inquiry(), finish(story=[*RETRIED, (10 * SECOND, "answered", "cheap")]), NOW)
+    stories = RequestRecords()
+    stories.add(proxied(), finish(story=[*RETRIED, (10 * SECOND, "answered", "cheap")]), NOW)
     failed = finish(status=504, story=[(11 * SECOND, "gave up", "")])
-    stories.add(inquiry(escalated=True), failed, NOW)
-    told = stories.tell("req_1")
+    stories.add(proxied(escalated=True), failed, NOW)
+    told = stories.explain("req_1")
     assert told["status"] == 504
     assert [step["what"] for step in told["story"]][-2:] == ["answered", "gave up"]
     assert len(stories) == 1
 
 
 def test_an_escalation_whose_beginning_was_not_kept_tells_the_rest():
-    stories = Stories()
-    stories.add(inquiry(escalated=True), finish(story=[(10 * SECOND, "answered", "strong")]), NOW)
-    assert [step["detail"] for step in stories.tell("req_1")["story"]] == ["strong"]
+    stories = RequestRecords()
+    stories.add(proxied(escalated=True), finish(story=[(10 * SECOND, "answered", "strong")]), NOW)
+    assert [step["detail"] for step in stories.explain("req_1")["story"]] == ["strong"]

@@ -115,7 +115,7 @@ def test_a_quota_is_told_in_headers_and_kept(live):
         async with client(gateway, OTHER) as api:
             other = await api.chat.completions.with_raw_response.create(model="m", messages=ASK)
             assert "x-ratelimit-limit-requests" not in other.headers
-        assert gateway.driver.take_demand() == {"a": 3.0, "b": 1.0}
+        assert gateway.driver.port.take_demand() == {"a": 3.0, "b": 1.0}
 
     quota = {"requests_per_minute": 2}
     live(body, tenants=[tenant("a", KEY, quota=quota), tenant("b", OTHER)])
@@ -217,9 +217,9 @@ def test_a_cheap_answer_that_fails_a_check_is_asked_of_the_strong_model(live, st
                     assert raw.headers["x-holdfast-model"] == model
                     said = raw.parse().choices[0].message.content
                     assert said.split() == text.split()
-                    story = gateway.driver.stories.tell(raw.headers["x-request-id"])
+                    story = gateway.driver.observer.records.explain(raw.headers["x-request-id"])
                     assert story["served_by"] == model
-        counted = gateway.driver.counters.read()
+        counted = gateway.driver.observer.counters.read()
         assert counted['escalations_total{model="auto",check="length"}'] == 1
 
     live(body, options=MODELS)
@@ -263,7 +263,7 @@ def test_probes_tell_alive_ready_and_which_model(live):
         gateway.driver.view(FleetView(2, gone))
         assert b" 200 " in (await get(gateway, "/readyz"))[:20]
         assert b" 503 " in (await get(gateway, "/readyz/m"))[:20]
-        gateway.driver.standing.draining = True
+        gateway.driver.readiness.draining = True
         assert b" 200 " in (await get(gateway, "/livez"))[:20]
         assert b"draining" in await get(gateway, "/readyz")
 
@@ -296,7 +296,7 @@ def test_what_runs_on_a_leaving_replica_moves_to_another(live):
                 said += chunk.choices[0].delta.content or ""
                 if said and not moved:
                     moved = True
-                    attempt = next(iter(gateway.driver.streaming))
+                    attempt = next(iter(gateway.driver.port.streaming))
                     gateway.driver.move(attempt.target.replica_id)
             assert said == expected_text("m", ASK, 12)
             assert moved
@@ -318,10 +318,10 @@ def test_from_a_stalled_replica_only_streams_that_are_stuck_are_moved(
                 model="m", messages=ASK, stream=stream
             )
             asking = asyncio.create_task(asked)
-            inquiries = gateway.driver._inquiries
-            await gateway.until(lambda: any(one.attempts for one in inquiries.values()))
-            (inquiry,) = inquiries.values()
-            (attempt,) = inquiry.attempts.values()
+            requests = gateway.driver.port.requests
+            await gateway.until(lambda: any(one.attempts for one in requests.values()))
+            (proxied,) = requests.values()
+            (attempt,) = proxied.attempts.values()
             attempt.last -= waited_s * SECOND
             if paused:
                 attempt.pause()
@@ -364,11 +364,14 @@ def test_prompts_answers_and_keys_are_kept_nowhere(live, caplog):
                     await api.chat.completions.create(model=f"{planted}-model", messages=asked)
                 assert planted not in str(caught.value)
         stories = [
-            gateway.driver.stories.tell(name.decode())
-            for name in (*gateway.driver.stories._plain, *gateway.driver.stories._unusual)
+            gateway.driver.observer.records.explain(name.decode())
+            for name in (
+                *gateway.driver.observer.records._plain,
+                *gateway.driver.observer.records._unusual,
+            )
         ]
         said = expected_text("m", asked, 12).split()[0]
-        kept = json.dumps([stories, gateway.driver.counters.read(), str(gateway.news)])
+        kept = json.dumps([stories, gateway.driver.observer.counters.read(), str(gateway.news)])
         assert stories
         assert planted not in kept
         assert said not in kept

@@ -1,8 +1,8 @@
-"""How a gateway stands: is it alive, does it accept, is there a replica for a model.
+"""The pages that load balancers probe: is the gateway alive, does it accept, is a model ready.
 
-``/livez``: the process turns. ``/readyz``: it accepts, has a fleet view and is not draining; a
-fleet scaled to zero is ready, or nothing could ever wake it. ``/readyz/{model}``: a replica that
-may be chosen exists. They stand on the data port, where load balancers look.
+``/livez``: the event loop of the process runs. ``/readyz``: it accepts, has a fleet view and is not
+draining; a fleet scaled to zero is ready, or nothing could ever wake it. ``/readyz/{model}``: a
+replica that may be chosen exists. They are on the data port, where load balancers look.
 """
 
 from typing import Final
@@ -16,8 +16,8 @@ _TEXT: Final = b"content-type: text/plain; charset=utf-8\r\ncache-control: no-st
 _PATHS: Final = frozenset({b"/livez", b"/readyz"})
 
 
-class Standing:
-    """What the probes are told."""
+class Readiness:
+    """Answers load balancers' probes on the data port."""
 
     __slots__ = ("draining", "has_view")
 
@@ -26,7 +26,7 @@ class Standing:
         self.has_view = False
 
     def knows(self, path: bytes) -> bool:
-        """Whether this path is a probe's."""
+        """Whether a path is one of the probes' pages."""
         return path in _PATHS or path.startswith(b"/readyz/")
 
     def ready(self) -> tuple[bool, str]:
@@ -56,4 +56,4 @@ def _model_ready(name: bytes, flow: Flow, now: int) -> tuple[bool, str]:
     return (True, "ready") if lane.pool.ready(now) else (False, "no replica may be chosen")
 
 
-__all__ = ["Standing"]
+__all__ = ["Readiness"]

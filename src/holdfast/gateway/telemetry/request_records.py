@@ -1,4 +1,4 @@
-"""The stories of recent requests, for ``holdfast explain``: what happened and why, no text.
+"""Keeps records of recent requests for ``holdfast explain``: what happened and why, no text.
 
 A ring: the latest few thousand are kept, the oldest goes when one comes. What somebody will ask
 about is kept apart and always: errors, retries, hedges, continuations, waits in the queue. Of
@@ -7,13 +7,11 @@ be a memory of less than a second and cost as much as the rest of the bookkeepin
 """
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from holdfast.core.messages import Finish
 from holdfast.core.types import SECOND
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request.inquiry import Inquiry
+from holdfast.gateway.telemetry.observed import ObservedRequest
 
 _PLAIN_MAX: Final = 4_096  # about a kilobyte each
 _UNUSUAL_MAX: Final = 4_096
@@ -21,8 +19,8 @@ _PLAIN_PER_S: Final = 64  # a minute of them fills the ring
 _PLAIN_STEPS: Final = 2  # chosen and answered
 
 
-class Stories:
-    """Finished requests by id."""
+class RequestRecords:
+    """The records of finished requests, by request id."""
 
     __slots__ = ("_plain", "_plain_left", "_second", "_unusual")
 
@@ -33,14 +31,14 @@ class Stories:
         self._second = 0
         self._plain_left = 0  # that may still be kept in this second
 
-    def add(self, inquiry: "Inquiry", finish: Finish, now: int) -> None:
-        """Keep one; a request that escalated keeps its last story and tells of the first."""
+    def add(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
+        """Keep the record of a request; one that escalated has its first story before its last."""
         story = finish.story
         kept, most = self._unusual, _UNUSUAL_MAX
         earlier = None
-        if inquiry.escalated:
-            earlier = self._plain.pop(inquiry.request_id, None)
-            earlier = self._unusual.pop(inquiry.request_id, earlier)
+        if proxied.escalated:
+            earlier = self._plain.pop(proxied.request_id, None)
+            earlier = self._unusual.pop(proxied.request_id, earlier)
         elif finish.status == 200 and len(story) <= _PLAIN_STEPS:
             second = now // SECOND
             if second != self._second:
@@ -49,23 +47,23 @@ class Stories:
                 return
             self._plain_left -= 1
             kept, most = self._plain, _PLAIN_MAX
-        request = inquiry.request
+        request = proxied.request
         arrived = request.arrived
         if earlier is not None:
             arrived, story = earlier[2], [*earlier[-1], *story]
-        kept[inquiry.request_id] = (
-            inquiry.ask.model,
+        kept[proxied.request_id] = (
+            proxied.ask.model,
             request.tenant,
             arrived,
-            inquiry.ask.stream,
+            proxied.ask.stream,
             finish,
             story,
         )
         if len(kept) > most:
             kept.popitem(last=False)
 
-    def tell(self, request_id: str) -> dict[str, Any] | None:
-        """One story as plain data; times in seconds since its arrival."""
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """The record of a request as plain data; times in seconds since its arrival."""
         key = request_id.encode()
         kept = self._plain.get(key) or self._unusual.get(key)
         if kept is None:
@@ -93,4 +91,4 @@ class Stories:
         return len(self._plain) + len(self._unusual)
 
 
-__all__ = ["Stories"]
+__all__ = ["RequestRecords"]

@@ -15,7 +15,7 @@ from holdfast.core.request.flow import Flow
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, State
-from holdfast.gateway.telemetry.signals import Signals
+from holdfast.gateway.telemetry.demand import DemandGauges
 
 START = 1_000 * SECOND
 
@@ -26,7 +26,7 @@ class Stage:
     def __init__(self):
         self.flow = self.made()
         self.flows = [self.flow]
-        self.signals = Signals()
+        self.signals = DemandGauges()
         self.now = START
         self.number = 0
         rows = (ReplicaView(Replica("r1", "up"), State.READY, 1.0),)

@@ -8,7 +8,7 @@ either, and output that degenerates must be known when they happen.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.health.degenerate import (
@@ -31,12 +31,9 @@ from holdfast.gateway.api.chunks import (
 from holdfast.gateway.api.continuation import Seam
 from holdfast.gateway.api.responses import read_response_event
 from holdfast.gateway.http.sse import EventSplitter, MalformedStreamError, framed
-from holdfast.gateway.request.attempts import Attempt
+from holdfast.gateway.request.attempts import Attempt, AttemptOwner
 from holdfast.gateway.request.targets import Target
-from holdfast.gateway.telemetry.measures import Logprobs
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request.inquiry import Inquiry
+from holdfast.gateway.telemetry.answer_statistics import LogprobMean
 
 _DEGENERATE: Final = DegenerateConfig()
 
@@ -46,9 +43,9 @@ class EventAttempt(Attempt):
 
     __slots__ = ("_finished", "_held_bytes", "_splitter")
 
-    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
-        super().__init__(inquiry, dispatch, target)
-        self._splitter = EventSplitter(inquiry.driver.settings.stream.event_bytes_max)
+    def __init__(self, proxied: AttemptOwner, dispatch: Dispatch, target: Target) -> None:
+        super().__init__(proxied, dispatch, target)
+        self._splitter = EventSplitter(proxied.port.settings.stream.event_bytes_max)
         self._finished = False  # a finish reason came: whatever follows, the answer is whole
         self._held_bytes = 0  # not shown yet; may grow as long as one event
 
@@ -71,7 +68,7 @@ class EventAttempt(Attempt):
     def _holds_too_much(self, size: int) -> bool:
         """Count what is held back; a replica that says nothing at length is given up."""
         self._held_bytes += size
-        if self._held_bytes <= self.inquiry.driver.settings.stream.event_bytes_max:
+        if self._held_bytes <= self.proxied.port.settings.stream.event_bytes_max:
             return False
         self.fail(Kind.MALFORMED)
         return True
@@ -84,7 +81,7 @@ class EventAttempt(Attempt):
             self._learn()
             self.end(None, self.tokens())
         elif not self.over:
-            self.inquiry.took_empty(self.unshown())
+            self.proxied.took_empty(self.unshown())
             self.end(Kind.EMPTY)
 
     def conclude(self) -> bool:
@@ -131,25 +128,25 @@ class StreamAttempt(EventAttempt):
 
     def __init__(
         self,
-        inquiry: "Inquiry",
+        proxied: AttemptOwner,
         dispatch: Dispatch,
         target: Target,
         api: StreamApi,
         seam: Seam | None,
     ) -> None:
-        super().__init__(inquiry, dispatch, target)
+        super().__init__(proxied, dispatch, target)
         self._read_chunk: Callable[[bytes], Chunk]
         self._read_chunk = read_chat_chunk if api is StreamApi.CHAT else read_text_chunk
-        self._logprobs: Logprobs | None = None
-        if inquiry.ask.statistic:
-            self._logprobs = Logprobs()
+        self._logprobs: LogprobMean | None = None
+        if proxied.ask.statistic:
+            self._logprobs = LogprobMean()
             self._read_chunk = self._logprobs.reading(self._read_chunk)
         self._seam = seam  # joins it to what an earlier attempt had said
         self.continues = seam is not None
         self._held: list[bytes] = []  # payloads not shown yet
         self._opening = ""
         self._detector = DegenerateDetector(_DEGENERATE)
-        self._choices_left = inquiry.ask.n
+        self._choices_left = proxied.ask.n
         self._events = 0  # with content
         self._text_bytes = 0
         self.usage: Usage | None = None
@@ -161,8 +158,8 @@ class StreamAttempt(EventAttempt):
         if self._failing:
             Attempt.on_data(self, data)
             return
-        inquiry = self.inquiry
-        now = inquiry.driver.now_ns()
+        proxied = self.proxied
+        now = proxied.port.now_ns()
         if self.begun:
             gap = now - self.last
             self.worst = gap if gap > self.worst else self.worst
@@ -174,13 +171,13 @@ class StreamAttempt(EventAttempt):
                 if payload != DONE:
                     kept = self._read(payload)
                     if kept is payload:
-                        inquiry.relay(data if self._splitter.verbatim else framed(payload), payload)
+                        proxied.relay(data if self._splitter.verbatim else framed(payload), payload)
                     elif kept is not None:
-                        inquiry.relay_payloads([kept])
+                        proxied.relay_payloads([kept])
                     return
             for payload in payloads:
                 if payload == DONE:
-                    inquiry.driver.linger(self)
+                    proxied.port.linger(self)
                     self._conclude()
                     return
                 if not self._judge(payload):
@@ -199,7 +196,7 @@ class StreamAttempt(EventAttempt):
             if self._seam.finished:
                 self._choices_left, self._finished = 0, True
         if self.begun:
-            self.inquiry.relay_payloads(rewritten)
+            self.proxied.relay_payloads(rewritten)
             return True
         self._held += rewritten
         if self._holds_too_much(sum(map(len, rewritten))):
@@ -211,30 +208,30 @@ class StreamAttempt(EventAttempt):
     def _show(self) -> None:
         if self.content():
             held, self._held = self._held, []
-            inquiry = self.inquiry
-            inquiry.driver.streaming[self] = None
-            inquiry.show(self, b"text/event-stream")
-            inquiry.relay_payloads(held)
+            proxied = self.proxied
+            proxied.port.streaming[self] = None
+            proxied.show(self, b"text/event-stream")
+            proxied.relay_payloads(held)
 
     def _opens(self) -> bool:
         """Whether what is held may be shown. One token over and over is believed of two only."""
-        inquiry = self.inquiry
+        proxied = self.proxied
         opening = judge_opening(
             self._events,
-            inquiry.driver.settings.stream.suspect_tokens,
+            proxied.port.settings.stream.suspect_tokens,
             suspicious=suspicious_opening(self._opening),
             complete=not self._choices_left,
-            rejected_before=inquiry.doubted,
+            rejected_before=proxied.repetition_rejected,
         )
         if opening is Opening.REJECT:
-            inquiry.doubted = True
+            proxied.repetition_rejected = True
             self.fail(Kind.DEGENERATE)
         return opening is Opening.SHOW
 
     def _nothing_to_say(self) -> bool:
         spoken = self.usage.completion_tokens if self.usage is not None else None
         # Behind a seam all may have been said already: then only the end was missing.
-        if self._seam is None and nothing_said(self.inquiry.finish_reason, spoken):
+        if self._seam is None and nothing_said(self.proxied.finish_reason, spoken):
             return False
         self._show()
         return not self.over
@@ -258,17 +255,17 @@ class StreamAttempt(EventAttempt):
         if chunk.meaningful:
             self._events += 1
             if chunk.beyond_text:
-                self.inquiry.cannot_continue()
+                self.proxied.cannot_continue()
         if chunk.finished:
             # A choice that nobody asked for may end as it likes.
-            if chunk.finish_reason is not None or self.inquiry.ask.n > 1:
+            if chunk.finish_reason is not None or self.proxied.ask.n > 1:
                 self._choices_left -= min(chunk.finished, self._choices_left)
             self._finished = not self._choices_left
             if chunk.finish_reason is not None:
-                self.inquiry.finish_reason = chunk.finish_reason
+                self.proxied.finish_reason = chunk.finish_reason
         if chunk.usage is not None:
             self.usage = chunk.usage
-            ask = self.inquiry.ask
+            ask = self.proxied.ask
             if chunk.choices:
                 return payload if ask.wants_running_usage else strip_usage(payload)
             if not ask.wants_usage:
@@ -288,7 +285,7 @@ class StreamAttempt(EventAttempt):
         usage = self.usage
         if usage is not None and usage.prompt_tokens:
             return usage.prompt_tokens
-        return self.inquiry.request.prompt_tokens
+        return self.proxied.request.prompt_tokens
 
     def chunks(self) -> int:
         """As above."""
@@ -297,7 +294,7 @@ class StreamAttempt(EventAttempt):
     def _learn(self) -> None:
         usage = self.usage
         if usage is not None and self._seam is None:
-            self.inquiry.learn(usage.prompt_tokens, self._text_bytes, usage.completion_tokens)
+            self.proxied.learn(usage.prompt_tokens, self._text_bytes, usage.completion_tokens)
 
     def _error(self, chunk: Chunk) -> None:
         """The engine gave up inside the stream."""
@@ -315,7 +312,7 @@ class StreamAttempt(EventAttempt):
             return 0
         if self.target.dialect.one_token_per_event:
             return self._events
-        return max(self._events, self.inquiry.driver.tokens_of(self.target.model, self._text_bytes))
+        return max(self._events, self.proxied.tokens_of(self.target.model, self._text_bytes))
 
 
 class ResponseAttempt(EventAttempt):
@@ -323,8 +320,8 @@ class ResponseAttempt(EventAttempt):
 
     __slots__ = ("_held", "_tokens")
 
-    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
-        super().__init__(inquiry, dispatch, target)
+    def __init__(self, proxied: AttemptOwner, dispatch: Dispatch, target: Target) -> None:
+        super().__init__(proxied, dispatch, target)
         self._held: list[bytes] = []
         self._tokens = 0
 
@@ -335,8 +332,8 @@ class ResponseAttempt(EventAttempt):
         if self._failing:
             Attempt.on_data(self, data)
             return
-        inquiry = self.inquiry
-        now = inquiry.driver.now_ns()
+        proxied = self.proxied
+        now = proxied.port.now_ns()
         if self.begun:
             self.worst = max(self.worst, now - self.last)
         self.last = now
@@ -353,23 +350,23 @@ class ResponseAttempt(EventAttempt):
         if event.failed:
             self.fail(Kind.SERVER_ERROR, self.tokens())
             return False
-        inquiry = self.inquiry
+        proxied = self.proxied
         frame = framed(payload, name)
         if self.begun:
-            inquiry.exchange.write(frame)
+            proxied.exchange.write(frame)
         else:
             self._held.append(frame)
             if self._holds_too_much(len(frame)):
                 return False
             if event.content and self.content():
-                inquiry.driver.streaming[self] = None
-                inquiry.show(self, b"text/event-stream")
-                inquiry.exchange.write(b"".join(self._held))
+                proxied.port.streaming[self] = None
+                proxied.show(self, b"text/event-stream")
+                proxied.exchange.write(b"".join(self._held))
                 self._held.clear()
         if event.finished and not self.over:
             self._finished = True
             self._tokens = event.output_tokens
-            inquiry.driver.linger(self)
+            proxied.port.linger(self)
             self._conclude()
         return not self.over
 

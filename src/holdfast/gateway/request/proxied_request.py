@@ -1,12 +1,21 @@
-"""One client's request from its headers to its answer, in whatever attempts it took.
+"""One client's request, from its body to its answer, in whatever attempts it took.
 
-The inquiry is the driver's half of a life in the flow: the flow decides, the inquiry has the bytes.
-It starts attempts, remembers what the client has seen (so that another replica can go on from
-there), and writes the one answer: whole, streamed, or an honest error. What it keeps of the text is
-bounded, is never logged and goes with it.
+Read from top to bottom, as a request goes:
+
+    begin               the body is read and checked; refused here, or
+    _decide             handed to the flow, which queues it and chooses a replica
+    dispatch            an attempt on one replica, first or repeated or continuing another
+    show, relay         a stream's content goes to the client as it comes
+    finish              the flow's last word: the answer is judged, and another model asked, or
+    _succeed, _fail     the one answer: whole, the end of a stream, or an honest error
+
+The route and the tenant were found before (``request_driver``). The flow decides; the bytes are
+here. What is kept of the text, so that another replica can go on from there, is bounded, is never
+logged and goes with the request.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
@@ -18,7 +27,7 @@ from holdfast.core.request.answer_policy import (
 )
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Request
-from holdfast.gateway.api import errors
+from holdfast.gateway.api import errors, routes
 from holdfast.gateway.api.answers import Answer
 from holdfast.gateway.api.bodies import Ask, parse
 from holdfast.gateway.api.chunks import StreamApi
@@ -33,16 +42,19 @@ from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.api.routes import Api, Route
 from holdfast.gateway.api.tenants import Tenant
-from holdfast.gateway.api.virtual import Path, is_json
+from holdfast.gateway.api.virtual import Facts, Path, is_json
 from holdfast.gateway.http.contracts import Exchange
 from holdfast.gateway.http.sse import MalformedStreamError, framed
 from holdfast.gateway.request.attempts import Attempt, BytesAttempt, WholeAttempt
-from holdfast.gateway.request.streaming import ResponseAttempt, StreamAttempt
+from holdfast.gateway.request.comparisons import Comparisons
+from holdfast.gateway.request.flow_port import FlowPort
+from holdfast.gateway.request.settings import Settings
+from holdfast.gateway.request.stream_attempts import ResponseAttempt, StreamAttempt
 from holdfast.gateway.request.targets import Target
-from holdfast.gateway.telemetry.traces import Trace
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request.driver import Driver
+from holdfast.gateway.request.token_ratios import TokenRatios
+from holdfast.gateway.telemetry.counters import Counters
+from holdfast.gateway.telemetry.observer import Observer
+from holdfast.gateway.telemetry.trace import Trace
 
 _JSON: Final = b"content-type: application/json\r\n"
 _EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
@@ -51,11 +63,32 @@ _LAST: Final = b"data: [DONE]\n\n"
 _STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMPLETIONS}
 
 
-class Inquiry:
-    """A request under way at this gateway; the exchange's listener."""
+class RequestContext:
+    """What all requests of a gateway share: the way to the flow, the replicas, the observer."""
+
+    __slots__ = ("comparisons", "observer", "port", "ratios", "targets")
+
+    def __init__(
+        self,
+        port: FlowPort,
+        targets: Mapping[str, Target],
+        observer: Observer,
+        ratios: TokenRatios,
+        comparisons: Comparisons,
+    ) -> None:
+        self.port = port
+        self.targets = targets  # by replica; follows the config
+        self.observer = observer
+        self.ratios = ratios
+        self.comparisons = comparisons
+
+
+class ProxiedRequest:
+    """Serves one request of a client; the exchange's listener and the flow's executor for it."""
 
     __slots__ = (
         "_answer",
+        "_context",
         "_continued",
         "_empties",
         "_empty",
@@ -70,14 +103,15 @@ class Inquiry:
         "ask",
         "attempts",
         "died_at",
-        "doubted",
-        "driver",
         "escalated",
         "exchange",
         "finish_reason",
         "first_at",
         "flow",
+        "observer",
+        "port",
         "refusal",
+        "repetition_rejected",
         "request",
         "request_id",
         "route",
@@ -92,17 +126,26 @@ class Inquiry:
     request: Request
 
     def __init__(
-        self, driver: "Driver", exchange: Exchange, route: Route, tenant: Tenant, serial: int
+        self,
+        context: RequestContext,
+        exchange: Exchange,
+        route: Route,
+        tenant: Tenant,
+        serial: int,
+        request_id: bytes,
     ) -> None:
-        self.driver = driver
+        self._context = context
+        self.port = port = context.port
+        self.observer = context.observer
         self.exchange = exchange
         self.route = route
         self.tenant = tenant
-        self.request_id = b"%b%x" % (driver.name, serial)
+        self.request_id = request_id
         self.flow: Flow | None = None  # None = not there yet
         self.serial = serial  # the flow's name for it
         self.attempts: dict[int, Attempt] = {}
-        self.answer_bytes_max = driver.settings.stream.answer_bytes_max
+        limits = port.settings.stream
+        self.answer_bytes_max = limits.answer_bytes_max
         self.finish_reason: str | None = None
         self.refusal: tuple[int, bytes] | None = None  # an engine's own 4xx
         self.died_at = 0  # when a connection last died under it
@@ -112,12 +155,12 @@ class Inquiry:
         self.first_at = 0  # when the client was shown the beginning of its answer
         self.trace: Trace | None = None  # its attempts, where it is traced
         self.escalated = False  # a second model was asked
-        self.doubted = False  # an attempt was given up for its opening; the next is believed
+        self.repetition_rejected = False  # one token over and over; the next such is believed
         self._path: Path | None = None
         self._answer: tuple[bytes, Answer, bytes] | None = None
         self._keeps = False  # payloads are remembered
         self._memory: list[bytes] = []  # those the client has seen, for whoever goes on or compares
-        self._memory_left = driver.settings.stream.memory_bytes_max
+        self._memory_left = limits.memory_bytes_max
         self._said_tokens = 0  # of attempts that ended after they had shown content
         self._said_again = 0  # of those, as the attempt that goes on counts them once more
         self._continued = 0
@@ -125,12 +168,12 @@ class Inquiry:
         self._empties = 0
         self._empty = b""  # the events of the last stream that ended without a word
 
-    # --- the client ------------------------------------------------------------------------------
+    # --- read the body ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The request is complete: check it and hand it to the flow."""
-        driver, exchange = self.driver, self.exchange
-        settings = driver.settings
+        """Check a request whose body is complete, and hand it to the flow."""
+        exchange, port = self.exchange, self.port
+        settings = port.settings
         try:
             ask = parse(
                 self.route,
@@ -141,11 +184,12 @@ class Inquiry:
                 prefix_blocks=settings.prefix_blocks,
                 headers=exchange.headers,
             )
-            path = driver.resolve(ask, self.tenant, exchange.headers)
-            if driver.deaths.blocked and driver.deaths.refuses(ask, driver.now_ns()):
+            path = _resolve(settings, ask, self.tenant, exchange.headers)
+            deadly = self.observer.deadly
+            if deadly.blocked and deadly.refuses(ask, port.now_ns()):
                 raise errors.blocked()
         except ApiError as error:
-            driver.refuse(exchange, error, self.request_id)
+            refuse(exchange, error, self.request_id, self.observer.counters)
             return
         self.ask = ask
         self._path = path
@@ -153,21 +197,36 @@ class Inquiry:
             self.via = ask.model
             if path.checks and ask.stream:
                 self._held = []
-        self._submit(ask.model if path is None else path.model)
+        self._decide(ask.model if path is None else path.model)
 
-    def _submit(self, model: str) -> None:
-        ask, tenant, driver = self.ask, self.tenant, self.driver
-        now = driver.now_ns()
-        continuable = ask.continuable and driver.settings.continues(self.route.api, model)
+    def list_models(self) -> None:
+        """Answer with the models that this tenant may use, or with the one that the path names."""
+        exchange, tenant = self.exchange, self.tenant
+        names = [name for name in self.port.settings.public_models if tenant.may_use(name)]
+        try:
+            body = routes.models_body(self.route, exchange.path, names)
+        except ApiError as error:
+            refuse(exchange, error, self.request_id, self.observer.counters)
+            return
+        exchange.listener = None
+        exchange.respond(200, _JSON + b"x-request-id: %b\r\n" % self.request_id, body)
+
+    # --- decide ----------------------------------------------------------------------------------
+
+    def _decide(self, model: str) -> None:
+        """Hand the request to the flow, for this model."""
+        ask, tenant, port, context = self.ask, self.tenant, self.port, self._context
+        now = port.now_ns()
+        continuable = ask.continuable and port.settings.continues(self.route.api, model)
         self._keeps = continuable
-        if ask.stream and driver.comparisons.models:
-            self._keeps = continuable or driver.comparisons.keeps(ask, model)
+        if ask.stream and context.comparisons.models:
+            self._keeps = continuable or context.comparisons.keeps(ask, model)
         self.request = Request(
             self.serial,
             model,
             arrived=now,
-            deadline=driver.deadline(model, tenant.priority, now),
-            prompt_tokens=driver.ratios(model).prompt.tokens(ask.prompt_bytes),
+            deadline=port.deadline(model, tenant.priority, now),
+            prompt_tokens=context.ratios.of(model).prompt.tokens(ask.prompt_bytes),
             max_tokens=ask.max_tokens,
             tenant=tenant.name,
             priority=tenant.priority,
@@ -179,12 +238,15 @@ class Inquiry:
             whole=not ask.stream,
             degradable=self._path is not None and bool(self._path.ladder),
         )
-        driver.open(self, now)
+        self.observer.saw_submission(self)
+        port.open(self, now, streams=ask.stream)
+
+    # --- the client, while it waits --------------------------------------------------------------
 
     def on_client_gone(self) -> None:
         """Nobody waits: what runs for it is called back."""
         if self.flow is not None:
-            self.driver.tell(self.flow, ClientGone(self.serial))
+            self.port.tell(self.flow, ClientGone(self.serial))
 
     def on_client_slow(self) -> None:
         """Stop reading from whoever answers."""
@@ -195,18 +257,18 @@ class Inquiry:
     def on_client_ready(self) -> None:
         """Read on."""
         self.slow = False
-        now = self.driver.now_ns()
+        now = self.port.now_ns()
         for attempt in self.attempts.values():
             attempt.resume(now)
 
-    # --- attempts --------------------------------------------------------------------------------
+    # --- attempt ---------------------------------------------------------------------------------
 
     def dispatch(self, action: Dispatch) -> None:
         """Start an attempt, as the flow asks."""
-        target = self.driver.targets.get(action.replica_id)
+        target = self._context.targets.get(action.replica_id)
         if target is None:  # the view is ahead of the config; the flow will try another
             gone = Ended(self.serial, action.attempt, Kind.REFUSED)
-            self.driver.soon(self.flow, gone)
+            self.port.soon(self.flow, gone)
             return
         ask = self.ask
         attempt: Attempt
@@ -216,13 +278,13 @@ class Inquiry:
             except (CannotContinueError, MalformedStreamError):
                 self.cannot_continue()
                 # Not the fault of the replica that was to go on: the flow ends it with an error.
-                self.driver.soon(self.flow, Ended(self.serial, action.attempt, Kind.DRAINED))
+                self.port.soon(self.flow, Ended(self.serial, action.attempt, Kind.DRAINED))
                 return
         else:
             attempt = self._attempt(action, target)
             body = self._body(target)
         self.attempts[action.attempt] = attempt
-        attempt.started = attempt.last = self.driver.now_ns()
+        attempt.started = attempt.last = self.port.now_ns()
         path = self.route.upstream_path(target.served_as, ask.version)
         headers = _type_line(ask.content_type) + target.headers + ask.headers
         if self.trace is not None:
@@ -283,13 +345,13 @@ class Inquiry:
             said = attempt.tokens()
             if attempt.begun:
                 self.broke_off(said)
-            self.driver.saw_end(attempt, action.kind, said)
+            self.observer.saw_end(attempt, action.kind, said)
             attempt.cancel()
 
     def forget(self, attempt: Attempt) -> None:
         """It is over."""
         self.attempts.pop(attempt.number, None)
-        self.driver.streaming.pop(attempt, None)
+        self.port.streaming.pop(attempt, None)
 
     def broke_off(self, tokens: int) -> None:
         """An attempt ended early after the client had seen so much of it."""
@@ -308,17 +370,42 @@ class Inquiry:
 
     def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
         """An engine counted: the next estimates for its model are better."""
-        ratios = self.driver.ratios(self.request.model)
-        if ratios.known and self.serial & 15:
-            return  # one in sixteen keeps it true
-        ratios.prompt.observe(self.ask.prompt_bytes, prompt_tokens)
-        ratios.answer.observe(text_bytes, tokens)
+        self._context.ratios.learn(
+            self.request.model,
+            self.serial,
+            self.ask.prompt_bytes,
+            prompt_tokens,
+            text_bytes,
+            tokens,
+        )
 
-    def estimate(self, text: str) -> int:
-        """Tokens of a text whose engine did not count them."""
-        return self.driver.tokens_of(self.request.model, len(text))
+    def tokens_of(self, model: str, text_bytes: int) -> int:
+        """Tokens of so much answer, by what the model's engines have reported before."""
+        return self._context.ratios.of(model).answer.tokens(text_bytes)
 
-    # --- the answer ------------------------------------------------------------------------------
+    def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
+        """End its attempts on a replica that is leaving, or its stuck ones where that is stalled.
+
+        The flow goes on elsewhere.
+        """
+        for attempt in list(self.attempts.values()):
+            if attempt.replica_id != replica_id or attempt.over:
+                continue
+            kind = attempt.stuck(now) if stalled else Kind.DRAINED
+            if kind is not None:
+                attempt.fail(kind, attempt.tokens())
+
+    def cut(self) -> None:
+        """End it with an honest error: the gateway stops and will not wait any longer."""
+        self.request.continuable = False
+        if not self.attempts:
+            self._give_up()
+            self.port.tell(self.flow, ClientGone(self.serial))
+        for attempt in list(self.attempts.values()):
+            attempt.cancel()
+            self.port.tell(self.flow, Ended(self.serial, attempt.number, Kind.DEADLINE))
+
+    # --- what attempts bring ---------------------------------------------------------------------
 
     def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
         """An answer in one piece, kept until the flow says that it is the one."""
@@ -335,9 +422,9 @@ class Inquiry:
         """Begin the response: from here on the client sees what the attempt brings."""
         if self._held is not None:
             return  # kept until it was checked; meanwhile signs of life go on
-        self.driver.waiting.pop(self, None)
+        self.port.answers(self)
         if not self.first_at:
-            self.driver.saw_first(self, attempt)
+            self.observer.saw_first(self, attempt)
         if self.exchange.started:
             return
         head = b"content-type: %b\r\ncache-control: no-cache\r\n" % content_type
@@ -370,7 +457,7 @@ class Inquiry:
         if self._memory_left < 0:
             self.cannot_continue()
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         """It waits in the queue and the gateway leaves: say so while there is time."""
         leaving = Finish(self.serial, 503, "overloaded", "the gateway leaves", retry_after_s=1.0)
         self.exchange.listener = None
@@ -383,13 +470,12 @@ class Inquiry:
             exchange.start(200, _EVENTS + b"x-request-id: %b\r\n" % self.request_id)
         exchange.write(_COMMENT)
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- judge -----------------------------------------------------------------------------------
 
     def finish(self, finish: Finish) -> None:
         """The flow's last word on it."""
-        driver = self.driver
-        driver.waiting.pop(self, None)
-        driver.saw_finish(self, finish)
+        self.port.answers(self)
+        self.observer.saw_finish(self, finish)
         if finish.status == 499:
             self.exchange.listener = None
             return
@@ -398,8 +484,9 @@ class Inquiry:
         self.exchange.listener = None
         if finish.status == 200 or empty_is_the_answer(self._empties, finish):
             self._succeed(finish)
-            if driver.comparisons.models and finish.status == 200:
-                driver.comparisons.consider(self, finish)
+            comparisons = self._context.comparisons
+            if comparisons.models and finish.status == 200:
+                comparisons.consider(self, finish)
         else:
             self._fail(finish)
 
@@ -431,22 +518,24 @@ class Inquiry:
         )
         if failed is None:
             return False
-        self.driver.saw_escalation(self, failed)
+        self.observer.saw_escalation(self, failed)
         reason = f"the answer of {finish.model} failed a check: {failed}"
         self._path = Path(stronger, (), None, reason, "")
         self._held = None
         self._answer = None
         self._memory, self._said_tokens, self._said_again = [], 0, 0
-        self._memory_left = self.driver.settings.stream.memory_bytes_max
+        self._memory_left = self.port.settings.stream.memory_bytes_max
         self.finish_reason = None
         self.escalated = True
-        self.serial = self.driver.next_serial()
-        self._submit(stronger)
+        self.serial = self.port.next_serial()
+        self._decide(stronger)
         return True
+
+    # --- answer ----------------------------------------------------------------------------------
 
     def _succeed(self, finish: Finish) -> None:
         exchange = self.exchange
-        target = self.driver.targets.get(finish.replica_id)
+        target = self._context.targets.get(finish.replica_id)
         if not self.ask.stream and self._answer is not None:
             body, _, content_type = self._answer
             head = _type_line(content_type) + self._labels(target, finish.attempts, finish)
@@ -490,9 +579,45 @@ class Inquiry:
             lines += b"x-holdfast-continued: %d\r\n" % finish.continued
         if self._path is not None:
             lines += b"x-holdfast-model: %b\r\n" % self.request.model.encode()
-        if self.driver.metered:
-            lines += self.driver.rate_limits(self.tenant)
+        if self.port.metered:
+            lines += self._rate_limits()
         return lines
+
+    def _rate_limits(self) -> bytes:
+        """The headers that tell a tenant what is left; none for who has no limit."""
+        quota = self.port.flow.quota(self.tenant.name)
+        if quota is None:
+            return b""
+        return errors.rate_limit_headers(quota.headers(self.port.now_ns()))
+
+
+def refuse(exchange: Exchange, error: ApiError, request_id: bytes, counters: Counters) -> None:
+    """Answer with an error before any work was done."""
+    counters.refused(error.status, error.code)
+    exchange.listener = None
+    head = _JSON + b"x-request-id: %b\r\n" % request_id
+    body = errors.error_body(error, request_id.decode())
+    exchange.respond(error.status, head + errors.error_headers(error), body)
+
+
+def _resolve(
+    settings: Settings, ask: Ask, tenant: Tenant, headers: Mapping[bytes, bytes]
+) -> Path | None:
+    """The path of a virtual name; refuses models that do not exist for this tenant."""
+    virtual = settings.public_models.get(ask.model)
+    if virtual is None or not tenant.may_use(ask.model):
+        raise errors.unknown_model()
+    if not virtual:
+        return None
+    facts = Facts(
+        tenant=tenant.name,
+        prompt_tokens=ask.prompt_tokens,
+        tools=ask.tools,
+        json=ask.json_expected,
+        stream=ask.stream,
+        headers=headers,
+    )
+    return settings.virtual.resolve(ask.model, facts)
 
 
 def _type_line(content_type: bytes) -> bytes:
@@ -502,4 +627,4 @@ def _type_line(content_type: bytes) -> bytes:
     return b"content-type: %b\r\n" % content_type
 
 
-__all__ = ["Inquiry"]
+__all__ = ["ProxiedRequest", "RequestContext", "refuse"]

@@ -7,7 +7,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.core.messages import FleetView, ReplicaView, ViewChanged
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import State
-from holdfast.gateway.request.standing import Standing
+from holdfast.gateway.request.readiness import Readiness
 
 NOW = 1_000_000_000
 
@@ -47,7 +47,7 @@ def ask(standing, flow, path, method=b"GET"):
 
 @pytest.fixture
 def standing():
-    ready = Standing()
+    ready = Readiness()
     ready.has_view = True
     return ready
 
@@ -60,7 +60,7 @@ def test_only_the_paths_of_probes_are_known(standing):
 
 
 def test_a_gateway_is_ready_once_it_has_a_view(flow):
-    standing = Standing()
+    standing = Readiness()
     assert ask(standing, flow(), b"/readyz") == (503, b"no fleet view yet\n")
     assert ask(standing, flow(), b"/readyz/org/m") == (503, b"no fleet view yet\n")
     standing.has_view = True

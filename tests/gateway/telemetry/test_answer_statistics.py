@@ -8,7 +8,11 @@ import orjson
 import pytest
 
 from holdfast.gateway.api.chunks import read_chat_chunk
-from holdfast.gateway.telemetry.measures import Logprobs, measured_logprob, measured_norm
+from holdfast.gateway.telemetry.answer_statistics import (
+    LogprobMean,
+    measured_logprob,
+    measured_norm,
+)
 
 
 def chat(*logprobs: float | None, index: int = 0) -> bytes:
@@ -49,7 +53,7 @@ def test_where_none_are_told_nothing_is_measured(body):
 
 
 def test_a_stream_is_measured_chunk_by_chunk_and_read_as_before():
-    logprobs = Logprobs()
+    logprobs = LogprobMean()
     read = logprobs.reading(read_chat_chunk)
     for value in (-1.0, -3.0):
         choice = {"index": 0, "delta": {"content": "x"}}

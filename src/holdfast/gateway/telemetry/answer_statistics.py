@@ -1,4 +1,4 @@
-"""Numbers that say how an answer came out: the mean of its log probabilities, the norm of a vector.
+"""Measures answers for drift: the mean of their log probabilities, the norm of a vector.
 
 Drift of a model's output shows in them before anybody reads a wrong answer. Only what the client
 asked for is measured: to ask for log probabilities on its behalf would change what it gets and what
@@ -38,16 +38,16 @@ class _Choice(msgspec.Struct, gc=False):
     logprobs: _Logprobs | None = None
 
 
-class _Told(msgspec.Struct, gc=False):
+class _Answer(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
 
 
-_decode_told: Final = msgspec.json.Decoder(_Told).decode
+_decode_answer: Final = msgspec.json.Decoder(_Answer).decode
 _decode_numbers: Final = msgspec.json.Decoder(list[float]).decode
 
 
-class Logprobs:
-    """The mean over the tokens of one answer, of its first choice."""
+class LogprobMean:
+    """Computes the mean log probability of the tokens in the first choice of one answer."""
 
     __slots__ = ("_count", "_sum", "readable")
 
@@ -59,7 +59,7 @@ class Logprobs:
     def add(self, payload: bytes) -> None:
         """Take in a whole answer, or one chunk of it."""
         try:
-            choices = _decode_told(payload).choices
+            choices = _decode_answer(payload).choices
         except (ValueError, RecursionError):
             self.readable = False
             return
@@ -92,7 +92,7 @@ class Logprobs:
 
 def measured_logprob(body: bytes) -> tuple[str, float] | None:
     """The mean log probability of an answer in one piece."""
-    logprobs = Logprobs()
+    logprobs = LogprobMean()
     logprobs.add(body)
     return logprobs.measured()
 
@@ -113,4 +113,4 @@ def measured_norm(body: bytes) -> tuple[str, float] | None:
     return ("norm", norm) if numbers and isfinite(norm) else None
 
 
-__all__ = ["Logprobs", "measured_logprob", "measured_norm"]
+__all__ = ["LogprobMean", "measured_logprob", "measured_norm"]

@@ -1,4 +1,4 @@
-"""Tokens by tenant, model, route and what they were for; control makes costs of them.
+"""Books tokens by tenant, model, route and what they were for; control makes costs of them.
 
 One list for each (tenant, model, route), two places in it for each use, the useful one first: what
 an ordinary answer costs is two additions. All three names come from the config; the bound is there
@@ -9,13 +9,11 @@ engine's own count is used where there is one, the gateway's estimate elsewhere.
 engine took on has cost nothing.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.plan.cost import DIRECT, NOBODY, Use
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request.attempts import Attempt
+from holdfast.gateway.telemetry.observed import ObservedAttempt
 
 ROWS_MAX: Final = 2_048  # of (tenant, model, route); further ones are booked as nobody's
 
@@ -36,8 +34,8 @@ _NO_WORK: Final = frozenset(
 Row = tuple[str, str, str]  # tenant, model, route
 
 
-class Spending:
-    """All tokens of one gateway since its start."""
+class TokenLedger:
+    """Books all tokens of one gateway since its start."""
 
     __slots__ = ("_rows",)
 
@@ -45,13 +43,13 @@ class Spending:
         self._rows: dict[Row, list[int]] = {}
 
     def ended(
-        self, attempt: "Attempt", kind: Kind | None, input_tokens: int, output_tokens: int
+        self, attempt: ObservedAttempt, kind: Kind | None, input_tokens: int, output_tokens: int
     ) -> None:
         """An attempt is over; not for one whose whole answer was of use."""
         if kind in _NO_WORK and not attempt.begun:
             return
-        inquiry = attempt.inquiry
-        row = self.row(inquiry.tenant.name, attempt.target.model, inquiry.via)
+        proxied = attempt.proxied
+        row = self.row(proxied.tenant.name, attempt.target.model, proxied.via)
         place = _place(kind, begun=attempt.begun)
         row[_CONTINUATION if attempt.continues else place] += input_tokens
         row[place + 1] += output_tokens
@@ -104,4 +102,4 @@ def _place(kind: Kind | None, *, begun: bool) -> int:
     return _RETRY
 
 
-__all__ = ["ROWS_MAX", "Spending"]
+__all__ = ["ROWS_MAX", "TokenLedger"]
