@@ -46,7 +46,7 @@ from holdfast.core.request.desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.types import SECOND
 from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes
-from holdfast.gateway.http import http
+from holdfast.gateway.http import syntax
 from holdfast.gateway.process import GatewayProcess
 from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
 from holdfast.gateway.telemetry.demand import DemandGauges
@@ -160,7 +160,7 @@ def _error_row(status: int, code: str, when: str) -> tuple[str, ...]:
 def refusals_table() -> str:
     """What a connection is told that cannot be understood, or not be served."""
     rows = []
-    for refusal in sorted(http.REFUSALS, key=lambda one: one.status):
+    for refusal in sorted(syntax.REFUSALS, key=lambda one: one.status):
         kind = msgspec.json.decode(refusal.body)["error"]["type"]
         rows.append((str(refusal.status), f"`{kind}`", f"`{refusal.code}`", refusal.message))
     return table(("status", "type", "code", "message"), rows)

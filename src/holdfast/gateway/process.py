@@ -54,8 +54,8 @@ from holdfast.frames import (
     frame_to_view,
     seen_to_frame,
 )
+from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
-from holdfast.gateway.http.turn import Turn
 from holdfast.gateway.link import Link
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
@@ -102,7 +102,7 @@ class GatewayProcess:
         self._driver: RequestDriver | None = None
         self._server: Server | None = None
         self._targets: dict[str, Target] = {}
-        self._turn: Turn | None = None  # what all connections share
+        self._turn: LoopTurn | None = None  # what all connections share
         self._detours: dict[str, str] = {}
         self._sweep_at = self._stats_at = self._counters_at = 0
         self._ticking: asyncio.TimerHandle | None = None
@@ -171,7 +171,7 @@ class GatewayProcess:
     def _build(self, loop: asyncio.AbstractEventLoop) -> tuple[FleetFile, RequestDriver, Server]:
         file = self._file
         assert file is not None, "the first config was awaited"
-        self._turn = turn = Turn(loop)
+        self._turn = turn = LoopTurn(loop)
         self._targets = targets_of(file, {}, loop, monotonic_ns, self._detours, turn)
         driver = RequestDriver(
             settings_of(file),

@@ -5,7 +5,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from holdfast.core.types import SECOND
-from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api.bodies import ParsedRequest
 from holdfast.gateway.api.routes import ROUTES, Api
 from holdfast.gateway.telemetry.deadly_requests import BLOCKED_MAX, DIED_MAX, DeadlyRequests
 from holdfast.testing.standin import Options, expected_text
@@ -16,11 +16,11 @@ DEADLY = [{"role": "user", "content": "Divide by the cucumber."}]
 SLOW = Options(ttft_ms=40.0, tpot_ms=1.0, tokens=12)
 
 
-def ask(body: bytes = b"{}", api: Api = Api.CHAT, model: str = "m") -> Ask:
-    return Ask(CHAT, api, model, body, b"application/json")
+def ask(body: bytes = b"{}", api: Api = Api.CHAT, model: str = "m") -> ParsedRequest:
+    return ParsedRequest(CHAT, api, model, body, b"application/json")
 
 
-def fingerprint(subject: DeadlyRequests, asked: Ask) -> str:
+def fingerprint(subject: DeadlyRequests, asked: ParsedRequest) -> str:
     subject.saw("r", asked)
     return subject.take()[-1][1]
 

@@ -1,4 +1,4 @@
-"""One attempt on one replica, from its first byte to its end, judged as it goes.
+"""One attempt of a request on one replica, from its first byte to its end, judged as it comes.
 
     WholeAttempt    collects an answer in one piece and looks at it before anybody else does
     StreamAttempt   reads every event, holds the opening back, relays the rest (stream_attempts.py)
@@ -21,7 +21,7 @@ from holdfast.core.request.answer_policy import (
 )
 from holdfast.core.request.flow import Flow
 from holdfast.gateway.api.answers import Answer, MalformedAnswerError, read_answer
-from holdfast.gateway.http.contracts import Call
+from holdfast.gateway.http.interfaces import Call
 from holdfast.gateway.request.flow_port import FlowPort
 from holdfast.gateway.request.targets import Target
 from holdfast.gateway.telemetry.answer_statistics import measured_logprob, measured_norm

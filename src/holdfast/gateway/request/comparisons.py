@@ -1,4 +1,4 @@
-"""Asking a second replica, in the background, what a first one has just answered.
+"""Asks a second replica, in the background, what a first one has just answered, and compares.
 
 The policy is the core's (``core.health.comparing``): which answers, of whom, how many at once, and
 when two agree. Here are the bytes. A second question goes past the flow: no client waits for it, no
@@ -22,12 +22,12 @@ from holdfast.core.request.flow import Flow
 from holdfast.core.types import SECOND
 from holdfast.engines import Continuation
 from holdfast.gateway.api.answers import Answer, AnswerKind, MalformedAnswerError, read_answer
-from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api.authentication import Tenant
+from holdfast.gateway.api.bodies import ParsedRequest
 from holdfast.gateway.api.chunks import StreamApi
 from holdfast.gateway.api.continuation import can_continue
 from holdfast.gateway.api.routes import Api, Route
-from holdfast.gateway.api.tenants import Tenant
-from holdfast.gateway.http.contracts import Call
+from holdfast.gateway.http.interfaces import Call
 from holdfast.gateway.request.flow_port import FlowPort
 from holdfast.gateway.request.targets import Target
 from holdfast.gateway.telemetry.counters import Counters
@@ -56,7 +56,7 @@ class AnsweredRequest(Protocol):
     """A request whose answer is complete, as far as a comparison needs it."""
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> ParsedRequest:
         """What the client asked for."""
 
     @property
@@ -115,7 +115,7 @@ class Comparisons:
                 same = Comparing(config, self._streams(f"comparison/{model}"))
             self.models[model] = same
 
-    def keeps(self, ask: Ask, model: str) -> bool:
+    def keeps(self, ask: ParsedRequest, model: str) -> bool:
         """Whether the text of an answer to this may be wanted later."""
         return ask.greedy and model in self.models and ask.api in _APIS
 
@@ -265,7 +265,7 @@ class _Second:
         self._owner.ended(self, agreed)
 
 
-def _asked_again(ask: Ask, model: str, text_characters: int) -> bytes | None:
+def _asked_again(ask: ParsedRequest, model: str, text_characters: int) -> bytes | None:
     """The question for another replica, in one piece; ``None`` where it is not text alone."""
     if ask.n > 1 or ask.tools:
         return None

@@ -29,7 +29,8 @@ from holdfast.core.request.flow import Flow
 from holdfast.core.types import Request
 from holdfast.gateway.api import errors, routes
 from holdfast.gateway.api.answers import Answer
-from holdfast.gateway.api.bodies import Ask, parse
+from holdfast.gateway.api.authentication import Tenant
+from holdfast.gateway.api.bodies import ParsedRequest, parse
 from holdfast.gateway.api.chunks import StreamApi
 from holdfast.gateway.api.continuation import (
     CannotContinueError,
@@ -41,9 +42,8 @@ from holdfast.gateway.api.continuation import (
 from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.api.routes import Api, Route
-from holdfast.gateway.api.tenants import Tenant
-from holdfast.gateway.api.virtual import Facts, Path, is_json
-from holdfast.gateway.http.contracts import Exchange
+from holdfast.gateway.api.virtual_models import ModelPath, RequestFacts, is_json
+from holdfast.gateway.http.interfaces import Exchange
 from holdfast.gateway.http.sse import MalformedStreamError, framed
 from holdfast.gateway.request.attempts import Attempt, BytesAttempt, WholeAttempt
 from holdfast.gateway.request.comparisons import Comparisons
@@ -122,7 +122,7 @@ class ProxiedRequest:
         "trace",
         "via",
     )
-    ask: Ask
+    ask: ParsedRequest
     request: Request
 
     def __init__(
@@ -156,7 +156,7 @@ class ProxiedRequest:
         self.trace: Trace | None = None  # its attempts, where it is traced
         self.escalated = False  # a second model was asked
         self.repetition_rejected = False  # one token over and over; the next such is believed
-        self._path: Path | None = None
+        self._path: ModelPath | None = None
         self._answer: tuple[bytes, Answer, bytes] | None = None
         self._keeps = False  # payloads are remembered
         self._memory: list[bytes] = []  # those the client has seen, for whoever goes on or compares
@@ -497,7 +497,7 @@ class ProxiedRequest:
         memory = self._memory if self._keeps else ()
         return text_of(memory, _STREAM_APIS[self.route.api]), self.finish_reason
 
-    def _escalates(self, path: Path, finish: Finish) -> bool:
+    def _escalates(self, path: ModelPath, finish: Finish) -> bool:
         """Whether a check of the cheap answer failed and the strong model is asked instead."""
         stronger = path.escalate
         if stronger is None or not may_escalate(stronger, shown=self.exchange.started):
@@ -520,7 +520,7 @@ class ProxiedRequest:
             return False
         self.observer.saw_escalation(self, failed)
         reason = f"the answer of {finish.model} failed a check: {failed}"
-        self._path = Path(stronger, (), None, reason, "")
+        self._path = ModelPath(stronger, (), None, reason, "")
         self._held = None
         self._answer = None
         self._memory, self._said_tokens, self._said_again = [], 0, 0
@@ -601,15 +601,15 @@ def refuse(exchange: Exchange, error: ApiError, request_id: bytes, counters: Cou
 
 
 def _resolve(
-    settings: Settings, ask: Ask, tenant: Tenant, headers: Mapping[bytes, bytes]
-) -> Path | None:
+    settings: Settings, ask: ParsedRequest, tenant: Tenant, headers: Mapping[bytes, bytes]
+) -> ModelPath | None:
     """The path of a virtual name; refuses models that do not exist for this tenant."""
     virtual = settings.public_models.get(ask.model)
     if virtual is None or not tenant.may_use(ask.model):
         raise errors.unknown_model()
     if not virtual:
         return None
-    facts = Facts(
+    facts = RequestFacts(
         tenant=tenant.name,
         prompt_tokens=ask.prompt_tokens,
         tools=ask.tools,

@@ -8,7 +8,7 @@ replica that may be chosen exists. They are on the data port, where load balance
 from typing import Final
 
 from holdfast.core.request.flow import Flow
-from holdfast.gateway.http.contracts import Exchange
+from holdfast.gateway.http.interfaces import Exchange
 
 _TEXT: Final = b"content-type: text/plain; charset=utf-8\r\ncache-control: no-store\r\n"
 

@@ -16,7 +16,7 @@ from holdfast.core.request.flow import Flow
 from holdfast.gateway.api import routes
 from holdfast.gateway.api.bodies import check_coding
 from holdfast.gateway.api.errors import ApiError
-from holdfast.gateway.http.contracts import Exchange
+from holdfast.gateway.http.interfaces import Exchange
 from holdfast.gateway.request.comparisons import Comparisons
 from holdfast.gateway.request.flow_port import FlowPort, News
 from holdfast.gateway.request.proxied_request import ProxiedRequest, RequestContext, refuse

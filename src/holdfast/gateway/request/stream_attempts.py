@@ -1,4 +1,4 @@
-"""An attempt that streams events: read one by one, held until worth showing, then relayed.
+"""Attempts that stream events: read one by one, held until worth showing, then relayed.
 
 Headers and the chunks without content are held back until the first content comes, so an empty or
 dying stream can still be tried elsewhere without anybody noticing. An opening that looks like the

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
+from holdfast.gateway.api.answer_schema import decode_embeddings
 from holdfast.gateway.api.chunks import Chunk
-from holdfast.gateway.api.shapes import decode_embeddings
 
 _NORM_BYTES_MAX: Final = 1 << 20  # of an answer; a batch of thousands is not worth a millisecond
 _QUOTE: Final = b'"'

@@ -21,7 +21,7 @@ from hashlib import blake2b
 from typing import Final
 
 from holdfast.core.types import nanos
-from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api.bodies import ParsedRequest
 
 DIED_MAX: Final = 64  # kept for control; when more die at once, the requests are not to blame
 BLOCKED_MAX: Final = 1_024  # control blocks fewer
@@ -54,7 +54,7 @@ class DeadlyRequests:
             name: now + nanos(min(left_s, _BLOCK_S_MAX)) for name, left_s in lasting[:BLOCKED_MAX]
         }
 
-    def refuses(self, ask: Ask, now: int) -> bool:
+    def refuses(self, ask: ParsedRequest, now: int) -> bool:
         """Whether this request is blocked. Asked only while something is."""
         if not self._secret:
             return False
@@ -67,7 +67,7 @@ class DeadlyRequests:
         del self.blocked[name]
         return False
 
-    def saw(self, replica_id: str, ask: Ask) -> None:
+    def saw(self, replica_id: str, ask: ParsedRequest) -> None:
         """A connection to this replica died with this request on it."""
         if self._secret:
             self._died.append((replica_id, self._fingerprint(ask)))
@@ -78,7 +78,7 @@ class DeadlyRequests:
         self._died.clear()
         return died
 
-    def _fingerprint(self, ask: Ask) -> str:
+    def _fingerprint(self, ask: ParsedRequest) -> str:
         digest = blake2b(f"{ask.api} {ask.model}\n".encode(), digest_size=16, key=self._secret)
         digest.update(ask.body)
         return digest.hexdigest()

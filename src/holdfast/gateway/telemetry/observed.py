@@ -9,10 +9,10 @@ from typing import Protocol
 
 from holdfast.core.types import Request
 from holdfast.engines import Dialect
-from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api.authentication import Tenant
+from holdfast.gateway.api.bodies import ParsedRequest
 from holdfast.gateway.api.routes import Route
-from holdfast.gateway.api.tenants import Tenant
-from holdfast.gateway.http.contracts import Exchange
+from holdfast.gateway.http.interfaces import Exchange
 from holdfast.gateway.http.upstream_address import Endpoint
 from holdfast.gateway.telemetry.trace import Trace
 
@@ -34,7 +34,7 @@ class ObservedRequest(Protocol):
         """The request as the flow knows it."""
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> ParsedRequest:
         """What the client asked for."""
 
     @property

@@ -1,4 +1,4 @@
-"""Requests that are to be told as traces: noted as they go, handed to control in bundles.
+"""Notes traced requests as they go, and hands them to control in bundles.
 
 Which ones is decided when a request begins, so the others cost one comparison. Control makes spans
 of them and sends them on: a gateway that talked to a collector itself would share its one core with

@@ -1,6 +1,6 @@
-"""Who calls whom inside a gateway: three small interfaces and nothing else.
+"""The interfaces between server, request and upstream: who calls whom inside a gateway.
 
-    client ─► server.Exchange ─► App (the driver) ─► upstream.Upstream ─► replica
+    client ─► server.Exchange ─► App (a driver) ─► upstream.Upstream ─► replica
                     ◄── respond, write ──┘   ▲             │
                                              └── Caller ◄──┘
 

@@ -1,4 +1,4 @@
-"""Who is asking: from the key in a request's headers to a tenant.
+"""Authenticates a request: from the API key in its headers to the tenant it belongs to.
 
 Keys are known by their SHA-256 digests alone. A digest finds its entry in a dict and is compared
 again in constant time; what the dict's own timing tells is about the digest, and nobody can choose
@@ -43,8 +43,8 @@ class Tenant:
         return not self.region_names or region in self.region_names
 
 
-class Tenants:
-    """The tenants of one gateway. Without any, everybody is the one tenant ``default``."""
+class TenantDirectory:
+    """Finds the tenant of a key. Without any tenants, everybody is the one tenant ``default``."""
 
     __slots__ = ("_anonymous", "_by_digest", "by_name")
 
@@ -107,4 +107,4 @@ def _refuse() -> NoReturn:
     raise ApiError(401, INVALID, "invalid_api_key", _REFUSAL)
 
 
-__all__ = ["Tenant", "Tenants"]
+__all__ = ["Tenant", "TenantDirectory"]

@@ -1,4 +1,4 @@
-"""A head that came before is known again, and needs no parsing.
+"""Recognises a message head that came before on a connection, so that it needs no parsing.
 
 Clients that keep their connection send one head over and over, and so do engines with their
 answers; only the stated length differs. To parse it again, line by line, is one of the dearest
@@ -28,7 +28,7 @@ _LESSONS_MAX: Final = 8  # of no use, one after the other
 _LESSONS_APART: Final = 64  # heads, from then on
 
 
-class HeadMemory(Generic[Said]):
+class HeadCache(Generic[Said]):
     """The last head of a connection or of an engine, but for its length, and what it says."""
 
     __slots__ = (
@@ -99,4 +99,4 @@ def end_of_head(data: bytes | bytearray) -> int:
     return data.find(_END) + len(_END)
 
 
-__all__ = ["HeadMemory", "end_of_head"]
+__all__ = ["HeadCache", "end_of_head"]

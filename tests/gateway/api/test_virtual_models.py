@@ -8,7 +8,13 @@ import pytest
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.request.answer_policy import failed_check
 from holdfast.core.types import ConfigError
-from holdfast.gateway.api.virtual import Facts, Path, Virtual, is_json, load_hook
+from holdfast.gateway.api.virtual_models import (
+    ModelPath,
+    RequestFacts,
+    VirtualModels,
+    is_json,
+    load_hook,
+)
 
 MODELS = ("big", "small")
 
@@ -21,7 +27,7 @@ def ruled(*rules: dict, default: str | None = "big") -> VirtualSection:
     return section(rules=list(rules), default=default)
 
 
-def facts(**changes) -> Facts:
+def facts(**changes) -> RequestFacts:
     values = {
         "tenant": "default",
         "prompt_tokens": 100,
@@ -30,10 +36,10 @@ def facts(**changes) -> Facts:
         "stream": False,
         "headers": {},
     }
-    return Facts(**{**values, **changes})
+    return RequestFacts(**{**values, **changes})
 
 
-def path_of(found: Path | None) -> tuple[str, tuple[str, ...], str | None, str]:
+def path_of(found: ModelPath | None) -> tuple[str, tuple[str, ...], str | None, str]:
     assert found is not None
     return found.model, found.checks, found.escalate, found.ladder
 
@@ -46,38 +52,38 @@ def hooks(monkeypatch):
     return module
 
 
-def hooked(hooks: ModuleType, function, **rule) -> Virtual:
+def hooked(hooks: ModuleType, function, **rule) -> VirtualModels:
     hooks.choose = function
     rule = {"when": {"hook": "hooks_of_a_test:choose", "hook_headers": ["x-a"]}, **rule}
-    return Virtual([ruled(rule)], MODELS)
+    return VirtualModels([ruled(rule)], MODELS)
 
 
 # --- names ----------------------------------------------------------------------------------------
 
 
 def test_other_names_are_not_virtual():
-    virtual = Virtual([section(ladder=["big", "small"])], MODELS)
+    virtual = VirtualModels([section(ladder=["big", "small"])], MODELS)
     assert virtual.resolve("big", facts()) is None
     assert "big" not in virtual
     assert "auto" in virtual
 
 
 def test_without_virtual_models_nothing_is_virtual():
-    assert Virtual([]).resolve("auto", facts()) is None
+    assert VirtualModels([]).resolve("auto", facts()) is None
 
 
 @pytest.mark.parametrize(
     "values", [{"ladder": ["big", "small"]}, {"degrade": {"ladder": ("big", "small")}}]
 )
 def test_a_ladder_begins_at_its_first_rung_and_says_whose_it_is(values):
-    path = Virtual([section(**values)]).resolve("auto", facts())
+    path = VirtualModels([section(**values)]).resolve("auto", facts())
     assert path_of(path) == ("big", (), None, "auto")
 
 
 def test_a_rule_may_lead_to_a_ladder():
     chat = VirtualSection(name="chat", ladder=["big", "small"])
     rule = {"when": {"tools": True}, "use": "chat", "check": ["empty"], "escalate": "big"}
-    virtual = Virtual([ruled(rule, default="chat"), chat])
+    virtual = VirtualModels([ruled(rule, default="chat"), chat])
     assert path_of(virtual.resolve("auto", facts())) == ("big", (), None, "chat")
     found = virtual.resolve("auto", facts(tools=True))
     assert path_of(found) == ("big", ("empty",), "big", "chat")
@@ -111,13 +117,13 @@ def test_a_rule_may_lead_to_a_ladder():
     ],
 )
 def test_a_rule_matches_when_every_test_holds(when, fits, fails):
-    virtual = Virtual([ruled({"when": when, "use": "small"})])
+    virtual = VirtualModels([ruled({"when": when, "use": "small"})])
     assert path_of(virtual.resolve("auto", facts(**fits)))[0] == "small"
     assert path_of(virtual.resolve("auto", facts(**fails)))[0] == "big"
 
 
 def test_the_first_rule_that_matches_wins_and_says_which():
-    virtual = Virtual(
+    virtual = VirtualModels(
         [
             ruled(
                 {"when": {"tools": True}, "use": "one"},
@@ -136,7 +142,9 @@ def test_the_first_rule_that_matches_wins_and_says_which():
 
 
 def test_whoever_no_rule_matches_gets_the_default():
-    found = Virtual([ruled({"when": {"tools": True}, "use": "small"})]).resolve("auto", facts())
+    found = VirtualModels([ruled({"when": {"tools": True}, "use": "small"})]).resolve(
+        "auto", facts()
+    )
     assert found is not None
     assert (found.model, found.reason) == ("big", "no rule matches")
 
@@ -217,7 +225,7 @@ async def waits(told):
 def test_a_hook_that_cannot_be_called_is_refused_at_start(hooks, name, told):
     hooks.number, hooks.waits = 5, waits
     with pytest.raises(ConfigError, match=told) as caught:
-        Virtual([ruled({"when": {"hook": name}, "use": "small"})])
+        VirtualModels([ruled({"when": {"hook": name}, "use": "small"})])
     assert caught.value.field == "virtual_models.0.rules.0.when.hook"
     assert caught.value.fix
 

@@ -1,4 +1,4 @@
-"""The words of HTTP/1.1 that need no connection: status lines, refusals, checks, CORS lines.
+"""Status lines, refusals, syntax checks and CORS lines of HTTP/1.1; needs no connection.
 
 Everything that can be known in advance is bytes when the process starts: a status line, the whole
 answer to each kind of broken request. The texts are fixed, so no answer of this module can repeat

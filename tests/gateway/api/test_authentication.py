@@ -4,16 +4,16 @@ import pytest
 
 from holdfast.config.tenants import TenantSection, hash_key, new_key
 from holdfast.core.types import Priority
-from holdfast.gateway.api import tenants as module
+from holdfast.gateway.api import authentication as module
+from holdfast.gateway.api.authentication import Tenant, TenantDirectory
 from holdfast.gateway.api.errors import ApiError
-from holdfast.gateway.api.tenants import Tenant, Tenants
 
 KEY, SPARE, OTHER = "hf-planted-one", "hf-planted-spare", "hf-planted-other"
 
 
 @pytest.fixture
-def tenants() -> Tenants:
-    return Tenants(
+def tenants() -> TenantDirectory:
+    return TenantDirectory(
         [
             TenantSection(name="a", keys=[hash_key(KEY), hash_key(SPARE)]),
             TenantSection(
@@ -27,7 +27,7 @@ def tenants() -> Tenants:
     )
 
 
-def refusal(tenants: Tenants, headers: dict[bytes, bytes]) -> ApiError:
+def refusal(tenants: TenantDirectory, headers: dict[bytes, bytes]) -> ApiError:
     with pytest.raises(ApiError) as caught:
         tenants.who(headers)
     return caught.value
@@ -102,7 +102,7 @@ def test_whatever_is_wrong_is_refused_alike_and_not_repeated(tenants, headers):
 
 
 def test_without_tenants_everybody_is_the_default_one():
-    tenants = Tenants([])
+    tenants = TenantDirectory([])
     assert tenants.who({}) == Tenant("default")
     assert tenants.who({b"authorization": b"Basic x"}).name == "default"
     assert list(tenants.by_name) == ["default"]
@@ -130,6 +130,6 @@ def test_no_plain_key_stays_in_memory(tenants):
     with pytest.raises(ApiError):
         tenants.who({b"x-api-key": key.encode()})
     tenants.who({b"x-api-key": KEY.encode()})
-    held = repr([getattr(tenants, name) for name in Tenants.__slots__])
+    held = repr([getattr(tenants, name) for name in TenantDirectory.__slots__])
     assert key not in held
     assert KEY not in held

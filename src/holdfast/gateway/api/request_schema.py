@@ -1,4 +1,4 @@
-"""The members of requests that the gateway reads, API by API, and the decoders for them.
+"""The members of request bodies that the gateway reads, by API, and the decoders for them.
 
 Typed are the members that decide something here. Raw are those that are often sent and go on as
 they came: listing them costs a few nanoseconds each, and a request without any member that is not
@@ -51,7 +51,7 @@ class Generation(Common, gc=False):
     ignore_eos: Part = UNSET
 
 
-class Chat(Generation, gc=False):
+class ChatRequest(Generation, gc=False):
     """POST /v1/chat/completions."""
 
     messages: Part = UNSET  # a list, whose elements are looked at only where it must be
@@ -68,7 +68,7 @@ class Chat(Generation, gc=False):
     store: Part = UNSET
 
 
-class Completions(Generation, gc=False):
+class CompletionsRequest(Generation, gc=False):
     """POST /v1/completions."""
 
     prompt: Part = UNSET
@@ -77,7 +77,7 @@ class Completions(Generation, gc=False):
     suffix: Part = UNSET
 
 
-class Embeddings(Common, gc=False):
+class EmbeddingsRequest(Common, gc=False):
     """POST /v1/embeddings."""
 
     input: Part = UNSET
@@ -85,7 +85,7 @@ class Embeddings(Common, gc=False):
     dimensions: Part = UNSET
 
 
-class Rerank(Common, gc=False):
+class RerankRequest(Common, gc=False):
     """POST /v1/rerank."""
 
     query: Part = UNSET
@@ -94,7 +94,7 @@ class Rerank(Common, gc=False):
     return_documents: Part = UNSET
 
 
-class Responses(Common, gc=False):
+class ResponsesRequest(Common, gc=False):
     """POST /v1/responses."""
 
     input: Part = UNSET
@@ -108,7 +108,7 @@ class Responses(Common, gc=False):
     reasoning: Part = UNSET
 
 
-class Speech(Common, gc=False):
+class SpeechRequest(Common, gc=False):
     """POST /v1/audio/speech."""
 
     input: Part = UNSET
@@ -116,7 +116,7 @@ class Speech(Common, gc=False):
     response_format: Part = UNSET
 
 
-class Images(Common, gc=False):
+class ImagesRequest(Common, gc=False):
     """POST /v1/images/generations."""
 
     prompt: Part = UNSET
@@ -124,7 +124,7 @@ class Images(Common, gc=False):
     size: Part = UNSET
 
 
-class Infer(msgspec.Struct, gc=False):
+class InferRequest(msgspec.Struct, gc=False):
     """POST /v2/models/{model}/infer; the model is in the path."""
 
     id: Part = UNSET
@@ -275,10 +275,10 @@ HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
 }
 
 
-def forbids_continuation(m: Chat | Completions, extras: Mapping[str, Raw]) -> str:
+def forbids_continuation(m: ChatRequest | CompletionsRequest, extras: Mapping[str, Raw]) -> str:
     """Why an answer could not be continued elsewhere; empty if nothing here says so."""
     if not extras and m.n is UNSET and m.logprobs is UNSET:  # as in most requests
-        if isinstance(m, Completions):
+        if isinstance(m, CompletionsRequest):
             if m.best_of is UNSET and m.echo is UNSET and m.suffix is UNSET:
                 return ""
         elif (
@@ -303,19 +303,19 @@ __all__ = [
     "GUIDED",
     "HARMLESS",
     "MEDIA_FROM",
-    "Chat",
+    "ChatRequest",
     "Common",
-    "Completions",
-    "Embeddings",
+    "CompletionsRequest",
+    "EmbeddingsRequest",
     "Flag",
     "Generation",
-    "Images",
-    "Infer",
+    "ImagesRequest",
+    "InferRequest",
     "Items",
     "Part",
-    "Rerank",
-    "Responses",
-    "Speech",
+    "RerankRequest",
+    "ResponsesRequest",
+    "SpeechRequest",
     "Whole",
     "decode_count",
     "decode_format",

@@ -1,4 +1,4 @@
-"""What engines send, as far as it is read: the shapes of answers and of chunks, and their decoders.
+"""The members of engines' answers and chunks that the gateway reads, and the decoders for them.
 
 Only members that somebody judges are listed. Ids, models, log probabilities and whatever an engine
 adds are skipped without building anything. What the shapes mean is said in ``answers`` and
@@ -15,7 +15,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]  # beyond it no client re
 _NULL: Final = Raw(b"null")  # a union with Raw would decode what it is meant to skip
 
 
-class UsageTold(msgspec.Struct, gc=False):
+class ReportedUsage(msgspec.Struct, gc=False):
     """Tokens as an engine counts them."""
 
     prompt_tokens: Count | None = None
@@ -24,7 +24,7 @@ class UsageTold(msgspec.Struct, gc=False):
     output_tokens: Count | None = None
 
 
-class ErrorFrame(msgspec.Struct, gc=False):
+class ErrorAnswer(msgspec.Struct, gc=False):
     """An error in place of an answer or of a chunk, nested or outermost."""
 
     error: Any = None
@@ -68,7 +68,7 @@ class ChatChunk(msgspec.Struct, gc=False):
     """A chunk of chat."""
 
     choices: list[ChatChunkChoice] | None = None
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -76,7 +76,7 @@ class TextChunk(msgspec.Struct, gc=False):
     """A chunk of completions."""
 
     choices: list[TextChunkChoice] | None = None
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -99,19 +99,19 @@ class TextChoice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class Chat(msgspec.Struct, gc=False):
+class ChatAnswer(msgspec.Struct, gc=False):
     """An answer of chat."""
 
     choices: list[ChatChoice]
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
-class Completions(msgspec.Struct, gc=False):
+class CompletionsAnswer(msgspec.Struct, gc=False):
     """An answer of completions."""
 
     choices: list[TextChoice]
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -138,13 +138,13 @@ class Reason(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
-class Response(msgspec.Struct, gc=False):
+class ResponsesAnswer(msgspec.Struct, gc=False):
     """An answer of /v1/responses."""
 
     output: list[Item]
     status: str | None = None
     incomplete_details: Reason | None = None
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -157,11 +157,11 @@ class Vector(msgspec.Struct, gc=False):
     embedding: Raw
 
 
-class Embeddings(msgspec.Struct, gc=False):
+class EmbeddingsAnswer(msgspec.Struct, gc=False):
     """An answer of embeddings."""
 
     data: list[Vector]
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -172,12 +172,12 @@ class Rank(msgspec.Struct, gc=False):
     score: float | None = None
 
 
-class Ranks(msgspec.Struct, gc=False):
+class RerankAnswer(msgspec.Struct, gc=False):
     """An answer of rerank."""
 
     results: list[Rank] | None = None
     data: list[Rank] | None = None
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -188,11 +188,11 @@ class Image(msgspec.Struct, gc=False):
     b64_json: Raw = _NULL
 
 
-class Images(msgspec.Struct, gc=False):
+class ImagesAnswer(msgspec.Struct, gc=False):
     """An answer with pictures."""
 
     data: list[Image]
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     error: Any = None
 
 
@@ -203,7 +203,7 @@ class Output(msgspec.Struct, gc=False):
     data: Raw = Raw(b"[]")
 
 
-class Infer(msgspec.Struct, gc=False):
+class InferAnswer(msgspec.Struct, gc=False):
     """An answer of KServe's protocol."""
 
     outputs: list[Output]
@@ -212,40 +212,40 @@ class Infer(msgspec.Struct, gc=False):
 
 decode_chat_chunk: Final = msgspec.json.Decoder(ChatChunk).decode
 decode_text_chunk: Final = msgspec.json.Decoder(TextChunk).decode
-decode_chat: Final = msgspec.json.Decoder(Chat).decode
-decode_completions: Final = msgspec.json.Decoder(Completions).decode
-decode_response: Final = msgspec.json.Decoder(Response).decode
-decode_embeddings: Final = msgspec.json.Decoder(Embeddings).decode
-decode_rerank: Final = msgspec.json.Decoder(Ranks).decode
+decode_chat: Final = msgspec.json.Decoder(ChatAnswer).decode
+decode_completions: Final = msgspec.json.Decoder(CompletionsAnswer).decode
+decode_response: Final = msgspec.json.Decoder(ResponsesAnswer).decode
+decode_embeddings: Final = msgspec.json.Decoder(EmbeddingsAnswer).decode
+decode_rerank: Final = msgspec.json.Decoder(RerankAnswer).decode
 decode_ranks: Final = msgspec.json.Decoder(list[Rank]).decode
-decode_images: Final = msgspec.json.Decoder(Images).decode
-decode_infer: Final = msgspec.json.Decoder(Infer).decode
-decode_error: Final = msgspec.json.Decoder(ErrorFrame).decode
+decode_images: Final = msgspec.json.Decoder(ImagesAnswer).decode
+decode_infer: Final = msgspec.json.Decoder(InferAnswer).decode
+decode_error: Final = msgspec.json.Decoder(ErrorAnswer).decode
 
 __all__ = [
-    "Chat",
+    "ChatAnswer",
     "ChatChoice",
     "ChatChunk",
     "ChatChunkChoice",
-    "Completions",
+    "CompletionsAnswer",
     "Count",
-    "Embeddings",
-    "ErrorFrame",
+    "EmbeddingsAnswer",
+    "ErrorAnswer",
     "Image",
-    "Images",
-    "Infer",
+    "ImagesAnswer",
+    "InferAnswer",
     "Item",
     "Message",
     "Output",
     "Part",
     "Rank",
-    "Ranks",
     "Reason",
-    "Response",
+    "ReportedUsage",
+    "RerankAnswer",
+    "ResponsesAnswer",
     "TextChoice",
     "TextChunk",
     "TextChunkChoice",
-    "UsageTold",
     "Vector",
     "decode_chat",
     "decode_chat_chunk",

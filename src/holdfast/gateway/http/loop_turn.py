@@ -1,4 +1,4 @@
-"""A turn of the event loop in three parts: read everything, handle it, send everything.
+"""Groups the work of one turn of the event loop: read everything, handle it, send everything.
 
 A turn reads from every socket that has something, and each read mostly ends in a write somewhere
 else. To do all of that at once means, over and over: a system call, parse, decide, another system
@@ -43,7 +43,7 @@ class Reader(Protocol):
         """It could not, by a fault of its own: end the connection."""
 
 
-class Turn:
+class LoopTurn:
     """The reads and writes of one turn of the event loop."""
 
     __slots__ = ("_bytes", "_due", "_kept", "_loop", "_unread", "_unread_bytes")
@@ -136,4 +136,4 @@ def _send(transport: Transport, parts: list[bytes]) -> None:
         transport.abort()
 
 
-__all__ = ["BYTES_MAX", "CONNECTIONS_MAX", "READS_MAX", "READ_BYTES_MAX", "Reader", "Turn"]
+__all__ = ["BYTES_MAX", "CONNECTIONS_MAX", "READS_MAX", "READ_BYTES_MAX", "LoopTurn", "Reader"]

@@ -1,4 +1,4 @@
-"""Virtual models: which model a public name stands for, for this request.
+"""Resolves virtual models: which real model a public name stands for, for one request.
 
 Rules are compiled at start, so that a request walks a short list of comparisons and gets a path
 that was made beforehand. What a rule may look at are facts about a request, never its text.
@@ -27,7 +27,7 @@ Hook = Callable[[dict[str, Any]], object]
 _NO_MODELS: Final[frozenset[str]] = frozenset()
 
 
-class Facts:
+class RequestFacts:
     """What rules may know of a request."""
 
     __slots__ = ("headers", "json", "prompt_tokens", "stream", "tenant", "tools")
@@ -50,7 +50,7 @@ class Facts:
         self.headers = headers  # names in lower case
 
 
-class Path:
+class ModelPath:
     """Where a request goes. Shared between requests: read it, do not change it."""
 
     __slots__ = ("checks", "escalate", "ladder", "model", "reason")
@@ -65,10 +65,10 @@ class Path:
         self.ladder = ladder  # the virtual name whose ladder may move it down; empty: none
 
     def __repr__(self) -> str:
-        return f"Path({self.model!r}, {self.reason!r})"
+        return f"ModelPath({self.model!r}, {self.reason!r})"
 
 
-class Virtual:
+class VirtualModels:
     """The virtual models of one gateway.
 
     ``models`` are the real ones that a hook may name; ``hook_errors`` counts by hook.
@@ -81,7 +81,7 @@ class Virtual:
     ) -> None:
         self.hook_errors: dict[str, int] = {}
         self._ladders: dict[str, str] = {}  # to the first rung
-        self._paths: dict[str, Path] = {}  # where no rule is asked: ladders, defaults
+        self._paths: dict[str, ModelPath] = {}  # where no rule is asked: ladders, defaults
         self._rules: dict[str, tuple[_Rule, ...]] = {}
         for section in sections:
             ladder = section.degrade_config()
@@ -103,7 +103,7 @@ class Virtual:
     def __contains__(self, name: str) -> bool:
         return name in self._paths or name in self._rules
 
-    def resolve(self, name: str, facts: Facts) -> Path | None:
+    def resolve(self, name: str, facts: RequestFacts) -> ModelPath | None:
         """The path of this request; ``None`` when the name is not a virtual one."""
         for rule in self._rules.get(name, ()):
             if not rule.matches(facts):
@@ -115,7 +115,7 @@ class Virtual:
                 return path
         return self._paths.get(name)
 
-    def _ask(self, rule: "_Rule", name: str, facts: Facts) -> Path | None:
+    def _ask(self, rule: "_Rule", name: str, facts: RequestFacts) -> ModelPath | None:
         """What the rule's hook makes of it; ``None``: no match."""
         assert rule.hook is not None, "only rules with a hook are asked"
         try:
@@ -154,11 +154,11 @@ class Virtual:
 
     def _path(
         self, target: str, reason: str, checks: tuple[str, ...] = (), escalate: str | None = None
-    ) -> Path:
+    ) -> ModelPath:
         rung = self._ladders.get(target)
         if rung is None:
-            return Path(target, checks, escalate, reason, "")
-        return Path(rung, checks, escalate, reason, target)
+            return ModelPath(target, checks, escalate, reason, "")
+        return ModelPath(rung, checks, escalate, reason, target)
 
 
 class _Rule:
@@ -180,7 +180,11 @@ class _Rule:
     )
 
     def __init__(
-        self, when: WhenSection, path: Path | None, hook: Hook | None, paths: dict[str, Path]
+        self,
+        when: WhenSection,
+        path: ModelPath | None,
+        hook: Hook | None,
+        paths: dict[str, ModelPath],
     ) -> None:
         self.path = path
         self.paths = paths  # by the model that the hook names
@@ -196,7 +200,7 @@ class _Rule:
         self._stream = when.stream
         self._header = tuple((name.encode(), text.encode()) for name, text in when.header.items())
 
-    def matches(self, facts: Facts) -> bool:
+    def matches(self, facts: RequestFacts) -> bool:
         """Whether every test holds; the hook is not asked here."""
         if self._tenants is not None and facts.tenant not in self._tenants:
             return False
@@ -213,7 +217,7 @@ class _Rule:
                 return False
         return True
 
-    def facts_for_hook(self, name: str, facts: Facts) -> dict[str, Any]:
+    def facts_for_hook(self, name: str, facts: RequestFacts) -> dict[str, Any]:
         """Plain values of its own: a hook may do with them what it likes."""
         sent = facts.headers
         return {
@@ -257,4 +261,4 @@ def is_json(text: str | bytes) -> bool:
         return False
 
 
-__all__ = ["Facts", "Hook", "Path", "Virtual", "is_json", "load_hook"]
+__all__ = ["Hook", "ModelPath", "RequestFacts", "VirtualModels", "is_json", "load_hook"]

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.gateway.http.turn import BYTES_MAX, CONNECTIONS_MAX, READ_BYTES_MAX, READS_MAX, Turn
+from holdfast.gateway.http.loop_turn import (
+    BYTES_MAX,
+    CONNECTIONS_MAX,
+    READ_BYTES_MAX,
+    READS_MAX,
+    LoopTurn,
+)
 from turns import Later
 
 
@@ -36,7 +42,7 @@ class Wire:
 
 def made():
     loop = Later()
-    return Turn(loop), loop
+    return LoopTurn(loop), loop
 
 
 def test_what_a_turn_writes_is_sent_at_its_end_in_one_call_for_each():
@@ -297,7 +303,7 @@ def test_on_a_real_loop_all_arrives(size):
     async def run():
         nonlocal turn
         loop = asyncio.get_running_loop()
-        turn = Turn(loop)
+        turn = LoopTurn(loop)
         server = await loop.create_server(Echo, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         heard = await asyncio.gather(*(one(port) for _ in range(CONNECTIONS_MAX + 6)))

@@ -1,4 +1,4 @@
-"""Bytes of a client in, checked requests out, or one reason to refuse what follows.
+"""Parses a client's bytes into checked requests, or finds one reason to refuse what follows.
 
 The parser (llhttp) reports while it is fed, and it parses all it is fed, pipelined requests too. So
 its callbacks only collect: requests stand in ``arrived`` from the end of their head on, and whoever
@@ -11,8 +11,8 @@ What is bounded, and by what:
 * chunk extensions and trailers: by the bytes that arrive without bringing any body;
 * pipelined requests: by their number.
 
-A head that came before on the connection does not go through the parser (``heads``), and its body
-does not either: it is counted here. The parser stays where it stood, between two requests.
+A head that came before on the connection does not go through the parser (``head_cache``), and its
+body does not either: it is counted here. The parser stays where it stood, between two requests.
 
     where the parser stands   at the beginning of a request, if the read before was taken up to its
                               last byte by one that is complete: its head, its body, nothing else
@@ -33,10 +33,10 @@ from httptools import (
 )
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.gateway.http import http
-from holdfast.gateway.http.exchange import ClientExchange, Connection
-from holdfast.gateway.http.heads import HeadMemory, end_of_head
-from holdfast.gateway.http.http import Cors, Refusal
+from holdfast.gateway.http import syntax
+from holdfast.gateway.http.exchange import ClientExchange, ExchangeConnection
+from holdfast.gateway.http.head_cache import HeadCache, end_of_head
+from holdfast.gateway.http.syntax import Cors, Refusal
 
 PIPELINED_MAX: Final = 64  # requests that wait; clients that pipeline at all send fewer
 
@@ -56,7 +56,7 @@ class _RefusedError(Exception):
     """Leaves a callback to stop the parser; the reason stands in ``failure``."""
 
 
-class Intake:
+class RequestParser:
     """The reading half of one connection."""
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Intake:
         "incoming",
     )
 
-    def __init__(self, connection: Connection, config: HttpConfig, cors: Cors) -> None:
+    def __init__(self, connection: ExchangeConnection, config: HttpConfig, cors: Cors) -> None:
         self._connection = connection
         self._config = config
         self._cors = cors or None
@@ -105,7 +105,7 @@ class Intake:
         self._at_start = True  # the parser stands where a request begins
         self._first: ClientExchange | None = None  # whose head begins what is being parsed
         self._first_end = 0  # where that head ends
-        self._known = HeadMemory[Known]()
+        self._known = HeadCache[Known]()
         self._due = 0  # bytes to come of the body behind a known head
 
     def feed(self, data: bytes | bytearray) -> None:
@@ -128,7 +128,7 @@ class Intake:
         stated = known.stated
         if stated > config.body_bytes_max or len(self.arrived) > PIPELINED_MAX:
             large = stated > config.body_bytes_max
-            self.failure = http.BODY_TOO_LARGE if large else http.PIPELINED
+            self.failure = syntax.BODY_TOO_LARGE if large else syntax.PIPELINED
             return
         headers = {**headers, b"content-length": known.length}
         exchange = ClientExchange(self._connection, method, path, headers, config.body_bytes_max)
@@ -176,7 +176,7 @@ class Intake:
             if self.failure is None:
                 if isinstance(error, HttpParserCallbackError):
                     raise  # a fault of ours
-                self.failure = http.MALFORMED
+                self.failure = syntax.MALFORMED
         self._data = b""
         if not self._clean or self.incoming is not None or self._url:
             self._account(len(data), incoming, size)
@@ -204,9 +204,9 @@ class Intake:
             return
         self._repeats += 1
         if name == b"host":
-            self._refuse(http.BAD_HOST)
+            self._refuse(syntax.BAD_HOST)
         if self._repeats > self._config.headers_max:  # joining is quadratic: stop here, not later
-            self._refuse(http.HEADERS_TOO_LARGE)
+            self._refuse(syntax.HEADERS_TOO_LARGE)
         headers[name] += b", " + value.rstrip()
 
     def on_headers_complete(self) -> None:
@@ -223,9 +223,9 @@ class Intake:
             return
         if len(headers) + self._repeats > config.headers_max or (
             self.head_bytes + len(self._data) > config.header_bytes_max
-            and http.size_of(url, headers) > config.header_bytes_max
+            and syntax.size_of(url, headers) > config.header_bytes_max
         ):
-            self._refuse(http.HEADERS_TOO_LARGE)
+            self._refuse(syntax.HEADERS_TOO_LARGE)
         self.head_bytes = self._repeats = self._without_body = 0
         method = parser.get_method()
         exchange = ClientExchange(self._connection, method, url, headers, config.body_bytes_max)
@@ -244,20 +244,20 @@ class Intake:
         if stated is not None:
             exchange.stated = int(stated)
             if exchange.stated > config.body_bytes_max:
-                self._refuse(http.BODY_TOO_LARGE)
+                self._refuse(syntax.BODY_TOO_LARGE)
         if b"transfer-encoding" in headers:
-            self._refuse(http.check_coding(headers[b"transfer-encoding"], old=exchange.old))
+            self._refuse(syntax.check_coding(headers[b"transfer-encoding"], old=exchange.old))
         if b"expect" in headers and not exchange.old:
-            self._refuse(http.check_expectation(headers[b"expect"]))
+            self._refuse(syntax.check_expectation(headers[b"expect"]))
             exchange.expects = True
         if self._cors is not None:
             exchange.lines += self._cors.lines(headers.get(b"origin"))
             if exchange.direct is None:
                 exchange.direct = self._cors.preflight(method, headers) or None
         if len(self.arrived) > PIPELINED_MAX:
-            self._refuse(http.PIPELINED)
+            self._refuse(syntax.PIPELINED)
         if parser.should_upgrade():
-            self._refuse(http.check_upgrade(method, headers.get(b"upgrade")))
+            self._refuse(syntax.check_upgrade(method, headers.get(b"upgrade")))
             self._replay = exchange
         else:
             self.incoming = exchange
@@ -271,7 +271,7 @@ class Intake:
         assert exchange is not None
         exchange.size = size = exchange.size + len(data)
         if size > exchange.body_max:
-            self._refuse(http.BODY_TOO_LARGE)
+            self._refuse(syntax.BODY_TOO_LARGE)
         if size == len(data):
             exchange.body = data
         elif self._body is None:  # one buffer: a list of tiny pieces would take twenty times more
@@ -325,27 +325,27 @@ class Intake:
         return read == self._first_end + only.size - max(size, 0)
 
     def _read_version(self, exchange: ClientExchange, version: str) -> None:
-        self._refuse(http.check_version(version, self._data))
+        self._refuse(syntax.check_version(version, self._data))
         if version == "1.0":
             exchange.old = True
-            exchange.lines = b"" if exchange.closes else http.KEEP_ALIVE
+            exchange.lines = b"" if exchange.closes else syntax.KEEP_ALIVE
 
     def _read_host(self, host: bytes | None, *, old: bool) -> None:
         if host is None:
-            self._refuse(None if old else http.BAD_HOST)
+            self._refuse(None if old else syntax.BAD_HOST)
             return
-        self._refuse(None if http.host_is_valid(host) else http.BAD_HOST)
+        self._refuse(None if syntax.host_is_valid(host) else syntax.BAD_HOST)
         self._host = host
 
     def _read_target(self, exchange: ClientExchange) -> None:
         if exchange.method == b"CONNECT":
-            self._refuse(http.NO_TUNNELS)
+            self._refuse(syntax.NO_TUNNELS)
         if exchange.path == b"*" and exchange.method == b"OPTIONS":
             exchange.direct = b""  # asks whether there is a server: there is
             return
-        split = http.split_target(exchange.path)
+        split = syntax.split_target(exchange.path)
         if split is None:
-            self._refuse(http.BAD_TARGET)
+            self._refuse(syntax.BAD_TARGET)
         else:
             exchange.path, exchange.query = split
 
@@ -355,15 +355,15 @@ class Intake:
         limit = self._config.header_bytes_max
         if incoming is None:
             # A read that completed nothing was all head; else only what was parsed of it counts.
-            here = http.size_of(self._url, self._headers) + 1 if self._clean else read
+            here = syntax.size_of(self._url, self._headers) + 1 if self._clean else read
             self.head_bytes += here
             lines = len(self._headers) + self._repeats
             if self.head_bytes > limit or lines > self._config.headers_max:
-                self.failure = self.failure or http.HEADERS_TOO_LARGE
+                self.failure = self.failure or syntax.HEADERS_TOO_LARGE
         elif incoming is before and incoming.size == size:
             self._without_body += read
             if self._without_body > limit:
-                self.failure = self.failure or http.CHUNK_OVERHEAD
+                self.failure = self.failure or syntax.CHUNK_OVERHEAD
         else:
             self._without_body = 0
 
@@ -378,4 +378,4 @@ class Intake:
         self.feed(b"POST / HTTP/1.1\r\n%b\r\n\r\n%b" % (framing, rest))
 
 
-__all__ = ["PIPELINED_MAX", "Intake"]
+__all__ = ["PIPELINED_MAX", "RequestParser"]

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.gateway.http import http
-from holdfast.gateway.http.heads import HeadMemory, end_of_head
-from holdfast.gateway.http.http import Cors
-from holdfast.gateway.http.intake import PIPELINED_MAX, Intake
+from holdfast.gateway.http import syntax
+from holdfast.gateway.http.head_cache import HeadCache, end_of_head
+from holdfast.gateway.http.request_parser import PIPELINED_MAX, RequestParser
+from holdfast.gateway.http.syntax import Cors
 
 HEAD = b"POST /v1/x?a=b HTTP/1.1\r\nHost: a\r\nContent-Length: %b\r\nX-Key: secret\r\n\r\n"
 
 
 def taught(head=HEAD % b"2"):
-    memory = HeadMemory()
+    memory = HeadCache()
     memory.learn(head, "said")
     return memory
 
@@ -68,7 +68,7 @@ def test_a_long_head_is_not_kept(size, known):
 
 
 def test_heads_that_always_differ_are_hardly_learned_any_more():
-    memory = HeadMemory()
+    memory = HeadCache()
     learned = 0
     for number in range(1_000):
         head = b"POST /%d HTTP/1.1\r\ncontent-length: 2\r\n\r\n" % number
@@ -96,7 +96,7 @@ class Untouched:
 
 
 def intake(**limits):
-    return Intake(object(), HttpConfig(**limits), Cors(("https://a.example",)))
+    return RequestParser(object(), HttpConfig(**limits), Cors(("https://a.example",)))
 
 
 def request(body, head=HEAD):
@@ -159,7 +159,7 @@ def test_what_was_held_back_is_read_as_well():
 def test_a_body_beyond_the_limit_is_refused_before_it_comes():
     one = knowing(body_bytes_max=10)
     one.feed(HEAD % b"11")
-    assert one.failure is http.BODY_TOO_LARGE
+    assert one.failure is syntax.BODY_TOO_LARGE
     assert not one.arrived
 
 
@@ -177,7 +177,7 @@ def test_known_requests_that_pile_up_are_refused():
         one.feed(request(b"x"))
     assert one.failure is None
     one.feed(request(b"x"))
-    assert one.failure is http.PIPELINED
+    assert one.failure is syntax.PIPELINED
     assert len(one.arrived) == PIPELINED_MAX + 1
 
 
@@ -227,7 +227,7 @@ def test_nothing_is_taken_after_the_last_request_of_a_connection():
     one.feed(b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx")
     one.feed(request(b"late"))
     assert [each.body for each in one.arrived] == [b"{}", b"x"]
-    assert one.failure is http.MALFORMED
+    assert one.failure is syntax.MALFORMED
 
 
 def test_a_browsers_request_gets_its_lines_again():
