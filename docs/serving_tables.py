@@ -47,10 +47,10 @@ from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.types import SECOND
 from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes
-from holdfast.gateway.http import http
+from holdfast.gateway.http import syntax
 from holdfast.gateway.process import GatewayProcess
 from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
-from holdfast.gateway.telemetry.signals import Signals
+from holdfast.gateway.telemetry.demand import DemandGauges
 from holdfast.sources.nvml import Gpu
 from holdfast.testing.standin.faults import SocketKind
 
@@ -161,7 +161,7 @@ def _error_row(status: int, code: str, when: str) -> tuple[str, ...]:
 def refusals_table() -> str:
     """What a connection is told that cannot be understood, or not be served."""
     rows = []
-    for refusal in sorted(http.REFUSALS, key=lambda one: one.status):
+    for refusal in sorted(syntax.REFUSALS, key=lambda one: one.status):
         kind = msgspec.json.decode(refusal.body)["error"]["type"]
         rows.append((str(refusal.status), f"`{kind}`", f"`{refusal.code}`", refusal.message))
     return table(("status", "type", "code", "message"), rows)
@@ -467,17 +467,17 @@ def _gpus() -> GpuWatch:
     return watch
 
 
-def _signals() -> Signals:
+def _demand() -> DemandGauges:
     """Of a model of which everything is known."""
     queue = FairQueue(QueueConfig(), TokenCounters({}))
     lane: Any = SimpleNamespace(
         queue=queue, first_token_p95=lambda _now: 1.0, take_served=lambda: (1, 1)
     )
     flow: Any = SimpleNamespace(lanes={"m": lane})
-    signals = Signals()
+    gauges = DemandGauges()
     for now in (0, 60 * SECOND):
-        signals.read([flow], now)
-    return signals
+        gauges.read([flow], now)
+    return gauges
 
 
 def _told_by_a_gateway() -> Any:
@@ -496,18 +496,17 @@ def _told_by_a_gateway() -> Any:
     for name in [name for name in counters.values if name.startswith("filler_")]:
         del counters.values[name]
     frames: list[Any] = []
-    standing = SimpleNamespace(ready=lambda: (True, "ready"))
+    readiness = SimpleNamespace(ready=lambda: (True, "ready"))
     hooks = SimpleNamespace(virtual=SimpleNamespace(hook_errors={"package.module:function": 0}))
     driver: Any = SimpleNamespace(
         settings=hooks,
-        counters=counters,
+        observer=SimpleNamespace(counters=counters, traces=SimpleNamespace(dropped=0)),
+        port=SimpleNamespace(take_demand=dict),
         busy=0,
-        standing=standing,
+        readiness=readiness,
         trials=lambda _now: ([], []),
-        take_demand=dict,
         look_at_demand=lambda _now, *, due: due,
-        signals=_signals(),
-        traces=SimpleNamespace(dropped=0),
+        demand=_demand(),
     )
     server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0)
     process: Any = SimpleNamespace(_counters_at=0, _link=SimpleNamespace(send=frames.append))

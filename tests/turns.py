@@ -1,4 +1,4 @@
-"""Event loops without sockets, for what reads and writes in turns (``gateway.http.turn``)."""
+"""Event loops without sockets, for what reads and writes in turns (``gateway.http.loop_turn``)."""
 
 
 class AtOnce:

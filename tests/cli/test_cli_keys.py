@@ -10,7 +10,7 @@ from holdfast.cli import keys as module
 from holdfast.cli.keys import keys
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.tenants import KEY_LENGTH_MAX
-from holdfast.gateway.api.tenants import Tenants
+from holdfast.gateway.api.authentication import TenantDirectory
 
 KEY = "hf-planted-Key_1"
 HASH = "sha256:" + sha256(KEY.encode()).hexdigest()
@@ -40,7 +40,7 @@ def test_a_new_key_as_json_opens_the_tenant_whose_hash_it_gives(run):
         "models": [{"name": "m", "engine": "vllm", "endpoints": ["http://127.0.0.1:9501"]}],
         "tenants": [{"name": "a", "keys": [told["hash"]]}],
     }
-    tenants = Tenants(FleetFile.from_json(orjson.dumps(document)).tenants)
+    tenants = TenantDirectory(FleetFile.from_json(orjson.dumps(document)).tenants)
     assert tenants.who({b"authorization": b"Bearer " + told["key"].encode()}).name == "a"
 
 

@@ -15,7 +15,7 @@ from fuzz_draw import Draw
 from holdfast.config.gateway import BodyConfig
 from holdfast.engines.dialect import Continuation
 from holdfast.gateway.api import routes
-from holdfast.gateway.api.bodies import Ask, parse
+from holdfast.gateway.api.bodies import ParsedRequest, parse
 from holdfast.gateway.api.chunks import StreamApi
 from holdfast.gateway.api.continuation import CannotContinueError, continued_body
 from holdfast.gateway.api.engine_body import upstream_body
@@ -198,7 +198,7 @@ def _refuse(constant: str) -> None:
     raise AssertionError(f"{constant} was let through")
 
 
-def _check(draw: Draw, ask: Ask, text: bytes) -> None:
+def _check(draw: Draw, ask: ParsedRequest, text: bytes) -> None:
     running = ask.stream and draw.upto(1) == 1
     name = draw.pick(("served", ask.model))
     body = upstream_body(ask, name, ask_usage=True, running_usage=running)

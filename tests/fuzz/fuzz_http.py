@@ -14,8 +14,8 @@ from typing import Any, Final
 from fuzz_draw import Draw
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.gateway.http.heads import HeadMemory
-from holdfast.gateway.http.intake import PIPELINED_MAX, Known
+from holdfast.gateway.http.head_cache import HeadCache
+from holdfast.gateway.http.request_parser import PIPELINED_MAX, Known
 from holdfast.gateway.http.server import HELD_BYTES_MAX, Server
 
 SECOND: Final = 1_000_000_000
@@ -526,7 +526,7 @@ def _pieces(draw: Draw, drawn: list[Drawn]) -> list[bytes]:
             return [part for head, end, body in heads for part in (head + end, body) if part]
 
 
-class Forgetful(HeadMemory[Known]):
+class Forgetful(HeadCache[Known]):
     """Knows no head again."""
 
     def recall(self, data: bytes | bytearray) -> int:

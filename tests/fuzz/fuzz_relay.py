@@ -1,6 +1,6 @@
 """Answers of ill replicas through a whole driver: what the client gets must be one honest answer.
 
-Driver, flow, inquiry and attempts are the real ones. Only what touches the outside is made up: the
+Driver, flow, request and attempts are the real ones. Only what touches the outside is made up: the
 upstream (a list of calls that play their script), the exchange (keeps what the client sees), the
 clock (a number) and the loop (a list). So a case of minutes takes a millisecond, and a seed gives
 the same case again.
@@ -31,7 +31,7 @@ from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
 from holdfast.engines import Continuation, dialect
 from holdfast.gateway.http.upstream_address import Endpoint
-from holdfast.gateway.request.driver import Driver
+from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import Settings, settings_of
 from holdfast.gateway.request.targets import Target
 
@@ -227,7 +227,7 @@ class World:
             )
             for name, url, engine in site.replicas
         }
-        self.driver = Driver(
+        self.driver = RequestDriver(
             site.settings,
             targets,
             name="req_",
@@ -511,7 +511,7 @@ def _check_bytes(world: World, exchange: Exchange) -> None:
     sent = [
         b"".join(value for _, what, value in call.script.ops if what == "data")
         for call in world.calls
-        if call.caller.inquiry.exchange is exchange and call.script.ops[-1][1] == "end"
+        if call.caller.proxied.exchange is exchange and call.script.ops[-1][1] == "end"
     ]
     assert bytes(exchange.sent) in sent, "half an answer that looks like a whole one"
 
@@ -530,7 +530,7 @@ def _check_stream(world: World, one: Asked, engine: str) -> None:
     seen = look(bytes(one.exchange.sent))
     assert seen.done + seen.errors == 1, "neither [DONE] nor an error, or both"
     truth, body = world.truth, one.body
-    calls = [call for call in world.calls if call.caller.inquiry.exchange is one.exchange]
+    calls = [call for call in world.calls if call.caller.proxied.exchange is one.exchange]
     honest = all(call.script.honest for call in calls)
     if seen.done and (honest or body["n"] == 1):  # of several choices only their number is watched
         expected = dict.fromkeys(range(body["n"]), 1)
@@ -564,9 +564,9 @@ def _check_continued(calls: list[Call], one: Asked, engine: str, seen: Seen) -> 
 def _check_left(world: World) -> None:
     driver = world.driver
     assert driver.busy == 0
-    assert not driver.streaming, "an attempt is still watched"
-    assert not driver.waiting, "somebody still waits"
-    assert not driver._lingering
+    assert not driver.port.streaming, "an attempt is still watched"
+    assert not driver.port._waiting, "somebody still waits"
+    assert not driver.port._lingering
     assert not driver.flow.lives
     assert all(call.over for call in world.calls), "a call was left running"
 

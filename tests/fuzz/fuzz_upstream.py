@@ -13,9 +13,9 @@ from typing import Any, Final
 from fuzz_draw import Draw
 
 from holdfast.core.failure import Kind
-from holdfast.gateway.http.heads import HeadMemory
-from holdfast.gateway.http.turn import Turn
-from holdfast.gateway.http.upstream_connection import Connection, Head
+from holdfast.gateway.http.head_cache import HeadCache
+from holdfast.gateway.http.loop_turn import LoopTurn
+from holdfast.gateway.http.upstream_connection import Head, UpstreamConnection
 
 HEAD_BYTES: Final = 4_096
 EVENT: Final = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
@@ -32,10 +32,10 @@ class AtOnce:
 
 
 class Owner:
-    def __init__(self, heads: HeadMemory[Head] | None = None) -> None:
+    def __init__(self, heads: HeadCache[Head] | None = None) -> None:
         self.kept: list[bool] = []
         self.lost_ones = 0
-        self.heads = heads or HeadMemory()
+        self.heads = heads or HeadCache()
 
     def opened(self, connection: Any) -> None:
         pass
@@ -223,11 +223,11 @@ def hear(
     cancels_at: str = "",
     *,
     bodyless: bool = False,
-    heads: HeadMemory[Head] | None = None,
+    heads: HeadCache[Head] | None = None,
 ) -> Heard:
     """One call from its request to the loss of the connection."""
     owner, heard, transport = Owner(heads), Heard(cancels_at), Transport()
-    connection = Connection(owner, HEAD_BYTES, Turn(AtOnce()))  # type: ignore[arg-type]
+    connection = UpstreamConnection(owner, HEAD_BYTES, LoopTurn(AtOnce()))  # type: ignore[arg-type]
     heard.running = connection.begin(heard, b"x", b"", bodyless=bodyless)
     connection.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
@@ -252,7 +252,7 @@ def case(draw: Draw) -> None:
     cancels_at = draw.pick(("", "", "", "", "", "head", "data"))
     bodyless = draw.chance(12)
     pieces = draw.cut(wire)
-    heads: HeadMemory[Head] = HeadMemory()
+    heads: HeadCache[Head] = HeadCache()
     if draw.chance(3):  # an answer that came before, and a head that is this one or nearly so
         hear([LEARNED], "lost", heads=heads)
         pieces = [LEARNED.replace(b"2\r", draw.pick(_LENGTHS) + b"\r") + EVENT * draw.upto(2)]

@@ -18,9 +18,9 @@ import uvloop
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
+from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
-from holdfast.gateway.http.turn import Turn
-from holdfast.gateway.request.driver import Driver
+from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
 from holdfast.testing.standin import Options, StandIn, fault
 
@@ -45,9 +45,9 @@ class Live:
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        self.turn = Turn(loop)
+        self.turn = LoopTurn(loop)
         self.targets = targets_of(self.file, {}, loop, monotonic_ns, turn=self.turn)
-        self.driver = Driver(
+        self.driver = RequestDriver(
             settings_of(self.file),
             self.targets,
             name="req_t",

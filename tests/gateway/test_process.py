@@ -229,7 +229,7 @@ def test_without_a_view_it_serves_probes_and_is_not_ready(play):
         stats = await stage.heard(StatsFrame)
         assert (stats.readiness, stats.reason) == (False, "no fleet view yet")
         stage.send(stage.view())
-        await stage.until(lambda: stage.gateway._driver.standing.has_view)
+        await stage.until(lambda: stage.gateway._driver.readiness.has_view)
         assert (await stage.ask("/readyz/m"))[::2] == (200, b"ready\n")
 
     play(scene)
@@ -514,12 +514,12 @@ def test_a_request_on_which_a_replica_dies_is_told_to_control_and_blocked_on_its
         assert {replica for replica, _ in died} == {"m-1", "m-2"}
         (name,) = {name for _, name in died}
         stage.send(BlockFrame([(name, 60.0)]))
-        await stage.until(lambda: stage.gateway._driver.deaths.blocked)
+        await stage.until(lambda: stage.gateway._driver.observer.deadly.blocked)
         status, head, body = await stage.ask(body=deadly)
         assert (status, orjson.loads(body)["error"]["code"]) == (422, "request_blocked")
         assert b"x-should-retry: false" in head
         stage.send(Welcome(1, "another", secret=b"another key"))
-        await stage.until(lambda: not stage.gateway._driver.deaths.blocked)
+        await stage.until(lambda: not stage.gateway._driver.observer.deadly.blocked)
 
     play(scene, engines=2, options=Options(ttft_ms=40.0, tpot_ms=1.0, tokens=8))
 
@@ -529,7 +529,7 @@ def test_blocks_that_come_before_there_is_a_driver_are_used(play):
         welcome, block = Welcome(1, "c", secret=b"key"), BlockFrame([("ab12", 60.0)])
         stage.greeting = [welcome, block, stage.config(1), stage.view()]
         await stage.serving()
-        assert set(stage.gateway._driver.deaths.blocked) == {"ab12"}
+        assert set(stage.gateway._driver.observer.deadly.blocked) == {"ab12"}
         assert (await stage.chat())[0] == 200
 
     play(scene)
@@ -701,7 +701,7 @@ def test_while_it_waits_for_balancers_it_serves_and_says_that_it_leaves(play):
         stage.greeting = [stage.config(1, gateway=draining), stage.view()]
         await stage.serving()
         stage.gateway.stop()
-        await stage.until(lambda: stage.gateway._driver.standing.draining)
+        await stage.until(lambda: stage.gateway._driver.readiness.draining)
         assert (await stage.ask("/readyz"))[::2] == (503, b"draining\n")
         assert (await stage.chat())[0] == 200
         await asyncio.wait_for(stage.task, 10)

@@ -212,7 +212,7 @@ def test_the_answer_says_who_gave_it(live):
             raw = await api.chat.completions.with_raw_response.create(model="m", messages=ASK)
         assert raw.headers["x-holdfast-replica"] in {"m-1", "m-2"}
         assert raw.headers["x-holdfast-attempts"] == "1"
-        story = gateway.driver.stories.tell(raw.headers["x-request-id"])
+        story = gateway.driver.observer.records.explain(raw.headers["x-request-id"])
         assert story["status"] == 200
         assert story["replica"] == raw.headers["x-holdfast-replica"]
 

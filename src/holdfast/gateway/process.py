@@ -54,10 +54,10 @@ from holdfast.frames import (
     frame_to_view,
     seen_to_frame,
 )
+from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
-from holdfast.gateway.http.turn import Turn
 from holdfast.gateway.link import Link
-from holdfast.gateway.request.driver import Driver
+from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
 from holdfast.gateway.request.targets import Target
 
@@ -99,10 +99,10 @@ class GatewayProcess:
         self._blocked: BlockFrame | None = None  # the last one, if it came before the first config
         self._configured = asyncio.Event()
         self._stop = asyncio.Event()
-        self._driver: Driver | None = None
+        self._driver: RequestDriver | None = None
         self._server: Server | None = None
         self._targets: dict[str, Target] = {}
-        self._turn: Turn | None = None  # what all connections share
+        self._turn: LoopTurn | None = None  # what all connections share
         self._detours: dict[str, str] = {}
         self._sweep_at = self._stats_at = self._counters_at = 0
         self._ticking: asyncio.TimerHandle | None = None
@@ -168,12 +168,12 @@ class GatewayProcess:
         if self._configured.is_set():
             _log.warning("control does not answer; starting from its last state")
 
-    def _build(self, loop: asyncio.AbstractEventLoop) -> tuple[FleetFile, Driver, Server]:
+    def _build(self, loop: asyncio.AbstractEventLoop) -> tuple[FleetFile, RequestDriver, Server]:
         file = self._file
         assert file is not None, "the first config was awaited"
-        self._turn = turn = Turn(loop)
+        self._turn = turn = LoopTurn(loop)
         self._targets = targets_of(file, {}, loop, monotonic_ns, self._detours, turn)
-        driver = Driver(
+        driver = RequestDriver(
             settings_of(file),
             self._targets,
             name=f"req_{token_hex(4)}",
@@ -185,9 +185,9 @@ class GatewayProcess:
         origins = _origins(file)
         server = Server(driver, file.gateway.http, cors_origins=origins, loop=loop, turn=turn)
         self._driver, self._server = driver, server
-        driver.deaths.use(self._secret)
+        driver.observer.deadly.use(self._secret)
         if self._blocked is not None:
-            driver.deaths.block(self._blocked.fingerprints, monotonic_ns())
+            driver.observer.deadly.block(self._blocked.fingerprints, monotonic_ns())
         if self._view is not None:
             driver.view(self._view)
         self._lease_again(driver)
@@ -213,11 +213,13 @@ class GatewayProcess:
             self._tell_stats(driver, server, now)
             self._tell_evidence(driver)
 
-    async def _drain(self, listening: asyncio.Server, driver: Driver, server: Server) -> None:
+    async def _drain(
+        self, listening: asyncio.Server, driver: RequestDriver, server: Server
+    ) -> None:
         """Leave without breaking anything that was begun."""
         assert self._file is not None, "it is serving"
         draining = self._file.gateway.draining
-        driver.standing.draining = True
+        driver.readiness.draining = True
         _log.info("draining", gateway=self.gateway_id, requests=driver.busy)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + draining.deadline_s
@@ -249,11 +251,11 @@ class GatewayProcess:
         elif isinstance(frame, Welcome):
             self._secret = frame.secret
             if driver is not None:
-                driver.deaths.use(frame.secret)
+                driver.observer.deadly.use(frame.secret)
         elif isinstance(frame, BlockFrame):
             self._blocked = frame
             if driver is not None:
-                driver.deaths.block(frame.fingerprints, monotonic_ns())
+                driver.observer.deadly.block(frame.fingerprints, monotonic_ns())
         elif isinstance(frame, DetoursFrame):
             self._detour(frame.detours, driver)
         elif isinstance(frame, LeaseFrame):
@@ -262,7 +264,7 @@ class GatewayProcess:
         elif driver is not None:
             self._hear_serving(frame, driver)
 
-    def _detour(self, detours: dict[str, str], driver: Driver | None) -> None:
+    def _detour(self, detours: dict[str, str], driver: RequestDriver | None) -> None:
         """Reach some replicas elsewhere from now on; what runs stays on the connection it has."""
         if detours == self._detours:
             return
@@ -274,7 +276,7 @@ class GatewayProcess:
             )
             driver.reconfigure(driver.settings, self._targets)
 
-    def _lease_again(self, driver: Driver | None) -> None:
+    def _lease_again(self, driver: RequestDriver | None) -> None:
         """Tell the flow its part of what all gateways share.
 
         Of what control never spoke it has an even part: all of it in each would be many times all.
@@ -291,18 +293,18 @@ class GatewayProcess:
         trials = None if frame.gateways <= 1 else frozenset(frame.trial)
         driver.lease(Leased(quota | frame.quota, frame.retry_share, trials))
 
-    def _hear_serving(self, frame: Frame, driver: Driver) -> None:
+    def _hear_serving(self, frame: Frame, driver: RequestDriver) -> None:
         if isinstance(frame, LoadFrame):
             for load in frame_to_loads(frame):
                 driver.load(load)
         elif isinstance(frame, MoveFrame):
             driver.move(frame.replica_id, stalled=frame.stalled)
         elif isinstance(frame, ExplainAsk):
-            story = driver.stories.tell(str(frame.request_id))
+            story = driver.observer.records.explain(str(frame.request_id))
             told = b"" if story is None else msgspec.json.encode(story)
             self._link.send(ExplainAnswer(frame.ask_id, story is not None, told))
         elif isinstance(frame, MetricsAsk):
-            told = msgspec.json.encode(driver.counters.read())
+            told = msgspec.json.encode(driver.observer.counters.read())
             self._link.send(MetricsAnswer(frame.ask_id, told))
 
     def _take_config(self, frame: ConfigFrame) -> None:
@@ -331,37 +333,37 @@ class GatewayProcess:
         self._link.send(EpochFrame(frame.epoch, accepted=True, reason=""))
         self._configured.set()
 
-    def _tell_evidence(self, driver: Driver) -> None:
+    def _tell_evidence(self, driver: RequestDriver) -> None:
         """What concerns no tally; while control is away, the latest of it is kept."""
         if self._link.connected:
-            dead, compared = driver.deaths.take(), driver.comparisons.take()
+            dead, compared = driver.observer.deadly.take(), driver.comparisons.take()
             if dead or compared:
                 self._link.send(seen_to_frame((), 0, dead, compared))
-            if driver.traces is not None and (traces := driver.traces.take()):
+            if driver.observer.traces is not None and (traces := driver.observer.traces.take()):
                 self._link.send(TracesFrame(traces))
 
-    def _tell_stats(self, driver: Driver, server: Server, now: int) -> None:
+    def _tell_stats(self, driver: RequestDriver, server: Server, now: int) -> None:
         counters: dict[str, int | float] = {}
         due = now >= self._counters_at
         if due:
             self._counters_at = now + _COUNTERS
-            counters = driver.counters.read()
+            counters = driver.observer.counters.read()
             for name, count in server.counters.items():
                 counters[f'connection_refusals_total{{reason="{name}"}}'] = count
             for name, count in driver.settings.virtual.hook_errors.items():
                 counters[f'hook_errors_total{{hook="{name}"}}'] = count
-            if driver.traces is not None:
-                counters["traces_dropped_total"] = driver.traces.dropped
+            if driver.observer.traces is not None:
+                counters["traces_dropped_total"] = driver.observer.traces.dropped
         wanted, trying = driver.trials(now)
-        demand = driver.take_demand()
+        demand = driver.port.take_demand()
         moved = driver.look_at_demand(now, due=due)
         if not (moved or wanted or trying or demand):
             return
-        ready, reason = driver.standing.ready()
+        ready, reason = driver.readiness.ready()
         gauges: dict[str, int | float] = {
             "requests_in_flight": driver.busy,
             "connections_open": server.open,
-            **driver.signals.gauges,
+            **driver.demand.gauges,
         }
         frame = StatsFrame(counters, gauges, ready, "" if ready else reason, demand, wanted, trying)
         self._link.send(frame)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.config.gateway import BodyConfig
 from holdfast.gateway.api import multipart, routes
-from holdfast.gateway.api.bodies import Ask, parse
+from holdfast.gateway.api.bodies import ParsedRequest, parse
 from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.api.multipart import Field
@@ -27,7 +27,7 @@ STREAM = HI | {"stream": True}
 SAY: dict[str, Any] = {"model": "m", "prompt": "Say it", "stream": True}
 
 
-def ask(path: bytes, body: dict[str, Any] | bytes, **more: Any) -> Ask:
+def ask(path: bytes, body: dict[str, Any] | bytes, **more: Any) -> ParsedRequest:
     text = body if isinstance(body, bytes) else compact(body)
     content_type = more.pop("content_type", b"application/json")
     limits = more.pop("limits", LIMITS)
@@ -44,7 +44,9 @@ def refusal(path: bytes, body: dict[str, Any] | bytes, **more: Any) -> ApiError:
     return caught.value
 
 
-def sent(asked: Ask, model: str = "m", *, usage: bool = False, running: bool = False) -> Any:
+def sent(
+    asked: ParsedRequest, model: str = "m", *, usage: bool = False, running: bool = False
+) -> Any:
     return json.loads(upstream_body(asked, model, ask_usage=usage, running_usage=running))
 
 
@@ -548,7 +550,7 @@ def test_an_infer_request_is_named_by_its_path():
     asked = ask(b"/v2/models/org%2Fm/versions/2/infer", body)
     assert (asked.model, asked.version, asked.headers) == ("org/m", "2", b"")
     assert sent(asked, "other") == body
-    assert asked.route.upstream_path(asked, "other") == b"/v2/models/other/versions/2/infer"
+    assert asked.route.upstream_path("other", asked.version) == b"/v2/models/other/versions/2/infer"
 
 
 @pytest.mark.parametrize("spaces", [False, True])
@@ -592,7 +594,7 @@ def form(**fields: str) -> bytes:
     return multipart.encode(parts, b"XX")
 
 
-def transcribe(body: bytes, limits: BodyConfig = LIMITS) -> Ask:
+def transcribe(body: bytes, limits: BodyConfig = LIMITS) -> ParsedRequest:
     return ask(TRANSCRIBE, body, content_type=FORM_TYPE, limits=limits)
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.gateway.http import http
+from holdfast.gateway.http import syntax
 from holdfast.gateway.http.server import Server
 from turns import AtOnce
 
@@ -453,7 +453,7 @@ def test_how_bytes_are_cut_does_not_change_what_is_understood(pieces, step):
             connection.data_received(raw[at : at + size])
         connection.connection_lost(None)
         # Of two faults in a row the parser may see the second before it tells of the first.
-        kinds = [one.status for one in http.REFUSALS if server.counters[one.code]]
+        kinds = [one.status for one in syntax.REFUSALS if server.counters[one.code]]
         return app.bodies, [(seen.method, seen.path) for seen in app.heads if seen.complete], kinds
 
     assert understood(step) == understood(len(raw) or 1)

@@ -123,7 +123,7 @@ def test_a_body_that_trickles_in_is_refused_and_reaches_no_replica(live):
         writer.transport.abort()
         await gateway.until(lambda: gateway.server.open == 0)
         assert gateway.driver.busy == 0
-        assert not gateway.driver.counters.read()
+        assert not gateway.driver.observer.counters.read()
 
     serve(live, body, gateway=section(body_s=0.3))
 
@@ -160,7 +160,7 @@ def test_a_client_that_leaves_within_its_body_leaves_nothing_behind(live, how):
         await gateway.until(lambda: gateway.server.open == 0)
         assert gateway.driver.busy == 0
         assert not gateway.server.bodies
-        assert not gateway.driver.counters.read()
+        assert not gateway.driver.observer.counters.read()
         await works(gateway)
 
     serve(live, body)
@@ -178,7 +178,7 @@ def test_a_client_that_leaves_a_stream_takes_its_attempt_along(live, how):
         else:
             writer.transport.abort()
         await gateway.until(lambda: gateway.driver.busy == 0, within_s=1.0)
-        assert not gateway.driver.streaming
+        assert not gateway.driver.port.streaming
         busy = [target.upstream.busy for target in gateway.targets.values()]
         assert busy == [0] * len(busy)
         writer.transport.abort()
@@ -247,7 +247,7 @@ def unsent(gateway) -> int:
 
 async def until_paused(gateway):
     """The attempt of the only stream, once its client has stopped reading."""
-    attempts = gateway.driver.streaming
+    attempts = gateway.driver.port.streaming
     await gateway.until(lambda: any(attempt.paused for attempt in attempts))
     (attempt,) = attempts
     return attempt
@@ -281,7 +281,7 @@ def test_a_client_that_never_reads_is_let_go(live):
         await gateway.until(lambda: gateway.driver.busy == 0)
         assert gateway.server.counters["slow_reader"] == 1
         await gateway.until(lambda: gateway.server.open == 0)
-        assert not gateway.driver.streaming
+        assert not gateway.driver.port.streaming
         assert not gateway.server.slow
         writer.transport.abort()
 

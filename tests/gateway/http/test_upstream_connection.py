@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
-from holdfast.gateway.http.heads import HeadMemory
-from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.http.head_cache import HeadCache
+from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.upstream import Endpoint, Upstream
-from holdfast.gateway.http.upstream_connection import Connection
+from holdfast.gateway.http.upstream_connection import UpstreamConnection
 from turns import AtOnce, Later
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -23,7 +23,7 @@ class Owner:
     def __init__(self):
         self.kept = []
         self.lost_ones = 0
-        self.heads = HeadMemory()
+        self.heads = HeadCache()
 
     def opened(self, connection):
         pass
@@ -90,7 +90,7 @@ class Heard:
             self.running.cancel()
 
 
-class OnlyParsed(Connection):
+class OnlyParsed(UpstreamConnection):
     """The same without the short way."""
 
     def take(self, data):
@@ -101,9 +101,9 @@ class OnlyParsed(Connection):
             self._parse(self._caller, data)
 
 
-def hear(reads, *, bodyless=False, eof=False, cancel_at="", kind=Connection):
+def hear(reads, *, bodyless=False, eof=False, cancel_at="", kind=UpstreamConnection):
     owner, heard, transport = Owner(), Heard(), Transport()
-    connection = kind(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
+    connection = kind(owner, HEAD_BYTES_MAX, LoopTurn(AtOnce()))
     heard.cancel_at = cancel_at
     heard.running = connection.begin(heard, b"GET / HTTP/1.1\r\n\r\n", b"", bodyless=bodyless)
     connection.connection_made(transport)
@@ -160,7 +160,7 @@ def test_the_chunks_of_one_read_reach_the_caller_as_one_piece():
     pieces = []
     owner, heard = Owner(), Heard()
     heard.on_data = pieces.append
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
+    connection = UpstreamConnection(owner, HEAD_BYTES_MAX, LoopTurn(AtOnce()))
     connection.begin(heard, b"", b"", bodyless=False)
     connection.connection_made(Transport())
     connection.data_received(HEAD + chunk(b"a\n\n") * 2)
@@ -407,7 +407,7 @@ def test_a_caller_may_cancel_in_a_whole_chunk():
 
 def test_one_parser_serves_many_responses():
     owner, transport = Owner(), Transport()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
+    connection = UpstreamConnection(owner, HEAD_BYTES_MAX, LoopTurn(AtOnce()))
     calls = []
     for number in range(20):
         heard = Heard()
@@ -433,7 +433,7 @@ class Taught:
 
     def ask(self, reads, *, parser=None, bodyless=False, cancel_at=""):
         heard, transport = Heard(), Transport()
-        connection = Connection(self.owner, HEAD_BYTES_MAX, Turn(AtOnce()))
+        connection = UpstreamConnection(self.owner, HEAD_BYTES_MAX, LoopTurn(AtOnce()))
         heard.cancel_at = cancel_at
         heard.running = connection.begin(heard, b"x", b"", bodyless=bodyless)
         connection.connection_made(transport)
@@ -515,7 +515,7 @@ def test_an_answer_with_a_known_head_may_be_cancelled_at_any_step(cancel_at):
 )
 def test_only_heads_that_say_all_by_themselves_are_known_again(answer):
     owner, heard = Owner(), Heard()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
+    connection = UpstreamConnection(owner, HEAD_BYTES_MAX, LoopTurn(AtOnce()))
     connection.begin(heard, b"x", b"", bodyless=False)
     connection.connection_made(Transport())
     connection.data_received(answer)
@@ -540,12 +540,12 @@ def test_a_connection_that_answers_what_was_not_sent_yet_is_not_kept():
             pass
 
     owner, heard, transport = Owner(), Heard(), Transport()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(AtOnce()))
+    connection = UpstreamConnection(owner, HEAD_BYTES_MAX, LoopTurn(AtOnce()))
     connection.begin(heard, b"first", b"", bodyless=False)
     connection.connection_made(transport)
     connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
     assert owner.kept == [True]
-    connection._turn = Turn(Never())
+    connection._turn = LoopTurn(Never())
     connection.begin(Heard(), b"second", b"", bodyless=False)
     connection.data_received(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
     connection._turn.catch_up()
@@ -557,7 +557,7 @@ def test_a_connection_that_answers_what_was_not_sent_yet_is_not_kept():
 def begun(loop):
     """A call whose reads wait for the end of a turn."""
     owner, heard, transport = Owner(), Heard(), Transport()
-    connection = Connection(owner, HEAD_BYTES_MAX, Turn(loop))
+    connection = UpstreamConnection(owner, HEAD_BYTES_MAX, LoopTurn(loop))
     heard.running = connection.begin(heard, b"request", b"body", bodyless=False)
     connection.connection_made(transport)
     return owner, heard, transport, connection
@@ -605,15 +605,15 @@ def test_what_comes_behind_a_response_is_not_taken_for_the_next_one():
 def test_a_replica_that_spoke_unasked_does_not_answer_the_next_call():
     class Pool(Upstream):
         def _open(self):
-            made = Connection(self, HEAD_BYTES_MAX, self._turn)
+            made = UpstreamConnection(self, HEAD_BYTES_MAX, self._turn)
             made.connection_made(Transport())  # nothing waits: it is closed again
             return made
 
     loop = Later()
-    turn = Turn(loop)
+    turn = LoopTurn(loop)
     pool = Pool(Endpoint("http://a:1"), UpstreamConfig(), loop, turn=turn, now_ns=lambda: 0)
     first, second, transport = Heard(), Heard(), Transport()
-    spoiled = Connection(pool, HEAD_BYTES_MAX, turn)
+    spoiled = UpstreamConnection(pool, HEAD_BYTES_MAX, turn)
     spoiled.begin(first, b"x", b"", bodyless=False)
     spoiled.connection_made(transport)
     loop.end_turn()

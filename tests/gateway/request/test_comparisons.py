@@ -27,7 +27,7 @@ async def read(stream) -> str:
 
 def counted(gateway, result: str) -> int:
     name = f'comparisons_total{{model="m",result="{result}"}}'
-    return gateway.driver.counters.read().get(name, 0)
+    return gateway.driver.observer.counters.read().get(name, 0)
 
 
 async def settled(gateway, count: int) -> list[tuple[str, str, bool]]:

@@ -16,7 +16,7 @@ ASK = [{"role": "user", "content": "Who is there? A secret."}]
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def inquiry(parent=b"", name=b"req_1"):
+def proxied(parent=b"", name=b"req_1"):
     return SimpleNamespace(
         trace=None,
         request_id=name,
@@ -29,27 +29,23 @@ def inquiry(parent=b"", name=b"req_1"):
     )
 
 
-def settings(share, *, follow=False):
-    return SimpleNamespace(trace_share=share, trace_follow=follow)
-
-
 def test_without_a_share_there_is_nothing_to_ask():
-    assert traces_of(settings(0.0)) is None
-    assert traces_of(settings(0.0), Traces(1.0, follow=False)) is None
+    assert traces_of(0.0, follow=False) is None
+    assert traces_of(0.0, follow=False, before=Traces(1.0, follow=False)) is None
 
 
 def test_a_new_config_keeps_what_was_noted():
-    before = traces_of(settings(1.0))
-    one = inquiry()
+    before = traces_of(1.0, follow=False)
+    one = proxied()
     before.begin(one)
     before.finish(one, Finish(1, 200, "ok", ""), 5)
-    after = traces_of(settings(0.5), before)
+    after = traces_of(0.5, follow=False, before=before)
     assert len(after.take()) == 1
 
 
 def test_the_share_decides_and_a_callers_mark_only_where_the_file_says_so():
     never, always = Traces(0.0, follow=False), Traces(1.0, follow=True)
-    marked, unmarked, plain = inquiry(PARENT), inquiry(PARENT[:-1] + b"0"), inquiry()
+    marked, unmarked, plain = proxied(PARENT), proxied(PARENT[:-1] + b"0"), proxied()
     never.begin(marked)
     assert marked.trace is None
     for one in (marked, unmarked, plain):
@@ -64,7 +60,7 @@ def test_the_share_decides_and_a_callers_mark_only_where_the_file_says_so():
 )
 def test_a_parent_that_makes_no_sense_is_none(parent):
     traces = Traces(1.0, follow=True)
-    one = inquiry(parent)
+    one = proxied(parent)
     traces.begin(one)
     traces.finish(one, Finish(1, 200, "ok", ""), 5)
     assert traces.take()[0].parent == ""
@@ -74,7 +70,7 @@ def test_there_is_room_for_so_many(monkeypatch):
     monkeypatch.setattr(tracing, "TRACES_MAX", 1)
     traces = Traces(1.0, follow=False)
     for _ in range(3):
-        one = inquiry()
+        one = proxied()
         traces.begin(one)
         traces.finish(one, Finish(1, 200, "ok", ""), 5)
     assert len(traces.take()) == 1
@@ -84,7 +80,7 @@ def test_there_is_room_for_so_many(monkeypatch):
 
 def test_what_goes_on_with_a_second_model_is_told_once():
     traces = Traces(1.0, follow=False)
-    one = inquiry()
+    one = proxied()
     traces.begin(one)
     traces.finish(one, Finish(1, 200, "ok", "", model="small"), 5)
     traces.take_back(one)
@@ -108,7 +104,7 @@ def test_requests_of_a_live_gateway_are_told_without_their_text(live):
                 )
                 assert [chunk async for chunk in stream]
             await api.chat.completions.create(model="m", messages=ASK)
-        told = gateway.driver.traces.take()
+        told = gateway.driver.observer.traces.take()
         assert len(told) == 5
         retried = next(trace for trace in told if len(trace.spans) == 2)
         assert [span.kind for span in retried.spans] == ["server_error", ""]
@@ -166,7 +162,7 @@ def test_the_engine_is_told_the_span_of_its_attempt_where_a_request_is_traced(li
         if not share:
             assert told == []  # a caller alone has nothing traced, in engines neither
             return
-        (row,) = gateway.driver.traces.take()
+        (row,) = gateway.driver.observer.traces.take()
         assert row.trace_id == PARENT[3:35].decode()
         assert told == [f"00-{row.trace_id}-{row.spans[0].span_id}-01".encode()]
         assert row.spans[0].span_id != PARENT[36:52].decode()

@@ -28,7 +28,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from holdfast.gateway.api import shapes
+from holdfast.gateway.api import answer_schema
 from holdfast.gateway.api.chunks import GIVEN_UP
 
 _BELIEVED: Final = frozenset({"content_filter", "length"})  # ends that explain an empty text
@@ -82,7 +82,7 @@ def nothing_said(finish_reason: str | None, completion_tokens: int | None) -> bo
 
 
 def _read_chat(body: bytes) -> Answer:
-    chat = shapes.decode_chat(body)
+    chat = answer_schema.decode_chat(body)
     answer, said = _begin(chat.usage, chat.error), False
     for choice in chat.choices:
         message = choice.message
@@ -108,7 +108,7 @@ def _read_chat(body: bytes) -> Answer:
 
 
 def _read_completions(body: bytes) -> Answer:
-    completions = shapes.decode_completions(body)
+    completions = answer_schema.decode_completions(body)
     answer, said = _begin(completions.usage, completions.error), False
     for choice in completions.choices:
         if choice.text:
@@ -123,7 +123,7 @@ def _read_completions(body: bytes) -> Answer:
     return answer
 
 
-def _begin(usage: shapes.UsageTold | None, error: Any) -> Answer:
+def _begin(usage: answer_schema.ReportedUsage | None, error: Any) -> Answer:
     answer = Answer()
     if usage is not None:
         answer.prompt_tokens = usage.prompt_tokens
@@ -146,7 +146,7 @@ _UNDER_WAY: Final = frozenset({"queued", "in_progress"})
 
 
 def _read_responses(body: bytes) -> Answer:
-    response = shapes.decode_response(body)
+    response = answer_schema.decode_response(body)
     answer = _begin(None, response.error)
     usage = response.usage
     if usage is not None:
@@ -176,7 +176,7 @@ def _read_responses(body: bytes) -> Answer:
 
 
 def _read_embeddings(body: bytes) -> Answer:
-    embeddings = shapes.decode_embeddings(body)
+    embeddings = answer_schema.decode_embeddings(body)
     answer = _begin(embeddings.usage, embeddings.error)
     vectors = embeddings.data
     answer.empty = not vectors or not all(_numeric(bytes(one.embedding)) for one in vectors)
@@ -204,9 +204,9 @@ def _numeric_base64(text: bytes) -> bool:
 
 def _read_rerank(body: bytes) -> Answer:
     if body.lstrip()[:1] == b"[":  # some engines send the bare list
-        ranks = shapes.Ranks(results=shapes.decode_ranks(body))
+        ranks = answer_schema.RerankAnswer(results=answer_schema.decode_ranks(body))
     else:
-        ranks = shapes.decode_rerank(body)
+        ranks = answer_schema.decode_rerank(body)
     results = ranks.data if ranks.results is None else ranks.results
     if results is None and ranks.error is None:
         raise MalformedAnswerError("a rerank answer has no results")
@@ -217,7 +217,7 @@ def _read_rerank(body: bytes) -> Answer:
 
 
 def _read_images(body: bytes) -> Answer:
-    images = shapes.decode_images(body)
+    images = answer_schema.decode_images(body)
     answer = _begin(images.usage, images.error)
     blank = (b"null", b'""')
     answer.empty = not images.data or any(
@@ -228,7 +228,7 @@ def _read_images(body: bytes) -> Answer:
 
 def _read_infer(body: bytes) -> Answer:
     """No outputs are empty; an output without elements is not: a picture may show no object."""
-    infer = shapes.decode_infer(body)
+    infer = answer_schema.decode_infer(body)
     answer = _begin(None, infer.error)
     answer.empty = not infer.outputs or any(
         one.datatype != "BYTES" and 0x6E in bytes(one.data) for one in infer.outputs
@@ -241,7 +241,7 @@ def _read_json(body: bytes) -> Answer:
     begin = body[:_LOOK_BYTES].translate(None, b" \t\r\n")
     answer = Answer(empty=begin in {b"{}", b"[]", b'""', b"null"})
     if begin[:1] == b"{":
-        error = shapes.decode_error(body).error
+        error = answer_schema.decode_error(body).error
         answer.error, answer.error_code = error is not None, _code(error)
     return answer
 
@@ -280,7 +280,7 @@ def read_answer(body: bytes, kind: AnswerKind) -> Answer:
 def _error_of(body: bytes) -> Any:
     """An error object in place of an answer: as OpenAI nests it, or as vLLM has it outermost."""
     try:
-        frame = shapes.decode_error(body)
+        frame = answer_schema.decode_error(body)
     except (ValueError, RecursionError):
         return None  # not even that; the caller says so
     if frame.error is None and frame.object == "error":

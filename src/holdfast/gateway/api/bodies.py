@@ -1,4 +1,4 @@
-"""What a request asks for: read once, and bounded.
+"""Reads a request body once, checks every limit, and says what the request asks for.
 
 Prompts stay bytes. A typed decoder takes the few members that routing, quota and continuation need
 and leaves the rest as raw text inside the body that came in; ``jsontext`` proves that the engine
@@ -20,13 +20,19 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from holdfast.config.gateway import BodyConfig
-from holdfast.gateway.api import members as known
 from holdfast.gateway.api import multipart
+from holdfast.gateway.api import request_schema as known
 from holdfast.gateway.api.errors import INVALID, ApiError, invalid
 from holdfast.gateway.api.jsontext import Counts, Extras, open_object
-from holdfast.gateway.api.members import FIXES, Chat, Completions, Embeddings, Items
 from holdfast.gateway.api.multipart import Field
 from holdfast.gateway.api.prompts import BLOCK_BYTES, Blocks, estimate_tokens
+from holdfast.gateway.api.request_schema import (
+    FIXES,
+    ChatRequest,
+    CompletionsRequest,
+    EmbeddingsRequest,
+    Items,
+)
 from holdfast.gateway.api.routes import Api, Route, is_sane_model, path_model
 
 _JSON: Final = b"application/json"
@@ -45,7 +51,7 @@ _NUMBER: Final = frozenset(b"-0123456789")
 _NOT_STREAMED: Final = "only streams of chat and completions are continued"
 
 
-class Ask(msgspec.Struct, gc=False):
+class ParsedRequest(msgspec.Struct, gc=False):
     """What one request asks for. Built for every request: a struct is the cheapest object."""
 
     route: Route
@@ -91,7 +97,7 @@ def parse(
     *,
     prefix_blocks: int = 0,
     headers: Mapping[bytes, bytes] = _NO_HEADERS,
-) -> Ask:
+) -> ParsedRequest:
     """Read a request, or raise ``ApiError``. ``prefix_blocks`` bounds the prefix; 0: none."""
     api = route.api
     if api is Api.TRANSCRIPTIONS:
@@ -102,7 +108,7 @@ def parse(
         _check_content_type(content_type)
     decode, read = _READERS[api]
     members, text, extras, counts = open_object(decode, body, FIXES, limits.json_depth_max)
-    ask = Ask(route, api, _checked_model(members.model), text, _JSON)
+    ask = ParsedRequest(route, api, _checked_model(members.model), text, _JSON)
     if not extras:
         ask.members = members
     if members.stream is True:
@@ -122,7 +128,12 @@ def parse(
 
 
 def _read_chat(
-    ask: Ask, m: Chat, limits: BodyConfig, extras: Extras, counts: Counts, prefix_blocks: int
+    ask: ParsedRequest,
+    m: ChatRequest,
+    limits: BodyConfig,
+    extras: Extras,
+    counts: Counts,
+    prefix_blocks: int,
 ) -> None:
     messages = m.messages
     if messages is UNSET:
@@ -154,7 +165,12 @@ def _read_chat(
 
 
 def _read_completions(
-    ask: Ask, m: Completions, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
+    ask: ParsedRequest,
+    m: CompletionsRequest,
+    limits: BodyConfig,
+    extras: Extras,
+    _: Counts,
+    prefix_blocks: int,
 ) -> None:
     one_text = False
     if m.prompt is not UNSET:
@@ -170,7 +186,9 @@ def _read_completions(
         ask.continuable, ask.reason = False, "the prompt is not one text"
 
 
-def _read_generation(ask: Ask, m: Chat | Completions, limits: BodyConfig, extras: Extras) -> None:
+def _read_generation(
+    ask: ParsedRequest, m: ChatRequest | CompletionsRequest, limits: BodyConfig, extras: Extras
+) -> None:
     """What chat and completions have in common."""
     if m.max_tokens is not UNSET:
         ask.max_tokens = _bounded("max_tokens", m.max_tokens, 0, limits.max_tokens_max)
@@ -214,7 +232,12 @@ def _read_generation(ask: Ask, m: Chat | Completions, limits: BodyConfig, extras
 
 
 def _read_embeddings(
-    ask: Ask, m: Embeddings, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
+    ask: ParsedRequest,
+    m: EmbeddingsRequest,
+    limits: BodyConfig,
+    extras: Extras,
+    _: Counts,
+    prefix_blocks: int,
 ) -> None:
     ask.statistic = "norm"
     if m.input is not UNSET:
@@ -227,7 +250,9 @@ def _read_embeddings(
         raise _missing("input")
 
 
-def _read_rerank(ask: Ask, m: known.Rerank, limits: BodyConfig, *_: object) -> None:
+def _read_rerank(
+    ask: ParsedRequest, m: known.RerankRequest, limits: BodyConfig, *_: object
+) -> None:
     documents = _counted("documents", m.documents, limits.inputs_max)
     if not documents:
         raise _missing("documents")
@@ -237,7 +262,12 @@ def _read_rerank(ask: Ask, m: known.Rerank, limits: BodyConfig, *_: object) -> N
 
 
 def _read_responses(
-    ask: Ask, m: known.Responses, limits: BodyConfig, extras: Extras, _: Counts, prefix_blocks: int
+    ask: ParsedRequest,
+    m: known.ResponsesRequest,
+    limits: BodyConfig,
+    extras: Extras,
+    _: Counts,
+    prefix_blocks: int,
 ) -> None:
     if m.input is not UNSET:
         _read_texts(ask, "input", m.input, limits, limits.messages_max)
@@ -258,7 +288,9 @@ def _read_responses(
     ask.hedgeable = m.store is False  # stored unless the client says otherwise
 
 
-def _read_speech(ask: Ask, m: known.Speech, limits: BodyConfig, *_: object) -> None:
+def _read_speech(
+    ask: ParsedRequest, m: known.SpeechRequest, limits: BodyConfig, *_: object
+) -> None:
     if m.input is UNSET:
         raise _missing("input")
     _read_texts(ask, "input", m.input, limits)
@@ -266,7 +298,9 @@ def _read_speech(ask: Ask, m: known.Speech, limits: BodyConfig, *_: object) -> N
     ask.opaque = True
 
 
-def _read_images(ask: Ask, m: known.Images, limits: BodyConfig, *_: object) -> None:
+def _read_images(
+    ask: ParsedRequest, m: known.ImagesRequest, limits: BodyConfig, *_: object
+) -> None:
     if m.prompt is UNSET:
         raise _missing("prompt")
     _read_texts(ask, "prompt", m.prompt, limits)
@@ -277,15 +311,15 @@ def _read_images(ask: Ask, m: known.Images, limits: BodyConfig, *_: object) -> N
 
 _Reader = tuple[Callable[[bytes], Any], Callable[..., None]]
 _READERS: Final[dict[Api, _Reader]] = {
-    Api.CHAT: (msgspec.json.Decoder(Chat).decode, _read_chat),
-    Api.COMPLETIONS: (msgspec.json.Decoder(Completions).decode, _read_completions),
-    Api.EMBEDDINGS: (msgspec.json.Decoder(Embeddings).decode, _read_embeddings),
-    Api.RERANK: (msgspec.json.Decoder(known.Rerank).decode, _read_rerank),
-    Api.RESPONSES: (msgspec.json.Decoder(known.Responses).decode, _read_responses),
-    Api.SPEECH: (msgspec.json.Decoder(known.Speech).decode, _read_speech),
-    Api.IMAGES: (msgspec.json.Decoder(known.Images).decode, _read_images),
+    Api.CHAT: (msgspec.json.Decoder(ChatRequest).decode, _read_chat),
+    Api.COMPLETIONS: (msgspec.json.Decoder(CompletionsRequest).decode, _read_completions),
+    Api.EMBEDDINGS: (msgspec.json.Decoder(EmbeddingsRequest).decode, _read_embeddings),
+    Api.RERANK: (msgspec.json.Decoder(known.RerankRequest).decode, _read_rerank),
+    Api.RESPONSES: (msgspec.json.Decoder(known.ResponsesRequest).decode, _read_responses),
+    Api.SPEECH: (msgspec.json.Decoder(known.SpeechRequest).decode, _read_speech),
+    Api.IMAGES: (msgspec.json.Decoder(known.ImagesRequest).decode, _read_images),
 }
-_decode_infer: Final = msgspec.json.Decoder(known.Infer).decode
+_decode_infer: Final = msgspec.json.Decoder(known.InferRequest).decode
 
 
 def _parse_infer(
@@ -295,7 +329,7 @@ def _parse_infer(
     body: bytes,
     limits: BodyConfig,
     headers: Mapping[bytes, bytes],
-) -> Ask:
+) -> ParsedRequest:
     """A request of KServe's protocol: JSON, or JSON followed by the bytes of its tensors."""
     model, version = path_model(route, path)
     length = headers.get(_HEAD_LENGTH)
@@ -311,7 +345,7 @@ def _parse_infer(
     inputs = _counted("inputs", m.inputs, limits.inputs_max)
     if not inputs:
         raise _missing("inputs")
-    ask = Ask(route, route.api, model, text, _JSON, version=version)
+    ask = ParsedRequest(route, route.api, model, text, _JSON, version=version)
     if length is not None:
         ask.body = text + tensors
         ask.content_type = _OCTETS
@@ -321,7 +355,9 @@ def _parse_infer(
     return ask
 
 
-def _parse_form(route: Route, content_type: bytes, body: bytes, limits: BodyConfig) -> Ask:
+def _parse_form(
+    route: Route, content_type: bytes, body: bytes, limits: BodyConfig
+) -> ParsedRequest:
     """A form with a file. Its text fields are the members."""
     boundary = multipart.boundary_of(content_type)
     fields = multipart.parse(body, boundary, limits.multipart_fields_max)
@@ -334,7 +370,7 @@ def _parse_form(route: Route, content_type: bytes, body: bytes, limits: BodyConf
     if all(field.filename is None for field in fields):
         raise _missing("file")
     model = _checked_model(texts.get("model", UNSET))
-    ask = Ask(route, route.api, model, body, multipart.content_type_of(boundary))
+    ask = ParsedRequest(route, route.api, model, body, multipart.content_type_of(boundary))
     ask.fields, ask.boundary = fields, boundary
     if texts.get("stream", "false").lower() not in {"", "0", "false"}:
         raise invalid("stream is not supported here; leave it out.", "stream")
@@ -391,7 +427,7 @@ def _counted(name: str, items: Items, most: int) -> list[Raw]:
 
 
 def _read_texts(
-    ask: Ask, name: str, raw: Raw, limits: BodyConfig, count_max: int | None = None
+    ask: ParsedRequest, name: str, raw: Raw, limits: BodyConfig, count_max: int | None = None
 ) -> bool:
     """Weigh a text, a list of them, or token ids; whether it is one text."""
     first = memoryview(raw)[0]
@@ -455,4 +491,4 @@ def check_coding(coding: bytes) -> None:
         raise ApiError(415, INVALID, "unsupported_media_type", message)
 
 
-__all__ = ["Ask", "check_coding", "parse"]
+__all__ = ["ParsedRequest", "check_coding", "parse"]

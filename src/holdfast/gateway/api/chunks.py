@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from holdfast.gateway.api.shapes import (
+from holdfast.gateway.api.answer_schema import (
     ChatChunkChoice,
-    UsageTold,
+    ReportedUsage,
     decode_chat_chunk,
     decode_error,
     decode_text_chunk,
@@ -111,7 +111,7 @@ def read_chat_chunk(payload: bytes) -> Chunk:
     return _chat_chunk(choices, usage)
 
 
-def _chat_chunk(choices: list[ChatChunkChoice], usage: UsageTold | None) -> Chunk:
+def _chat_chunk(choices: list[ChatChunkChoice], usage: ReportedUsage | None) -> Chunk:
     text, finish_reason = "", None
     meaningful = beyond_text = error = False
     finished = 0
@@ -180,13 +180,13 @@ def read_text_chunk(payload: bytes) -> Chunk:
     )
 
 
-def _told(usage: UsageTold) -> Usage | None:
+def _told(usage: ReportedUsage) -> Usage | None:
     if usage.prompt_tokens is None or usage.completion_tokens is None:
         return None
     return Usage(usage.prompt_tokens, usage.completion_tokens)
 
 
-def _without_choices(payload: bytes, usage: UsageTold | None, error: Any) -> Chunk:
+def _without_choices(payload: bytes, usage: ReportedUsage | None, error: Any) -> Chunk:
     """An error frame, in either of the shapes that engines use, or usage alone."""
     told = None if usage is None else _told(usage)
     if error is not None:

@@ -25,7 +25,7 @@ from msgspec import Raw
 from holdfast.core.types import Decision
 from holdfast.engines.dialect import Continuation
 from holdfast.gateway.api.chunks import DONE, Chunk, StreamApi, read_chunk
-from holdfast.gateway.api.members import GUIDED, HARMLESS
+from holdfast.gateway.api.request_schema import GUIDED, HARMLESS
 from holdfast.gateway.http.sse import MalformedStreamError
 
 _decode: Final = msgspec.json.Decoder().decode

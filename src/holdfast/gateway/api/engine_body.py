@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from holdfast.gateway.api import members as known
 from holdfast.gateway.api import multipart
-from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api import request_schema as known
+from holdfast.gateway.api.bodies import ParsedRequest
 from holdfast.gateway.api.jsontext import with_members
 from holdfast.gateway.api.multipart import Field
 from holdfast.gateway.api.routes import Api
@@ -23,7 +23,7 @@ _COUNTED_STREAMS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})  # those with s
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def upstream_body(ask: Ask, model: str, *, ask_usage: bool, running_usage: bool) -> bytes:
+def upstream_body(ask: ParsedRequest, model: str, *, ask_usage: bool, running_usage: bool) -> bytes:
     """The body for an engine that calls the model so. Hot.
 
     ``ask_usage``: let a stream end with its usage, whether or not the client wanted it;
@@ -48,7 +48,7 @@ def upstream_body(ask: Ask, model: str, *, ask_usage: bool, running_usage: bool)
     return _encode(msgspec.structs.replace(ask.members, **changes))
 
 
-def _counting(ask: Ask, *, running_usage: bool) -> Raw:
+def _counting(ask: ParsedRequest, *, running_usage: bool) -> Raw:
     """The client's stream options, and usage."""
     sent: dict[str, Raw] = {}
     if ask.has_stream_options:
@@ -62,7 +62,7 @@ def _counting(ask: Ask, *, running_usage: bool) -> Raw:
     return Raw(_encode(sent))
 
 
-def _renamed_form(ask: Ask, fields: list[Field], model: str) -> bytes:
+def _renamed_form(ask: ParsedRequest, fields: list[Field], model: str) -> bytes:
     name = model.encode()
     renamed = [Field("model", name) if field.name == "model" else field for field in fields]
     return multipart.encode(renamed, ask.boundary)

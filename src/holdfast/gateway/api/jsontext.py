@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.gateway.api.errors import ApiError, invalid
-from holdfast.gateway.api.members import decode_raws
+from holdfast.gateway.api.request_schema import decode_raws
 
 Members = TypeVar("Members", bound=msgspec.Struct)
 Extras = dict[str, Raw]

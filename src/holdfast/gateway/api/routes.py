@@ -8,22 +8,17 @@ a model's name within a path is unescaped, after the path was recognised, and st
 Rejected: a router with patterns. All but two paths are constants, and a dict finds those at once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote_from_bytes
 
 import msgspec
 
 from holdfast.gateway.api.answers import AnswerKind
 from holdfast.gateway.api.errors import INVALID, ApiError, invalid, unknown_model
-
-if TYPE_CHECKING:
-    from holdfast.gateway.api.bodies import Ask
 
 
 class Api(StrEnum):
@@ -71,13 +66,13 @@ class Route:
     streams: bool = False  # whether "stream": true has a meaning
     lists_models: bool = False  # answered by the gateway itself
 
-    def upstream_path(self, ask: Ask, model: str) -> bytes:
-        """The path at an engine that calls the model so."""
+    def upstream_path(self, model: str, version: str) -> bytes:
+        """The engine's path; ``model``: the engine's name for it, ``version``: empty if none."""
         if self.model_in is not ModelIn.PATH:
             return self.upstream
         path = self.upstream + _escape(model)
-        if ask.version:
-            path += b"/versions/" + _escape(ask.version)
+        if version:
+            path += b"/versions/" + _escape(version)
         return path + b"/infer"
 
 

@@ -1,5 +1,5 @@
 """Bytes: the server for clients, connections to replicas, and the framing of both.
 
 Here belongs what knows HTTP and sockets. It knows no model, no tenant and no OpenAI body. May
-import ``core`` values only, and nothing else of the gateway.
+import values of ``core``, and nothing of the gateway but this package.
 """

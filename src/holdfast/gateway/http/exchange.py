@@ -8,9 +8,9 @@ save an object per request and let a late call write into somebody else's answer
 import asyncio
 from typing import Final, Protocol
 
-from holdfast.gateway.http import http
-from holdfast.gateway.http.contracts import Listener
-from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.http import syntax
+from holdfast.gateway.http.interfaces import Listener
+from holdfast.gateway.http.loop_turn import LoopTurn
 
 JOINED_BYTES_MAX: Final = 65_536  # above, copying a body costs more than a second piece
 
@@ -29,11 +29,11 @@ class Draining(Protocol):
     draining: bool
 
 
-class Connection(Protocol):
+class ExchangeConnection(Protocol):
     """What an exchange needs of its connection."""
 
     transport: asyncio.Transport
-    turn: Turn
+    turn: LoopTurn
 
     @property
     def server(self) -> Draining:
@@ -73,7 +73,7 @@ class ClientExchange:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ExchangeConnection,
         method: bytes,
         path: bytes,
         headers: dict[bytes, bytes],
@@ -87,7 +87,7 @@ class ClientExchange:
         self.body_max = body_max
         self.listener: Listener | None = None
         self.started = False
-        self.connection: Connection | None = connection
+        self.connection: ExchangeConnection | None = connection
         self.stage = NEW
         self.complete = False  # the whole request is here
         self.size = 0  # of the body so far
@@ -109,7 +109,7 @@ class ClientExchange:
         lines = self.lines
         if self.closes or not self.complete or connection.server.draining:
             lines = self._last()
-        line = http.STATUS_LINES.get(status) or http.status_line(status)
+        line = syntax.STATUS_LINES.get(status) or syntax.status_line(status)
         put, transport = connection.turn.put, connection.transport
         if status in {204, 304}:
             put(transport, b"%b%b%b\r\n" % (line, headers, lines))
@@ -141,7 +141,7 @@ class ClientExchange:
         if self.closes or not self.complete or connection.server.draining:
             lines = self._last()
         framing = b"transfer-encoding: chunked\r\n" if self.framing == _CHUNKED else b""
-        line = http.STATUS_LINES.get(status) or http.status_line(status)
+        line = syntax.STATUS_LINES.get(status) or syntax.status_line(status)
         head = b"%b%b%b%b\r\n" % (line, headers, lines, framing)
         connection.turn.put(connection.transport, head)
 
@@ -175,7 +175,7 @@ class ClientExchange:
     def _last(self) -> bytes:
         """The further lines of an answer after which the connection ends."""
         self.closes = True
-        return self.lines.replace(http.KEEP_ALIVE, b"") + http.CLOSE
+        return self.lines.replace(syntax.KEEP_ALIVE, b"") + syntax.CLOSE
 
 
 __all__ = ["ANNOUNCED", "ASKED", "NEW", "ClientExchange"]

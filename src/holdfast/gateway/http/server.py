@@ -26,12 +26,12 @@ from typing import Final, cast
 
 from holdfast.config.gateway import HttpConfig
 from holdfast.core.types import nanos
-from holdfast.gateway.http import http
-from holdfast.gateway.http.contracts import App
+from holdfast.gateway.http import syntax
 from holdfast.gateway.http.exchange import ANNOUNCED, ASKED, NEW, ClientExchange
-from holdfast.gateway.http.http import Refusal
-from holdfast.gateway.http.intake import Intake
-from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.http.interfaces import App
+from holdfast.gateway.http.loop_turn import LoopTurn
+from holdfast.gateway.http.request_parser import RequestParser
+from holdfast.gateway.http.syntax import Refusal
 
 HELD_BYTES_MAX: Final = 65_536  # unparsed bytes; one read may exceed it, then reading stops
 LINGER_S: Final = 5.0  # nginx waits as long between two reads of a client that was turned away
@@ -66,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
         self.server = server
         self.turn = server.turn
         self.served = 0
-        self._intake = Intake(self, server.config, server.cors)
+        self._intake = RequestParser(self, server.config, server.cors)
         self._current: ClientExchange | None = None  # the only one that the app may know
         self._held = bytearray()  # came while it was under way; not parsed yet
         self._where: Waiting | None = None  # the table of the server in which we stand
@@ -86,7 +86,7 @@ class ClientConnection(asyncio.Protocol):
         full = len(server.connections) >= server.config.connections_max
         server.connections.add(self)
         if full:
-            self.refuse(http.CONNECTIONS, linger=len(server.lingering) < LINGERING_MAX)
+            self.refuse(syntax.CONNECTIONS, linger=len(server.lingering) < LINGERING_MAX)
         else:
             self._wait(server.idle)
 
@@ -212,7 +212,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange.connection is not None and (
             exchange.size > exchange.body_max or exchange.stated > exchange.body_max
         ):
-            self.refuse(http.BODY_TOO_LARGE)
+            self.refuse(syntax.BODY_TOO_LARGE)
 
     def _receive(self, exchange: ClientExchange) -> bool:
         """See to a body that is not here; False when more must come."""
@@ -224,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
             return True
         if exchange.expects:
             exchange.expects = False
-            self.turn.put(self.transport, http.CONTINUE)
+            self.turn.put(self.transport, syntax.CONTINUE)
         if self._where is not self.server.bodies:
             self._wait(self.server.bodies)
         return False
@@ -252,7 +252,7 @@ class ClientConnection(asyncio.Protocol):
         context = {"message": "an app failed", "exception": error, "protocol": self}
         self.server.loop.call_exception_handler(context)
         if not self._left:
-            self.refuse(http.APP_ERROR)
+            self.refuse(syntax.APP_ERROR)
 
     def _wait(self, where: Waiting | None) -> None:
         """Stand in this table of the server from now on, and in no other."""
@@ -293,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not None and exchange.started:
             self.drop()
             return
-        lines = exchange.lines.replace(http.KEEP_ALIVE, b"") if exchange is not None else b""
+        lines = exchange.lines.replace(syntax.KEEP_ALIVE, b"") if exchange is not None else b""
         self.turn.put(self.transport, b"%b%b\r\n%b" % (refusal.head, lines, refusal.body))
         self.leave(linger=linger)
 
@@ -344,18 +344,18 @@ class Server:
         config: HttpConfig,
         *,
         loop: asyncio.AbstractEventLoop,
-        turn: Turn | None = None,
+        turn: LoopTurn | None = None,
         cors_origins: tuple[str, ...] = (),
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.app = app
         self.config = config
         self.loop = loop
-        self.turn = turn or Turn(loop)
-        self.cors = http.Cors(cors_origins)
+        self.turn = turn or LoopTurn(loop)
+        self.cors = syntax.Cors(cors_origins)
         self.now_ns = now_ns
         self.draining = False
-        self.counters = dict.fromkeys([*(one.code for one in http.REFUSALS), "slow_reader"], 0)
+        self.counters = dict.fromkeys([*(one.code for one in syntax.REFUSALS), "slow_reader"], 0)
         self.connections: set[ClientConnection] = set()
         # A connection stands in at most one of these ...
         self.idle: Waiting = {}
@@ -382,7 +382,7 @@ class Server:
     def reconfigure(self, config: HttpConfig, cors_origins: tuple[str, ...]) -> None:
         """Follow a new config: limits of time at once, the others on new connections."""
         self.config = config
-        self.cors = http.Cors(cors_origins)
+        self.cors = syntax.Cors(cors_origins)
 
     def sweep(self, now_ns: int) -> None:
         """Enforce every limit of time. To be called a few times a second."""
@@ -398,9 +398,9 @@ class Server:
         for late in _older(self.idle, now_ns - nanos(idle_s)):
             late.leave()
         for late in _older(self.bodies, now_ns - nanos(config.body_s)):
-            late.refuse(http.BODY_TIMEOUT)
+            late.refuse(syntax.BODY_TIMEOUT)
         for late in _older(self.heads, now_ns - nanos(config.header_s)):
-            late.refuse(http.HEAD_TIMEOUT)
+            late.refuse(syntax.HEAD_TIMEOUT)
 
     def drain(self) -> None:
         """Let connections end: idle ones now, others with their next answer.

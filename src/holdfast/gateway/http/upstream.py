@@ -19,11 +19,11 @@ from typing import Final
 from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, nanos
-from holdfast.gateway.http.contracts import Call, Caller
-from holdfast.gateway.http.heads import HeadMemory
-from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.http.head_cache import HeadCache
+from holdfast.gateway.http.interfaces import Call, Caller
+from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.upstream_address import Addresses, Endpoint
-from holdfast.gateway.http.upstream_connection import Connection, Head
+from holdfast.gateway.http.upstream_connection import Head, UpstreamConnection
 
 # A gateway that is late itself has not looked whether a connection is there: between two looks no
 # more than this counts as waiting for it.
@@ -64,15 +64,15 @@ class Upstream:
         config: UpstreamConfig,
         loop: asyncio.AbstractEventLoop,
         *,
-        turn: Turn | None = None,
+        turn: LoopTurn | None = None,
         ssl_context: ssl.SSLContext | None = None,
         now_ns: Callable[[], int],
     ) -> None:
         self._endpoint = endpoint
         self.config = config
-        self.heads = HeadMemory[Head]()
+        self.heads = HeadCache[Head]()
         self._loop = loop
-        self._turn = turn or Turn(loop)
+        self._turn = turn or LoopTurn(loop)
         self._now_ns = now_ns
         self._tls: ssl.SSLContext | None = None
         if endpoint.tls:
@@ -81,10 +81,10 @@ class Upstream:
         self._connect_ns = nanos(config.connect_s)
         self._idle_ns = nanos(config.idle_s)
         self._static = b" HTTP/1.1\r\nhost: " + endpoint.authority + b"\r\nuser-agent: holdfast\r\n"
-        self._idle: list[Connection] = []  # the longest idle first
-        self._busy: set[Connection] = set()
+        self._idle: list[UpstreamConnection] = []  # the longest idle first
+        self._busy: set[UpstreamConnection] = set()
         # Those of the busy, the longest opening first, and how far ``_waited`` was when they began.
-        self._opening: dict[Connection, int] = {}
+        self._opening: dict[UpstreamConnection, int] = {}
         self._waited = 0  # time as it counts for them
         self._swept_at = now_ns()
         self._closed = False
@@ -159,11 +159,11 @@ class Upstream:
 
     # --- what connections report ------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: UpstreamConnection) -> None:
         """It is connected."""
         self._opening.pop(connection, None)
 
-    def finished(self, connection: Connection, *, keep: bool) -> None:
+    def finished(self, connection: UpstreamConnection, *, keep: bool) -> None:
         """Its call is over; ``keep``: it can carry another."""
         self._busy.discard(connection)
         if not keep:
@@ -174,20 +174,20 @@ class Upstream:
             connection.since = self._now_ns()
             self._idle.append(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: UpstreamConnection) -> None:
         """It broke while it had no call."""
         if connection in self._idle:
             self._idle.remove(connection)
 
     # --- opening ----------------------------------------------------------------------------------
 
-    def _open(self) -> Connection:
-        connection = Connection(self, self.config.header_bytes_max, self._turn)
+    def _open(self) -> UpstreamConnection:
+        connection = UpstreamConnection(self, self.config.header_bytes_max, self._turn)
         connection.opening = self._loop.create_task(self._connect(connection))
         self._opening[connection] = self._waited + min(self._now_ns() - self._swept_at, _LOOK_MAX)
         return connection
 
-    async def _connect(self, connection: Connection) -> None:
+    async def _connect(self, connection: UpstreamConnection) -> None:
         """Try the addresses in turn. Anything unforeseen ends as a timeout, by ``sweep``."""
         kind, detail = Kind.REFUSED, "connect: the name was not found"
         tls = self._tls

@@ -14,8 +14,8 @@ llhttp stays where it stood: 1 µs less, of 7. Anything else goes to llhttp.
                           first line begun, the CR LF would follow a digit, not an LF
 
 An answer whose head came before, from any connection to this replica, does not need llhttp either
-(``heads``), if one read is the whole of it. When a call begins, llhttp stands at the beginning of a
-response: the last one was complete, and whatever comes between two calls ends the connection.
+(``head_cache``), if one read is the whole of it. When a call begins, llhttp stands at the beginning
+of a response: the last one was complete, and whatever comes between two calls ends the connection.
 
 Rejected, by measurement: llhttp's callbacks for the begin and end of chunks, to know the same;
 they cost 1 µs for each chunk of a read that holds several. Rejected: cutting several chunks here;
@@ -36,9 +36,9 @@ from httptools import (
 )
 
 from holdfast.core.failure import Kind
-from holdfast.gateway.http.contracts import Caller
-from holdfast.gateway.http.heads import HeadMemory, end_of_head
-from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.http.head_cache import HeadCache, end_of_head
+from holdfast.gateway.http.interfaces import Caller
+from holdfast.gateway.http.loop_turn import LoopTurn
 
 Head = tuple[int, dict[bytes, bytes]]  # status and headers
 
@@ -67,15 +67,15 @@ _FIRST_LINES: Final = _first_lines()
 class Owner(Protocol):
     """Whose connection it is."""
 
-    heads: HeadMemory[Head]  # of the replica's answers
+    heads: HeadCache[Head]  # of the replica's answers
 
-    def opened(self, connection: "Connection") -> None:
+    def opened(self, connection: "UpstreamConnection") -> None:
         """It is connected."""
 
-    def finished(self, connection: "Connection", *, keep: bool) -> None:
+    def finished(self, connection: "UpstreamConnection", *, keep: bool) -> None:
         """Its call is over; ``keep``: it can carry another."""
 
-    def lost(self, connection: "Connection") -> None:
+    def lost(self, connection: "UpstreamConnection") -> None:
         """It broke while it had no call."""
 
 
@@ -88,8 +88,8 @@ class Running:
 
     __slots__ = ("connection",)
 
-    def __init__(self, connection: "Connection") -> None:
-        self.connection: Connection | None = connection
+    def __init__(self, connection: "UpstreamConnection") -> None:
+        self.connection: UpstreamConnection | None = connection
 
     def cancel(self) -> None:
         """Close it; nothing more is reported. Harmless when it is over."""
@@ -107,7 +107,7 @@ class Running:
             self.connection.resume()
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """A socket, its parser, and the call it carries, if any."""
 
     __slots__ = (
@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         "untaken",
     )
 
-    def __init__(self, owner: Owner, head_bytes_max: int, turn: Turn) -> None:
+    def __init__(self, owner: Owner, head_bytes_max: int, turn: LoopTurn) -> None:
         self._owner = owner
         self._turn = turn
         self._head_bytes_max = head_bytes_max
@@ -453,4 +453,4 @@ def _reason(error: Exception) -> str:
     return f"not HTTP: {error}"
 
 
-__all__ = ["Connection", "Head", "Owner", "Running"]
+__all__ = ["Head", "Owner", "Running", "UpstreamConnection"]

@@ -1,7 +1,7 @@
-"""One attempt on one replica, from its first byte to its end, judged as it goes.
+"""One attempt of a request on one replica, from its first byte to its end, judged as it comes.
 
     WholeAttempt    collects an answer in one piece and looks at it before anybody else does
-    StreamAttempt   reads every event, holds the opening back, relays the rest (streaming.py)
+    StreamAttempt   reads every event, holds the opening back, relays the rest (stream_attempts.py)
     BytesAttempt    relays what cannot be read, such as audio
 
 An attempt knows what was received; what becomes of the request is the flow's business. So each
@@ -9,25 +9,84 @@ reports three things at most: first content, silence, and its end with what was 
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector
-from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent
-from holdfast.core.request.deadlines import stuck
-from holdfast.gateway.api.answers import MalformedAnswerError, read_answer
-from holdfast.gateway.http.contracts import Call
+from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent, Silent
+from holdfast.core.request.answer_policy import (
+    kind_of_error_status,
+    kind_of_whole_answer,
+    kind_when_stalled,
+)
+from holdfast.core.request.flow import Flow
+from holdfast.gateway.api.answers import Answer, MalformedAnswerError, read_answer
+from holdfast.gateway.http.interfaces import Call
+from holdfast.gateway.request.flow_port import FlowPort
 from holdfast.gateway.request.targets import Target
-from holdfast.gateway.telemetry.measures import measured_logprob, measured_norm
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request.inquiry import Inquiry
+from holdfast.gateway.telemetry.answer_statistics import measured_logprob, measured_norm
+from holdfast.gateway.telemetry.observed import ObservedRequest
+from holdfast.gateway.telemetry.observer import Observer
 
 _ERROR_BYTES_MAX: Final = 65_536  # of an engine's error; only a message is taken from it
 _TAIL: Final = 60  # characters: every cycle of up to six, and many longer, fits into it evenly
 _JSON_BYTES: Final = b"inference-header-content-length"  # KServe: how much of a body is JSON
-# Ours, not the client's: the gateway chose the path and the credentials, and the model's name.
-_OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
+
+
+class AttemptOwner(ObservedRequest, Protocol):
+    """The request of an attempt, as far as the attempt reads and tells it anything."""
+
+    flow: Flow | None
+    attempts: "dict[int, Attempt]"
+    finish_reason: str | None
+    refusal: tuple[int, bytes] | None
+    repetition_rejected: bool
+
+    @property
+    def port(self) -> FlowPort:
+        """The way to the flow."""
+
+    @property
+    def observer(self) -> Observer:
+        """Who counts what happens."""
+
+    @property
+    def serial(self) -> int:
+        """The flow's name for the request."""
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """How long an answer in one piece may be."""
+
+    def forget(self, attempt: "Attempt") -> None:
+        """An attempt is over."""
+
+    def broke_off(self, tokens: int) -> None:
+        """An attempt ended early after so many tokens were shown."""
+
+    def cannot_continue(self) -> None:
+        """The answer went beyond text."""
+
+    def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
+        """An engine counted its tokens."""
+
+    def tokens_of(self, model: str, text_bytes: int) -> int:
+        """How many tokens so much text of a model has, by estimate."""
+
+    def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
+        """An answer came in one piece."""
+
+    def took_empty(self, events: bytes) -> None:
+        """A stream ended without a word."""
+
+    def show(self, attempt: "Attempt", content_type: bytes) -> None:
+        """The client may see what this attempt brings."""
+
+    def relay(self, event: bytes, payload: bytes) -> None:
+        """Pass one event on."""
+
+    def relay_payloads(self, payloads: list[bytes]) -> None:
+        """Pass events on."""
 
 
 class Attempt(ABC):
@@ -43,11 +102,11 @@ class Attempt(ABC):
         "continues",
         "excused",
         "first",
-        "inquiry",
         "last",
         "number",
         "over",
         "paused",
+        "proxied",
         "silence_max",
         "started",
         "status",
@@ -55,8 +114,8 @@ class Attempt(ABC):
         "worst",
     )
 
-    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
-        self.inquiry = inquiry
+    def __init__(self, proxied: AttemptOwner, dispatch: Dispatch, target: Target) -> None:
+        self.proxied = proxied
         self.number = dispatch.attempt
         self.target = target
         self.silence_max = dispatch.silence_max
@@ -92,7 +151,7 @@ class Attempt(ABC):
         if self.over:
             return
         self._size += len(data)
-        if self._size > (_ERROR_BYTES_MAX if self._failing else self.inquiry.answer_bytes_max):
+        if self._size > (_ERROR_BYTES_MAX if self._failing else self.proxied.answer_bytes_max):
             if self._failing:
                 return
             self.fail(Kind.MALFORMED)
@@ -122,17 +181,13 @@ class Attempt(ABC):
 
     def _refused(self) -> None:
         status, body = self.status, b"".join(self._pieces)
-        if status < 400:
-            self.end(Kind.MALFORMED)  # redirects are not followed
-            return
-        kind = kind_of_status(status, retry_after=self._retry_after_s > 0)
-        if kind is Kind.SERVER_ERROR and self.target.dialect.says_busy(status, body):
-            kind = Kind.OVERLOADED
-        elif kind is Kind.BAD_REQUEST:
-            if status in _OUR_STATUSES:
-                kind = Kind.SERVER_ERROR
-            else:
-                self.inquiry.refusal = (status, body)
+        kind = kind_of_error_status(
+            status,
+            retry_after=self._retry_after_s > 0,
+            says_busy=self.target.dialect.says_busy(status, body),
+        )
+        if kind is Kind.BAD_REQUEST:
+            self.proxied.refusal = (status, body)
         self.end(kind, retry_after_s=self._retry_after_s)
 
     # --- what the flow is told -------------------------------------------------------------------
@@ -140,24 +195,24 @@ class Attempt(ABC):
     def content(self) -> bool:
         """Tell the flow of the first content; whether this attempt may go on."""
         self.begun = True
-        inquiry = self.inquiry
-        self.first = inquiry.driver.now_ns()
-        inquiry.driver.tell(inquiry.flow, FirstContent(inquiry.serial, self.number))
+        proxied = self.proxied
+        self.first = proxied.port.now_ns()
+        proxied.port.tell(proxied.flow, FirstContent(proxied.serial, self.number))
         return not self.over
 
     def end(self, kind: Kind | None, tokens: int = 0, retry_after_s: float = 0.0) -> None:
         """Tell the flow that it is over."""
         self.over = True
-        inquiry = self.inquiry
-        inquiry.forget(self)
-        event = Ended(inquiry.serial, self.number, kind, tokens, self.worst, retry_after_s)
+        proxied = self.proxied
+        proxied.forget(self)
+        event = Ended(proxied.serial, self.number, kind, tokens, self.worst, retry_after_s)
         if kind is None:
-            event.finish = inquiry.finish_reason or ""
+            event.finish = proxied.finish_reason or ""
             event.measured = self.measured()
-        inquiry.driver.saw_end(self, kind, tokens)
+        proxied.observer.saw_end(self, kind, tokens)
         if kind is not None and self.begun:
-            inquiry.broke_off(tokens)
-        inquiry.driver.tell(inquiry.flow, event)
+            proxied.broke_off(tokens)
+        proxied.port.tell(proxied.flow, event)
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
         """Give it up for what it sent: the replica need not go on."""
@@ -168,9 +223,27 @@ class Attempt(ABC):
     def cancel(self) -> None:
         """Nobody wants it any more."""
         self.over = True
-        self.inquiry.forget(self)
+        self.proxied.forget(self)
         if self.call is not None:
             self.call.cancel()
+
+    def close(self) -> None:
+        """Close its connection; harmless if its response has ended."""
+        if self.call is not None:
+            self.call.cancel()
+
+    def on_silence(self, now: int) -> None:
+        """End it if all was said; otherwise let the flow judge that it is silent for too long."""
+        if not self.over and not self.conclude():
+            self.last = self.excused = now  # patience, if any, lasts as long again
+            proxied = self.proxied
+            silent = Silent(proxied.serial, self.number, self.tokens())
+            proxied.port.tell(proxied.flow, silent)
+
+    @property
+    def replica_id(self) -> str:
+        """The replica it was sent to."""
+        return self.target.replica_id
 
     def conclude(self) -> bool:
         """End it now as a success if all was said and only the end of the response is missing."""
@@ -186,13 +259,17 @@ class Attempt(ABC):
 
     def prompt_tokens(self) -> int:
         """Tokens of its prompt, by the engine's count or by an estimate."""
-        return self.inquiry.request.prompt_tokens
+        return self.proxied.request.prompt_tokens
 
     def stuck(self, now: int) -> Kind | None:
         """How it has failed by now, where its replica is found stalled; None: not yet."""
-        if self.paused or not self.inquiry.ask.stream:  # its client's fault; in one piece: unknown
-            return None
-        return stuck(now - self.last, self.prompt_tokens(), begun=self.begun)
+        return kind_when_stalled(
+            now - self.last,
+            self.prompt_tokens(),
+            streams=self.proxied.ask.stream,
+            begun=self.begun,
+            paused=self.paused,
+        )
 
     def chunks(self) -> int:
         """How many pieces its content came in; 0: not known."""
@@ -229,13 +306,13 @@ class WholeAttempt(Attempt):
     def _complete(self) -> None:
         pieces = self._pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        inquiry = self.inquiry
+        proxied = self.proxied
         told = body
         if self._json_bytes is not None:
             told = body[: int(self._json_bytes)] if self._json_bytes.isdigit() else b""
             self._content_type += b"\r\n%b: %b" % (_JSON_BYTES, self._json_bytes)
         try:
-            answer = read_answer(told, inquiry.route.answer)
+            answer = read_answer(told, proxied.route.answer)
         except MalformedAnswerError:
             self.end(Kind.MALFORMED)
             return
@@ -243,31 +320,36 @@ class WholeAttempt(Attempt):
             kind = kind_of_status(answer.error_code or 500, retry_after=False)
             self.end(Kind.SERVER_ERROR if kind is None else kind)
             return
-        inquiry.take_answer(body, answer, self._content_type)
-        if answer.empty:
-            self.end(Kind.EMPTY)
-            return
-        if not inquiry.doubted and _degenerate(answer.text):
-            inquiry.doubted = True  # what a second replica says alike is the answer
-            self.end(Kind.DEGENERATE)
+        proxied.take_answer(body, answer, self._content_type)
+        rejected = kind_of_whole_answer(
+            empty=answer.empty,
+            repeats=_degenerate(answer.text),
+            rejected_before=proxied.repetition_rejected,
+        )
+        if rejected is not None:
+            proxied.repetition_rejected = proxied.repetition_rejected or rejected is Kind.DEGENERATE
+            self.end(rejected)
             return
         tokens, read = answer.completion_tokens, answer.prompt_tokens
         if tokens is None:
-            tokens = inquiry.estimate(answer.text)
+            tokens = proxied.tokens_of(proxied.request.model, len(answer.text))
         else:
-            inquiry.learn(read or 0, len(answer.text), tokens)
+            proxied.learn(read or 0, len(answer.text), tokens)
         self.over = True
-        del inquiry.attempts[self.number]
-        driver = inquiry.driver
-        driver.saw_answer(self, inquiry.request.prompt_tokens if read is None else read, tokens)
+        del proxied.attempts[self.number]
+        proxied.observer.saw_answer(
+            self, proxied.request.prompt_tokens if read is None else read, tokens
+        )
         reason = answer.finish_reason or ""
-        measured = self._measured(body) if inquiry.ask.statistic else None
-        driver.tell(inquiry.flow, Answered(inquiry.serial, self.number, tokens, reason, measured))
+        measured = self._measured(body) if proxied.ask.statistic else None
+        proxied.port.tell(
+            proxied.flow, Answered(proxied.serial, self.number, tokens, reason, measured)
+        )
 
     def _measured(self, body: bytes) -> tuple[str, float] | None:
-        if self.inquiry.ask.statistic == "logprob":
+        if self.proxied.ask.statistic == "logprob":
             return measured_logprob(body)
-        if self.inquiry.driver.norm_due(self.target.replica_id):
+        if self.proxied.observer.norm_due(self.target.replica_id):
             return measured_norm(body)
         return None
 
@@ -277,8 +359,8 @@ class BytesAttempt(Attempt):
 
     __slots__ = ("_content_type",)
 
-    def __init__(self, inquiry: "Inquiry", dispatch: Dispatch, target: Target) -> None:
-        super().__init__(inquiry, dispatch, target)
+    def __init__(self, proxied: AttemptOwner, dispatch: Dispatch, target: Target) -> None:
+        super().__init__(proxied, dispatch, target)
         self._content_type = b"application/octet-stream"
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
@@ -293,17 +375,17 @@ class BytesAttempt(Attempt):
         if self._failing:
             super().on_data(data)
             return
-        inquiry = self.inquiry
-        now = inquiry.driver.now_ns()
+        proxied = self.proxied
+        now = proxied.port.now_ns()
         if self.begun:
             self.worst = max(self.worst, now - self.last)
         elif not data or not self.content():
             return
         else:
-            inquiry.driver.streaming[self] = None
-            inquiry.show(self, self._content_type)
+            proxied.port.streaming[self] = None
+            proxied.show(self, self._content_type)
         self.last = now
-        inquiry.exchange.write(data)
+        proxied.exchange.write(data)
 
     def _complete(self) -> None:
         self.end(None if self.begun else Kind.EMPTY)
@@ -326,4 +408,4 @@ def _seconds(value: bytes | None) -> float:
         return 1.0
 
 
-__all__ = ["Attempt", "BytesAttempt", "WholeAttempt"]
+__all__ = ["Attempt", "AttemptOwner", "BytesAttempt", "WholeAttempt"]

@@ -1,4 +1,4 @@
-"""Asking a second replica, in the background, what a first one has just answered.
+"""Asks a second replica, in the background, what a first one has just answered, and compares.
 
 The policy is the core's (``core.health.comparing``): which answers, of whom, how many at once, and
 when two agree. Here are the bytes. A second question goes past the flow: no client waits for it, no
@@ -9,7 +9,7 @@ Only that two replicas agreed or not leaves this module; both texts go with the 
 from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -18,18 +18,19 @@ from holdfast.core.failure import Kind
 from holdfast.core.health.comparing import Comparing, ComparingConfig, same_answer
 from holdfast.core.messages import Finish
 from holdfast.core.plan.cost import Use
+from holdfast.core.request.flow import Flow
 from holdfast.core.types import SECOND
 from holdfast.engines import Continuation
 from holdfast.gateway.api.answers import Answer, AnswerKind, MalformedAnswerError, read_answer
-from holdfast.gateway.api.bodies import Ask
+from holdfast.gateway.api.authentication import Tenant
+from holdfast.gateway.api.bodies import ParsedRequest
 from holdfast.gateway.api.chunks import StreamApi
 from holdfast.gateway.api.continuation import can_continue
-from holdfast.gateway.api.routes import Api
-from holdfast.gateway.http.contracts import Call
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request.driver import Driver
-    from holdfast.gateway.request.inquiry import Inquiry
+from holdfast.gateway.api.routes import Api, Route
+from holdfast.gateway.http.interfaces import Call
+from holdfast.gateway.request.flow_port import FlowPort
+from holdfast.gateway.request.targets import Target
+from holdfast.gateway.telemetry.counters import Counters
 
 RESULTS_MAX: Final = 64  # kept for control, which takes them every tenth of a second
 _WAIT: Final = 120 * SECOND  # for a second answer; what is not there by then is of no use
@@ -51,18 +52,54 @@ _decode_messages: Final = msgspec.json.Decoder(list[_Message]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Comparisons:
-    """The second questions of one gateway."""
+class AnsweredRequest(Protocol):
+    """A request whose answer is complete, as far as a comparison needs it."""
 
-    __slots__ = ("_driver", "_results", "_running", "_soon", "_streams", "models")
+    @property
+    def ask(self) -> ParsedRequest:
+        """What the client asked for."""
+
+    @property
+    def flow(self) -> Flow | None:
+        """The flow it ran in."""
+
+    @property
+    def route(self) -> Route:
+        """Which API was called."""
+
+    @property
+    def tenant(self) -> Tenant:
+        """Who asked."""
+
+    def said(self) -> tuple[str, str | None]:
+        """The whole text of its answer and why it ended; no text where it was not kept."""
+
+
+class Comparisons:
+    """Asks second replicas, and keeps whether they agreed until control takes the results."""
+
+    __slots__ = (
+        "_counters",
+        "_port",
+        "_results",
+        "_running",
+        "_soon",
+        "_streams",
+        "_targets",
+        "models",
+    )
 
     def __init__(
         self,
-        driver: "Driver",
+        port: FlowPort,
+        targets: Mapping[str, Target],
+        counters: Counters,
         streams: Callable[[str], Random],
         soon: Callable[..., object],
     ) -> None:
-        self._driver = driver
+        self._port = port
+        self._targets = targets
+        self._counters = counters
         self._streams = streams
         self._soon = soon
         self._running: dict[_Second, None] = {}  # the eldest first
@@ -78,26 +115,26 @@ class Comparisons:
                 same = Comparing(config, self._streams(f"comparison/{model}"))
             self.models[model] = same
 
-    def keeps(self, ask: Ask, model: str) -> bool:
+    def keeps(self, ask: ParsedRequest, model: str) -> bool:
         """Whether the text of an answer to this may be wanted later."""
         return ask.greedy and model in self.models and ask.api in _APIS
 
-    def consider(self, inquiry: "Inquiry", finish: Finish) -> None:
+    def consider(self, proxied: AnsweredRequest, finish: Finish) -> None:
         """An answer is complete: perhaps have it compared, after it was sent."""
-        ask, model = inquiry.ask, finish.model
+        ask, model = proxied.ask, finish.model
         comparing = self.models.get(model)
         if comparing is None or not ask.greedy or finish.continued or ask.api not in _APIS:
             return
-        lane = None if inquiry.flow is None else inquiry.flow.lanes.get(model)
+        lane = None if proxied.flow is None else proxied.flow.lanes.get(model)
         if lane is not None and comparing.wants(
-            finish.replica_id, lane.saturation(), len(lane.queue), self._driver.now_ns()
+            finish.replica_id, lane.saturation(), len(lane.queue), self._port.now_ns()
         ):
             peers = tuple(lane.pool.candidates.values())
-            peer = comparing.peer(peers, finish.replica_id, inquiry.tenant.region_names)
+            peer = comparing.peer(peers, finish.replica_id, proxied.tenant.region_names)
             if peer is not None:
                 comparing.begin()
                 second = _Second(self, comparing, model, finish.replica_id, peer)
-                self._soon(second.ask, inquiry)
+                self._soon(second.ask, proxied)
 
     def sweep(self, now: int) -> None:
         """Give up those that take too long."""
@@ -113,33 +150,32 @@ class Comparisons:
         self._results.clear()
         return results
 
-    def call(self, second: "_Second", inquiry: "Inquiry", text: str) -> Call | None:
+    def call(self, second: "_Second", proxied: AnsweredRequest, text: str) -> Call | None:
         """Send the question on; ``None`` where it cannot be asked again."""
-        driver, ask = self._driver, inquiry.ask
-        target = driver.targets.get(second.peer)
+        ask = proxied.ask
+        target = self._targets.get(second.peer)
         body = None if target is None else _asked_again(ask, target.served_as, len(text))
         if target is None or body is None:
             return None
-        second.due = driver.now_ns() + _WAIT
+        second.due = self._port.now_ns() + _WAIT
         self._running[second] = None
-        path = inquiry.route.upstream
+        path = proxied.route.upstream
         return target.upstream.call(second, b"POST", path, _JSON + target.headers, body)
 
     def spent(self, model: str, answer: Answer) -> None:
         """What a second answer cost, where its engine tells."""
         read, said = answer.prompt_tokens or 0, answer.completion_tokens or 0
-        self._driver.counters.spending.ours(model, Use.COMPARISON, read, said)
+        self._counters.ledger.ours(model, Use.COMPARISON, read, said)
 
     def ended(self, second: "_Second", agreed: bool | None) -> None:
         """One is over; ``None``: without a result."""
         self._running.pop(second, None)
-        driver = self._driver
-        second.comparing.end(second.replica, second.peer, agreed, driver.now_ns())
+        second.comparing.end(second.replica, second.peer, agreed, self._port.now_ns())
         result = "unanswered"
         if agreed is not None:
             result = "agreed" if agreed else "disagreed"
             self._results.append((second.replica, second.peer, agreed))
-        driver.counters.compared(second.model, result)
+        self._counters.compared(second.model, result)
 
 
 class _Second:
@@ -174,13 +210,13 @@ class _Second:
         self._pieces: list[bytes] | None = []  # None: it is not wanted any more
         self._bytes_left = 4 * comparing.config.text_max + _FRAME_BYTES
 
-    def ask(self, inquiry: "Inquiry") -> None:
+    def ask(self, proxied: AnsweredRequest) -> None:
         """Ask, unless the first answer is not of the kind that can be compared."""
-        text, reason = inquiry.said()
+        text, reason = proxied.said()
         most = self.comparing.config.text_max
         if text.strip() and reason in _ENDS and len(text.encode()) <= most:
-            self._text, self._kind = text, inquiry.route.answer
-            self._call = self._owner.call(self, inquiry, text)
+            self._text, self._kind = text, proxied.route.answer
+            self._call = self._owner.call(self, proxied, text)
         if self._call is None:
             self.comparing.end(self.replica, self.peer, None, 0)
 
@@ -229,7 +265,7 @@ class _Second:
         self._owner.ended(self, agreed)
 
 
-def _asked_again(ask: Ask, model: str, text_characters: int) -> bytes | None:
+def _asked_again(ask: ParsedRequest, model: str, text_characters: int) -> bytes | None:
     """The question for another replica, in one piece; ``None`` where it is not text alone."""
     if ask.n > 1 or ask.tools:
         return None

@@ -1,4 +1,4 @@
-"""A fleet file as a gateway uses it: built once per epoch, read on every request."""
+"""Builds a gateway's settings from a fleet file, once per config; read on every request."""
 
 import asyncio
 import os
@@ -12,11 +12,11 @@ from holdfast.core.health.comparing import ComparingConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
+from holdfast.gateway.api.authentication import TenantDirectory
 from holdfast.gateway.api.prompts import BLOCK_ENDS
 from holdfast.gateway.api.routes import Api
-from holdfast.gateway.api.tenants import Tenants
-from holdfast.gateway.api.virtual import Virtual
-from holdfast.gateway.http.turn import Turn
+from holdfast.gateway.api.virtual_models import VirtualModels
+from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.upstream import Upstream
 from holdfast.gateway.http.upstream_address import Endpoint
 from holdfast.gateway.request.targets import Target
@@ -24,15 +24,15 @@ from holdfast.gateway.request.targets import Target
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Settings:
-    """What the driver reads."""
+    """What requests read of the config; replaced as a whole when the config changes."""
 
     flow: FlowConfig
     http: HttpConfig
     limits: BodyConfig
     stream: StreamConfig
     upstream: UpstreamConfig
-    tenants: Tenants
-    virtual: Virtual
+    tenants: TenantDirectory
+    virtual: VirtualModels
     public_models: dict[str, bool]  # names clients may use, in the file's order: virtual ones?
     prefix_blocks: int  # 0: no policy reads prefixes, none are hashed
     request_ns: dict[str, int]  # by model: how long a whole request may take
@@ -52,7 +52,7 @@ class Settings:
 def settings_of(file: FleetFile) -> Settings:
     """Build them; a hook that cannot be imported raises ``ConfigError``."""
     names = [model.name for model in file.models]
-    virtual = Virtual(file.virtual_models, names)
+    virtual = VirtualModels(file.virtual_models, names)
     public = dict.fromkeys(names, False)
     public.update((section.name, True) for section in file.virtual_models)
     reads = any(_reads_prefixes(model) for model in file.models)
@@ -66,7 +66,7 @@ def settings_of(file: FleetFile) -> Settings:
         limits=gateway.limits,
         stream=gateway.stream,
         upstream=gateway.upstream,
-        tenants=Tenants(file.tenants),
+        tenants=TenantDirectory(file.tenants),
         virtual=virtual,
         public_models=public,
         prefix_blocks=len(BLOCK_ENDS) if reads else 0,
@@ -93,7 +93,7 @@ def targets_of(
     loop: asyncio.AbstractEventLoop,
     now_ns: Callable[[], int],
     detours: Mapping[str, str] = NO_DETOURS,
-    turn: Turn | None = None,
+    turn: LoopTurn | None = None,
 ) -> dict[str, Target]:
     """The replicas of a file; those that did not change keep their connections.
 

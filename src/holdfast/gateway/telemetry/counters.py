@@ -22,7 +22,7 @@ from typing import Final
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish
 from holdfast.core.types import MILLISECOND, SECOND
-from holdfast.gateway.telemetry.spending import Spending
+from holdfast.gateway.telemetry.token_ledger import TokenLedger
 
 SERIES_MAX: Final = 4_096  # distinct names with labels; further ones are counted as overflow
 
@@ -44,7 +44,10 @@ _ACCOUNTS_MAX: Final = 8_192  # then they are looked up anew; they only save loo
 
 
 class Histogram:
-    """The sum, then counts by bucket; and what its series are called."""
+    """Counts observations by bucket, and knows the names of its series.
+
+    ``counts`` holds the sum of all values first, then the count of each bucket.
+    """
 
     __slots__ = ("_names", "_unit", "counts")
 
@@ -69,8 +72,8 @@ class Histogram:
         return sum(self.counts[1:])
 
 
-class Meter:
-    """The histograms of one model, as the lists that are added to."""
+class ModelHistograms:
+    """Holds the histograms of one model, as the lists that are added to."""
 
     __slots__ = (
         "failed",
@@ -105,12 +108,12 @@ class Meter:
         return made.counts
 
 
-class Account:
-    """The lists that an ordinary answer is added to: found by one look instead of four."""
+class AnswerCounts:
+    """Holds the lists that an ordinary answer is added to: found by one look instead of four."""
 
     __slots__ = ("attempts", "input_tokens", "ok", "output_tokens", "spent")
 
-    def __init__(self, attempts: list[int], meter: Meter, spent: list[int]) -> None:
+    def __init__(self, attempts: list[int], meter: ModelHistograms, spent: list[int]) -> None:
         self.attempts = attempts
         self.ok = meter.ok
         self.input_tokens = meter.input_tokens
@@ -119,18 +122,20 @@ class Account:
 
 
 class Counters:
-    """Counts since the start, by Prometheus name with labels."""
+    """Counts everything a gateway exports as metrics, since its start."""
 
-    __slots__ = ("_accounts", "_attempts", "_finished", "_meters", "spending", "values")
+    __slots__ = ("_accounts", "_attempts", "_finished", "_meters", "ledger", "values")
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
         # By replica and outcome: how many attempts, and the time of all.
         self._attempts: dict[tuple[str, Kind | None], list[int]] = {}
         self._finished: dict[tuple[str, int], Histogram] = {}  # by model and status
-        self._meters: dict[str, Meter] = {}
-        self._accounts: dict[tuple[str, str, str], Account] = {}  # by replica, tenant and route
-        self.spending = Spending()
+        self._meters: dict[str, ModelHistograms] = {}
+        self._accounts: dict[
+            tuple[str, str, str], AnswerCounts
+        ] = {}  # by replica, tenant and route
+        self.ledger = TokenLedger()
 
     # --- attempts --------------------------------------------------------------------------------
 
@@ -164,11 +169,11 @@ class Counters:
         counts[0] += read
         counts[1] += said
 
-    def _account(self, replica_id: str, model: str, tenant: str, via: str) -> Account:
+    def _account(self, replica_id: str, model: str, tenant: str, via: str) -> AnswerCounts:
         if len(self._accounts) >= _ACCOUNTS_MAX:
             self._accounts.clear()
         attempts = self._attempts.setdefault((replica_id, None), [0, 0])
-        made = Account(attempts, self.meter(model), self.spending.row(tenant, model, via))
+        made = AnswerCounts(attempts, self.meter(model), self.ledger.row(tenant, model, via))
         self._accounts[replica_id, tenant, via] = made
         return made
 
@@ -193,11 +198,11 @@ class Counters:
         counts[0] += took
         counts[bisect_left(_FIRST, took)] += 1
 
-    def meter(self, model: str) -> Meter:
+    def meter(self, model: str) -> ModelHistograms:
         """The histograms of a model; models come from the config."""
         known = self._meters.get(model)
         if known is None:
-            known = self._meters[model] = Meter(model)
+            known = self._meters[model] = ModelHistograms(model)
         return known
 
     def _ended(self, replica_id: str, kind: Kind | None, took: int) -> None:
@@ -264,7 +269,7 @@ class Counters:
         for meter in self._meters.values():
             for histogram in meter.histograms:
                 histogram.read(told)
-        self.spending.read(told)
+        self.ledger.read(told)
         return told
 
 
@@ -274,8 +279,8 @@ __all__ = [
     "REQUEST_MS",
     "SERIES_MAX",
     "TOKENS",
-    "Account",
+    "AnswerCounts",
     "Counters",
     "Histogram",
-    "Meter",
+    "ModelHistograms",
 ]

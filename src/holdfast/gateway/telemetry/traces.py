@@ -1,4 +1,4 @@
-"""Requests that are to be told as traces: noted as they go, handed to control in bundles.
+"""Notes traced requests as they go, and hands them to control in bundles.
 
 Which ones is decided when a request begins, so the others cost one comparison. Control makes spans
 of them and sends them on: a gateway that talked to a collector itself would share its one core with
@@ -11,41 +11,18 @@ of traced requests alone, with the span of the attempt, so that what they trace 
 
 import re
 import time
-from random import getrandbits, random
-from typing import TYPE_CHECKING, Final
+from random import random
+from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish
 from holdfast.frames import SpanRow, TraceRow
-from holdfast.gateway.request.settings import Settings
-
-if TYPE_CHECKING:
-    from holdfast.gateway.request.attempts import Attempt
-    from holdfast.gateway.request.inquiry import Inquiry
+from holdfast.gateway.telemetry.observed import ObservedAttempt, ObservedRequest
+from holdfast.gateway.telemetry.trace import Trace
 
 TRACES_MAX: Final = 512  # between two looks of the process, which come ten times a second
 
 _PARENT: Final = re.compile(rb"00-((?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-0([01])")
-
-
-class Trace:
-    """One traced request: its id, those of its attempts, and what came of those that are over."""
-
-    __slots__ = ("_ids", "spans", "trace_id")
-
-    def __init__(self, trace_id: str = "") -> None:
-        self.trace_id = trace_id or f"{getrandbits(128) or 1:032x}"
-        self.spans: list[SpanRow] = []
-        self._ids: dict[int, str] = {}
-
-    def line(self, attempt: int) -> bytes:
-        """The header that tells an engine of it."""
-        span_id = self._ids[attempt] = f"{getrandbits(64) or 1:016x}"
-        return f"traceparent: 00-{self.trace_id}-{span_id}-01\r\n".encode()
-
-    def span_id(self, attempt: int) -> str:
-        """Of an attempt whose header was made."""
-        return self._ids[attempt]
 
 
 class Traces:
@@ -63,50 +40,50 @@ class Traces:
         """Another config."""
         self._share, self._follow = share, follow
 
-    def begin(self, inquiry: "Inquiry") -> None:
+    def begin(self, proxied: ObservedRequest) -> None:
         """A request goes to the flow; perhaps note what becomes of it."""
-        if inquiry.trace is not None:
+        if proxied.trace is not None:
             return  # it goes there a second time
-        parent = _parent(inquiry) if self._follow else None
+        parent = _parent(proxied) if self._follow else None
         traced = parent[2] == b"1" if parent is not None else random() < self._share
         if traced:
-            parent = _parent(inquiry)
-            inquiry.trace = Trace(parent[1].decode() if parent is not None else "")
+            parent = _parent(proxied)
+            proxied.trace = Trace(parent[1].decode() if parent is not None else "")
 
-    def finish(self, inquiry: "Inquiry", finish: Finish, now: int) -> None:
+    def finish(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
         """One is over."""
-        trace = inquiry.trace
+        trace = proxied.trace
         if trace is None or len(self._done) >= TRACES_MAX:
             self.dropped += 1
             return
         ahead = time.time_ns() - now  # of this process's clock
-        began = inquiry.request.arrived + ahead
+        began = proxied.request.arrived + ahead
         if trace.spans:
             began = min(began, trace.spans[0].began)
-        parent = _parent(inquiry)
+        parent = _parent(proxied)
         self._done.append(
             TraceRow(
-                inquiry.request_id.decode(),
+                proxied.request_id.decode(),
                 parent[0].decode() if parent is not None else "",
-                inquiry.tenant.name,
-                inquiry.route.api.value,
-                inquiry.ask.model,
+                proxied.tenant.name,
+                proxied.route.api.value,
+                proxied.ask.model,
                 finish.model,
-                inquiry.ask.stream,
+                proxied.ask.stream,
                 finish.status,
                 finish.code,
                 finish.continued,
                 began,
-                inquiry.first_at + ahead if inquiry.first_at else 0,
+                proxied.first_at + ahead if proxied.first_at else 0,
                 now + ahead,
                 trace.spans,
                 trace.trace_id,
             )
         )
 
-    def take_back(self, inquiry: "Inquiry") -> None:
+    def take_back(self, proxied: ObservedRequest) -> None:
         """It was not over: a second model is asked."""
-        if self._done and self._done[-1].request_id == inquiry.request_id.decode():
+        if self._done and self._done[-1].request_id == proxied.request_id.decode():
             self._done.pop()
 
     def take(self) -> list[TraceRow]:
@@ -115,14 +92,17 @@ class Traces:
         return taken
 
 
-def _parent(inquiry: "Inquiry") -> re.Match[bytes] | None:
+def _parent(proxied: ObservedRequest) -> re.Match[bytes] | None:
     """What the caller says of its own span, where that makes sense."""
-    return _PARENT.fullmatch(inquiry.exchange.headers.get(b"traceparent", b""))
+    return _PARENT.fullmatch(proxied.exchange.headers.get(b"traceparent", b""))
 
 
-def traces_of(settings: Settings, before: Traces | None = None) -> Traces | None:
-    """What a config asks for; None: nothing."""
-    share, follow = settings.trace_share, settings.trace_follow
+def traces_of(share: float, *, follow: bool, before: Traces | None = None) -> Traces | None:
+    """The traces that a config asks for; ``None``: no request is to be traced.
+
+    ``share``: of all requests. ``follow``: a caller's own mark decides, where it sends one.
+    ``before``: what the config before had; what was noted in it is kept.
+    """
     if not (share or follow):
         return None
     if before is None:
@@ -132,15 +112,15 @@ def traces_of(settings: Settings, before: Traces | None = None) -> Traces | None
 
 
 def note_attempt(
-    inquiry: "Inquiry",
-    attempt: "Attempt",
+    proxied: ObservedRequest,
+    attempt: ObservedAttempt,
     kind: Kind | None,
     now: int,
     input_tokens: int,
     output_tokens: int,
 ) -> None:
     """One attempt of a traced request is over."""
-    trace = inquiry.trace
+    trace = proxied.trace
     if trace is None:
         return
     ahead = time.time_ns() - now
@@ -165,4 +145,4 @@ def note_attempt(
     )
 
 
-__all__ = ["TRACES_MAX", "Trace", "Traces", "note_attempt", "traces_of"]
+__all__ = ["TRACES_MAX", "Traces", "note_attempt", "traces_of"]

@@ -1,0 +1,131 @@
+"""Judges what replicas answered to one request: is it the answer, or is another replica asked.
+
+The gateway reads the bytes and reports what it found in them; the simulator has modelled answers.
+Both ask here what follows. Every function is pure and takes plain values, so that neither has to
+build anything for the question.
+
+Two rules appear in several forms. An answer that looks broken is rejected once: what a second
+replica of the same model says alike is what the model says, however odd it looks. And an error is
+the client's only if the client could have caused it.
+"""
+
+from collections.abc import Callable, Collection
+from enum import Enum, auto
+from typing import Final
+
+from holdfast.core.failure import Kind, kind_of_status
+from holdfast.core.messages import Finish
+from holdfast.core.request.admission_desk import ERROR_DEFAULT
+from holdfast.core.request.deadlines import stuck
+
+# Ours, not the client's: the gateway chose the path, the credentials and the model's name.
+OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
+
+_TOOLS_CALLED: Final = frozenset({"tool_calls", "function_call"})  # an answer without text
+_EMPTY_TWICE: Final = 2  # replicas: one that says nothing may be broken, two are the model
+
+
+class Opening(Enum):
+    """What is done with the beginning of a stream that is still held back."""
+
+    SHOW = auto()
+    HOLD = auto()
+    REJECT = auto()
+
+
+def kind_of_error_status(status: int, *, retry_after: bool, says_busy: bool) -> Kind:
+    """Which failure a status other than success is.
+
+    ``says_busy``: the engine's dialect knows this answer as *no room at present*.
+    """
+    if status < 400:
+        return Kind.MALFORMED  # redirects are not followed
+    kind = kind_of_status(status, retry_after=retry_after)
+    if kind is Kind.BAD_REQUEST and status in OUR_STATUSES:
+        return Kind.SERVER_ERROR
+    if kind is Kind.SERVER_ERROR and says_busy:
+        return Kind.OVERLOADED
+    return Kind.SERVER_ERROR if kind is None else kind
+
+
+def kind_of_whole_answer(*, empty: bool, repeats: bool, rejected_before: bool) -> Kind | None:
+    """Why an answer in one piece is rejected; ``None``: it is the answer.
+
+    ``repeats``: its end is one token over and over. ``rejected_before``: another attempt of this
+    request was rejected for that.
+    """
+    if empty:
+        return Kind.EMPTY
+    return Kind.DEGENERATE if repeats and not rejected_before else None
+
+
+def judge_opening(
+    tokens: int, tokens_held_max: int, *, suspicious: bool, complete: bool, rejected_before: bool
+) -> Opening:
+    """Whether the beginning of a stream may be shown.
+
+    ``suspicious``: so far it is one token over and over. ``complete``: nothing more will follow.
+    """
+    if complete or rejected_before or not suspicious:
+        return Opening.SHOW
+    return Opening.HOLD if tokens < tokens_held_max else Opening.REJECT
+
+
+def empty_is_the_answer(empty_answers: int, finish: Finish) -> bool:
+    """Whether a request that failed is answered with nothing, because replicas agreed on that."""
+    return empty_answers >= _EMPTY_TWICE and not finish.shown and finish.code == ERROR_DEFAULT[1]
+
+
+def failed_check(
+    checks: Collection[str],
+    *,
+    finish_reason: str | None,
+    text: str | bytes,
+    json_expected: bool,
+    is_json: Callable[[str | bytes], bool],
+) -> str | None:
+    """Which check of a virtual model an answer fails; ``None``: it may go out.
+
+    ``json`` wants an object or a list, and only where the client asked for JSON. An answer that
+    calls tools has no text to check.
+    """
+    if "length" in checks and finish_reason == "length":
+        return "length"
+    if finish_reason in _TOOLS_CALLED:
+        return None
+    if "empty" in checks and not text.strip():
+        return "empty"
+    if "json" in checks and json_expected and not is_json(text):
+        return "json"
+    return None
+
+
+def may_escalate(stronger_model: str | None, *, shown: bool) -> bool:
+    """Whether a failed check can still lead to another model: nothing of the answer is shown."""
+    return stronger_model is not None and not shown
+
+
+def kind_when_stalled(
+    waited: int, prompt_tokens: int, *, streams: bool, begun: bool, paused: bool
+) -> Kind | None:
+    """How an attempt has failed by now, where its replica is found stalled; ``None``: it stays.
+
+    An answer in one piece is silent until it is complete, so silence says nothing of it: it is not
+    moved. Nor is one whose client does not read (``paused``): that silence is the client's.
+    """
+    if paused or not streams:
+        return None
+    return stuck(waited, prompt_tokens, begun=begun)
+
+
+__all__ = [
+    "OUR_STATUSES",
+    "Opening",
+    "empty_is_the_answer",
+    "failed_check",
+    "judge_opening",
+    "kind_of_error_status",
+    "kind_of_whole_answer",
+    "kind_when_stalled",
+    "may_escalate",
+]

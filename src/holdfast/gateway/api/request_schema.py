@@ -1,0 +1,331 @@
+"""The members of request bodies that the gateway reads, by API, and the decoders for them.
+
+Typed are the members that decide something here. Raw are those that are often sent and go on as
+they came: listing them costs a few nanoseconds each, and a request without any member that is not
+listed is proven clean in one step (``jsontext``). The rest may be sent all the same.
+
+Numbers that may have a fraction are raw on purpose: written again they may be longer than they
+came (``1`` and ``1.0``), and the proof rests on texts that never grow.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+Text = str | None | UnsetType
+Whole = int | None | UnsetType
+Flag = bool | None | UnsetType
+Part = Raw | UnsetType
+Items = list[Raw] | None | UnsetType
+
+
+class Common(msgspec.Struct, gc=False):
+    """Of every request in JSON that names its model."""
+
+    model: Text = UNSET
+    user: Text = UNSET
+    prompt_cache_key: Text = UNSET
+    safety_identifier: Text = UNSET
+    stream: Flag = UNSET
+    metadata: Part = UNSET
+    temperature: Part = UNSET
+    top_p: Part = UNSET
+
+
+class Generation(Common, gc=False):
+    """Of chat and completions."""
+
+    stream_options: Part = UNSET
+    max_tokens: Whole = UNSET
+    n: Whole = UNSET
+    presence_penalty: Part = UNSET
+    frequency_penalty: Part = UNSET
+    seed: Part = UNSET
+    stop: Part = UNSET
+    logit_bias: Part = UNSET
+    logprobs: Part = UNSET
+    response_format: Part = UNSET
+    top_k: Part = UNSET
+    ignore_eos: Part = UNSET
+
+
+class ChatRequest(Generation, gc=False):
+    """POST /v1/chat/completions."""
+
+    messages: Part = UNSET  # a list, whose elements are looked at only where it must be
+    max_completion_tokens: Whole = UNSET
+    top_logprobs: Whole = UNSET
+    tools: Items = UNSET
+    tool_choice: Part = UNSET
+    parallel_tool_calls: Part = UNSET
+    functions: Items = UNSET
+    function_call: Part = UNSET
+    modalities: Part = UNSET
+    audio: Part = UNSET
+    reasoning_effort: Part = UNSET
+    store: Part = UNSET
+
+
+class CompletionsRequest(Generation, gc=False):
+    """POST /v1/completions."""
+
+    prompt: Part = UNSET
+    best_of: Whole = UNSET
+    echo: Part = UNSET
+    suffix: Part = UNSET
+
+
+class EmbeddingsRequest(Common, gc=False):
+    """POST /v1/embeddings."""
+
+    input: Part = UNSET
+    encoding_format: Part = UNSET
+    dimensions: Part = UNSET
+
+
+class RerankRequest(Common, gc=False):
+    """POST /v1/rerank."""
+
+    query: Part = UNSET
+    documents: Items = UNSET
+    top_n: Part = UNSET
+    return_documents: Part = UNSET
+
+
+class ResponsesRequest(Common, gc=False):
+    """POST /v1/responses."""
+
+    input: Part = UNSET
+    instructions: Part = UNSET
+    max_output_tokens: Whole = UNSET
+    tools: Items = UNSET
+    tool_choice: Part = UNSET
+    text: Part = UNSET
+    store: Flag = UNSET
+    previous_response_id: Part = UNSET
+    reasoning: Part = UNSET
+
+
+class SpeechRequest(Common, gc=False):
+    """POST /v1/audio/speech."""
+
+    input: Part = UNSET
+    voice: Part = UNSET
+    response_format: Part = UNSET
+
+
+class ImagesRequest(Common, gc=False):
+    """POST /v1/images/generations."""
+
+    prompt: Part = UNSET
+    n: Whole = UNSET
+    size: Part = UNSET
+
+
+class InferRequest(msgspec.Struct, gc=False):
+    """POST /v2/models/{model}/infer; the model is in the path."""
+
+    id: Part = UNSET
+    inputs: Items = UNSET
+    outputs: Part = UNSET
+    parameters: Part = UNSET
+
+
+class StreamOptions(msgspec.Struct, gc=False):
+    """Of ``stream_options``."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Format(msgspec.Struct, gc=False):
+    """Of ``response_format``."""
+
+    type: str = "text"
+
+
+class TextOptions(msgspec.Struct, gc=False):
+    """Of ``text``, where /v1/responses keeps the format."""
+
+    format: Format | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: Part = UNSET
+
+
+class _Piece(msgspec.Struct, gc=False):
+    text: Part = UNSET
+
+
+# What a member must be, for the refusal of one that is something else.
+FIXES: Final[dict[str, str]] = {
+    "model": "the name of a model, as GET /v1/models lists them",
+    "user": "a string",
+    "prompt_cache_key": "a string",
+    "safety_identifier": "a string",
+    "stream": "true or false",
+    "stream_options": "an object such as {include_usage: true}",
+    "store": "true or false",
+    "max_tokens": "a whole number",
+    "max_completion_tokens": "a whole number",
+    "max_output_tokens": "a whole number",
+    "n": "a whole number",
+    "best_of": "a whole number",
+    "logprobs": "a whole number, true or false",
+    "top_logprobs": "a whole number",
+    "prompt_logprobs": "a whole number",
+    "temperature": "a number",
+    "top_p": "a number",
+    "presence_penalty": "a number",
+    "frequency_penalty": "a number",
+    "messages": "a list of messages",
+    "tools": "a list of tools",
+    "functions": "a list of functions",
+    "documents": "a list of texts",
+    "inputs": "a list of tensors",
+    "stop": "a string or a list of strings",
+    "logit_bias": "an object of numbers",
+    "response_format": "an object with a type",
+    "text": "an object with a format",
+    "prompt": "a string, a list of strings, or a list of token ids",
+    "input": "a string, a list of strings, or a list of token ids",
+    "query": "a string",
+}
+
+MEDIA_FROM: Final = 4_096  # bytes of a message; one with a picture in base64 is longer
+_MEDIA_BYTES: Final = 768 * 4  # a picture or sound as if it were text: from 85 to 1,500 tokens
+
+_BRACKET: Final = ord("[")
+
+decode_raws: Final = msgspec.json.Decoder(list[Raw]).decode
+decode_number: Final = msgspec.json.Decoder(float | None).decode
+decode_count: Final = msgspec.json.Decoder(int | bool | None).decode
+decode_options: Final = msgspec.json.Decoder(StreamOptions | None).decode
+decode_object: Final = msgspec.json.Decoder(dict[str, Raw] | None).decode
+decode_format: Final = msgspec.json.Decoder(Format | None).decode
+decode_text_options: Final = msgspec.json.Decoder(TextOptions | None).decode
+decode_stop: Final = msgspec.json.Decoder(str | list[str] | None).decode
+_decode_message: Final = msgspec.json.Decoder(_Message).decode
+_decode_pieces: Final = msgspec.json.Decoder(list[_Piece]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def message_bytes(messages: Raw) -> int:
+    """The size of the text of messages, of which some may have pictures or sounds in them."""
+    return sum(map(text_bytes, decode_raws(messages)))
+
+
+def text_bytes(message: Raw) -> int:
+    """The size of a message's text; pictures and sounds in it count as their tokens, roughly."""
+    size = len(message)
+    if size <= MEDIA_FROM:
+        return size
+    try:
+        content = _decode_message(message).content
+        if content is UNSET or memoryview(content)[0] != _BRACKET:
+            return size
+        pieces = _decode_pieces(content)
+    except ValueError:
+        return size  # of a shape that is not known: its size is all there is
+    return sum(_MEDIA_BYTES if p.text is UNSET else len(p.text) for p in pieces)
+
+
+# --- what forbids that an answer is continued elsewhere (design: a stream ends honestly) ----------
+
+_UNSAID: Final = frozenset({b"null"})
+_OFF: Final = frozenset({b"null", b"false"})
+_ONE: Final = frozenset({b"null", b"1"})
+_FREE: Final = frozenset({b"null", b'"auto"', b'"none"'})
+_EMPTY: Final = frozenset({b"null", b'""'})
+_CHOICES: Final = "more than one choice is asked for"
+_LOGPROBS: Final = "log probabilities of what was said would be lost"
+GUIDED: Final = "guided decoding would begin anew"
+_FORCED: Final = "a tool call is forced"
+_MEDIA: Final = "the output is not text alone"
+
+# Members, and the values with which they forbid nothing.
+HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
+    "n": (_ONE, _CHOICES),
+    "best_of": (_ONE, _CHOICES),
+    "use_beam_search": (_OFF, "a beam search begins anew"),
+    "logprobs": (_OFF, _LOGPROBS),
+    "top_logprobs": (frozenset({b"null", b"0"}), _LOGPROBS),
+    "prompt_logprobs": (_OFF, _LOGPROBS),
+    "tool_choice": (_FREE, _FORCED),
+    "function_call": (_FREE, _FORCED),
+    "modalities": (frozenset({b"null", b'["text"]'}), _MEDIA),
+    "audio": (_UNSAID, _MEDIA),
+    "echo": (_OFF, "the prompt is to be echoed"),
+    "suffix": (_EMPTY, "text is to be inserted, not added"),
+    "prompt_embeds": (_UNSAID, "the prompt is not text"),
+    "guided_json": (_UNSAID, GUIDED),
+    "guided_regex": (_UNSAID, GUIDED),
+    "guided_choice": (_UNSAID, GUIDED),
+    "guided_grammar": (_UNSAID, GUIDED),
+    "guided_json_object": (_OFF, GUIDED),
+    "structured_outputs": (_UNSAID, GUIDED),
+    "structural_tag": (_UNSAID, GUIDED),
+    "grammar": (_EMPTY, GUIDED),
+    "json_schema": (_UNSAID, GUIDED),
+    "regex": (_UNSAID, GUIDED),
+    "ebnf": (_UNSAID, GUIDED),
+}
+
+
+def forbids_continuation(m: ChatRequest | CompletionsRequest, extras: Mapping[str, Raw]) -> str:
+    """Why an answer could not be continued elsewhere; empty if nothing here says so."""
+    if not extras and m.n is UNSET and m.logprobs is UNSET:  # as in most requests
+        if isinstance(m, CompletionsRequest):
+            if m.best_of is UNSET and m.echo is UNSET and m.suffix is UNSET:
+                return ""
+        elif (
+            m.tool_choice is UNSET
+            and m.top_logprobs is UNSET
+            and m.function_call is UNSET
+            and m.modalities is UNSET
+            and m.audio is UNSET
+        ):
+            return ""
+    for name, (harmless, why) in HARMLESS.items():
+        value = extras[name] if name in extras else getattr(m, name, UNSET)
+        if value is not UNSET:
+            text = bytes(value) if isinstance(value, Raw) else _encode(value)
+            if text not in harmless:
+                return why
+    return ""
+
+
+__all__ = [
+    "FIXES",
+    "GUIDED",
+    "HARMLESS",
+    "MEDIA_FROM",
+    "ChatRequest",
+    "Common",
+    "CompletionsRequest",
+    "EmbeddingsRequest",
+    "Flag",
+    "Generation",
+    "ImagesRequest",
+    "InferRequest",
+    "Items",
+    "Part",
+    "RerankRequest",
+    "ResponsesRequest",
+    "SpeechRequest",
+    "Whole",
+    "decode_count",
+    "decode_format",
+    "decode_number",
+    "decode_object",
+    "decode_options",
+    "decode_raws",
+    "decode_stop",
+    "decode_text_options",
+    "forbids_continuation",
+    "message_bytes",
+    "text_bytes",
+]

@@ -1,0 +1,102 @@
+"""Recognises a message head that came before on a connection, so that it needs no parsing.
+
+Clients that keep their connection send one head over and over, and so do engines with their
+answers; only the stated length differs. To parse it again, line by line, is one of the dearest
+things that a gateway does to a short request. So a head that the parser has judged is remembered
+as bytes, in front of that length and behind it. What is equal to it, byte for byte, with a plain
+number between, is that head again, and the parser would say of it what it said before.
+
+That holds only where a head begins. Whoever asks must know that the parser stands there, and must
+count the body itself, because the parser sees neither.
+
+One head is remembered, the last. Where heads always differ (a trace, a number of its own for each)
+learning them is in vain: after a few lessons of no use there is one in 64.
+"""
+
+from typing import Final, Generic, TypeVar
+
+Said = TypeVar("Said")
+
+_END: Final = b"\r\n\r\n"
+_NAME: Final = b"\r\ncontent-length:"
+_CR: Final = b"\r"
+_BLANKS: Final = b" \t"
+_NOTHING: Final = b"\n"  # begins no head
+_DIGITS_MAX: Final = 12  # of a length; longer ones are for the parser to judge
+_HEAD_BYTES_MAX: Final = 4_096  # of one that is remembered; every connection may hold one
+_LESSONS_MAX: Final = 8  # of no use, one after the other
+_LESSONS_APART: Final = 64  # heads, from then on
+
+
+class HeadCache(Generic[Said]):
+    """The last head of a connection or of an engine, but for its length, and what it says."""
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_begin",
+        "_end_max",
+        "_hits",
+        "_useless",
+        "length",
+        "said",
+        "stated",
+    )
+
+    def __init__(self) -> None:
+        self._before = self._after = _NOTHING
+        self._begin = self._end_max = 0
+        self._hits = 0  # since the last lesson
+        self._useless = 0  # lessons, and then heads, since one was known again
+        self.said: Said | None = None  # what the parser made of it
+        self.length = b""  # as it stands in the data that were compared last
+        self.stated = 0  # the same as a number
+
+    def recall(self, data: bytes | bytearray) -> int:
+        """Where the body begins in data that begin with this head; 0: they do not. Hot."""
+        if not data.startswith(self._before):
+            return 0
+        begin = self._begin
+        end = data.find(_CR, begin, self._end_max)
+        if end < 0 or not data.startswith(self._after, end):
+            return 0
+        digits = data[begin:end]
+        if not digits.isdigit():  # of bytes: 0 to 9 only; no sign, blank or underscore
+            return 0
+        self._hits += 1
+        self.length = bytes(digits)
+        self.stated = int(digits)
+        return end + len(self._after)
+
+    def learn(self, head: bytes | bytearray, said: Said) -> None:
+        """Remember a whole head that the parser took, if it is short and states one length."""
+        if len(head) > _HEAD_BYTES_MAX:
+            return
+        if self._hits:
+            self._hits = self._useless = 0
+        self._useless += 1
+        if self._useless > _LESSONS_MAX and self._useless % _LESSONS_APART:
+            return
+        lower = head.lower()
+        name = lower.find(_NAME)
+        if name < 0 or lower.find(_NAME, name + 1) >= 0:
+            return
+        begin = name + len(_NAME)
+        while head[begin] in _BLANKS:
+            begin += 1
+        self._before = bytes(head[:begin])
+        self._after = bytes(head[head.find(_CR, begin) :])
+        self._begin = begin
+        self._end_max = begin + _DIGITS_MAX + 1
+        self.said = said
+
+
+def end_of_head(data: bytes | bytearray) -> int:
+    """Where the body begins in data that begin with a head that the parser took.
+
+    It takes CR LF as the end of a line and nothing else, and no line in a head is empty.
+    """
+    return data.find(_END) + len(_END)
+
+
+__all__ = ["HeadCache", "end_of_head"]

@@ -1,0 +1,247 @@
+"""Status lines, refusals, syntax checks and CORS lines of HTTP/1.1; needs no connection.
+
+Everything that can be known in advance is bytes when the process starts: a status line, the whole
+answer to each kind of broken request. The texts are fixed, so no answer of this module can repeat
+what a client sent. Rejected: quoting the offending header "to help". It ends up in somebody's log.
+
+The parser (llhttp in its strict mode) refuses by itself: control characters in values and targets,
+obs-fold, spaces before a colon, bare LF, names that are no tokens, more than one length, a length
+beside a transfer coding. What it lets through is checked here and in the server: two Host lines,
+odd hosts, HTTP/0.9 and 2.0, RTSP, fragments, foreign schemes, other codings before ``chunked``.
+"""
+
+import re
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+import orjson
+
+CLOSE: Final = b"connection: close\r\n"
+KEEP_ALIVE: Final = b"connection: keep-alive\r\n"  # HTTP/1.0 clients need to be told
+JSON: Final = b"content-type: application/json\r\n"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+STATUS_LINES: Final[dict[int, bytes]] = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+# A name or an address, and a port. Underscores are no host names, yet compose files are full of
+# them.
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
+_SCHEMES: Final = (b"http://", b"https://")
+
+_CORS_METHODS: Final = b"access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\n"
+# The wildcard does not cover authorization; the Fetch standard wants it named.
+_CORS_HEADERS: Final = b"access-control-allow-headers: *, authorization\r\n"
+_CORS_AGE: Final = (
+    b"access-control-max-age: 600\r\n"  # a changed list of origins is noticed within ten minutes
+)
+_CORS_EXPOSED: Final = (
+    b"access-control-expose-headers: x-request-id, x-holdfast-replica, x-holdfast-attempts, "
+    b"x-holdfast-degraded, x-holdfast-continued, x-holdfast-model, retry-after, retry-after-ms, "
+    b"x-should-retry, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+    b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
+    b"x-ratelimit-reset-tokens\r\n"
+)
+
+
+def status_line(status: int) -> bytes:
+    """The first line of a response; an unregistered status has an empty phrase."""
+    known = STATUS_LINES.get(status)
+    return known if known is not None else b"HTTP/1.1 %d \r\n" % status
+
+
+def error_json(message: str, kind: str, code: str | None) -> bytes:
+    """An error in the shape that OpenAI's SDKs read."""
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return orjson.dumps({"error": error})
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """One way to turn a request away; its response is made once. The connection is then closed."""
+
+    status: int
+    code: str  # for clients, and the name of its counter
+    message: str
+    lines: bytes = b""
+    body: bytes = field(init=False)
+    head: bytes = field(init=False)  # without its last, empty line: more lines may follow
+
+    def __post_init__(self) -> None:
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        body = error_json(self.message, kind, self.code)
+        length = b"content-length: %d\r\n" % len(body)
+        head = b"".join((status_line(self.status), JSON, self.lines, length, CLOSE))
+        object.__setattr__(self, "body", body)
+        object.__setattr__(self, "head", head)
+
+
+# Each with the reason for its status.
+MALFORMED: Final = Refusal(400, "malformed_request", "The request is not valid HTTP.")
+BAD_HOST: Final = Refusal(400, "bad_host", "Exactly one valid Host header is needed.")
+BAD_TARGET: Final = Refusal(400, "bad_target", "The request target is not valid.")
+PIPELINED: Final = Refusal(400, "too_many_pipelined", "Too many requests without waiting.")
+CHUNK_OVERHEAD: Final = Refusal(400, "chunk_overhead", "Chunk extensions or trailers too large.")
+# Time ran out on the client's side: it may try again, and SDKs do.
+HEAD_TIMEOUT: Final = Refusal(408, "header_timeout", "The request headers took too long.")
+BODY_TIMEOUT: Final = Refusal(408, "body_timeout", "The request body took too long.")
+BODY_TOO_LARGE: Final = Refusal(413, "body_too_large", "The request body is too large.")
+EXPECTATION: Final = Refusal(417, "expectation_failed", "Only 100-continue can be expected.")
+HEADERS_TOO_LARGE: Final = Refusal(
+    431, "headers_too_large", "The request headers are too large or too many."
+)
+# The server failed, the client did nothing wrong.
+APP_ERROR: Final = Refusal(500, "internal_error", "The gateway failed to handle the request.")
+# Understood, not offered: tunnels, web sockets, codings other than chunked.
+TRANSFER_CODING: Final = Refusal(501, "transfer_coding", "Only chunked transfer coding is known.")
+NO_TUNNELS: Final = Refusal(501, "unsupported_protocol", "Tunnels and upgrades are not offered.")
+# Full, not broken: a balancer sends the client elsewhere, an SDK comes back.
+CONNECTIONS: Final = Refusal(
+    503, "too_many_connections", "Too many connections are open.", b"retry-after: 1\r\n"
+)
+BAD_VERSION: Final = Refusal(505, "http_version", "Only versions 1.1 and 1.0 of HTTP are spoken.")
+
+REFUSALS: Final = (
+    MALFORMED,
+    BAD_HOST,
+    BAD_TARGET,
+    PIPELINED,
+    CHUNK_OVERHEAD,
+    HEAD_TIMEOUT,
+    BODY_TIMEOUT,
+    BODY_TOO_LARGE,
+    EXPECTATION,
+    HEADERS_TOO_LARGE,
+    APP_ERROR,
+    TRANSFER_CODING,
+    NO_TUNNELS,
+    CONNECTIONS,
+    BAD_VERSION,
+)
+
+
+def host_is_valid(host: bytes) -> bool:
+    """Whether a Host value is one name or address with at most one port."""
+    return _HOST.fullmatch(host) is not None
+
+
+def split_target(target: bytes) -> tuple[bytes, bytes] | None:
+    """Path and query of a target that the parser took; None if it is not one of ours.
+
+    The absolute form must be accepted (RFC 9112, 3.2.2); its authority is dropped as Host is:
+    requests are routed by their model, never by a host name.
+    """
+    if not target.startswith(b"/"):
+        if not target.startswith(_SCHEMES):
+            return None
+        authority, slash, rest = target.partition(b"://")[2].partition(b"/")
+        if not host_is_valid(authority):  # user names, queries and fragments end here too
+            return None
+        target = slash + rest if slash else b"/"
+    if b"#" in target:
+        return None
+    path, _, query = target.partition(b"?")
+    return path, query
+
+
+def check_version(version: str, data: bytes | bytearray) -> Refusal | None:
+    """Judge what the parser made of a request line that is not plainly HTTP/1.1.
+
+    It takes RTSP lines too and does not tell. They do no harm, so that finding them where they are
+    usually found, in the same read, is enough.
+    """
+    return None if version in {"1.0", "1.1"} and b" RTSP/" not in data else BAD_VERSION
+
+
+def check_coding(coding: bytes, *, old: bool) -> Refusal | None:
+    """Only ``chunked`` is decoded; from HTTP/1.0 any coding is a fault (RFC 9112, 6.1)."""
+    if old:
+        return MALFORMED
+    return None if coding.lower() == b"chunked" else TRANSFER_CODING
+
+
+def check_expectation(expectation: bytes) -> Refusal | None:
+    """100-continue is the only expectation there is."""
+    return None if expectation.lower() == b"100-continue" else EXPECTATION
+
+
+def check_upgrade(method: bytes, protocol: bytes | None) -> Refusal | None:
+    """Leaving HTTP is not offered; an offer of HTTP/2 may be ignored."""
+    ignored = method != b"CONNECT" and protocol is not None and protocol.lower() == b"h2c"
+    return None if ignored else NO_TUNNELS
+
+
+def size_of(target: bytes, headers: dict[bytes, bytes]) -> int:
+    """About how many bytes a head had on the wire."""
+    return len(target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
+
+
+class Cors:
+    """Which pages of other origins may use this gateway from a browser."""
+
+    __slots__ = ("_any", "_origins")
+
+    def __init__(self, origins: tuple[str, ...]) -> None:
+        self._any = "*" in origins
+        self._origins = frozenset(origin.encode() for origin in origins)
+
+    def __bool__(self) -> bool:
+        return bool(self._origins)
+
+    def lines(self, origin: bytes | None) -> bytes:
+        """What a response to this origin carries; nothing for others."""
+        if origin is None:
+            return b""
+        if self._any:
+            return b"access-control-allow-origin: *\r\n" + _CORS_EXPOSED
+        if origin in self._origins:
+            # Caches must not hand one origin's answer to another.
+            allowed = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin
+            return allowed + _CORS_EXPOSED
+        return b""
+
+    def preflight(self, method: bytes, headers: dict[bytes, bytes]) -> bytes:
+        """The lines that answer a preflight beside :meth:`lines`; nothing if it is none of ours."""
+        if method != b"OPTIONS" or b"access-control-request-method" not in headers:
+            return b""
+        if not self.lines(headers.get(b"origin")):
+            return b""
+        return _CORS_METHODS + _CORS_HEADERS + _CORS_AGE
+
+
+__all__ = [
+    "APP_ERROR",
+    "BAD_HOST",
+    "BAD_TARGET",
+    "BAD_VERSION",
+    "BODY_TIMEOUT",
+    "BODY_TOO_LARGE",
+    "CHUNK_OVERHEAD",
+    "CLOSE",
+    "CONNECTIONS",
+    "CONTINUE",
+    "EXPECTATION",
+    "HEADERS_TOO_LARGE",
+    "HEAD_TIMEOUT",
+    "JSON",
+    "KEEP_ALIVE",
+    "MALFORMED",
+    "NO_TUNNELS",
+    "PIPELINED",
+    "REFUSALS",
+    "STATUS_LINES",
+    "TRANSFER_CODING",
+    "Cors",
+    "Refusal",
+    "check_coding",
+    "check_expectation",
+    "check_upgrade",
+    "check_version",
+    "error_json",
+    "host_is_valid",
+    "size_of",
+    "split_target",
+    "status_line",
+]

@@ -1,0 +1,302 @@
+"""Runs the core's flow for the requests of one gateway: events in, actions carried out at once.
+
+Every event becomes a call of ``Flow.handle``, and every action it returns is handed to the request
+it concerns. All timers of the flow hang on ``tick``; silences of streams and long waits of clients
+are looked for there too, in one pass, so that no request costs a timer of its own.
+
+A new config never disturbs what runs: requests under way end in the flow they began in, and a new
+flow takes the new ones. Only where the policies changed is there a new flow; replicas come and go
+with the view.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Final, Protocol
+
+from holdfast.core.messages import (
+    Abort,
+    Arrived,
+    Dispatch,
+    Finish,
+    FleetView,
+    FlowAction,
+    FlowEvent,
+    Report,
+    Summary,
+    Tick,
+    ViewChanged,
+)
+from holdfast.core.request.flow import Flow
+from holdfast.core.types import MILLISECOND, SECOND, Priority, Request, nanos
+from holdfast.gateway.request.settings import Settings
+
+_SILENCE_EVERY: Final = 50 * MILLISECOND  # how often streams are looked at
+_LINGER: Final = SECOND  # after [DONE] a response should end; then its connection is closed
+_BATCH: Final = Priority.BATCH
+
+News = Callable[[Report | Summary], None]
+
+
+class FlowRequest(Protocol):
+    """A request that lives in a flow, and carries out what the flow decides for it."""
+
+    flow: Flow | None
+
+    @property
+    def serial(self) -> int:
+        """The flow's name for it."""
+
+    @property
+    def request(self) -> Request:
+        """What the flow knows of it."""
+
+    def dispatch(self, action: Dispatch) -> None:
+        """Start an attempt."""
+
+    def abort(self, action: Abort) -> None:
+        """Cancel an attempt."""
+
+    def finish(self, action: Finish) -> None:
+        """End the request: it has left the flow."""
+
+    def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
+        """End its attempts on a replica, so that it goes on elsewhere."""
+
+    def cut(self) -> None:
+        """End it with an honest error: the gateway stops."""
+
+    def sign_of_life(self) -> None:
+        """Tell the client that its request still waits."""
+
+
+class WatchedAttempt(Protocol):
+    """An attempt whose answer is under way, and whose silence is watched."""
+
+    @property
+    def last(self) -> int:
+        """When its last byte came, or its silence was excused."""
+
+    @property
+    def excused(self) -> int:
+        """When its silence was last excused."""
+
+    @property
+    def silence_max(self) -> int:
+        """How long it may be silent."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether its client does not read: then silence is not the replica's."""
+
+    @property
+    def replica_id(self) -> str:
+        """The replica that answers."""
+
+    def on_silence(self, now: int) -> None:
+        """It has been silent for too long."""
+
+    def close(self) -> None:
+        """Close its connection, if that is still open."""
+
+
+class FlowPort:
+    """What requests use of the flow: its clock, its events, and being watched while they wait."""
+
+    __slots__ = (
+        "_demand",
+        "_lingering",
+        "_loop",
+        "_news",
+        "_reported_at",
+        "_retiring",
+        "_serial",
+        "_sign_of_life",
+        "_silence_at",
+        "_streams",
+        "_view",
+        "_waiting",
+        "flow",
+        "metered",
+        "now_ns",
+        "requests",
+        "settings",
+        "streaming",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_ns: Callable[[], int],
+        streams: Callable[[str], Random],
+        news: News,
+    ) -> None:
+        """``streams``: the random stream of a name; ``news``: takes what control should know."""
+        self.settings = settings  # those in force; requests under way follow them too
+        self.now_ns = now_ns
+        self.flow = Flow(settings.flow, streams)
+        self.metered = bool(settings.flow.quotas)
+        self.requests: dict[int | str, FlowRequest] = {}  # under way, by serial
+        self.streaming: dict[WatchedAttempt, None] = {}  # answers under way: silence is watched
+        self._waiting: dict[FlowRequest, int] = {}  # streams without an answer, the eldest first
+        self._lingering: dict[WatchedAttempt, int] = {}
+        self._retiring: list[Flow] = []  # of earlier configs, while requests run in them
+        self._demand: dict[str, float] = {}  # requests by tenant, since they were last taken
+        self._loop = loop
+        self._streams = streams
+        self._news = news
+        self._serial = 0
+        self._view: FleetView | None = None
+        self._silence_at = 0
+        self._reported_at = 0  # when the last summary was
+        self._sign_of_life = nanos(settings.stream.sign_of_life_s)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def next_serial(self) -> int:
+        """A name for a request in the flow."""
+        self._serial = serial = self._serial + 1
+        return serial
+
+    def open(self, proxied: FlowRequest, now: int, *, streams: bool) -> None:
+        """Hand a request to the flow; ``streams``: its client is told while it waits."""
+        proxied.flow = flow = self.flow
+        request = proxied.request
+        if self.metered:
+            tenant = request.tenant
+            self._demand[tenant] = self._demand.get(tenant, 0.0) + 1.0
+        self.requests[proxied.serial] = proxied
+        if streams:
+            self._waiting[proxied] = now + self._sign_of_life
+        self._carry_out(flow.handle(Arrived(request), now))
+
+    def deadline(self, model: str, priority: Priority, now: int) -> int:
+        """When a whole request is over; a batch request may wait in the queue beyond it."""
+        whole = self.settings.request_ns.get(model)
+        if whole is None or priority is _BATCH:
+            return 0  # the flow's own
+        return now + whole
+
+    def tell(self, flow: Flow | None, event: FlowEvent) -> None:
+        """Report an event and carry out what follows from it."""
+        assert flow is not None, "it is not in a flow yet"
+        actions = flow.handle(event, self.now_ns())
+        if actions:
+            self._carry_out(actions)
+
+    def soon(self, flow: Flow | None, event: FlowEvent) -> None:
+        """Report an event after what is being done now."""
+        self._loop.call_soon(self.tell, flow, event)
+
+    def answers(self, proxied: FlowRequest) -> None:
+        """A request waits no longer: no more signs of life."""
+        self._waiting.pop(proxied, None)
+
+    def linger(self, attempt: WatchedAttempt) -> None:
+        """An attempt's answer is complete, its response is not: it should end at once."""
+        self._lingering[attempt] = self.now_ns() + _LINGER
+
+    def _carry_out(self, actions: list[FlowAction]) -> None:
+        for action in actions:
+            if isinstance(action, Finish):
+                self.requests.pop(action.request_id).finish(action)
+            elif isinstance(action, Dispatch):
+                self.requests[action.request.id].dispatch(action)
+            elif isinstance(action, Abort):
+                self.requests[action.request_id].abort(action)
+            else:
+                if isinstance(action, Summary):
+                    self._mark_moving(action)
+                self._news(action)
+
+    def _mark_moving(self, summary: Summary) -> None:
+        """Long answers are counted at their end: meanwhile they must not look like silence."""
+        since, self._reported_at = self._reported_at, self.now_ns()
+        moved = {
+            attempt.replica_id
+            for attempt in self.streaming
+            if attempt.last > since and attempt.last != attempt.excused
+        }
+        if moved:
+            summary.tallies = tuple(
+                replace(tally, moved=True) if tally.replica_id in moved else tally
+                for tally in summary.tallies
+            )
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def tick(self) -> bool:
+        """Let time pass, every ten to twenty milliseconds; whether streams were looked at."""
+        now = self.now_ns()
+        self.tell(self.flow, Tick())
+        if self._retiring:
+            for flow in self._retiring:
+                self.tell(flow, Tick())
+            self._retiring = [flow for flow in self._retiring if flow.lives]
+        if now < self._silence_at:
+            return False
+        self._silence_at = now + _SILENCE_EVERY
+        self._look_for_silence(now)
+        self._give_signs_of_life(now)
+        self._close_lingering(now)
+        return True
+
+    def _look_for_silence(self, now: int) -> None:
+        silent = [a for a in self.streaming if now - a.last > a.silence_max and not a.paused]
+        for attempt in silent:
+            attempt.on_silence(now)
+
+    def _give_signs_of_life(self, now: int) -> None:
+        while self._waiting:
+            proxied, due = next(iter(self._waiting.items()))
+            if due > now:
+                return
+            del self._waiting[proxied]
+            self._waiting[proxied] = now + self._sign_of_life
+            proxied.sign_of_life()
+
+    def _close_lingering(self, now: int) -> None:
+        while self._lingering:
+            attempt, due = next(iter(self._lingering.items()))
+            if due > now:
+                return
+            del self._lingering[attempt]
+            attempt.close()
+
+    # --- control ---------------------------------------------------------------------------------
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """The flow of new requests, and those of earlier configs that still have some."""
+        return (self.flow, *self._retiring)
+
+    def view(self, view: FleetView) -> None:
+        """Follow control's view of the fleet."""
+        self._view = view
+        for flow in self.flows:
+            self.tell(flow, ViewChanged(view))
+
+    def take_demand(self) -> dict[str, float]:
+        """Requests by tenant since the last call, for the shares of their quotas."""
+        demand, self._demand = self._demand, {}
+        return demand
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Follow a new config; what runs goes on in its old flow."""
+        changed = settings.flow != self.settings.flow
+        self.settings = settings
+        self.metered = bool(settings.flow.quotas)
+        self._sign_of_life = nanos(settings.stream.sign_of_life_s)
+        if changed:
+            if self.flow.lives:
+                self._retiring.append(self.flow)
+            before, self.flow = self.flow, Flow(settings.flow, self._streams)
+            self.flow.inherit(before)
+            if self._view is not None:
+                self.tell(self.flow, ViewChanged(self._view))
+
+
+__all__ = ["FlowPort", "FlowRequest", "News", "WatchedAttempt"]

@@ -1,0 +1,630 @@
+"""One client's request, from its body to its answer, in whatever attempts it took.
+
+Read from top to bottom, as a request goes:
+
+    begin               the body is read and checked; refused here, or
+    _decide             handed to the flow, which queues it and chooses a replica
+    dispatch            an attempt on one replica, first or repeated or continuing another
+    show, relay         a stream's content goes to the client as it comes
+    finish              the flow's last word: the answer is judged, and another model asked, or
+    _succeed, _fail     the one answer: whole, the end of a stream, or an honest error
+
+The route and the tenant were found before (``request_driver``). The flow decides; the bytes are
+here. What is kept of the text, so that another replica can go on from there, is bounded, is never
+logged and goes with the request.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast.core.failure import Kind
+from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
+from holdfast.core.plan.cost import DIRECT
+from holdfast.core.request.answer_policy import (
+    empty_is_the_answer,
+    failed_check,
+    may_escalate,
+)
+from holdfast.core.request.flow import Flow
+from holdfast.core.types import Request
+from holdfast.gateway.api import errors, routes
+from holdfast.gateway.api.answers import Answer
+from holdfast.gateway.api.authentication import Tenant
+from holdfast.gateway.api.bodies import ParsedRequest, parse
+from holdfast.gateway.api.chunks import StreamApi
+from holdfast.gateway.api.continuation import (
+    CannotContinueError,
+    Seam,
+    continued_body,
+    said_again,
+    text_of,
+)
+from holdfast.gateway.api.engine_body import upstream_body
+from holdfast.gateway.api.errors import ApiError
+from holdfast.gateway.api.routes import Api, Route
+from holdfast.gateway.api.virtual_models import ModelPath, RequestFacts, is_json
+from holdfast.gateway.http.interfaces import Exchange
+from holdfast.gateway.http.sse import MalformedStreamError, framed
+from holdfast.gateway.request.attempts import Attempt, BytesAttempt, WholeAttempt
+from holdfast.gateway.request.comparisons import Comparisons
+from holdfast.gateway.request.flow_port import FlowPort
+from holdfast.gateway.request.settings import Settings
+from holdfast.gateway.request.stream_attempts import ResponseAttempt, StreamAttempt
+from holdfast.gateway.request.targets import Target
+from holdfast.gateway.request.token_ratios import TokenRatios
+from holdfast.gateway.telemetry.counters import Counters
+from holdfast.gateway.telemetry.observer import Observer
+from holdfast.gateway.telemetry.trace import Trace
+
+_JSON: Final = b"content-type: application/json\r\n"
+_EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
+_COMMENT: Final = b": waiting for the model\n\n"
+_LAST: Final = b"data: [DONE]\n\n"
+_STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMPLETIONS}
+
+
+class RequestContext:
+    """What all requests of a gateway share: the way to the flow, the replicas, the observer."""
+
+    __slots__ = ("comparisons", "observer", "port", "ratios", "targets")
+
+    def __init__(
+        self,
+        port: FlowPort,
+        targets: Mapping[str, Target],
+        observer: Observer,
+        ratios: TokenRatios,
+        comparisons: Comparisons,
+    ) -> None:
+        self.port = port
+        self.targets = targets  # by replica; follows the config
+        self.observer = observer
+        self.ratios = ratios
+        self.comparisons = comparisons
+
+
+class ProxiedRequest:
+    """Serves one request of a client; the exchange's listener and the flow's executor for it."""
+
+    __slots__ = (
+        "_answer",
+        "_context",
+        "_continued",
+        "_empties",
+        "_empty",
+        "_held",
+        "_keeps",
+        "_memory",
+        "_memory_left",
+        "_path",
+        "_said_again",
+        "_said_tokens",
+        "answer_bytes_max",
+        "ask",
+        "attempts",
+        "died_at",
+        "escalated",
+        "exchange",
+        "finish_reason",
+        "first_at",
+        "flow",
+        "observer",
+        "port",
+        "refusal",
+        "repetition_rejected",
+        "request",
+        "request_id",
+        "route",
+        "serial",
+        "slow",
+        "spent",
+        "tenant",
+        "trace",
+        "via",
+    )
+    ask: ParsedRequest
+    request: Request
+
+    def __init__(
+        self,
+        context: RequestContext,
+        exchange: Exchange,
+        route: Route,
+        tenant: Tenant,
+        serial: int,
+        request_id: bytes,
+    ) -> None:
+        self._context = context
+        self.port = port = context.port
+        self.observer = context.observer
+        self.exchange = exchange
+        self.route = route
+        self.tenant = tenant
+        self.request_id = request_id
+        self.flow: Flow | None = None  # None = not there yet
+        self.serial = serial  # the flow's name for it
+        self.attempts: dict[int, Attempt] = {}
+        limits = port.settings.stream
+        self.answer_bytes_max = limits.answer_bytes_max
+        self.finish_reason: str | None = None
+        self.refusal: tuple[int, bytes] | None = None  # an engine's own 4xx
+        self.died_at = 0  # when a connection last died under it
+        self.slow = False
+        self.via = DIRECT  # or the virtual name that was asked for
+        self.spent = ("", 0, 0)  # model and tokens of its last answer, of a virtual name's
+        self.first_at = 0  # when the client was shown the beginning of its answer
+        self.trace: Trace | None = None  # its attempts, where it is traced
+        self.escalated = False  # a second model was asked
+        self.repetition_rejected = False  # one token over and over; the next such is believed
+        self._path: ModelPath | None = None
+        self._answer: tuple[bytes, Answer, bytes] | None = None
+        self._keeps = False  # payloads are remembered
+        self._memory: list[bytes] = []  # those the client has seen, for whoever goes on or compares
+        self._memory_left = limits.memory_bytes_max
+        self._said_tokens = 0  # of attempts that ended after they had shown content
+        self._said_again = 0  # of those, as the attempt that goes on counts them once more
+        self._continued = 0
+        self._held: list[bytes] | None = None  # payloads kept until the answer was checked
+        self._empties = 0
+        self._empty = b""  # the events of the last stream that ended without a word
+
+    # --- read the body ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Check a request whose body is complete, and hand it to the flow."""
+        exchange, port = self.exchange, self.port
+        settings = port.settings
+        try:
+            ask = parse(
+                self.route,
+                exchange.headers.get(b"content-type", b""),
+                exchange.path,
+                exchange.body,
+                settings.limits,
+                prefix_blocks=settings.prefix_blocks,
+                headers=exchange.headers,
+            )
+            path = _resolve(settings, ask, self.tenant, exchange.headers)
+            deadly = self.observer.deadly
+            if deadly.blocked and deadly.refuses(ask, port.now_ns()):
+                raise errors.blocked()
+        except ApiError as error:
+            refuse(exchange, error, self.request_id, self.observer.counters)
+            return
+        self.ask = ask
+        self._path = path
+        if path is not None:
+            self.via = ask.model
+            if path.checks and ask.stream:
+                self._held = []
+        self._decide(ask.model if path is None else path.model)
+
+    def list_models(self) -> None:
+        """Answer with the models that this tenant may use, or with the one that the path names."""
+        exchange, tenant = self.exchange, self.tenant
+        names = [name for name in self.port.settings.public_models if tenant.may_use(name)]
+        try:
+            body = routes.models_body(self.route, exchange.path, names)
+        except ApiError as error:
+            refuse(exchange, error, self.request_id, self.observer.counters)
+            return
+        exchange.listener = None
+        exchange.respond(200, _JSON + b"x-request-id: %b\r\n" % self.request_id, body)
+
+    # --- decide ----------------------------------------------------------------------------------
+
+    def _decide(self, model: str) -> None:
+        """Hand the request to the flow, for this model."""
+        ask, tenant, port, context = self.ask, self.tenant, self.port, self._context
+        now = port.now_ns()
+        continuable = ask.continuable and port.settings.continues(self.route.api, model)
+        self._keeps = continuable
+        if ask.stream and context.comparisons.models:
+            self._keeps = continuable or context.comparisons.keeps(ask, model)
+        self.request = Request(
+            self.serial,
+            model,
+            arrived=now,
+            deadline=port.deadline(model, tenant.priority, now),
+            prompt_tokens=context.ratios.of(model).prompt.tokens(ask.prompt_bytes),
+            max_tokens=ask.max_tokens,
+            tenant=tenant.name,
+            priority=tenant.priority,
+            prefix=ask.prefix,
+            session=ask.session,
+            hedgeable=ask.hedgeable,
+            continuable=continuable,
+            regions=tenant.region_names,
+            whole=not ask.stream,
+            degradable=self._path is not None and bool(self._path.ladder),
+        )
+        self.observer.saw_submission(self)
+        port.open(self, now, streams=ask.stream)
+
+    # --- the client, while it waits --------------------------------------------------------------
+
+    def on_client_gone(self) -> None:
+        """Nobody waits: what runs for it is called back."""
+        if self.flow is not None:
+            self.port.tell(self.flow, ClientGone(self.serial))
+
+    def on_client_slow(self) -> None:
+        """Stop reading from whoever answers."""
+        self.slow = True
+        for attempt in self.attempts.values():
+            attempt.pause()
+
+    def on_client_ready(self) -> None:
+        """Read on."""
+        self.slow = False
+        now = self.port.now_ns()
+        for attempt in self.attempts.values():
+            attempt.resume(now)
+
+    # --- attempt ---------------------------------------------------------------------------------
+
+    def dispatch(self, action: Dispatch) -> None:
+        """Start an attempt, as the flow asks."""
+        target = self._context.targets.get(action.replica_id)
+        if target is None:  # the view is ahead of the config; the flow will try another
+            gone = Ended(self.serial, action.attempt, Kind.REFUSED)
+            self.port.soon(self.flow, gone)
+            return
+        ask = self.ask
+        attempt: Attempt
+        if action.resume_tokens:
+            try:
+                attempt, body = self._continuation(action, target)
+            except (CannotContinueError, MalformedStreamError):
+                self.cannot_continue()
+                # Not the fault of the replica that was to go on: the flow ends it with an error.
+                self.port.soon(self.flow, Ended(self.serial, action.attempt, Kind.DRAINED))
+                return
+        else:
+            attempt = self._attempt(action, target)
+            body = self._body(target)
+        self.attempts[action.attempt] = attempt
+        attempt.started = attempt.last = self.port.now_ns()
+        path = self.route.upstream_path(target.served_as, ask.version)
+        headers = _type_line(ask.content_type) + target.headers + ask.headers
+        if self.trace is not None:
+            headers += self.trace.line(action.attempt)
+        attempt.call = target.upstream.call(attempt, b"POST", path, headers, body)
+        if self.slow:
+            attempt.pause()
+
+    def _attempt(self, action: Dispatch, target: Target) -> Attempt:
+        ask = self.ask
+        if not ask.stream:
+            if ask.opaque:
+                return BytesAttempt(self, action, target)
+            return WholeAttempt(self, action, target)
+        api = _STREAM_APIS.get(self.route.api)
+        if api is None:
+            return ResponseAttempt(self, action, target)
+        return StreamAttempt(self, action, target, api, None)
+
+    def _continuation(self, action: Dispatch, target: Target) -> tuple[StreamAttempt, bytes]:
+        """An attempt that goes on where the client's text ends."""
+        ask, memory = self.ask, self._memory
+        api = _STREAM_APIS[self.route.api]
+        said = text_of(memory, api)
+        self._said_again = said_again(memory, api)
+        said_tokens = max(0, self._said_tokens - self._said_again)
+        dialect = target.dialect
+        body = continued_body(
+            self._body(target),
+            api,
+            dialect.chat_continuation,
+            said,
+            said_tokens,
+            dialect.prompt_continuation,
+        )
+        self._continued += 1
+        seam = Seam(memory[0], said, said_tokens, ask.stop, self._continued)
+        return StreamAttempt(self, action, target, api, seam), body
+
+    def _body(self, target: Target) -> bytes:
+        """The request as this engine wants it."""
+        ask, dialect = self.ask, target.dialect
+        if not ask.stream:
+            return upstream_body(ask, target.served_as, ask_usage=False, running_usage=False)
+        # Whether a continuation would have to know how many tokens were said before it.
+        counts = self.request.continuable and (ask.max_tokens > 0 or ask.wants_usage)
+        return upstream_body(
+            ask,
+            target.served_as,
+            ask_usage=dialect.final_usage,
+            running_usage=dialect.running_usage and counts,
+        )
+
+    def abort(self, action: Abort) -> None:
+        """Call an attempt back."""
+        attempt = self.attempts.get(action.attempt)
+        if attempt is not None:
+            said = attempt.tokens()
+            if attempt.begun:
+                self.broke_off(said)
+            self.observer.saw_end(attempt, action.kind, said)
+            attempt.cancel()
+
+    def forget(self, attempt: Attempt) -> None:
+        """It is over."""
+        self.attempts.pop(attempt.number, None)
+        self.port.streaming.pop(attempt, None)
+
+    def broke_off(self, tokens: int) -> None:
+        """An attempt ended early after the client had seen so much of it."""
+        self._said_tokens = max(0, self._said_tokens + tokens - self._said_again)
+        self._said_again = 0
+
+    @property
+    def said_tokens(self) -> int:
+        """What the client was shown by attempts that broke off."""
+        return max(0, self._said_tokens - self._said_again)
+
+    def cannot_continue(self) -> None:
+        """The answer went beyond text: only this replica can go on with it."""
+        self.request.continuable = self._keeps = False
+        self._memory.clear()
+
+    def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
+        """An engine counted: the next estimates for its model are better."""
+        self._context.ratios.learn(
+            self.request.model,
+            self.serial,
+            self.ask.prompt_bytes,
+            prompt_tokens,
+            text_bytes,
+            tokens,
+        )
+
+    def tokens_of(self, model: str, text_bytes: int) -> int:
+        """Tokens of so much answer, by what the model's engines have reported before."""
+        return self._context.ratios.of(model).answer.tokens(text_bytes)
+
+    def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
+        """End its attempts on a replica that is leaving, or its stuck ones where that is stalled.
+
+        The flow goes on elsewhere.
+        """
+        for attempt in list(self.attempts.values()):
+            if attempt.replica_id != replica_id or attempt.over:
+                continue
+            kind = attempt.stuck(now) if stalled else Kind.DRAINED
+            if kind is not None:
+                attempt.fail(kind, attempt.tokens())
+
+    def cut(self) -> None:
+        """End it with an honest error: the gateway stops and will not wait any longer."""
+        self.request.continuable = False
+        if not self.attempts:
+            self._give_up()
+            self.port.tell(self.flow, ClientGone(self.serial))
+        for attempt in list(self.attempts.values()):
+            attempt.cancel()
+            self.port.tell(self.flow, Ended(self.serial, attempt.number, Kind.DEADLINE))
+
+    # --- what attempts bring ---------------------------------------------------------------------
+
+    def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
+        """An answer in one piece, kept until the flow says that it is the one."""
+        self._answer = (body, answer, content_type)
+        if answer.empty:
+            self._empties += 1
+
+    def took_empty(self, events: bytes) -> None:
+        """A stream ended properly without a word; its events are sent if that is the answer."""
+        self._empties += 1
+        self._empty = events
+
+    def show(self, attempt: Attempt, content_type: bytes) -> None:
+        """Begin the response: from here on the client sees what the attempt brings."""
+        if self._held is not None:
+            return  # kept until it was checked; meanwhile signs of life go on
+        self.port.answers(self)
+        if not self.first_at:
+            self.observer.saw_first(self, attempt)
+        if self.exchange.started:
+            return
+        head = b"content-type: %b\r\ncache-control: no-cache\r\n" % content_type
+        self.exchange.start(200, head + self._labels(attempt.target, attempt.number + 1))
+
+    def relay(self, event: bytes, payload: bytes) -> None:
+        """Pass one event on, whose payload is this."""
+        if self._keeps:
+            self._remember(payload)
+        if self._held is not None:
+            self._held.append(payload)
+        else:
+            self.exchange.write(event)
+
+    def relay_payloads(self, payloads: list[bytes]) -> None:
+        """Pass events on."""
+        if not payloads:
+            return
+        if self._keeps:
+            for payload in payloads:
+                self._remember(payload)
+        if self._held is not None:
+            self._held += payloads
+        else:
+            self.exchange.write(b"".join(map(framed, payloads)))
+
+    def _remember(self, payload: bytes) -> None:
+        self._memory.append(payload)
+        self._memory_left -= len(payload)
+        if self._memory_left < 0:
+            self.cannot_continue()
+
+    def _give_up(self) -> None:
+        """It waits in the queue and the gateway leaves: say so while there is time."""
+        leaving = Finish(self.serial, 503, "overloaded", "the gateway leaves", retry_after_s=1.0)
+        self.exchange.listener = None
+        self._fail(leaving)
+
+    def sign_of_life(self) -> None:
+        """The wait is long: tell the client and every proxy between that somebody is here."""
+        exchange = self.exchange
+        if not exchange.started:
+            exchange.start(200, _EVENTS + b"x-request-id: %b\r\n" % self.request_id)
+        exchange.write(_COMMENT)
+
+    # --- judge -----------------------------------------------------------------------------------
+
+    def finish(self, finish: Finish) -> None:
+        """The flow's last word on it."""
+        self.port.answers(self)
+        self.observer.saw_finish(self, finish)
+        if finish.status == 499:
+            self.exchange.listener = None
+            return
+        if finish.status == 200 and self._path is not None and self._escalates(self._path, finish):
+            return
+        self.exchange.listener = None
+        if finish.status == 200 or empty_is_the_answer(self._empties, finish):
+            self._succeed(finish)
+            comparisons = self._context.comparisons
+            if comparisons.models and finish.status == 200:
+                comparisons.consider(self, finish)
+        else:
+            self._fail(finish)
+
+    def said(self) -> tuple[str, str | None]:
+        """The whole text of the answer and why it ended; no text where it was not kept."""
+        if not self.ask.stream:
+            return ("", None) if self._answer is None else self._answer[1].said
+        memory = self._memory if self._keeps else ()
+        return text_of(memory, _STREAM_APIS[self.route.api]), self.finish_reason
+
+    def _escalates(self, path: ModelPath, finish: Finish) -> bool:
+        """Whether a check of the cheap answer failed and the strong model is asked instead."""
+        stronger = path.escalate
+        if stronger is None or not may_escalate(stronger, shown=self.exchange.started):
+            return False
+        if self._held is not None:
+            text = text_of(self._held, _STREAM_APIS[self.route.api])
+            reason = self.finish_reason
+        elif self._answer is not None:
+            text, reason = self._answer[1].text, self._answer[1].finish_reason
+        else:
+            return False
+        failed = failed_check(
+            path.checks,
+            finish_reason=reason,
+            text=text,
+            json_expected=self.ask.json_expected,
+            is_json=is_json,
+        )
+        if failed is None:
+            return False
+        self.observer.saw_escalation(self, failed)
+        reason = f"the answer of {finish.model} failed a check: {failed}"
+        self._path = ModelPath(stronger, (), None, reason, "")
+        self._held = None
+        self._answer = None
+        self._memory, self._said_tokens, self._said_again = [], 0, 0
+        self._memory_left = self.port.settings.stream.memory_bytes_max
+        self.finish_reason = None
+        self.escalated = True
+        self.serial = self.port.next_serial()
+        self._decide(stronger)
+        return True
+
+    # --- answer ----------------------------------------------------------------------------------
+
+    def _succeed(self, finish: Finish) -> None:
+        exchange = self.exchange
+        target = self._context.targets.get(finish.replica_id)
+        if not self.ask.stream and self._answer is not None:
+            body, _, content_type = self._answer
+            head = _type_line(content_type) + self._labels(target, finish.attempts, finish)
+            exchange.respond(200, head, body)
+            return
+        if not exchange.started:
+            exchange.start(200, _EVENTS + self._labels(target, finish.attempts, finish))
+        if self._held:
+            held, self._held = self._held, None
+            exchange.write(b"".join(map(framed, held)))
+        elif finish.status != 200:
+            exchange.write(self._empty)
+        if self.route.api in _STREAM_APIS:
+            exchange.write(_LAST)
+        exchange.end()
+
+    def _fail(self, finish: Finish) -> None:
+        exchange = self.exchange
+        error = errors.from_finish(finish, self.refusal)
+        if exchange.started:
+            if self.ask.opaque:
+                exchange.abort()  # no event can stand in such bytes: only a broken end is honest
+                return
+            exchange.write(errors.error_event(error, self.request_id.decode()))
+            exchange.end()
+            return
+        head = _JSON + errors.error_headers(error) + self._labels(None, finish.attempts, finish)
+        exchange.respond(error.status, head, errors.error_body(error, self.request_id.decode()))
+
+    def _labels(self, target: Target | None, attempts: int, finish: Finish | None = None) -> bytes:
+        """The response headers that say who answered and how."""
+        label = b"" if target is None else target.label
+        lines = b"x-request-id: %b\r\nx-holdfast-attempts: %d\r\n%b" % (
+            self.request_id,
+            attempts,
+            label,
+        )
+        if target is not None and target.model != self.request.model:
+            lines += b"x-holdfast-degraded: %b\r\n" % target.model.encode()
+        if finish is not None and finish.continued:
+            lines += b"x-holdfast-continued: %d\r\n" % finish.continued
+        if self._path is not None:
+            lines += b"x-holdfast-model: %b\r\n" % self.request.model.encode()
+        if self.port.metered:
+            lines += self._rate_limits()
+        return lines
+
+    def _rate_limits(self) -> bytes:
+        """The headers that tell a tenant what is left; none for who has no limit."""
+        quota = self.port.flow.quota(self.tenant.name)
+        if quota is None:
+            return b""
+        return errors.rate_limit_headers(quota.headers(self.port.now_ns()))
+
+
+def refuse(exchange: Exchange, error: ApiError, request_id: bytes, counters: Counters) -> None:
+    """Answer with an error before any work was done."""
+    counters.refused(error.status, error.code)
+    exchange.listener = None
+    head = _JSON + b"x-request-id: %b\r\n" % request_id
+    body = errors.error_body(error, request_id.decode())
+    exchange.respond(error.status, head + errors.error_headers(error), body)
+
+
+def _resolve(
+    settings: Settings, ask: ParsedRequest, tenant: Tenant, headers: Mapping[bytes, bytes]
+) -> ModelPath | None:
+    """The path of a virtual name; refuses models that do not exist for this tenant."""
+    virtual = settings.public_models.get(ask.model)
+    if virtual is None or not tenant.may_use(ask.model):
+        raise errors.unknown_model()
+    if not virtual:
+        return None
+    facts = RequestFacts(
+        tenant=tenant.name,
+        prompt_tokens=ask.prompt_tokens,
+        tools=ask.tools,
+        json=ask.json_expected,
+        stream=ask.stream,
+        headers=headers,
+    )
+    return settings.virtual.resolve(ask.model, facts)
+
+
+def _type_line(content_type: bytes) -> bytes:
+    """The header line of a type; nearly always the same."""
+    if content_type == b"application/json":
+        return _JSON
+    return b"content-type: %b\r\n" % content_type
+
+
+__all__ = ["ProxiedRequest", "RequestContext", "refuse"]

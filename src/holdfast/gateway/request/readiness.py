@@ -1,0 +1,59 @@
+"""The pages that load balancers probe: is the gateway alive, does it accept, is a model ready.
+
+``/livez``: the event loop of the process runs. ``/readyz``: it accepts, has a fleet view and is not
+draining; a fleet scaled to zero is ready, or nothing could ever wake it. ``/readyz/{model}``: a
+replica that may be chosen exists. They are on the data port, where load balancers look.
+"""
+
+from typing import Final
+
+from holdfast.core.request.flow import Flow
+from holdfast.gateway.http.interfaces import Exchange
+
+_TEXT: Final = b"content-type: text/plain; charset=utf-8\r\ncache-control: no-store\r\n"
+
+
+_PATHS: Final = frozenset({b"/livez", b"/readyz"})
+
+
+class Readiness:
+    """Answers load balancers' probes on the data port."""
+
+    __slots__ = ("draining", "has_view")
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.has_view = False
+
+    def knows(self, path: bytes) -> bool:
+        """Whether a path is one of the probes' pages."""
+        return path in _PATHS or path.startswith(b"/readyz/")
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether new requests are welcome, and why not."""
+        if self.draining:
+            return False, "draining"
+        if not self.has_view:
+            return False, "no fleet view yet"
+        return True, "ready"
+
+    def answer(self, exchange: Exchange, flow: Flow, now: int) -> None:
+        """Answer a probe."""
+        path = exchange.path
+        if exchange.method not in {b"GET", b"HEAD"}:
+            exchange.respond(405, _TEXT + b"allow: GET, HEAD\r\n", b"use GET\n")
+            return
+        ready, why = (True, "alive") if path == b"/livez" else self.ready()
+        if ready and path.startswith(b"/readyz/"):
+            ready, why = _model_ready(path[8:], flow, now)
+        exchange.respond(200 if ready else 503, _TEXT, why.encode() + b"\n")
+
+
+def _model_ready(name: bytes, flow: Flow, now: int) -> tuple[bool, str]:
+    lane = flow.lanes.get(name.decode("ascii", "replace"))
+    if lane is None:
+        return False, "no such model"
+    return (True, "ready") if lane.pool.ready(now) else (False, "no replica may be chosen")
+
+
+__all__ = ["Readiness"]

@@ -1,0 +1,174 @@
+"""The gateway's side of requests as a whole: it admits them, and follows control.
+
+    on_head     route, tenant                   a refusal needs no body
+    on_request  ``ProxiedRequest.begin``        body, decision, attempts, judgement, answer
+
+What one request does is in ``proxied_request``; what the flow decides for it is executed through
+``flow_port``; what is counted is ``telemetry.observer``'s. Here they are joined.
+"""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from holdfast.core.messages import FleetView, Leased, LoadReported
+from holdfast.core.request.flow import Flow
+from holdfast.gateway.api import routes
+from holdfast.gateway.api.bodies import check_coding
+from holdfast.gateway.api.errors import ApiError
+from holdfast.gateway.http.interfaces import Exchange
+from holdfast.gateway.request.comparisons import Comparisons
+from holdfast.gateway.request.flow_port import FlowPort, News
+from holdfast.gateway.request.proxied_request import ProxiedRequest, RequestContext, refuse
+from holdfast.gateway.request.readiness import Readiness
+from holdfast.gateway.request.settings import Settings
+from holdfast.gateway.request.targets import Target
+from holdfast.gateway.request.token_ratios import TokenRatios
+from holdfast.gateway.telemetry.demand import DemandGauges
+from holdfast.gateway.telemetry.observer import Observer
+
+
+class RequestDriver:
+    """Serves all requests of one gateway process; the server's ``App``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        targets: dict[str, Target],
+        *,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        now_ns: Callable[[], int],
+        streams: Callable[[str], Random],
+        news: News,
+    ) -> None:
+        self.name = name.encode()  # begins every request id
+        self.now_ns = now_ns
+        self.targets = dict(targets)  # shared with requests: changed in place
+        self.port = FlowPort(settings, loop=loop, now_ns=now_ns, streams=streams, news=news)
+        self.observer = Observer(
+            now_ns, trace_share=settings.trace_share, trace_follow=settings.trace_follow
+        )
+        self.readiness = Readiness()
+        self.demand = DemandGauges()
+        self.comparisons = Comparisons(
+            self.port, self.targets, self.observer.counters, streams, loop.call_soon
+        )
+        self.comparisons.configure(settings.comparison)
+        self._context = RequestContext(
+            self.port, self.targets, self.observer, TokenRatios(), self.comparisons
+        )
+
+    @property
+    def settings(self) -> Settings:
+        """The config in force."""
+        return self.port.settings
+
+    @property
+    def flow(self) -> Flow:
+        """The flow of new requests."""
+        return self.port.flow
+
+    @property
+    def busy(self) -> int:
+        """Requests under way."""
+        return len(self.port.requests)
+
+    # --- the server's side -----------------------------------------------------------------------
+
+    def on_head(self, exchange: Exchange) -> None:
+        """Find the route and the tenant of a request; refuse it before its body is read."""
+        port = self.port
+        try:
+            route = routes.find(exchange.method, exchange.path)
+            tenant = port.settings.tenants.who(exchange.headers)
+            if b"content-encoding" in exchange.headers:
+                check_coding(exchange.headers[b"content-encoding"])
+        except ApiError as error:
+            if self.readiness.knows(exchange.path):
+                self.readiness.answer(exchange, port.flow, self.now_ns())
+            else:
+                request_id = b"%b%x" % (self.name, port.next_serial())
+                refuse(exchange, error, request_id, self.observer.counters)
+            return
+        serial = port.next_serial()
+        request_id = b"%b%x" % (self.name, serial)
+        exchange.listener = ProxiedRequest(
+            self._context, exchange, route, tenant, serial, request_id
+        )
+
+    def on_request(self, exchange: Exchange) -> None:
+        """Serve a request whose body is complete."""
+        proxied = exchange.listener
+        if not isinstance(proxied, ProxiedRequest):
+            raise TypeError("a request that on_head did not admit")
+        if proxied.route.lists_models:
+            proxied.list_models()
+        else:
+            proxied.begin()
+
+    # --- control's side --------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let time pass: to be called every ten to twenty milliseconds."""
+        if self.port.tick():
+            self.comparisons.sweep(self.now_ns())
+
+    def view(self, view: FleetView) -> None:
+        """Follow control's view of the fleet."""
+        self.readiness.has_view = True
+        self.port.view(view)
+
+    def load(self, event: LoadReported) -> None:
+        """Take over what an engine reports of its load."""
+        self.port.flow.handle(event, self.now_ns())
+
+    def lease(self, event: Leased) -> None:
+        """Take over this gateway's share of what all gateways share."""
+        self.port.flow.handle(event, self.now_ns())
+
+    def look_at_demand(self, now: int, *, due: bool) -> bool:
+        """Read the demand for all models if it is time, or if somebody begins to wait."""
+        flows = self.port.flows
+        if due or self.demand.begun(flows):
+            self.demand.read(flows, now)
+            return True
+        return False
+
+    def trials(self, now: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Half-open trials that are due here, and those that run here."""
+        wanted: list[tuple[str, str]] = []
+        trying: list[tuple[str, str]] = []
+        for model, lane in self.port.flow.lanes.items():
+            due, running = lane.pool.trials(now)
+            wanted += [(model, replica_id) for replica_id in due]
+            trying += [(model, replica_id) for replica_id in running]
+        return wanted, trying
+
+    def move(self, replica_id: str, *, stalled: bool = False) -> None:
+        """End what runs at a replica that is leaving, or is stuck at one that is stalled.
+
+        It goes on elsewhere.
+        """
+        now = self.now_ns()
+        for proxied in list(self.port.requests.values()):
+            proxied.move(replica_id, now, stalled=stalled)
+
+    def reconfigure(self, settings: Settings, targets: dict[str, Target]) -> None:
+        """Follow a new config; what runs goes on under the old one."""
+        if targets is not self.targets:
+            self.targets.clear()
+            self.targets.update(targets)
+        self.comparisons.configure(settings.comparison)
+        self.observer.configure(
+            trace_share=settings.trace_share, trace_follow=settings.trace_follow
+        )
+        self.port.reconfigure(settings)
+
+    def cut_all(self) -> None:
+        """End what still runs with an honest error: the time to drain is over."""
+        for proxied in list(self.port.requests.values()):
+            proxied.cut()
+
+
+__all__ = ["RequestDriver"]

@@ -1,0 +1,138 @@
+"""Records what happens to requests and attempts: counters, token ledger, traces, records.
+
+A request tells its observer what happened (``saw_*``) and never learns what is done with it. The
+process reads the parts directly when it reports to control.
+"""
+
+from collections.abc import Callable
+
+from holdfast.core.failure import Kind
+from holdfast.core.messages import Finish
+from holdfast.core.plan.cost import DIRECT
+from holdfast.core.request.active_request import apart, died
+from holdfast.core.types import SECOND
+from holdfast.gateway.telemetry.counters import Counters
+from holdfast.gateway.telemetry.deadly_requests import DeadlyRequests
+from holdfast.gateway.telemetry.observed import ObservedAttempt, ObservedRequest
+from holdfast.gateway.telemetry.request_records import RequestRecords
+from holdfast.gateway.telemetry.traces import Traces, note_attempt, traces_of
+
+
+class Observer:
+    """Everything that one gateway process counts and keeps of its requests."""
+
+    __slots__ = (
+        "_died_under",
+        "_norms",
+        "counters",
+        "deadly",
+        "now_ns",
+        "records",
+        "traces",
+    )
+
+    def __init__(
+        self, now_ns: Callable[[], int], *, trace_share: float = 0.0, trace_follow: bool = False
+    ) -> None:
+        self.now_ns = now_ns
+        self.counters = Counters()
+        self.records = RequestRecords()
+        self.deadly = DeadlyRequests()
+        self.traces: Traces | None = traces_of(trace_share, follow=trace_follow)
+        # Replicas that died under a request, until the request is over.
+        self._died_under: dict[ObservedRequest, list[str]] = {}
+        self._norms: dict[str, int] = {}  # by replica: when the next is due; bounded by the config
+
+    def configure(self, *, trace_share: float, trace_follow: bool) -> None:
+        """Follow a new config."""
+        self._norms.clear()
+        self.traces = traces_of(trace_share, follow=trace_follow, before=self.traces)
+
+    # --- attempts --------------------------------------------------------------------------------
+
+    def saw_end(self, attempt: ObservedAttempt, kind: Kind | None, said: int) -> None:
+        """An attempt is over; ``kind``: how it failed, ``said``: tokens of its answer."""
+        now, proxied, target = self.now_ns(), attempt.proxied, attempt.target
+        read, took = attempt.prompt_tokens(), now - attempt.started
+        if proxied.trace is not None:
+            note_attempt(proxied, attempt, kind, now, read, said)
+        if kind is None and not attempt.continues:
+            self._answered(attempt, took, read, said)
+        else:
+            self.counters.attempt(target.replica_id, target.model, kind, took)
+            self.counters.ledger.ended(attempt, kind, read, said)
+        if kind is None:
+            if attempt.first:
+                self._saw_stream(attempt, now, said)
+        # Of a connection that carried nothing, the last sign is that of its dispatch.
+        elif died(kind, now - attempt.last) and apart(proxied.died_at, now):
+            proxied.died_at = now
+            self._died_under.setdefault(proxied, []).append(target.replica_id)
+
+    def _saw_stream(self, attempt: ObservedAttempt, now: int, tokens: int) -> None:
+        """Count how an answer in pieces went."""
+        proxied, first, chunks = attempt.proxied, attempt.first, attempt.chunks()
+        per_chunk = (attempt.last - first) // (chunks - 1) if chunks > 1 else 0
+        if attempt.continues:
+            tokens += proxied.said_tokens
+        shown = proxied.first_at
+        per_token = (now - shown) // (tokens - 1) if shown and tokens > 1 else 0
+        model = attempt.target.model
+        self.counters.streamed(model, first - attempt.started, per_chunk, per_token)
+
+    def saw_answer(self, attempt: ObservedAttempt, read: int, said: int) -> None:
+        """An answer came in one piece; ``read``, ``said``: tokens of prompt and answer."""
+        now = self.now_ns()
+        self._answered(attempt, now - attempt.started, read, said)
+        if attempt.proxied.trace is not None:
+            note_attempt(attempt.proxied, attempt, None, now, read, said)
+
+    def _answered(self, attempt: ObservedAttempt, took: int, read: int, said: int) -> None:
+        proxied, target = attempt.proxied, attempt.target
+        model, via = target.model, proxied.via
+        tenant = proxied.tenant.name
+        self.counters.answered(target.replica_id, model, tenant, via, took, read, said)
+        if via is not DIRECT:
+            proxied.spent = (model, read, said)
+
+    def norm_due(self, replica_id: str) -> bool:
+        """Whether an embedding of this replica is to be measured; one in a second is."""
+        now = self.now_ns()
+        if now < self._norms.get(replica_id, 0):
+            return False
+        self._norms[replica_id] = now + SECOND
+        return True
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def saw_submission(self, proxied: ObservedRequest) -> None:
+        """A request goes to the flow, the first time or again with another model."""
+        if self.traces is not None:
+            self.traces.begin(proxied)
+
+    def saw_first(self, proxied: ObservedRequest, attempt: ObservedAttempt) -> None:
+        """A client is shown the beginning of its answer."""
+        proxied.first_at = first = attempt.first
+        self.counters.first_token(attempt.target.model, first - proxied.request.arrived)
+
+    def saw_finish(self, proxied: ObservedRequest, finish: Finish) -> None:
+        """A request is over."""
+        for replica_id in self._died_under.pop(proxied, ()):
+            if finish.status != 200:  # one that was answered in the end kills nobody
+                self.deadly.saw(replica_id, proxied.ask)
+        now = self.now_ns()
+        self.counters.finished(finish, now - proxied.request.arrived)
+        self.records.add(proxied, finish, now)
+        if self.traces is not None and proxied.trace is not None:
+            self.traces.finish(proxied, finish, now)
+
+    def saw_escalation(self, proxied: ObservedRequest, check: str) -> None:
+        """A cheap answer failed a check, and a stronger model is asked."""
+        self.counters.escalated(proxied.ask.model, check)
+        model, read, said = proxied.spent
+        self.counters.ledger.escalated(proxied.tenant.name, model, proxied.via, read, said)
+        if self.traces is not None:
+            self.traces.take_back(proxied)
+
+
+__all__ = ["Observer"]

@@ -1,0 +1,94 @@
+"""Keeps records of recent requests for ``holdfast explain``: what happened and why, no text.
+
+A ring: the latest few thousand are kept, the oldest goes when one comes. What somebody will ask
+about is kept apart and always: errors, retries, hedges, continuations, waits in the queue. Of
+answers at the first attempt a bounded number per second is kept; under high load all of them would
+be a memory of less than a second and cost as much as the rest of the bookkeeping.
+"""
+
+from collections import OrderedDict
+from typing import Any, Final
+
+from holdfast.core.messages import Finish
+from holdfast.core.types import SECOND
+from holdfast.gateway.telemetry.observed import ObservedRequest
+
+_PLAIN_MAX: Final = 4_096  # about a kilobyte each
+_UNUSUAL_MAX: Final = 4_096
+_PLAIN_PER_S: Final = 64  # a minute of them fills the ring
+_PLAIN_STEPS: Final = 2  # chosen and answered
+
+
+class RequestRecords:
+    """The records of finished requests, by request id."""
+
+    __slots__ = ("_plain", "_plain_left", "_second", "_unusual")
+
+    def __init__(self) -> None:
+        # Ordered: taking the oldest out of a plain dict reads over all that left before it.
+        self._plain: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
+        self._unusual: OrderedDict[bytes, tuple[Any, ...]] = OrderedDict()
+        self._second = 0
+        self._plain_left = 0  # that may still be kept in this second
+
+    def add(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
+        """Keep the record of a request; one that escalated has its first story before its last."""
+        story = finish.story
+        kept, most = self._unusual, _UNUSUAL_MAX
+        earlier = None
+        if proxied.escalated:
+            earlier = self._plain.pop(proxied.request_id, None)
+            earlier = self._unusual.pop(proxied.request_id, earlier)
+        elif finish.status == 200 and len(story) <= _PLAIN_STEPS:
+            second = now // SECOND
+            if second != self._second:
+                self._second, self._plain_left = second, _PLAIN_PER_S
+            if not self._plain_left:
+                return
+            self._plain_left -= 1
+            kept, most = self._plain, _PLAIN_MAX
+        request = proxied.request
+        arrived = request.arrived
+        if earlier is not None:
+            arrived, story = earlier[2], [*earlier[-1], *story]
+        kept[proxied.request_id] = (
+            proxied.ask.model,
+            request.tenant,
+            arrived,
+            proxied.ask.stream,
+            finish,
+            story,
+        )
+        if len(kept) > most:
+            kept.popitem(last=False)
+
+    def explain(self, request_id: str) -> dict[str, Any] | None:
+        """The record of a request as plain data; times in seconds since its arrival."""
+        key = request_id.encode()
+        kept = self._plain.get(key) or self._unusual.get(key)
+        if kept is None:
+            return None
+        asked, tenant, arrived, streamed, finish, story = kept
+        return {
+            "request_id": request_id,
+            "asked_for": asked,
+            "served_by": finish.model,
+            "tenant": tenant,
+            "streamed": streamed,
+            "replica": finish.replica_id,
+            "status": finish.status,
+            "code": finish.code,
+            "reason": finish.reason,
+            "attempts": finish.attempts,
+            "continued": finish.continued,
+            "story": [
+                {"at_s": round((at - arrived) / SECOND, 6), "what": what, "detail": detail}
+                for at, what, detail in story
+            ],
+        }
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._unusual)
+
+
+__all__ = ["RequestRecords"]
