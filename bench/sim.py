@@ -31,9 +31,9 @@ import simpy
 import compiled
 from holdfast.core.plan.faults import random_schedule
 from holdfast.core.types import SECOND, Replica, nanos
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.invariants import Auditor
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
+from holdfast.sim.random_streams import stream
 from holdfast.sim.workload import Lengths, Workload, arrivals
 from holdfast.sim.world import World
 
@@ -46,7 +46,7 @@ SECONDS_PER_TOKEN = 0.0148  # of the SimPy servers: what the batched engines giv
 OURS: Final = ("invariants_off", "invariants_on")
 
 
-def setup(requests: int) -> Setup:
+def setup(requests: int) -> Experiment:
     """The experiment of this benchmark, sized to about so many requests."""
     replicas = tuple(
         Replica(f"r{index:02d}", "model", zone=f"zone-{index % 3}") for index in range(REPLICAS)
@@ -55,7 +55,9 @@ def setup(requests: int) -> Setup:
     faults = random_schedule(
         stream(SEED, "bench", "faults"), replicas, nanos(duration_s), FAULTS_PER_REPLICA_HOUR
     )
-    return Setup(replicas, duration_s=duration_s, workloads=(("model", WORKLOAD),), faults=faults)
+    return Experiment(
+        replicas, duration_s=duration_s, workloads=(("model", WORKLOAD),), faults=faults
+    )
 
 
 def run_holdfast(requests: int, *, audit: bool) -> tuple[int, float]:

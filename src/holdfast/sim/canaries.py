@@ -12,8 +12,8 @@ from holdfast.core.failure import Kind
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.plan.faults import FaultKind
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
-from holdfast.sim.law import Run
-from holdfast.sim.unit import REFUSED_AFTER, Unit
+from holdfast.sim.request_record import EngineRun
+from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 
 CANARY_PROMPT: Final = 16  # tokens
 CANARY_OUTPUT: Final = 4  # tokens: read to the last one
@@ -26,7 +26,7 @@ class Canaries:
 
     def __init__(
         self,
-        units: dict[str, Unit],
+        units: dict[str, SimulatedReplica],
         clock: Clock,
         tell_fleet: Callable[[CanaryResult, int], None],
         die: Handler,
@@ -55,7 +55,7 @@ class Canaries:
         elif unit.instant:
             self._later(action, "busy", REFUSED_AFTER, now)
         else:
-            run = Run(None, unit, action.incarnation, self.prompt, self.output)
+            run = EngineRun(None, action.replica_id, action.incarnation, self.prompt, self.output)
             unit.spoil(run)
             self._out[action.replica_id] = (now, unit.engine.running + unit.engine.waiting)
             if not unit.engine.submit(run, now):
@@ -70,9 +70,9 @@ class Canaries:
         result = CanaryResult(action.replica_id, verdict, incarnation=action.incarnation)
         self._clock.at(now + delay, CONTROL, self._tell_fleet, result)
 
-    def answered(self, run: Run, now: int) -> None:
+    def answered(self, run: EngineRun, now: int) -> None:
         """A canary was read to its last token."""
-        unit = run.unit
+        unit = self._units[run.replica_id]
         verdict = "wrong" if unit.wrong else "pass"
         if run.ends_as is not None:
             verdict = "wrong" if run.ends_as is Kind.DEGENERATE else "fail"
@@ -87,7 +87,7 @@ class Canaries:
         )
         self._tell_fleet(told, now)
 
-    def _overdue(self, watch: tuple[Unit, Run, int, int, int], now: int) -> None:
+    def _overdue(self, watch: tuple[SimulatedReplica, EngineRun, int, int, int], now: int) -> None:
         unit, run, incarnation, seen, began = watch
         engine = unit.engine
         if incarnation != unit.incarnation or not engine.holds(run):

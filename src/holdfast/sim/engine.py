@@ -25,9 +25,10 @@ from typing import Final
 
 from holdfast.core.types import nanos
 from holdfast.sim.clock import TRAFFIC, Clock
-from holdfast.sim.law import ACTIVE, GONE, LEAVING, WAITING, EngineLaw, Run
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.request_record import ACTIVE, GONE, LEAVING, WAITING, EngineRun
 
-_NOBODY: Final[list[Run]] = []
+_NOBODY: Final[list[EngineRun]] = []
 
 
 class Engine:
@@ -72,10 +73,10 @@ class Engine:
 
     def __init__(
         self,
-        law: EngineLaw,
+        law: EngineParameters,
         clock: Clock,
-        on_first: Callable[[Run, int], None],
-        on_done: Callable[[Run, int], None],
+        on_first: Callable[[EngineRun, int], None],
+        on_done: Callable[[EngineRun, int], None],
         on_slow_step: Callable[["Engine", int], None],
         slow_step: int = nanos(1.0),
     ) -> None:
@@ -95,9 +96,9 @@ class Engine:
         self._factor = 1.0
         self._drip = 0.0
         self._hung = False
-        self._waiting: deque[Run] = deque()
-        self._finish: list[tuple[int, int, Run]] = []
-        self._fresh: list[Run] = []  # admitted in the step that begins at _t0
+        self._waiting: deque[EngineRun] = deque()
+        self._finish: list[tuple[int, int, EngineRun]] = []
+        self._fresh: list[EngineRun] = []  # admitted in the step that begins at _t0
         self._gaps: deque[tuple[int, int]] = deque(
             maxlen=64
         )  # (end, duration) of long steps, decreasing
@@ -141,7 +142,7 @@ class Engine:
             queued += run.prompt + run.output
         return self._reserved + queued
 
-    def produced(self, run: Run, now: int) -> int:
+    def produced(self, run: EngineRun, now: int) -> int:
         """Tokens the run has emitted by now."""
         if run.place <= WAITING:
             return 0
@@ -158,16 +159,16 @@ class Engine:
             m -= 1
         return self._t0 + round(self._duration(m)) if m else self._t0
 
-    def streaming(self) -> list[Run]:
+    def streaming(self) -> list[EngineRun]:
         """Runs that have emitted their first token and are not done."""
         return [run for _, _, run in self._finish if run.place == ACTIVE and run.first_at]
 
-    def everyone(self) -> list[Run]:
+    def everyone(self) -> list[EngineRun]:
         """All runs inside, waiting or active, in order of admission."""
         active = [run for _, _, run in self._finish if run.place == ACTIVE]
         return active + list(self._waiting)
 
-    def holds(self, run: Run) -> bool:
+    def holds(self, run: EngineRun) -> bool:
         """Whether this run is still inside."""
         return run.place in (WAITING, ACTIVE)
 
@@ -184,7 +185,7 @@ class Engine:
 
     # --- what a driver may do --------------------------------------------------------------------
 
-    def submit(self, run: Run, now: int) -> bool:
+    def submit(self, run: EngineRun, now: int) -> bool:
         """Hand a run over; it starts at the next boundary with room. False: it can never fit."""
         need = run.prompt + run.output
         if need > self._kv_max:
@@ -203,7 +204,7 @@ class Engine:
             self._plan()  # else an edge to come will admit it
         return True
 
-    def cancel(self, run: Run, now: int) -> None:
+    def cancel(self, run: EngineRun, now: int) -> None:
         """Take a run out; its place is free from the next boundary on."""
         if run.place == WAITING:
             run.place = GONE
@@ -221,7 +222,7 @@ class Engine:
                 run.place = LEAVING
                 self._leaving += 1
 
-    def crash(self, now: int) -> list[tuple[Run, int]]:
+    def crash(self, now: int) -> list[tuple[EngineRun, int]]:
         """Everything is lost; returns each run with the tokens it had emitted."""
         done = self._steps_done(now)
         lost = []
@@ -348,7 +349,7 @@ class Engine:
             self._sequence = sequence = self._sequence + 1
             heappush(self._finish, (step + output, sequence, run))
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: EngineRun) -> None:
         """Free what a cancelled run holds, as of the boundary the state is at."""
         run.place = GONE
         self._batch -= 1
@@ -421,7 +422,7 @@ class Engine:
                 run.first_at = now
         else:
             fresh = _NOBODY  # those admitted below are not yet at their first token
-        done: list[Run] = []
+        done: list[EngineRun] = []
         finish = self._finish
         while finish and finish[0][0] <= step:
             run = heappop(finish)[2]

@@ -13,9 +13,9 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from holdfast.sim.eventlog import EventLog
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.invariants import Auditor
 from holdfast.sim.scenario import Scenario, prepare
-from holdfast.sim.setup import Setup
 from holdfast.sim.world import World
 
 # Student's t, two-sided 95 %, by degrees of freedom; beyond the table the normal value will do.
@@ -88,7 +88,9 @@ class Outcome:
         return Interval.of(values) if values else None
 
 
-def run_setup(setup: Setup, seed: int, *, audit: bool = False, log: bool = False) -> dict[str, Any]:
+def run_experiment(
+    setup: Experiment, seed: int, *, audit: bool = False, log: bool = False
+) -> dict[str, Any]:
     """One run of one setup; with ``audit`` every invariant is checked after every event."""
     world = World(setup, seed)
     record = EventLog() if log else None
@@ -105,7 +107,7 @@ def run_setup(setup: Setup, seed: int, *, audit: bool = False, log: bool = False
 
 def _task(scenario: Scenario, variant: int, seed: int) -> dict[str, Any]:
     _, setup = prepare(scenario, seed).variants[variant]
-    return run_setup(setup, seed)
+    return run_experiment(setup, seed)
 
 
 def sweep(
@@ -138,4 +140,4 @@ def sweep(
     ]
 
 
-__all__ = ["Interval", "Outcome", "run_setup", "sweep"]
+__all__ = ["Interval", "Outcome", "run_experiment", "sweep"]

@@ -11,7 +11,7 @@ from holdfast.core.failure import Kind
 from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, Replica, nanos
 from holdfast.sim.engine import Engine
-from holdfast.sim.law import Run
+from holdfast.sim.request_record import EngineRun
 
 GARBAGE_TOKENS: Final = 32  # a degenerate stream is recognised after so many tokens
 ANSWER_AT_ONCE: Final = MILLISECOND  # a 500 or a 429 that costs the replica nothing
@@ -22,7 +22,7 @@ _SILENT: Final = frozenset((FaultKind.HANG, FaultKind.PARTITION))  # nothing com
 _DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS)
 
 
-class Unit:
+class SimulatedReplica:
     """A replica's process and engine, and the faults upon it."""
 
     __slots__ = (
@@ -125,7 +125,7 @@ class Unit:
             return Kind.CUT, kinds[FaultKind.CUT].tokens
         return None
 
-    def spoil(self, run: Run) -> None:
+    def spoil(self, run: EngineRun) -> None:
         """Plan how a fault will end this run, if one does."""
         if self.flaky and self.rng.random() < self.flaky:
             run.output = min(run.output, self.flaky_tokens)
@@ -137,4 +137,4 @@ class Unit:
                 run.mute = kind is Kind.EMPTY or tokens == 0
 
 
-__all__ = ["ANSWER_AT_ONCE", "CONNECT_TIMEOUT", "REFUSED_AFTER", "Unit"]
+__all__ = ["ANSWER_AT_ONCE", "CONNECT_TIMEOUT", "REFUSED_AFTER", "SimulatedReplica"]

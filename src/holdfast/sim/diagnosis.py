@@ -69,8 +69,8 @@ from holdfast.core.messages import (
 )
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import SECOND, Replica, State, nanos, require, seconds
-from holdfast.sim.streams import stream
-from holdfast.sim.unit import Unit
+from holdfast.sim.random_streams import stream
+from holdfast.sim.simulated_replica import SimulatedReplica
 from holdfast.sim.world import World
 
 MEMORY_EVERY: Final = 10  # seconds
@@ -113,7 +113,7 @@ class MemoryModel:
 
 
 @dataclass(slots=True, frozen=True)
-class Habits:
+class ObservationModel:
     """What the simulated world does not say of itself."""
 
     memory: MemoryModel = field(default_factory=MemoryModel)
@@ -153,14 +153,14 @@ class _Book:
         self.heart.phase(phase, now)
 
 
-class Watcher:
+class DiagnosisDriver:
     """Watches one world from its beginning; create it before the world runs."""
 
     def __init__(
         self,
         world: World,
         investigation: Investigation,
-        habits: Habits | None = None,
+        habits: ObservationModel | None = None,
         *,
         seed: int = 0,
         listen: Callable[[Finding, int], None] = lambda _finding, _now: None,
@@ -172,7 +172,7 @@ class Watcher:
         self.facts: Counter[str] = Counter()
         self.incidents: dict[str, Incident] = {}
         self._world = world
-        self._habits = habits or Habits()
+        self._habits = habits or ObservationModel()
         self._seed = seed
         self._listen = listen
         self._tap = tap
@@ -381,7 +381,7 @@ class Watcher:
                 self.say(QueueSeen(model, len(lane.queue.held)), now)
         self.say(LOOKED, now)
 
-    def _look(self, unit: Unit, book: _Book, now: int) -> None:
+    def _look(self, unit: SimulatedReplica, book: _Book, now: int) -> None:
         """Its own page; and for how long nothing was heard of it."""
         name = unit.replica.id
         running: int | None = None
@@ -394,7 +394,7 @@ class Watcher:
         if unit.up and silence is not None:
             self.say(FellSilent(name, silence.phase, seconds(now - silence.since)), now)
 
-    def _read(self, unit: Unit, book: _Book, now: int) -> LoadSeen:
+    def _read(self, unit: SimulatedReplica, book: _Book, now: int) -> LoadSeen:
         engine, total = unit.engine, unit.tokens_seen
         running = engine.running
         if running:
@@ -407,7 +407,7 @@ class Watcher:
         kv_used = engine.kv_used
         return LoadSeen(unit.replica.id, running, engine.waiting, kv_used, book.generated)
 
-    def _weigh(self, unit: Unit, book: _Book, now: int) -> None:
+    def _weigh(self, unit: SimulatedReplica, book: _Book, now: int) -> None:
         memory = self._habits.memory
         used = memory.used(book.served, unit.engine.running, book.peak, book.rng)
         leak = next((fault for fault in unit.faults if fault.kind is FaultKind.LEAK), None)
@@ -417,7 +417,7 @@ class Watcher:
         limit = book.declared.limit_bytes
         self.say(MemorySeen(unit.replica.id, used, limit, requests=book.served), now)
 
-    def _tell_load(self, unit: Unit, book: _Book, now: int) -> None:
+    def _tell_load(self, unit: SimulatedReplica, book: _Book, now: int) -> None:
         read, total = self._world.bytes_read(unit.replica.id, now)
         if read:
             book.heart.beat(LOG, now)
@@ -427,15 +427,15 @@ class Watcher:
 LOOKED: Final = Looked()
 
 
-def _works(unit: Unit, book: _Book) -> bool:
+def _works(unit: SimulatedReplica, book: _Book) -> bool:
     """Whether its page changes, or should."""
     engine = unit.engine
     return bool(engine.running or engine.waiting or unit.hung or unit.tokens_seen != book.total)
 
 
-def _cut_off(unit: Unit) -> bool:
+def _cut_off(unit: SimulatedReplica) -> bool:
     """Whether nothing of it can be reached."""
     return unit.touched and any(fault.kind is FaultKind.PARTITION for fault in unit.faults)
 
 
-__all__ = ["LOOKED", "Habits", "MemoryModel", "Watcher"]
+__all__ = ["LOOKED", "DiagnosisDriver", "MemoryModel", "ObservationModel"]
