@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "holdfast"
 
 FUNCTION_LINES_MAX: Final = 70
-MODULE_LINES_MAX: Final = 500
+MODULE_LINES_MAX: Final = 900
 LINE_CHARACTERS_MAX: Final = 100
 
 # Imports go down only; names on one line never import each other.
