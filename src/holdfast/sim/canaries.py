@@ -22,7 +22,17 @@ CANARY_OUTPUT: Final = 4  # tokens: read to the last one
 class Canaries:
     """Sends canaries to units and reports what came back."""
 
-    __slots__ = ("_clock", "_die", "_out", "_tell_fleet", "_units", "enabled", "output", "prompt")
+    __slots__ = (
+        "_clock",
+        "_die",
+        "_out",
+        "_tell_fleet",
+        "_units",
+        "enabled",
+        "endings",
+        "output",
+        "prompt",
+    )
 
     def __init__(
         self,
@@ -36,6 +46,8 @@ class Canaries:
         self._tell_fleet = tell_fleet
         self._die = die  # what a request does to a unit that is out of memory
         self._out: dict[str, tuple[int, int]] = {}  # by replica: sent when, beside how many
+        # How the last canary of each replica failed, and for how long pieces of its answer came.
+        self.endings: dict[str, tuple[Kind | None, int]] = {}
         self.enabled = True
         self.prompt = CANARY_PROMPT
         self.output = CANARY_OUTPUT
@@ -43,6 +55,7 @@ class Canaries:
     def ask(self, action: RunCanary, now: int) -> None:
         """Send one canary; what becomes of it is told within its deadline."""
         unit = self._units[action.replica_id]
+        self.endings[action.replica_id] = (unit.instant[0] if unit.instant else None, 0)
         blind = any(fault.kind is FaultKind.PROBE_BLIND for fault in unit.faults)
         if not self.enabled:
             self._later(action, "unknown", REFUSED_AFTER, now)
@@ -73,9 +86,11 @@ class Canaries:
     def answered(self, run: EngineRun, now: int) -> None:
         """A canary was read to its last token."""
         unit = self._units[run.replica_id]
-        verdict = "wrong" if unit.wrong else "pass"
+        verdict = "wrong" if unit.wrong or run.wrong else "pass"
         if run.ends_as is not None:
             verdict = "wrong" if run.ends_as is Kind.DEGENERATE else "fail"
+        garbled = unit.truncates is not None and unit.truncates[0] is Kind.DEGENERATE
+        self.endings[unit.replica.id] = (Kind.DEGENERATE if garbled else run.ends_as, 0)
         began, beside = self._out[unit.replica.id]
         told = CanaryResult(
             unit.replica.id,
@@ -94,6 +109,8 @@ class Canaries:
             return
         running = engine.running
         progress = unit.tokens_seen > seen or engine.last_token_at(now) > began
+        moved = engine.last_token_at(now) - run.first_at if run.first_at else 0
+        self.endings[unit.replica.id] = (None, max(0, moved))
         engine.cancel(run, now)
         asked = unit.replica.id, "timeout", now - began
         self._tell_fleet(CanaryResult(*asked, running, progress, run.attempt), now)

@@ -26,7 +26,7 @@ from typing import Final
 from holdfast.core.types import nanos
 from holdfast.sim.clock import TRAFFIC, Clock
 from holdfast.sim.engine_parameters import EngineParameters
-from holdfast.sim.request_record import ACTIVE, GONE, LEAVING, WAITING, EngineRun
+from holdfast.sim.request_record import ACTIVE, GONE, LEAVING, PARKED, WAITING, EngineRun
 
 _NOBODY: Final[list[EngineRun]] = []
 
@@ -56,8 +56,10 @@ class Engine:
         "_on_done",
         "_on_edge",
         "_on_first",
+        "_on_park",
         "_on_slow_step",
         "_p",
+        "_parked",
         "_prefill",
         "_prefill_max",
         "_prefill_ns",
@@ -79,6 +81,7 @@ class Engine:
         on_done: Callable[[EngineRun, int], None],
         on_slow_step: Callable[["Engine", int], None],
         slow_step: int = nanos(1.0),
+        on_park: Callable[[EngineRun, int], None] = lambda _run, _now: None,
     ) -> None:
         self._prefill_max = law.prefill_tokens_max
         self._clock = clock
@@ -86,6 +89,7 @@ class Engine:
         self._on_first = on_first
         self._on_done = on_done
         self._on_slow_step = on_slow_step
+        self._on_park = on_park
         self._slow_step = slow_step  # a step longer than this is told: streams may look silent
         self._floor = law.step_ms * 1e6
         self._c = law.per_sequence_ms * 1e6
@@ -98,6 +102,7 @@ class Engine:
         self._hung = False
         self._waiting: deque[EngineRun] = deque()
         self._finish: list[tuple[int, int, EngineRun]] = []
+        self._parked: list[EngineRun] = []  # stopped by a fault, neither computed nor ended
         self._fresh: list[EngineRun] = []  # admitted in the step that begins at _t0
         self._gaps: deque[tuple[int, int]] = deque(
             maxlen=64
@@ -121,8 +126,8 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Requests in the batch."""
-        return self._batch
+        """Requests in the batch, and those that a fault stopped."""
+        return self._batch + len(self._parked)
 
     @property
     def waiting(self) -> int:
@@ -146,6 +151,8 @@ class Engine:
         """Tokens the run has emitted by now."""
         if run.place <= WAITING:
             return 0
+        if run.place == PARKED:
+            return run.output
         return max(0, self._steps_done(now) - run.admitted)
 
     def last_token_at(self, now: int) -> int:
@@ -161,16 +168,22 @@ class Engine:
 
     def streaming(self) -> list[EngineRun]:
         """Runs that have emitted their first token and are not done."""
-        return [run for _, _, run in self._finish if run.place == ACTIVE and run.first_at]
+        active = [run for _, _, run in self._finish if run.place == ACTIVE and run.first_at]
+        return active + self._parked
 
     def everyone(self) -> list[EngineRun]:
         """All runs inside, waiting or active, in order of admission."""
         active = [run for _, _, run in self._finish if run.place == ACTIVE]
-        return active + list(self._waiting)
+        return active + self._parked + list(self._waiting)
 
     def holds(self, run: EngineRun) -> bool:
         """Whether this run is still inside."""
-        return run.place in (WAITING, ACTIVE)
+        return run.place in (WAITING, ACTIVE, PARKED)
+
+    @property
+    def parked(self) -> bool:
+        """Whether a fault has stopped runs that their clients still wait for."""
+        return bool(self._parked)
 
     def slow(self) -> bool:
         """Whether the step under way is long enough to look like silence."""
@@ -212,6 +225,9 @@ class Engine:
             if self._waiting and not self._hung and self._to_boundary(now):
                 self._admit()  # it may have been in the way of the others
                 self._plan()
+        elif run.place == PARKED:
+            run.place = GONE
+            self._parked.remove(run)
         elif run.place == ACTIVE:
             if self._hung or self._to_boundary(now):
                 self._drop(run)
@@ -233,6 +249,10 @@ class Engine:
         for run in self._waiting:
             run.place = GONE
             lost.append((run, 0))
+        for run in self._parked:
+            run.place = GONE
+            lost.append((run, run.output))
+        self._parked.clear()
         self._waiting.clear()
         self._finish.clear()
         self._fresh = []
@@ -443,7 +463,16 @@ class Engine:
         for run in fresh:
             self._on_first(run, now)
         for run in done:
-            self._on_done(run, now)
+            if run.parks:
+                self._park(run, now)
+            else:
+                self._on_done(run, now)
+
+    def _park(self, run: EngineRun, now: int) -> None:
+        run.place = PARKED
+        run.parked_at = now
+        self._parked.append(run)
+        self._on_park(run, now)
 
     def _note_gap(self, duration: int, now: int) -> None:
         """Keep the long steps, so that a stream can be told its longest silence."""

@@ -14,6 +14,7 @@ WAITING: Final = 0
 ACTIVE: Final = 1
 LEAVING: Final = 2  # cancelled in the middle of a step: gone at the coming boundary
 GONE: Final = 3
+PARKED: Final = 4  # stopped for good by a fault; its client still waits
 
 
 class EngineRun:
@@ -27,11 +28,14 @@ class EngineRun:
         "mute",
         "output",
         "owner",
+        "parked_at",
+        "parks",
         "place",
         "prompt",
         "replica_id",
         "sent_at",
         "silence_max",
+        "wrong",
     )
 
     def __init__(
@@ -49,6 +53,9 @@ class EngineRun:
         self.sent_at = 0
         self.ends_as: Kind | None = None  # a failure planned for it by a fault
         self.mute = False  # that failure comes before any content
+        self.parks = False  # a fault stops it after its last token instead of ending it
+        self.parked_at = 0
+        self.wrong = False  # a fault makes this answer wrong, not every one of its replica
 
 
 class RequestRecord:
@@ -86,4 +93,13 @@ class RequestRecord:
         self.wrong = False  # part of it came from a replica that answers wrong
 
 
-__all__ = ["ACTIVE", "GONE", "LEAVING", "OUTSIDE", "WAITING", "EngineRun", "RequestRecord"]
+__all__ = [
+    "ACTIVE",
+    "GONE",
+    "LEAVING",
+    "OUTSIDE",
+    "PARKED",
+    "WAITING",
+    "EngineRun",
+    "RequestRecord",
+]

@@ -69,6 +69,7 @@ class FaultSection(Section):
     tokens: int = 0
     interval_s: Duration = 5.0
     lead_s: Duration = 120.0
+    restart_mends: Annotated[bool, Field(description="a new process does not have it")] = False
 
     @model_validator(mode="after")
     def _core_agrees(self) -> Self:
@@ -93,6 +94,7 @@ class FaultSection(Section):
             tokens=self.tokens,
             interval_s=self.interval_s,
             lead_s=self.lead_s,
+            restart_mends=self.restart_mends,
         )
 
 

@@ -23,6 +23,7 @@ from holdfast.core.messages import (
     FleetEvent,
     FleetView,
     FlowEvent,
+    Frozen,
     Joined,
     Launch,
     LoadReported,
@@ -83,7 +84,8 @@ class World:
         self.units: dict[str, SimulatedReplica] = {}
         for replica in setup.replicas:
             law = laws.get(replica.model, setup.engine)
-            engine = Engine(law, self.clock, self._on_first, self._on_done, self._on_slow_step)
+            told = (self._on_first, self._on_done, self._on_slow_step)
+            engine = Engine(law, self.clock, *told, on_park=self._on_park)
             unit = SimulatedReplica(replica, engine, stream(seed, replica.id, "faults"))
             self.units[replica.id] = unit
         self._by_engine = {id(unit.engine): unit for unit in self.units.values()}
@@ -110,6 +112,14 @@ class World:
     def add_observer(self, observe: Observer) -> None:
         """Let somebody see every event with its actions, from now on."""
         self._observers += (observe,)
+
+    def ask_fleet(self, event: FleetEvent, now: int) -> None:
+        """Let somebody outside ask the fleet for something, after what is happening now."""
+        self.clock.at(now, CONTROL, self._tell_fleet, event)
+
+    def canary_ending(self, replica_id: str) -> tuple[Kind | None, int]:
+        """How the last canary there failed, and for how long pieces of its answer came."""
+        return self._canaries.endings.get(replica_id, (None, 0))
 
     def bytes_read(self, replica_id: str, now: int) -> tuple[int | None, int]:
         """How much of its weights a loading replica has read, and how much there is."""
@@ -288,7 +298,8 @@ class World:
         if kind is None or tokens:
             record.shown += tokens
             unit = self.units[run.replica_id]
-            if unit.wrong and kind is not Kind.DEGENERATE:  # that was recognised in time
+            lies = unit.wrong or run.wrong
+            if lies and kind is not Kind.DEGENERATE:  # that was recognised in time
                 record.wrong = True
             if tokens > 1:
                 gap = unit.engine.worst_gap_since(run.first_at)
@@ -304,7 +315,7 @@ class World:
         shown = bool(run.first_at) and not run.mute and action.kind is not Kind.SUPERSEDED
         if shown:
             record.shown += tokens
-            record.wrong = record.wrong or unit.wrong
+            record.wrong = record.wrong or unit.wrong or run.wrong
         else:
             record.wasted_calls += 1
             record.wasted_tokens += tokens
@@ -331,6 +342,10 @@ class World:
         """A step is long enough that a reader may lose patience: look again in time."""
         self._watch(self._by_engine[id(engine)], max(now, self.clock.now))
 
+    def _on_park(self, run: EngineRun, now: int) -> None:
+        """A fault stopped a stream: its reader may lose patience."""
+        self._watch(self.units[run.replica_id], now)
+
     def _watch(self, unit: SimulatedReplica, now: int) -> None:
         patience = min((run.silence_max for run in unit.engine.streaming() if run.owner), default=0)
         if patience and not unit.next_check:
@@ -345,10 +360,10 @@ class World:
             record = run.owner
             if record is None or record.runs.get(run.attempt) is not run:
                 continue
-            if now - max(last, run.first_at) >= run.silence_max:
+            if now - (run.parked_at or max(last, run.first_at)) >= run.silence_max:
                 tokens = engine.produced(run, now)
                 self._tell_flow(Silent(record.request.id, run.attempt, tokens), now)
-        if unit.hung or engine.slow():
+        if unit.hung or engine.slow() or engine.parked:
             self._watch(unit, now)
 
     # --- control ---------------------------------------------------------------------------------
@@ -447,7 +462,10 @@ class World:
 
     def _take_down(self, unit: SimulatedReplica, now: int) -> None:
         """The process is gone: connections are reset, its share of the store is free."""
-        unit.up = unit.serving = unit.hung = False
+        unit.up = unit.serving = unit.hung = unit.frozen = False
+        if unit.touched:  # what sat in the process went with it
+            unit.faults = [one for one in unit.faults if not _sits_in_the_process(one)]
+            unit.touched = bool(unit.faults)
         self._store.cancel(unit.replica.id, now)
         for run, tokens in unit.engine.crash(now):
             record = run.owner
@@ -467,6 +485,8 @@ class World:
             unit.apply_faults(now)
             replica_id = unit.replica.id
             self._detections.began(fault.kind.value, replica_id, now)
+            if fault.kind is FaultKind.FREEZE and unit.up:
+                self._tell_fleet(Frozen(replica_id, frozen=True), now)
             if fault.kind is FaultKind.SPOT_NOTICE:
                 self._tell_fleet(SpotNotice(replica_id, nanos(fault.lead_s)), now)
             death = fault.dies_at()
@@ -485,12 +505,20 @@ class World:
 
     def _end_fault(self, fault: Fault, now: int) -> None:
         for unit in self._touched(fault):
+            if fault not in unit.faults:
+                continue  # it went with the process that had it
             unit.faults.remove(fault)
             unit.apply_faults(now)
+            if fault.kind is FaultKind.FREEZE:
+                self._tell_fleet(Frozen(unit.replica.id, frozen=False), now)
 
 
 _TICK: Final = Tick()
 _MENDED_BY_A_NEW_PROCESS: Final = (FaultKind.SPOT_NOTICE, FaultKind.LEAK)  # another host, empty
+
+
+def _sits_in_the_process(fault: Fault) -> bool:
+    return fault.restart_mends or fault.kind is FaultKind.FREEZE
 
 
 def _window(faults: FaultSchedule) -> tuple[int, int] | None:

@@ -199,6 +199,10 @@ class Observations:
             if name in self._declared and peer in self._declared:
                 self._sink(Compared(name, peer, agreed))
 
+    def inflight(self, replica: str) -> int:
+        """Requests that gateways have there, as they last told."""
+        return self._tallies.inflight(replica)
+
     def gateway_gone(self, gateway: str) -> None:
         """Nothing of its requests is in flight any more."""
         self._tallies.gateway_gone(gateway)
