@@ -110,13 +110,18 @@ def judge(
 ) -> tuple[list[JudgedIncident], list[JudgedFault]]:
     """Every incident against the faults, and every fault against the incidents."""
     fleet, injected = list(replicas), list(faults)
-    judged = [_judge(incident, injected, fleet) for incident in incidents]
+    opened = list(incidents)
+    judged = [_judge(incident, injected, fleet) for incident in opened]
     rows = []
-    for fault in injected:
-        mine = [one for one in judged if one.fault is fault]
-        named = [one for one in mine if one.verdict is Verdict.RIGHT] or mine
-        verdict = named[0].verdict if named else Verdict.MISSED
-        rows.append(JudgedFault(fault, verdict, named[0].incident if named else None))
+    for fault in injected:  # one incident may be of several faults that share a cause
+        mine = [incident for incident in opened if _belongs(incident, fault, fleet)]
+        right = [incident for incident in mine if incident.cause in RIGHT_CAUSES[fault.kind]]
+        if right:
+            rows.append(JudgedFault(fault, Verdict.RIGHT, right[0]))
+        elif mine:
+            rows.append(JudgedFault(fault, Verdict.WRONG, mine[0]))
+        else:
+            rows.append(JudgedFault(fault, Verdict.MISSED, None))
     return judged, rows
 
 

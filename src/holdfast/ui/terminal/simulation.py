@@ -161,7 +161,8 @@ def _show_incidents(console: Any, outcome: Outcome) -> None:
         truth = "no fault explains it"
         if one["fault"] is not None:
             truth = f"{one['verdict']}: {one['fault']}, after {duration(one['delay_s'])}"
-        console.print(f"  {one['opened_s']:>6.1f} s {one['about']:<12} {cause} ({truth})")
+        whom = ", ".join(one["replicas"]) or one["about"]
+        console.print(f"  {one['opened_s']:>6.1f} s {whom:<12} {cause} ({truth})")
     left = len(opened) - _DETECTIONS_SHOWN
     if left > 0:
         console.print(f"  … and {left} more (--json has all)")
