@@ -44,9 +44,10 @@ SIM_COMPILED: Final = (
     "canaries",
     "clock",
     "engine",
-    "law",
+    "engine_parameters",
+    "request_record",
     "results",
-    "unit",
+    "simulated_replica",
     "workload",
     "world",
 )

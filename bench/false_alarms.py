@@ -32,7 +32,7 @@ from holdfast.core.diagnose.evidence import Incident, Remedy
 from holdfast.core.diagnose.investigation import Finding, Investigation
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.types import seconds
-from holdfast.sim.watching import Habits, Watcher
+from holdfast.sim.diagnosis import DiagnosisDriver, ObservationModel
 from ugly_life import MODELS, RECORDED, REPLICAS, Recorded, Weather, fleet_of
 from ugly_world import UglyWorld
 
@@ -64,8 +64,8 @@ def run(
             told = f"{seconds(now):.0f} s {finding.replica}: {finding.remedy}, {finding.reason}"
             acts.setdefault((finding.incident_id, finding.replica), told)
 
-    def watch(world: UglyWorld, habits: Habits) -> Watcher:
-        return Watcher(world, Investigation(), habits, seed=seed, listen=heard)
+    def watch(world: UglyWorld, habits: ObservationModel) -> DiagnosisDriver:
+        return DiagnosisDriver(world, Investigation(), habits, seed=seed, listen=heard)
 
     setup = fleet_of(hours, seed, load, models)
     world = UglyWorld(setup, seed, Recorded(recorded), weather or Weather(), watch)

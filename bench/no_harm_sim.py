@@ -24,9 +24,9 @@ from holdfast.core.failure import Kind
 from holdfast.core.messages import Abort, Dispatch, Notice, Report, Tick
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.types import SECOND, State
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.results import quantiles
 from holdfast.sim.scenario import prepare, read_scenario
-from holdfast.sim.setup import Setup
 from holdfast.sim.world import World
 
 EXAMPLES: Final = Path(__file__).resolve().parents[1] / "examples"
@@ -66,9 +66,9 @@ class Watch:
     def __init__(self, row: Row, world: World) -> None:
         self._row = row
         self._world = world
-        self._end = world.setup.duration_s * SECOND
-        laws = dict(world.setup.laws)
-        self._slots = sum(laws[replica.model].batch_max for replica in world.setup.replicas)
+        self._end = world.experiment.duration_s * SECOND
+        laws = dict(world.experiment.engines)
+        self._slots = sum(laws[replica.model].batch_max for replica in world.experiment.replicas)
         self._looks = self._running = 0
 
     def observe(self, now: int, _whose: str, event: Any, actions: Sequence[Any]) -> None:
@@ -93,9 +93,9 @@ class Watch:
         return self._running / max(1, self._looks) / self._slots
 
 
-def declared(setup: Setup) -> Setup:
+def declared(setup: Experiment) -> Experiment:
     """The same fleet, where the gateway knows how many requests a replica takes at once."""
-    laws = dict(setup.laws)
+    laws = dict(setup.engines)
     replicas = tuple(
         replace(replica, slots=laws[replica.model].batch_max) for replica in setup.replicas
     )

@@ -16,9 +16,9 @@ from holdfast.core.health.health import HealthConfig
 from holdfast.core.messages import CanaryResult, Headroom, Notice, Seen, Summary, Tally
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, State, nanos, seconds
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
@@ -38,14 +38,14 @@ SETTLED_S: Final = 120.0
 POOLS: Final = 10  # in one run
 REPLICAS: Final = 4  # of a pool
 # A canary of eight tokens takes a third of a second: three times that is noticed by anybody.
-LAW: Final = EngineLaw(step_ms=40.0, batch_max=16, kv_tokens_max=64_000)
+LAW: Final = EngineParameters(step_ms=40.0, batch_max=16, kv_tokens_max=64_000)
 PROMPT: Final = 32  # tokens of the shipped question in a chat template
 OUTPUT: Final = 8
 _OUT: Final = (State.QUARANTINED.value, State.DEAD.value)
 _NOTICED: Final = (State.SUSPECT.value, *_OUT)
 
 
-def capacity(law: EngineLaw, prompt: float, output: float) -> float:
+def capacity(law: EngineParameters, prompt: float, output: float) -> float:
     """Requests per second of one replica with all its slots busy."""
     batch = law.batch_max
     held = batch * (prompt + output / 2)
@@ -70,7 +70,7 @@ class Victim:
 class Polled(World):
     """The simulated world, with the engines' KV use told to the fleet, as control does it."""
 
-    def __init__(self, setup: Setup, seed: int, full: Sequence[Victim]) -> None:
+    def __init__(self, setup: Experiment, seed: int, full: Sequence[Victim]) -> None:
         super().__init__(setup, seed)
         self._full = {victim.replica_id: victim.at for victim in full}
 
@@ -98,11 +98,11 @@ def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:
     faults = [] if kind is None else [_fault(kind, victim) for victim in victims]
     rate = load * REPLICAS * capacity(LAW, 500.0, 200.0)
     workload = None if not load else Workload(rate=rate)
-    setup = Setup(
+    setup = Experiment(
         replicas=tuple(Replica(f"{n}-{i}", n) for n in names for i in range(REPLICAS)),
         duration_s=warm_s + watch_s,
         workloads=tuple((name, workload) for name in names) if workload else (),
-        law=LAW,
+        engine=LAW,
         fleet=FleetConfig(health=HealthConfig(canary_s=period_s)),
         faults=FaultSchedule(faults),
         canary_prompt=PROMPT,
@@ -172,17 +172,17 @@ class Size:
     """An engine, and what it is asked."""
 
     name: str
-    law: EngineLaw
+    engine: EngineParameters
     prompt: float
     output: float
     rarest_s: float  # no canary waits for longer
 
 
-GPU: Final = Size("GPU, 128 slots", EngineLaw(), 500.0, 200.0, 30.0)
+GPU: Final = Size("GPU, 128 slots", EngineParameters(), 500.0, 200.0, 30.0)
 # A small model on one thread of a processor, as `holdfast up` starts it.
 CPU: Final = Size(
     "one thread, 2 slots",
-    EngineLaw(
+    EngineParameters(
         step_ms=12.0,
         per_sequence_ms=3.0,
         per_kv_token_ms=0.0,
@@ -204,7 +204,7 @@ def _users(size: Size, load: float, models: Sequence[str]) -> tuple[tuple[str, W
     if not load:
         return ()
     workload = Workload(
-        rate=load * REPLICAS * capacity(size.law, size.prompt, size.output),
+        rate=load * REPLICAS * capacity(size.engine, size.prompt, size.output),
         prompt=Lengths(mean=size.prompt, maximum=2_000),
         output=Lengths(mean=size.output, maximum=1_000),
     )
@@ -213,11 +213,11 @@ def _users(size: Size, load: float, models: Sequence[str]) -> tuple[tuple[str, W
 
 def cost_row(size: Size, load: float, seed: int, duration_s: float) -> dict[str, Any]:
     """Canary tokens beside users' tokens, with the shipped defaults."""
-    setup = Setup(
+    setup = Experiment(
         replicas=tuple(Replica(f"m-{i}", "m") for i in range(REPLICAS)),
         duration_s=SETTLED_S + duration_s,
         workloads=_users(size, load, ("m",)),
-        law=size.law,
+        engine=size.engine,
         canary_prompt=PROMPT,
         canary_output=OUTPUT,
     )
@@ -240,7 +240,7 @@ def cost_row(size: Size, load: float, seed: int, duration_s: float) -> dict[str,
 
     world.add_observer(observe)
     world.run()
-    rate = capacity(size.law, size.prompt, size.output)
+    rate = capacity(size.engine, size.prompt, size.output)
     most = REPLICAS * rate * (size.prompt + size.output) * duration_s
     users, tokens = count["users"], count["tokens"]
 
@@ -278,11 +278,11 @@ def _lies(size: Size, load: float, seed: int) -> list[Victim]:
     # Spread over the longest period, so that it is any moment of it.
     spread_s = size.rarest_s
     victims = [Victim(f"{name}-0", nanos(SETTLED_S + rng.random() * spread_s)) for name in names]
-    setup = Setup(
+    setup = Experiment(
         replicas=tuple(Replica(f"{n}-{i}", n) for n in names for i in range(REPLICAS)),
         duration_s=SETTLED_S + 2 * spread_s + 30.0,
         workloads=_users(size, load, names),
-        law=size.law,
+        engine=size.engine,
         faults=FaultSchedule([_fault(FaultKind.WRONG_OUTPUT, victim) for victim in victims]),
         canary_prompt=PROMPT,
         canary_output=OUTPUT,

@@ -42,7 +42,7 @@ from holdfast.core.messages import (
     Tick,
 )
 from holdfast.core.types import MILLISECOND, SECOND, Replica, State, nanos, seconds
-from holdfast.sim.streams import stream, streams_of
+from holdfast.sim.random_streams import stream, streams_of
 
 REPLICAS: Final = 5  # of a pool
 SLOTS: Final = 16  # of a replica

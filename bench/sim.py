@@ -3,7 +3,8 @@
     python bench/sim.py [--requests N] [--rounds R] [--json] [--as-is]
 
 64 replicas, 200 requests/s, lognormal lengths of mean 500 in and 200 out, power of two choices,
-random faults: once with invariants off, once with all of them checked after every event. Beside it
+random faults: once without invariants and diagnosis, once with diagnosis that observes, once with
+all invariants checked after every event. Beside it
 the same arrivals through a bare SimPy loop that has queues and random service times and nothing
 else: no policies, no faults, no batching, no account. Rounds alternate, the best of each counts,
 and a plain counting loop says how fast the machine was meanwhile.
@@ -31,9 +32,10 @@ import simpy
 import compiled
 from holdfast.core.plan.faults import random_schedule
 from holdfast.core.types import SECOND, Replica, nanos
+from holdfast.sim.diagnosis import DiagnosisDriver
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.invariants import Auditor
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
+from holdfast.sim.random_streams import stream
 from holdfast.sim.workload import Lengths, Workload, arrivals
 from holdfast.sim.world import World
 
@@ -43,10 +45,10 @@ WORKLOAD = Workload(rate=RATE, prompt=Lengths(mean=500.0), output=Lengths(mean=2
 FAULTS_PER_REPLICA_HOUR = 10.0
 SEED = 1
 SECONDS_PER_TOKEN = 0.0148  # of the SimPy servers: what the batched engines give at this load
-OURS: Final = ("invariants_off", "invariants_on")
+OURS: Final = ("invariants_off", "diagnosis_on", "invariants_on")
 
 
-def setup(requests: int) -> Setup:
+def setup(requests: int) -> Experiment:
     """The experiment of this benchmark, sized to about so many requests."""
     replicas = tuple(
         Replica(f"r{index:02d}", "model", zone=f"zone-{index % 3}") for index in range(REPLICAS)
@@ -55,15 +57,21 @@ def setup(requests: int) -> Setup:
     faults = random_schedule(
         stream(SEED, "bench", "faults"), replicas, nanos(duration_s), FAULTS_PER_REPLICA_HOUR
     )
-    return Setup(replicas, duration_s=duration_s, workloads=(("model", WORKLOAD),), faults=faults)
+    return Experiment(
+        replicas, duration_s=duration_s, workloads=(("model", WORKLOAD),), faults=faults
+    )
 
 
-def run_holdfast(requests: int, *, audit: bool) -> tuple[int, float]:
+def run_holdfast(
+    requests: int, *, audit: bool = False, diagnosis: bool = False
+) -> tuple[int, float]:
     """Requests offered and CPU seconds."""
     gc.collect()
     began = process_time()
     world = World(setup(requests), SEED)
     auditor = Auditor.watch(world) if audit else None
+    if diagnosis:
+        DiagnosisDriver(world, seed=SEED)
     results = world.run()
     if auditor is not None:
         auditor.finish(world.clock.now)
@@ -110,7 +118,8 @@ def speed_of_machine() -> float:
 def round_of(requests: int, names: Iterable[str]) -> dict[str, float]:
     """Requests per CPU second of each case, once."""
     cases: dict[str, Callable[[int], tuple[int, float]]] = {
-        "invariants_off": lambda n: run_holdfast(n, audit=False),
+        "invariants_off": run_holdfast,
+        "diagnosis_on": lambda n: run_holdfast(n, diagnosis=True),
         "invariants_on": lambda n: run_holdfast(n // 4, audit=True),
         "bare_simpy": run_simpy,
     }

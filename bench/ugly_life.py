@@ -12,11 +12,11 @@ from statistics import fmean, median, pstdev
 from typing import Any, Final
 
 from holdfast.core.types import Replica
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.loading import LoadingConfig
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
-from holdfast.sim.watching import MemoryModel
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.memory_model import MemoryModel
+from holdfast.sim.random_streams import stream
+from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Workload
 
 RECORDED: Final = Path(__file__).resolve().parent / "recorded" / "smollm2.json"
@@ -28,7 +28,7 @@ DAY: Final = 24 * HOUR
 # About 50 ms a token with a few requests in the batch, as the recorded engine has on one core; a
 # prompt of 32,000 tokens holds the batch up for half a second, and for as much longer as the
 # recorded seconds were slow: waiting behind prompts is in those, too.
-LAW: Final = EngineLaw(
+LAW: Final = EngineParameters(
     step_ms=40.0,
     per_sequence_ms=2.0,
     per_kv_token_ms=2e-4,
@@ -113,7 +113,7 @@ class Weather:
     restarts: float = 0.2  # of one replica, asked for
 
 
-def fleet_of(hours: float, seed: int, load: float = 1.0, models: int = MODELS) -> Setup:
+def fleet_of(hours: float, seed: int, load: float = 1.0, models: int = MODELS) -> Experiment:
     """Models of four replicas: by the day, in bursts, steady, and hardly ever asked."""
     rng = stream(seed, "ugly life", "fleet")
     replicas, workloads = [], []
@@ -124,11 +124,11 @@ def fleet_of(hours: float, seed: int, load: float = 1.0, models: int = MODELS) -
             for index in range(REPLICAS)
         ]
         workloads.append((model, _workload(number, rng, load)))
-    return Setup(
+    return Experiment(
         tuple(replicas),
         duration_s=hours * HOUR,
         workloads=tuple(workloads),
-        law=LAW,
+        engine=LAW,
         loading=LoadingConfig(start_s=5.0, size_gb=20.0, bandwidth_gb_per_s=1.0),
         poll_s=5.0,
         canary_output=8,

@@ -37,12 +37,12 @@ from holdfast.core.messages import (
 )
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, State, nanos, seconds
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD
+from holdfast.sim.diagnosis import DiagnosisDriver, ObservationModel
 from holdfast.sim.engine import Engine
-from holdfast.sim.law import Run
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
-from holdfast.sim.unit import Unit
-from holdfast.sim.watching import Habits, Watcher
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream
+from holdfast.sim.request_record import EngineRun
+from holdfast.sim.simulated_replica import SimulatedReplica
 from holdfast.sim.world import World
 from ugly_life import DAY, HOST_REPLICAS, HOUR, MODELS, REPLICAS, Recorded, Weather
 
@@ -67,11 +67,11 @@ class UglyWorld(World):
 
     def __init__(
         self,
-        setup: Setup,
+        setup: Experiment,
         seed: int,
         recorded: Recorded,
         weather: Weather,
-        watch: Callable[["UglyWorld", Habits], Watcher],
+        watch: Callable[["UglyWorld", ObservationModel], DiagnosisDriver],
     ) -> None:
         super().__init__(setup, seed)
         self._handlers[RunCanary] = self._ask_canary
@@ -94,7 +94,9 @@ class UglyWorld(World):
         self._fresh = 0
         for unit in self.units.values():
             self._house(unit.replica)
-        habits = Habits(recorded.memory, self._host_of, cut_share=recorded.cut_share, idle_every=5)
+        habits = ObservationModel(
+            recorded.memory, self._host_of, cut_share=recorded.cut_share, idle_every=5
+        )
         self.watcher = watch(self, habits)
         self.add_observer(self._see)
 
@@ -197,7 +199,7 @@ class UglyWorld(World):
         source, request, _ = arrival
         super()._arrive((source, request, self._noise.choice(self._recorded.lengths)), now)
 
-    def _send_to_troubled(self, run: Run, unit: Unit, now: int) -> None:
+    def _send_to_troubled(self, run: EngineRun, unit: SimulatedReplica, now: int) -> None:
         """Every attempt comes by here: the network, and now and then bad luck."""
         if not unit.serving:
             super()._send_to_troubled(run, unit, now)
@@ -212,7 +214,7 @@ class UglyWorld(World):
         arrives = now + nanos(max(0.0005, more))
         self.clock.at(arrives, TRAFFIC, self._submit, (run, unit, unit.incarnation))
 
-    def _submit(self, sent: tuple[Run, Unit, int], now: int) -> None:
+    def _submit(self, sent: tuple[EngineRun, SimulatedReplica, int], now: int) -> None:
         run, unit, incarnation = sent
         record = run.owner
         if record is None or record.runs.get(run.attempt) is not run:
@@ -250,7 +252,7 @@ class UglyWorld(World):
         again = (unit.engine, unit.incarnation, unit)
         self.clock.at(now + nanos(span_s), WORLD, self._go_on, again)
 
-    def _go_on(self, told: tuple[Engine, int, Unit], now: int) -> None:
+    def _go_on(self, told: tuple[Engine, int, SimulatedReplica], now: int) -> None:
         engine, incarnation, unit = told
         if unit.serving and incarnation == unit.incarnation and now >= self._still_until:
             engine.resume(now)
@@ -341,18 +343,18 @@ class UglyWorld(World):
 
     # --- comings and goings ----------------------------------------------------------------------
 
-    def _start(self, unit: Unit) -> None:
+    def _start(self, unit: SimulatedReplica) -> None:
         super()._start(unit)
         unit.touched = True  # every attempt goes by ``_send_to_troubled``
 
-    def _loaded(self, unit: Unit, incarnation: int, now: int) -> None:
+    def _loaded(self, unit: SimulatedReplica, incarnation: int, now: int) -> None:
         """Weights are read; now it compiles, and nothing is heard of it."""
         if incarnation == unit.incarnation:
             self.watcher.compiling(unit.replica.id, now)
             ready = now + nanos(self._noise.uniform(*self._weather.warm_up_s))
             self.clock.at(ready, WORLD, self._compiled, (unit, incarnation))
 
-    def _compiled(self, told: tuple[Unit, int], now: int) -> None:
+    def _compiled(self, told: tuple[SimulatedReplica, int], now: int) -> None:
         unit, incarnation = told
         super()._loaded(unit, incarnation, now)
         unit.touched = True
@@ -363,9 +365,9 @@ class UglyWorld(World):
         self._fresh += 1
         revision = str(self._revisions.get(model, 1))
         replica = Replica(f"{model}-n{self._fresh}", model, revision=revision)
-        law = dict(self.setup.laws).get(model, self.setup.law)
+        law = dict(self.experiment.engines).get(model, self.experiment.engine)
         engine = Engine(law, self.clock, self._on_first, self._on_done, self._on_slow_step)
-        unit = Unit(replica, engine, stream(self._seed, replica.id, "faults"))
+        unit = SimulatedReplica(replica, engine, stream(self._seed, replica.id, "faults"))
         self.units[replica.id] = unit
         self._by_engine[id(engine)] = unit
         self._house(replica)

@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 
-from holdfast.sim.fuzz import random_setup
-from holdfast.sim.run import run_setup
+from holdfast.sim.fuzz import random_experiment
+from holdfast.sim.run import run_experiment
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SEEDS: Final = (0, 7, 41)  # of the fuzzer: random policies under random faults
@@ -27,15 +27,15 @@ import pickle, sys
 import holdfast.core.request.flow, holdfast.sim.world
 from holdfast.core.messages import Left
 from holdfast.core.request.retry import RetryConfig
-from holdfast.sim.fuzz import random_setup
-from holdfast.sim.run import run_setup
+from holdfast.sim.fuzz import random_experiment
+from holdfast.sim.run import run_experiment
 
 for module in (holdfast.core.request.flow, holdfast.sim.world):
     assert not module.__file__.endswith(".py"), f"{module.__file__} is not compiled"
 for value in (RetryConfig(attempts=3), Left("r1")):
     assert pickle.loads(pickle.dumps(value)) == value, value
 for seed in sys.argv[1:]:
-    print(run_setup(random_setup(int(seed)), int(seed), audit=True, log=True)["digest"])
+    print(run_experiment(random_experiment(int(seed)), int(seed), audit=True, log=True)["digest"])
 """
 
 
@@ -58,7 +58,7 @@ def test_the_same_seed_tells_the_same_story_compiled_and_interpreted(recipe):
     surroundings = {**os.environ, "PYTHONPATH": str(recipe.OUTPUT)}
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    ours = [run_setup(random_setup(seed), seed, log=True)["digest"] for seed in SEEDS]
+    ours = [run_experiment(random_experiment(seed), seed, log=True)["digest"] for seed in SEEDS]
     assert done.stdout.split() == ours
 
 

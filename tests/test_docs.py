@@ -16,7 +16,7 @@ from holdfast.config.chaos import PlanFile
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.gateway.api.errors import FINISHES
-from holdfast.sim.run import run_setup
+from holdfast.sim.run import run_experiment
 from holdfast.sim.scenario import prepare, read_scenario
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -289,7 +289,7 @@ def test_every_figure_of_the_json_is_explained(tmp_path):
     path = tmp_path / "minimal.yaml"
     path.write_text(yaml.safe_dump({**MINIMAL, "duration": "5s"}))
     (_, setup), *_ = prepare(read_scenario(path), 1).variants
-    account = run_setup(setup, 1)
+    account = run_experiment(setup, 1)
     explained = set(re.findall(r"^\| `(\w+)` \|", text_of("docs/reference/cli.md"), re.MULTILINE))
     assert set(account) | set(account["total"]) <= explained
 

@@ -11,10 +11,13 @@ from holdfast.core.types import MILLISECOND, SECOND, Replica
 from holdfast.sim.canaries import Canaries
 from holdfast.sim.clock import Clock
 from holdfast.sim.engine import Engine
-from holdfast.sim.law import EngineLaw, Run
-from holdfast.sim.unit import REFUSED_AFTER, Unit
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.request_record import EngineRun
+from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 
-LAW = EngineLaw(step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0)
+LAW = EngineParameters(
+    step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0
+)
 STEP = 10 * MILLISECOND
 PATIENCE = 2 * SECOND
 
@@ -29,7 +32,7 @@ class Bench:
         engine = Engine(
             LAW, self.clock, lambda _run, _now: None, self.done, lambda _engine, _now: None
         )
-        self.unit = Unit(Replica("r", "m"), engine, Random(1))
+        self.unit = SimulatedReplica(Replica("r", "m"), engine, Random(1))
         self.unit.up = self.unit.serving = True
         self.canaries = Canaries(
             {"r": self.unit},
@@ -38,7 +41,7 @@ class Bench:
             lambda unit, now: self.deaths.append(now),
         )
 
-    def done(self, run: Run, now: int) -> None:
+    def done(self, run: EngineRun, now: int) -> None:
         if run.owner is None:
             self.canaries.answered(run, now)
 
@@ -60,7 +63,7 @@ def test_a_healthy_replica_passes_after_the_last_token() -> None:
 def test_what_ran_beside_a_canary_is_told() -> None:
     bench = Bench()
     for _ in range(3):
-        bench.unit.engine.submit(Run("user", bench.unit, 0, 10, 100), 0)
+        bench.unit.engine.submit(EngineRun("user", "r0", 0, 10, 100), 0)
     ((result, _),) = bench.ask()
     assert (result.verdict, result.running, result.latency) == ("pass", 3, 4 * STEP)
 
@@ -109,7 +112,7 @@ def test_without_canaries_nothing_is_known() -> None:
 
 def test_a_hung_replica_lets_the_canary_wait_without_progress() -> None:
     bench = Bench()
-    user = Run("user", bench.unit, 0, 10, 100)
+    user = EngineRun("user", "r0", 0, 10, 100)
     bench.unit.engine.submit(user, 0)
     bench.clock.run(5 * STEP)
     bench.ail(FaultKind.HANG)

@@ -25,9 +25,9 @@ from holdfast.core.messages import RestartAsked
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import SECOND, Replica, State, nanos, seconds
 from holdfast.sim.clock import CONTROL
-from holdfast.sim.loading import LoadingConfig
-from holdfast.sim.setup import Setup
-from holdfast.sim.watching import Watcher
+from holdfast.sim.diagnosis import DiagnosisDriver
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
@@ -42,7 +42,7 @@ class Demo:
     def __init__(self):
         leak = Fault(FaultKind.LEAK, "r1", nanos(FROM_S), None, lead_s=LEAD_S)
         chat = Workload(rate=12.0, prompt=Lengths(mean=200.0), output=Lengths(mean=60.0))
-        setup = Setup(
+        setup = Experiment(
             tuple(Replica(f"r{i}", "m") for i in range(3)),
             duration_s=720.0,
             workloads=(("m", chat),),
@@ -53,7 +53,7 @@ class Demo:
         self.acts = []
         self.ends = []
         self.used = []
-        self.watcher = Watcher(
+        self.watcher = DiagnosisDriver(
             self.world, Investigation(), seed=1, listen=self._listen, tap=self._tap
         )
 

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from holdfast.core.types import MILLISECOND, SECOND, nanos
 from holdfast.sim.clock import CONTROL, WORLD, Clock
 from holdfast.sim.engine import Engine
-from holdfast.sim.law import EngineLaw, Run
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.request_record import EngineRun
 
 FOREVER = 10**18
 
 # Coefficients that are whole nanoseconds: then every time is exact, whatever the order of sums.
-WHOLE = EngineLaw(
+WHOLE = EngineParameters(
     step_ms=10.0, per_sequence_ms=0.5, per_kv_token_ms=0.001, per_prompt_token_ms=0.25
 )
-PLAIN = EngineLaw(step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0)
+PLAIN = EngineParameters(
+    step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0
+)
 STEP = 10 * MILLISECOND  # of PLAIN
 
 
@@ -45,24 +48,24 @@ class Seen:
         self.tokens: dict[int, list[int]] = {}
 
 
-def make(law: EngineLaw, seen: Seen, clock: Clock) -> Engine:
+def make(law: EngineParameters, seen: Seen, clock: Clock) -> Engine:
 
-    def first(run: Run, now: int) -> None:
+    def first(run: EngineRun, now: int) -> None:
         assert run.owner not in seen.first
         seen.first[run.owner] = now
 
-    def done(run: Run, now: int) -> None:
+    def done(run: EngineRun, now: int) -> None:
         assert run.owner not in seen.done
         seen.done[run.owner] = now
 
     return Engine(law, clock, first, done, lambda _engine, _now: None)
 
 
-def leap(law: EngineLaw, ops: list[Op], looks: list[int] = ()) -> tuple[Seen, list]:
+def leap(law: EngineParameters, ops: list[Op], looks: list[int] = ()) -> tuple[Seen, list]:
     """Drive the engine under test; ``looks`` are times at which it is asked for its progress."""
     clock, seen = Clock(), Seen()
     engine = make(law, seen, clock)
-    runs = {op.name: Run(op.name, None, 0, op.prompt, op.output) for op in ops if op.prompt}
+    runs = {op.name: EngineRun(op.name, "r0", 0, op.prompt, op.output) for op in ops if op.prompt}
     answers = []
 
     def do(op: Op, now: int) -> None:
@@ -77,7 +80,7 @@ def leap(law: EngineLaw, ops: list[Op], looks: list[int] = ()) -> tuple[Seen, li
         inside = {name: engine.produced(run, now) for name, run in runs.items() if held(run)}
         answers.append((now, inside, engine.last_token_at(now)))
 
-    def held(run: Run) -> bool:
+    def held(run: EngineRun) -> bool:
         return engine.holds(run)
 
     for op in ops:
@@ -93,8 +96,8 @@ def leap(law: EngineLaw, ops: list[Op], looks: list[int] = ()) -> tuple[Seen, li
 class Stepper:
     """The same engine, one step at a time, written from the law alone."""
 
-    def __init__(self, law: EngineLaw) -> None:
-        self.law = law
+    def __init__(self, law: EngineParameters) -> None:
+        self.engine = law
         self.waiting: list[list[int]] = []  # [name, prompt, output, made]
         self.active: list[list[int]] = []
         self.cancelled: set[int] = set()
@@ -112,7 +115,7 @@ class Stepper:
 
     def admit(self) -> list[list[int]]:
         fresh: list[list[int]] = []
-        law = self.law
+        law = self.engine
         while self.waiting and len(self.active) < law.batch_max:
             run = self.waiting[0]
             held = sum(other[1] + other[2] for other in self.active)
@@ -127,7 +130,7 @@ class Stepper:
         return fresh
 
     def duration(self, fresh: list[list[int]]) -> float:
-        law = self.law
+        law = self.engine
         a, b = law.step_ms * 1e6, law.per_kv_token_ms * 1e6  # whole numbers first, then sums
         c, p = law.per_sequence_ms * 1e6, law.per_prompt_token_ms * 1e6
         if self.drip and not fresh:
@@ -187,7 +190,7 @@ LAWS = {
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
 @pytest.mark.parametrize("gap_ms", [2.0, 60.0, 600.0])
-def test_leaping_gives_the_very_times_of_stepping(law: EngineLaw, gap_ms: float) -> None:
+def test_leaping_gives_the_very_times_of_stepping(law: EngineParameters, gap_ms: float) -> None:
     ops = traffic(Random(7), 150, gap_ms, 60)
     seen, _ = leap(law, ops)
     expected = Stepper(law).run(ops)
@@ -197,7 +200,7 @@ def test_leaping_gives_the_very_times_of_stepping(law: EngineLaw, gap_ms: float)
 
 
 def test_coefficients_that_are_not_whole_differ_by_a_rounding_per_edge() -> None:
-    law = EngineLaw(batch_max=8, kv_tokens_max=3_000)
+    law = EngineParameters(batch_max=8, kv_tokens_max=3_000)
     ops = traffic(Random(3), 200, 40.0, 60)
     seen, _ = leap(law, ops)
     expected = Stepper(law).run(ops)
@@ -223,7 +226,7 @@ def interfered(seed: int) -> list[Op]:
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
 @pytest.mark.parametrize("seed", range(12))
 def test_leaping_equals_stepping_when_requests_are_cancelled_and_the_pace_changes(
-    law: EngineLaw, seed: int
+    law: EngineParameters, seed: int
 ) -> None:
     ops = interfered(seed)
     seen, _ = leap(law, ops)
@@ -265,12 +268,12 @@ def test_a_cancelled_head_of_the_queue_lets_the_next_in_at_the_next_boundary() -
 
 def test_a_request_that_can_never_fit_is_not_taken_and_blocks_nobody() -> None:
     bench = Bench(replace(PLAIN, kv_tokens_max=100))
-    giant, small = Run(1, None, 0, 90, 20), Run(2, None, 0, 10, 1)
+    giant, small = EngineRun(1, "r0", 0, 90, 20), EngineRun(2, "r0", 0, 10, 1)
     assert not bench.engine.submit(giant, 0)
     assert not bench.engine.holds(giant)
     assert bench.engine.produced(giant, 0) == 0
     assert bench.engine.submit(small, 0)
-    assert bench.engine.submit(Run(3, None, 0, 90, 10), 0)  # alone it fits exactly
+    assert bench.engine.submit(EngineRun(3, "r0", 0, 90, 10), 0)  # alone it fits exactly
     bench.until(FOREVER)
     assert bench.seen.done == {2: STEP, 3: 11 * STEP}
 
@@ -281,18 +284,18 @@ def test_a_request_that_can_never_fit_is_not_taken_and_blocks_nobody() -> None:
 class Bench:
     """An engine of ten milliseconds a step, with its clock and what came out of it."""
 
-    def __init__(self, law: EngineLaw = PLAIN) -> None:
+    def __init__(self, law: EngineParameters = PLAIN) -> None:
         self.clock, self.seen = Clock(), Seen()
         self.slow_steps: list[int] = []
         self.engine = make(law, self.seen, self.clock)
         self.engine._on_slow_step = lambda _engine, now: self.slow_steps.append(now)
-        self.runs: list[Run] = []
+        self.runs: list[EngineRun] = []
 
-    def submit(self, *sizes: tuple[int, int], at: int = 0) -> list[Run]:
+    def submit(self, *sizes: tuple[int, int], at: int = 0) -> list[EngineRun]:
         self.clock.run(at)
         runs = []
         for prompt, output in sizes:
-            run = Run(len(self.runs) + 1, None, 0, prompt, output)
+            run = EngineRun(len(self.runs) + 1, "r0", 0, prompt, output)
             self.runs.append(run)
             runs.append(run)
             self.engine.submit(run, at)
@@ -372,7 +375,7 @@ def test_cancelling_twice_or_after_the_end_changes_nothing() -> None:
     bench.engine.cancel(first, STEP + 2)
     bench.until(FOREVER)
     bench.engine.cancel(first, FOREVER)
-    bench.engine.cancel(Run(9, None, 0, 1, 1), FOREVER)  # never handed over
+    bench.engine.cancel(EngineRun(9, "r0", 0, 1, 1), FOREVER)  # never handed over
     assert bench.seen.done == {2: 5 * STEP}
     assert bench.engine.kv_used == 0.0
 
@@ -549,7 +552,7 @@ def test_the_longest_silence_of_a_stream_is_what_its_reader_saw(pace: tuple[floa
     )
     engine.pace(*pace, 0)
     for op in ops[1:]:
-        run = Run(op.name, None, 0, op.prompt, op.output)
+        run = EngineRun(op.name, "r0", 0, op.prompt, op.output)
         clock.at(op.at, WORLD, engine.submit, run)
     clock.run(FOREVER)
     streams = {name: times for name, times in expected.tokens.items() if len(times) > 1}
@@ -611,19 +614,19 @@ class Books:
     def __init__(self) -> None:
         self.clock = Clock()
         self.engine = Engine(TIGHT, self.clock, self.on_first, self.on_done, self.on_slow)
-        self.inside: dict[int, Run] = {}
+        self.inside: dict[int, EngineRun] = {}
         self.spoken: set[int] = set()
         self.ended: list[int] = []
         self.hung = False
         self.clock.after_event = self.check
 
-    def on_first(self, run: Run, now: int) -> None:
+    def on_first(self, run: EngineRun, now: int) -> None:
         assert run.owner in self.inside
         assert run.owner not in self.spoken
         assert run.first_at == now
         self.spoken.add(run.owner)
 
-    def on_done(self, run: Run, now: int) -> None:
+    def on_done(self, run: EngineRun, now: int) -> None:
         assert not self.hung
         assert run.owner in self.spoken
         del self.inside[run.owner]
@@ -647,7 +650,7 @@ class Books:
     def do(self, kind: str, size: tuple[int, int], name: int) -> None:
         now, engine = self.clock.now, self.engine
         if kind == "submit":
-            self.inside[name] = Run(name, None, 0, *size)
+            self.inside[name] = EngineRun(name, "r0", 0, *size)
             engine.submit(self.inside[name], now)
         elif kind == "cancel" and self.inside:
             victim = sorted(self.inside)[size[0] % len(self.inside)]

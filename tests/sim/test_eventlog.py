@@ -16,9 +16,9 @@ from holdfast.core.health.fleet import Fleet
 from holdfast.core.messages import Abort, Dispatch, Finish, Launch, Publish, RunCanary, Tick
 from holdfast.core.request.flow import Flow
 from holdfast.sim.eventlog import EventLog
-from holdfast.sim.fuzz import random_setup
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import streams_of
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.fuzz import random_experiment
+from holdfast.sim.random_streams import streams_of
 from holdfast.sim.world import World
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -29,15 +29,15 @@ import sys
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, nanos
 from holdfast.sim.eventlog import EventLog
-from holdfast.sim.loading import LoadingConfig
-from holdfast.sim.setup import Setup
+from holdfast.sim.weight_store import LoadingConfig
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.workload import Lengths, Tenant, Workload
 from holdfast.sim.world import World
 
 def digest(seed):
     kinds = (FaultKind.CRASH, FaultKind.HANG, FaultKind.FLAKY, FaultKind.WRONG_OUTPUT)
     tenants = (Tenant("a"), Tenant("b"))
-    setup = Setup(
+    setup = Experiment(
         tuple(Replica(f"r{i}", "m", zone=f"zone-{i % 2}") for i in range(6)),
         30.0,
         (("m", Workload(rate=12.0, output=Lengths(mean=80.0), tenants=tenants)),),
@@ -151,11 +151,11 @@ SEEDS = (2, 5, 7, 11, 13, 17)
 @cache
 def recorded(seed: int) -> EventLog:
     log = EventLog(keep=True)
-    World(random_setup(seed), seed, [log.record]).run()
+    World(random_experiment(seed), seed, [log.record]).run()
     return log
 
 
-def replayed(setup: Setup, seed: int, entries: list[Any]) -> list[Any]:
+def replayed(setup: Experiment, seed: int, entries: list[Any]) -> list[Any]:
     """The same events through machines without a world."""
     machines = {
         "flow": Flow(setup.whole_flow(), streams_of(seed, "flow")),
@@ -172,7 +172,7 @@ def test_a_recorded_run_replays_to_the_same_actions(seed: int) -> None:
     log = recorded(seed)
     # Nobody changed an event or an action after it was handed over.
     assert fingerprint(log.entries) == log.digest()
-    again = replayed(random_setup(seed), seed, log.entries)
+    again = replayed(random_experiment(seed), seed, log.entries)
     for then, now in zip(log.entries, again, strict=True):
         assert now == then
     assert fingerprint(again) == log.digest()
@@ -189,7 +189,7 @@ def test_the_recorded_runs_hold_every_kind_of_decision() -> None:
 
 def test_a_replay_under_another_seed_differs() -> None:
     log = recorded(2)
-    assert fingerprint(replayed(random_setup(2), 3, log.entries)) != log.digest()
+    assert fingerprint(replayed(random_experiment(2), 3, log.entries)) != log.digest()
 
 
 # --- the log itself -------------------------------------------------------------------------------

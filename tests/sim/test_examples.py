@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.sim.run import run_setup
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.run import run_experiment
 from holdfast.sim.scenario import Scenario, prepare, read_scenario
-from holdfast.sim.setup import Setup
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FILES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
@@ -20,7 +20,7 @@ def scenario(name: str) -> Scenario:
     return read_scenario(EXAMPLES / name)
 
 
-def variants(of: Scenario) -> dict[str, Setup]:
+def variants(of: Scenario) -> dict[str, Experiment]:
     return dict(prepare(of, 1).variants)
 
 
@@ -45,7 +45,7 @@ def shortened(of: Scenario) -> Scenario:
 
 def run_all(spread: Any, of: Scenario, *, audit: bool = False) -> dict[str, dict[str, Any]]:
     setups = variants(of)
-    runs = spread(partial(run_setup, audit=audit), [(setup, 1) for setup in setups.values()])
+    runs = spread(partial(run_experiment, audit=audit), [(setup, 1) for setup in setups.values()])
     return dict(zip(setups, runs, strict=True))
 
 
@@ -115,6 +115,6 @@ def test_a_ladder_keeps_first_tokens_within_their_promise(spread):
 def test_loading_one_by_one_refuses_nobody_where_loading_at_once_does(spread):
     (setup,) = variants(scenario("cold-start.yaml")).values()
     at_once = replace(setup, loading=replace(setup.loading, parallel_max=0))
-    one_by_one, together = spread(run_setup, [(setup, 1), (at_once, 1)])
+    one_by_one, together = spread(run_experiment, [(setup, 1), (at_once, 1)])
     assert one_by_one["total"]["refused"] == 0
     assert together["total"]["refused"] > 100

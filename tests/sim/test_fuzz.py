@@ -12,7 +12,7 @@ from holdfast.core.failure import Kind, Outcome
 from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.lane import Lane
 from holdfast.sim import fuzz
-from holdfast.sim.fuzz import command, fuzz_one, main, random_setup
+from holdfast.sim.fuzz import command, fuzz_one, main, random_experiment
 from holdfast.sim.invariants import InvariantError
 
 
@@ -68,7 +68,7 @@ def test_sixty_random_experiments_keep_every_promise(first: int) -> None:
 
 def test_a_seed_determines_the_experiment() -> None:
     def told(seed: int) -> list[object]:
-        setup = random_setup(seed)
+        setup = random_experiment(seed)
         plain = [getattr(setup, field.name) for field in fields(setup) if field.name != "faults"]
         return [*plain, setup.faults.describe()]
 
@@ -77,7 +77,7 @@ def test_a_seed_determines_the_experiment() -> None:
 
 
 def test_the_experiments_differ_in_what_matters() -> None:
-    setups = [random_setup(seed) for seed in range(60)]
+    setups = [random_experiment(seed) for seed in range(60)]
     assert len({setup.flow.lane.routing for setup in setups}) >= 7
     assert {setup.warm for setup in setups} == {True, False}
     assert {setup.flow.hedge.enabled for setup in setups} == {True, False}
@@ -142,5 +142,5 @@ def test_any_failure_at_all_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("as planned")
 
-    monkeypatch.setattr(fuzz, "run_setup", broken)
+    monkeypatch.setattr(fuzz, "run_experiment", broken)
     assert fuzz_one(1) == "ZeroDivisionError: as planned"

@@ -22,8 +22,8 @@ from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import SECOND, Replica, Request, State, nanos
 from holdfast.sim.clock import CONTROL
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.invariants import SWEEP_EVERY, Auditor, InvariantError
-from holdfast.sim.setup import Setup
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
@@ -37,8 +37,8 @@ FLEET = (
 CHAT = Workload(rate=20.0, output=Lengths(mean=100.0))
 
 
-def setup(*faults: Fault) -> Setup:
-    return Setup(FLEET, 20.0, (("m", CHAT),), faults=FaultSchedule(faults))
+def setup(*faults: Fault) -> Experiment:
+    return Experiment(FLEET, 20.0, (("m", CHAT),), faults=FaultSchedule(faults))
 
 
 def view(version: int = 1, **shares: float) -> FleetView:

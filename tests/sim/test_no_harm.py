@@ -14,8 +14,8 @@ from holdfast.core.messages import Abort, Dispatch, Notice, Report
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import State
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.scenario import Scenario, prepare, read_scenario
-from holdfast.sim.setup import Setup
 from holdfast.sim.world import World
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -35,13 +35,13 @@ def shortened(of: Scenario) -> Scenario:
     return of.model_copy(update={"duration": duration, "faults": faults})
 
 
-def setup_of(name: str, *, slots: int = 0, seed: int = 1) -> Setup:
+def setup_of(name: str, *, slots: int = 0, seed: int = 1) -> Experiment:
     _, setup = prepare(shortened(read_scenario(EXAMPLES / name)), seed).variants[0]
     replicas = tuple(replace(replica, slots=slots) for replica in setup.replicas)
     return replace(setup, replicas=replicas)
 
 
-def account(setup: Setup, seed: int = 1) -> Counter[str]:
+def account(setup: Experiment, seed: int = 1) -> Counter[str]:
     """What was done to requests and to replicas."""
     world = World(setup, seed)
     seen: Counter[str] = Counter()

@@ -21,11 +21,11 @@ from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import Replica, nanos
-from holdfast.sim.law import EngineLaw
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream
 from holdfast.sim.results import PHASES
 from holdfast.sim.run import Interval
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
@@ -41,7 +41,7 @@ class Uncontrolled(World):
 
 
 def account(
-    setup: Setup,
+    setup: Experiment,
     seed: int,
     window_s: tuple[float, float] | None = None,
     world_type: type[World] = World,
@@ -84,7 +84,7 @@ NAIVE = FlowConfig(
 )
 
 
-def outage() -> Setup:
+def outage() -> Experiment:
     """Eight replicas of ten slots at 90 % load, half of them sick for the middle third.
 
     As in the book one call in fifty fails anyway, and a failing call takes its slot for as long as
@@ -96,11 +96,11 @@ def outage() -> Setup:
         faults.append(Fault(FaultKind.FLAKY, sick, *window, probability=1.0, tokens=TOKENS))
     constant = Lengths(TOKENS, law="constant")
     traffic = Workload(0.9 * 80 / LASTS_S, prompt=Lengths(10, law="constant"), output=constant)
-    return Setup(
+    return Experiment(
         replicas(slots=10),
         duration_s=3 * THIRD_S,
         workloads=(("m", traffic),),
-        law=EngineLaw(1000.0 * LASTS_S / TOKENS, 0.0, 0.0, 0.0, batch_max=10),
+        engine=EngineParameters(1000.0 * LASTS_S / TOKENS, 0.0, 0.0, 0.0, batch_max=10),
         faults=FaultSchedule(faults),
     )
 
@@ -168,14 +168,14 @@ def pauses(seed: int) -> FaultSchedule:
     return FaultSchedule(faults)
 
 
-def chat(rate: float, seed: int, *, hedge: bool) -> Setup:
+def chat(rate: float, seed: int, *, hedge: bool) -> Experiment:
     """Chat traffic; 128 slots and 2.4 s an answer are full at some 52 requests a second."""
     traffic = Workload(rate, prompt=Lengths(500, cv=0.5), output=Lengths(150, cv=0.7))
-    return Setup(
+    return Experiment(
         replicas(SLOTS),
         duration_s=RUN_S,
         workloads=(("m", traffic),),
-        law=EngineLaw(batch_max=SLOTS),
+        engine=EngineParameters(batch_max=SLOTS),
         flow=FlowConfig(hedge=HedgeConfig(enabled=hedge)),
         faults=pauses(seed),
     )
@@ -215,7 +215,7 @@ def test_hedging_does_no_harm_at_ninety_percent_load(spread: Any) -> None:
 # --- a slow fleet --------------------------------------------------------------------------------
 
 
-def slow_fleet(rate: float) -> Setup:
+def slow_fleet(rate: float) -> Experiment:
     """Everything takes three times as long for a third of the run, on every replica."""
     slow = Fault(FaultKind.SLOW, "*", nanos(RUN_S / 3), nanos(2 * RUN_S / 3), factor=3.0)
     return replace(chat(rate, 0, hedge=False), faults=FaultSchedule([slow]))

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from holdfast.core.types import SECOND, ConfigError, Request
+from holdfast.sim.request_record import RequestRecord
 from holdfast.sim.results import (
     PHASES,
     SLICES,
     Detection,
     Detections,
-    Phase,
-    Record,
+    PhaseAccount,
     Results,
     Slo,
     quantiles,
@@ -24,9 +24,9 @@ def record(
     output: int = 11,
     status: int = 200,
     wrong: bool = False,
-) -> Record:
+) -> RequestRecord:
     request = Request(1, "m", arrived=round(arrived * SECOND))
-    made = Record(request, output)
+    made = RequestRecord(request, output)
     made.first_at = round((arrived + first) * SECOND)
     made.done_at = round((arrived + done) * SECOND)
     made.attempts = 1
@@ -37,7 +37,7 @@ def record(
 
 
 def test_a_good_answer_is_measured_from_its_arrival() -> None:
-    phase = Phase()
+    phase = PhaseAccount()
     phase.add(record(arrived=5.0), Slo())
     assert (phase.offered, phase.good, phase.within_slo) == (1, 1, 1)
     assert phase.first_token == [1.0]
@@ -47,7 +47,7 @@ def test_a_good_answer_is_measured_from_its_arrival() -> None:
 
 
 def test_an_answer_of_one_token_has_no_gaps() -> None:
-    phase = Phase()
+    phase = PhaseAccount()
     phase.add(record(first=1.0, done=1.0, output=1), Slo(per_token_s=0.001))
     assert phase.per_token == []
     assert phase.within_slo == 1
@@ -67,7 +67,7 @@ def test_an_answer_of_one_token_has_no_gaps() -> None:
     ids=repr,
 )
 def test_each_promise_is_judged_and_only_those_made(slo: Slo, kept: int) -> None:
-    phase = Phase()
+    phase = PhaseAccount()
     phase.add(record(), slo)
     assert (phase.good, phase.within_slo) == (1, kept)
 
@@ -77,7 +77,7 @@ def test_each_promise_is_judged_and_only_those_made(slo: Slo, kept: int) -> None
     [(429, 1, 0), (503, 1, 0), (502, 0, 1), (504, 0, 1), (400, 0, 1), (404, 0, 1)],
 )
 def test_refusals_and_failures_are_told_apart(status: int, refused: int, failed: int) -> None:
-    phase = Phase()
+    phase = PhaseAccount()
     phase.add(record(status=status), Slo())
     assert (phase.refused, phase.failed) == (refused, failed)
     assert (phase.offered, phase.good, phase.within_slo) == (1, 0, 0)
@@ -85,14 +85,14 @@ def test_refusals_and_failures_are_told_apart(status: int, refused: int, failed:
 
 
 def test_a_wrong_answer_is_neither_good_nor_failed() -> None:
-    phase = Phase()
+    phase = PhaseAccount()
     phase.add(record(wrong=True), Slo())
     assert (phase.wrong, phase.good, phase.failed) == (1, 0, 0)
     assert phase.latency == []
 
 
 def test_costs_are_summed_whatever_became_of_the_request() -> None:
-    phase = Phase()
+    phase = PhaseAccount()
     for status in (200, 502):
         costly = record(status=status)
         costly.attempts, costly.continued = 3, 1
@@ -109,7 +109,7 @@ def test_costs_are_summed_whatever_became_of_the_request() -> None:
 
 
 def test_an_empty_account_divides_by_nothing() -> None:
-    account = Phase().to_dict()
+    account = PhaseAccount().to_dict()
     assert account["goodput"] == account["amplification"] == 0.0
     assert account["latency_s"] == {"mean": None, "p50": None, "p95": None, "p99": None}
 

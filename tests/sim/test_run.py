@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, nanos
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.invariants import Auditor, InvariantError
-from holdfast.sim.run import Interval, Outcome, run_setup, sweep
+from holdfast.sim.run import Interval, Outcome, run_experiment, sweep
 from holdfast.sim.scenario import Scenario, read_scenario
-from holdfast.sim.setup import Setup
 from holdfast.sim.workload import Workload
 
 SCENARIO = """\
@@ -64,14 +64,14 @@ def test_any_iterable_of_values_will_do() -> None:
 # --- one run --------------------------------------------------------------------------------------
 
 
-def setup() -> Setup:
+def setup() -> Experiment:
     fleet = tuple(Replica(f"r{i}", "m") for i in range(3))
     hang = Fault(FaultKind.HANG, "r0", nanos(2.0), nanos(6.0))
-    return Setup(fleet, 8.0, (("m", Workload(rate=6.0)),), faults=FaultSchedule([hang]))
+    return Experiment(fleet, 8.0, (("m", Workload(rate=6.0)),), faults=FaultSchedule([hang]))
 
 
 def test_the_account_of_a_run_is_plain_data() -> None:
-    account = run_setup(setup(), 1)
+    account = run_experiment(setup(), 1)
     assert json.loads(json.dumps(account)) == account
     assert account["seed"] == 1
     assert account["digest"] == ""
@@ -80,29 +80,29 @@ def test_the_account_of_a_run_is_plain_data() -> None:
 
 
 def test_a_log_gives_the_run_a_name_and_changes_nothing() -> None:
-    plain, logged = run_setup(setup(), 1), run_setup(setup(), 1, log=True)
+    plain, logged = run_experiment(setup(), 1), run_experiment(setup(), 1, log=True)
     assert len(logged["digest"]) == 32
     assert {**logged, "digest": ""} == plain
-    assert run_setup(setup(), 1, log=True) == logged
-    assert run_setup(setup(), 2, log=True)["digest"] != logged["digest"]
+    assert run_experiment(setup(), 1, log=True) == logged
+    assert run_experiment(setup(), 2, log=True)["digest"] != logged["digest"]
 
 
 def test_an_audit_changes_nothing_but_raises_where_a_promise_breaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert run_setup(setup(), 1, audit=True, log=True) == run_setup(setup(), 1, log=True)
+    assert run_experiment(setup(), 1, audit=True, log=True) == run_experiment(setup(), 1, log=True)
     finished = []
     monkeypatch.setattr(Auditor, "finish", lambda _auditor, now: finished.append(now))
-    run_setup(setup(), 1, audit=True)
+    run_experiment(setup(), 1, audit=True)
     assert len(finished) == 1
 
     def broken(_auditor: Auditor, now: int) -> None:
         raise InvariantError("as planned", "for the test", now)
 
     monkeypatch.setattr(Auditor, "check", broken)
-    run_setup(setup(), 1)
+    run_experiment(setup(), 1)
     with pytest.raises(InvariantError, match="as planned"):
-        run_setup(setup(), 1, audit=True)
+        run_experiment(setup(), 1, audit=True)
 
 
 # --- sweeps ---------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 from holdfast.config.document import ConfigFileError
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import ConfigError, Priority, nanos
-from holdfast.sim.run import run_setup
-from holdfast.sim.scenario import Experiment, prepare, read_scenario
+from holdfast.sim.run import run_experiment
+from holdfast.sim.scenario import PreparedScenario, prepare, read_scenario
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -65,7 +65,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def prepared(folder: Path, text: str, seed: int = 0) -> Experiment:
+def prepared(folder: Path, text: str, seed: int = 0) -> PreparedScenario:
     return prepare(read_scenario(written(folder, text)), seed)
 
 
@@ -101,8 +101,8 @@ def test_everything_in_the_file_reaches_the_setup(tmp_path: Path) -> None:
         ("people", 3.0, Priority.INTERACTIVE),
         ("nightly", 1.0, Priority.BATCH),
     ]
-    assert dict(setup.laws)["large"].step_ms == 20.0
-    assert dict(setup.laws)["small"].step_ms == 13.0
+    assert dict(setup.engines)["large"].step_ms == 20.0
+    assert dict(setup.engines)["small"].step_ms == 13.0
     assert (setup.loading.size_gb, setup.loading.parallel_max) == (4.0, 2)
     assert setup.slo.first_token_s == 0.5
     assert (setup.warm, setup.poll_s, setup.canaries) == (False, 0.0, False)
@@ -130,7 +130,7 @@ def test_a_variant_has_other_policies_and_the_same_everything_else(tmp_path: Pat
     assert variant.flow.lane.routing == "round_robin"
     assert variant.canaries
     assert not base.canaries
-    for same in ("replicas", "workloads", "laws", "loading", "slo", "warm", "duration_s"):
+    for same in ("replicas", "workloads", "engines", "loading", "slo", "warm", "duration_s"):
         assert getattr(variant, same) == getattr(base, same)
     assert variant.faults.faults == base.faults.faults
 
@@ -147,7 +147,7 @@ def test_the_least_that_can_be_written_has_sensible_defaults(tmp_path: Path) -> 
 def test_the_setup_of_a_file_runs(tmp_path: Path) -> None:
     text = GOOD.replace("duration: 2m", "duration: 20s").replace("at: 1m", "at: 15s")
     for _, setup in prepared(tmp_path, text).variants:
-        account = run_setup(setup, 1, audit=True)
+        account = run_experiment(setup, 1, audit=True)
         assert account["total"]["offered"] > 50
 
 
@@ -169,14 +169,14 @@ def test_a_trace_is_looked_for_beside_the_file(tmp_path: Path) -> None:
     setup = prepared(tmp_path, text).variants[0][1]
     ((_, workload),) = setup.workloads
     assert workload.trace == str(tmp_path / "trace.jsonl")
-    assert run_setup(setup, 1)["total"]["offered"] == 1
+    assert run_experiment(setup, 1)["total"]["offered"] == 1
 
 
 def test_a_trace_that_is_not_there_is_named_when_the_run_begins(tmp_path: Path) -> None:
     text = "name: replay\nmodels: [{workload: {trace: lost.csv}}]\n"
     setup = prepared(tmp_path, text).variants[0][1]
     with pytest.raises(ConfigError, match=r"workload\.trace: .*lost\.csv cannot be read"):
-        run_setup(setup, 1)
+        run_experiment(setup, 1)
 
 
 # --- random faults --------------------------------------------------------------------------------

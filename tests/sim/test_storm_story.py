@@ -20,10 +20,10 @@ from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import SECOND, Replica, Request, State, nanos
 from holdfast.sim.clock import TRAFFIC
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.results import Record
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream
+from holdfast.sim.request_record import RequestRecord
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
@@ -94,7 +94,7 @@ class Clients:
         name = f"{user.id} again {number}"
         request = Request(name, user.model, arrived=now, prompt_tokens=user.prompt_tokens)
         self._asked[name] = (user, number)
-        self._world.records[name] = Record(request, output)
+        self._world.records[name] = RequestRecord(request, output)
         self._world._tell_flow(Arrived(request), now)
 
     def amplification(self, end=END):
@@ -114,11 +114,11 @@ def storm(flow, *, slots=8, canaries=True, end=END):
     faults = [
         Fault(FaultKind.SLOW, name, FROM * SECOND, UNTIL * SECOND, factor=10.0) for name in SLOW
     ]
-    setup = Setup(
+    setup = Experiment(
         tuple(Replica(f"r{i:02}", "m", zone=f"zone-{i % 4}", slots=slots) for i in range(REPLICAS)),
         duration_s=float(end),
         workloads=(("m", Workload(rate=RATE, prompt=Lengths(mean=300.0), output=OUTPUT)),),
-        law=EngineLaw(batch_max=8),
+        engine=EngineParameters(batch_max=8),
         canaries=canaries,
         flow=flow,
         faults=FaultSchedule(tuple(faults)),

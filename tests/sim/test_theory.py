@@ -46,10 +46,11 @@ from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, State, nanos
-from holdfast.sim.law import EngineLaw, Run
-from holdfast.sim.results import Phase, Slo
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream, streams_of
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream, streams_of
+from holdfast.sim.request_record import EngineRun
+from holdfast.sim.results import PhaseAccount, Slo
 from holdfast.sim.workload import Lengths, Workload, arrivals
 from holdfast.sim.world import World
 
@@ -64,9 +65,9 @@ EXPONENTIAL = Lengths(TOKENS, law="exponential", maximum=10**6)
 HYPEREXPONENTIAL = Lengths(TOKENS, cv=2.0, law="hyperexponential", maximum=10**6)
 
 # One request at a time, one token a step: the number of tokens is the service time.
-FIFO = EngineLaw(TOKEN_NS / 1e6, 0.0, 0.0, 0.0, batch_max=1, kv_tokens_max=10**9)
+FIFO = EngineParameters(TOKEN_NS / 1e6, 0.0, 0.0, 0.0, batch_max=1, kv_tokens_max=10**9)
 # A step takes as long as there are requests, and gives each of them a token.
-SHARED = EngineLaw(0.0, TOKEN_NS / 1e6, 0.0, 0.0, batch_max=10**6, kv_tokens_max=10**9)
+SHARED = EngineParameters(0.0, TOKEN_NS / 1e6, 0.0, 0.0, batch_max=10**6, kv_tokens_max=10**9)
 
 # Nobody is refused, given up on or sent twice.
 PATIENT = LaneConfig(
@@ -91,15 +92,15 @@ def queueing(
     requests: int,
     *,
     slots: int = 0,
-    law: EngineLaw = FIFO,
+    law: EngineParameters = FIFO,
     lane: LaneConfig = PATIENT,
-) -> Setup:
+) -> Experiment:
     rate = LOAD * servers / SERVICE_S
-    return Setup(
+    return Experiment(
         tuple(Replica(f"r{i}", "m", slots=slots) for i in range(servers)),
         duration_s=requests / rate,
         workloads=(("m", Workload(rate=rate, prompt=Lengths(1, law="constant"), output=lengths)),),
-        law=law,
+        engine=law,
         flow=FlowConfig(lane=lane),
         canaries=False,
         poll_s=0.0,
@@ -109,7 +110,7 @@ def queueing(
 class Diary(World):
     """Keeps (arrived, first token, done) of each request by its number."""
 
-    def __init__(self, setup: Setup, seed: int) -> None:
+    def __init__(self, setup: Experiment, seed: int) -> None:
         super().__init__(setup, seed)
         self.times: dict[Any, tuple[int, int, int]] = {}
 
@@ -119,7 +120,7 @@ class Diary(World):
         super()._do_finish(action, now)
 
 
-def lived(setup: Setup, seed: int) -> list[tuple[int, int, int]]:
+def lived(setup: Experiment, seed: int) -> list[tuple[int, int, int]]:
     """Everybody's times in order of arrival; nobody may be lost and nobody served twice."""
     world = Diary(setup, seed)
     total = world.run().total()
@@ -127,7 +128,7 @@ def lived(setup: Setup, seed: int) -> list[tuple[int, int, int]]:
     return [world.times[number] for number in range(len(world.times))]
 
 
-def jobs(setup: Setup, seed: int) -> Iterator[tuple[int, int]]:
+def jobs(setup: Experiment, seed: int) -> Iterator[tuple[int, int]]:
     """The same arrivals and service times, for a recursion."""
     ((model, workload),) = setup.workloads
     drawn = takewhile(
@@ -162,7 +163,7 @@ def shared(work: Iterable[tuple[int, int]]) -> list[float]:
     return [times[number] for number in range(len(times))]
 
 
-def waits_differ(setup: Setup, servers: int, seed: int) -> tuple[int, int]:
+def waits_differ(setup: Experiment, servers: int, seed: int) -> tuple[int, int]:
     """How many of how many requests did not wait exactly as the recursion says."""
     expected = list(first_come(servers, jobs(setup, seed)))
     seen = [first - arrived - TOKEN_NS for arrived, first, _ in lived(setup, seed)]
@@ -359,9 +360,9 @@ COIN = FaultSchedule([Fault(FaultKind.FLAKY, "*", 0, probability=0.5)])
 TRUSTING = LaneConfig(breaker=BreakerConfig(enabled=False))
 
 
-def flipping(retry: RetryConfig, rate: float, duration_s: float) -> Phase:
+def flipping(retry: RetryConfig, rate: float, duration_s: float) -> PhaseAccount:
     """Every attempt fails with an even chance, and no breaker stands in the way."""
-    setup = Setup(
+    setup = Experiment(
         tuple(Replica(f"r{i}", "m") for i in range(8)),
         duration_s=duration_s,
         workloads=(("m", Workload(rate, prompt=Lengths(16), output=Lengths(4.0, law="constant"))),),
@@ -407,15 +408,15 @@ class Heedless(World):
     def _do_abort(self, action: Abort, now: int) -> None:
         del self.records[action.request_id].runs[action.attempt]
 
-    def _on_first(self, run: Run, now: int) -> None:
+    def _on_first(self, run: EngineRun, now: int) -> None:
         if self._awaited(run):
             super()._on_first(run, now)
 
-    def _on_done(self, run: Run, now: int) -> None:
+    def _on_done(self, run: EngineRun, now: int) -> None:
         if self._awaited(run):
             super()._on_done(run, now)
 
-    def _awaited(self, run: Run) -> bool:
+    def _awaited(self, run: EngineRun) -> bool:
         return run.owner is None or run.owner.runs.get(run.attempt) is run
 
 
@@ -451,15 +452,15 @@ def falling(high: float, low: float, duration_s: float) -> Workload:
 
 def troubled(
     flow: FlowConfig, workload: Workload, duration_s: float, settled_s: float = SETTLED_S
-) -> list[Phase]:
+) -> list[PhaseAccount]:
     """The accounts of before the trouble, until ``settled_s``, and after that."""
     replicas = 10
     slow = Fault(FaultKind.SLOW, "*", nanos(TROUBLE_S[0]), nanos(TROUBLE_S[1]), factor=3.0)
-    setup = Setup(
+    setup = Experiment(
         tuple(Replica(f"r{i}", "m") for i in range(replicas)),
         duration_s=duration_s,
         workloads=(("m", workload),),
-        law=EngineLaw(1000.0 * replicas / CAPACITY, 0.0, 0.0, 0.0, batch_max=1),
+        engine=EngineParameters(1000.0 * replicas / CAPACITY, 0.0, 0.0, 0.0, batch_max=1),
         flow=flow,
         faults=FaultSchedule([slow]),
         slo=Slo(first_token_s=2.0 * PATIENCE_S),
@@ -469,7 +470,7 @@ def troubled(
     return list(world.run().phases.values())
 
 
-def within(phase: Phase) -> float:
+def within(phase: PhaseAccount) -> float:
     return phase.within_slo / phase.offered
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from holdfast.core.types import SECOND, ConfigError, Priority, Request, nanos
-from holdfast.sim.streams import stream
+from holdfast.sim.random_streams import stream
 from holdfast.sim.workload import Lengths, Tenant, Workload, _times, arrivals
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"

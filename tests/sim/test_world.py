@@ -40,11 +40,11 @@ from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import SECOND, Replica, State, nanos
 from holdfast.sim import world as world_module
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.invariants import Auditor
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.loading import LoadingConfig
 from holdfast.sim.results import Results
-from holdfast.sim.setup import Setup
+from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
@@ -57,8 +57,8 @@ def replicas(count: int = 4, **declared: Any) -> tuple[Replica, ...]:
     return tuple(Replica(f"r{i}", "m", zone=f"zone-{i % 2}", **declared) for i in range(count))
 
 
-def setup(*faults: Fault, **changes: Any) -> Setup:
-    base = Setup(
+def setup(*faults: Fault, **changes: Any) -> Experiment:
+    base = Experiment(
         replicas(),
         duration_s=90.0,
         workloads=(("m", CHAT),),
@@ -77,7 +77,7 @@ def fault(
 class Story:
     """One audited run and everything that was said in it."""
 
-    def __init__(self, experiment: Setup, seed: int = 1) -> None:
+    def __init__(self, experiment: Experiment, seed: int = 1) -> None:
         self.entries: list[tuple[int, Any]] = []
         self.world = World(experiment, seed, [self.observe])
         auditor = Auditor.watch(self.world)
@@ -476,18 +476,18 @@ def test_who_waits_too_long_for_a_fleet_that_does_not_come_is_told_so() -> None:
 
 
 def test_a_request_too_long_for_any_replica_is_the_clients_fault() -> None:
-    law = EngineLaw(kv_tokens_max=600)
+    law = EngineParameters(kv_tokens_max=600)
     long = Workload(rate=2.0, prompt=Lengths(mean=700.0, law="constant"))
-    story = Story(setup(law=law, workloads=(("m", long),), duration_s=10.0))
+    story = Story(setup(engine=law, workloads=(("m", long),), duration_s=10.0))
     assert {finish.status for _, finish in story.of(Finish)} == {400}
     assert story.total.failed == story.total.offered
 
 
 def test_a_request_too_long_for_a_replica_with_a_fault_is_the_clients_fault_too() -> None:
-    law = EngineLaw(kv_tokens_max=600)
+    law = EngineParameters(kv_tokens_max=600)
     long = Workload(rate=2.0, prompt=Lengths(mean=700.0, law="constant"))
     slow = fault(FaultKind.SLOW, "*", at=0.0, until=None, factor=2.0)
-    story = Story(setup(slow, law=law, workloads=(("m", long),), duration_s=10.0))
+    story = Story(setup(slow, engine=law, workloads=(("m", long),), duration_s=10.0))
     assert {finish.status for _, finish in story.of(Finish)} == {400}
 
 
@@ -505,10 +505,10 @@ def test_hedges_race_and_the_slower_one_is_called_back() -> None:
 
 
 def test_each_model_has_its_own_engine_and_its_own_arrivals() -> None:
-    slow = EngineLaw(step_ms=130.0)
+    slow = EngineParameters(step_ms=130.0)
     fleet = (*replicas(2), Replica("s0", "slow"), Replica("s1", "slow"))
     experiment = setup(
-        replicas=fleet, workloads=(("m", CHAT), ("slow", CHAT)), laws=(("slow", slow),)
+        replicas=fleet, workloads=(("m", CHAT), ("slow", CHAT)), engines=(("slow", slow),)
     )
     story = Story(experiment)
     ids = {
@@ -577,7 +577,7 @@ def test_observers_may_be_added_before_the_run() -> None:
 
 
 def test_one_policy_or_another_sees_the_same_requests() -> None:
-    def arrivals(experiment: Setup) -> list[tuple[float, int, int]]:
+    def arrivals(experiment: Experiment) -> list[tuple[float, int, int]]:
         story = Story(experiment)
         return [
             (now, event.request.prompt_tokens, event.request.max_tokens)

@@ -5,7 +5,7 @@ import fleet_server
 import pytest
 
 from holdfast.planner import redundancy
-from holdfast.sim.run import run_setup
+from holdfast.sim.run import run_experiment
 from holdfast.sim.scenario import prepare
 from holdfast.ui.web.rehearsal import RehearsalBusyError, RehearsalError, RehearsalRunner, rehearse
 from holdfast.ui.web.whatif import WhatIfQuestion, answer, as_it_is, scenarios
@@ -64,7 +64,7 @@ def test_a_child_says_what_the_simulator_says():
     now, then = scenarios(question(rate=2.0, output=10), FILE)
     told = asyncio.run(RehearsalRunner().run(now, then))
     (_, setup), *_ = prepare(now, 1).variants
-    assert told["now"] == run_setup(setup, 1)
+    assert told["now"] == run_experiment(setup, 1)
     assert told["duration_s"] == then.duration
 
 

@@ -33,6 +33,20 @@ from holdfast.ui.terminal.simulation import progress_bar, show_simulation
     show_default=True,
     help="Processes; 0 means one per core.",
 )
+@click.option(
+    "--no-diagnosis",
+    "diagnosis",
+    flag_value=False,
+    type=bool,
+    default=True,
+    help="Leave detectors and diagnosis out: no incidents are shown.",
+)
+@click.option(
+    "--act",
+    "acts",
+    is_flag=True,
+    help="Let diagnosis act as a live fleet does; without it, it only observes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--exercises", is_flag=True, help="With 'book': answer its exercises (half a minute)."
@@ -69,12 +83,16 @@ def simulate(
     if recorded is not None:
         if scenario is not None:
             raise click.UsageError("--replay goes without a scenario")
-        _refuse_options(ctx, "a scenario", "seed", "seeds", "jobs", "exercises")
+        _refuse_options(
+            ctx, "a scenario", "seed", "seeds", "jobs", "exercises", "diagnosis", "acts"
+        )
         _replay(recorded, as_json=how["as_json"])
     elif scenario is None:
         raise click.UsageError("name a scenario file, 'book', or --replay FILE")
     elif scenario == "book":
-        _refuse_options(ctx, "a scenario file", "seed", "seeds", "jobs", "as_json")
+        _refuse_options(
+            ctx, "a scenario file", "seed", "seeds", "jobs", "as_json", "diagnosis", "acts"
+        )
         _simulate_book(exercises=exercises)
     else:
         _refuse_options(ctx, "'book'", "exercises")
@@ -98,10 +116,15 @@ def _simulate_book(*, exercises: bool) -> None:
         click.echo(f"\n\n{section}" if number else section)
 
 
-def _simulate_file(path: Path, *, seed: int, seeds: int, jobs: int, as_json: bool) -> None:
+def _simulate_file(
+    path: Path, *, seed: int, seeds: int, jobs: int, as_json: bool, diagnosis: bool, acts: bool
+) -> None:
+    if acts and not diagnosis:
+        raise click.UsageError("--act needs diagnosis: leave --no-diagnosis out")
     scenario = read_scenario(path)
+    how: dict[str, Any] = {"jobs": jobs, "diagnosis": diagnosis, "acts": acts}
     with progress_bar(scenario.name) as progress:
-        outcomes = sweep(scenario, range(seed, seed + seeds), jobs=jobs, progress=progress)
+        outcomes = sweep(scenario, range(seed, seed + seeds), progress=progress, **how)
     if as_json:
         variants = {outcome.variant: list(outcome.runs) for outcome in outcomes}
         click.echo(json.dumps({"scenario": scenario.name, "variants": variants}))

@@ -13,8 +13,8 @@ from holdfast.core.failure import Kind
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.plan.faults import FaultKind
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
-from holdfast.sim.law import Run
-from holdfast.sim.unit import REFUSED_AFTER, Unit
+from holdfast.sim.request_record import EngineRun
+from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 
 CANARY_PROMPT: Final = 16  # tokens
 CANARY_OUTPUT: Final = 4  # tokens: read to the last one
@@ -23,11 +23,21 @@ CANARY_OUTPUT: Final = 4  # tokens: read to the last one
 class Canaries:
     """Sends canaries to units and reports what came back."""
 
-    __slots__ = ("_clock", "_die", "_out", "_tell_fleet", "_units", "enabled", "output", "prompt")
+    __slots__ = (
+        "_clock",
+        "_die",
+        "_out",
+        "_tell_fleet",
+        "_units",
+        "enabled",
+        "endings",
+        "output",
+        "prompt",
+    )
 
     def __init__(
         self,
-        units: dict[str, Unit],
+        units: dict[str, SimulatedReplica],
         clock: Clock,
         tell_fleet: Callable[[CanaryResult, int], None],
         die: Handler,
@@ -37,6 +47,8 @@ class Canaries:
         self._tell_fleet = tell_fleet
         self._die = die  # what a request does to a unit that is out of memory
         self._out: dict[str, tuple[int, int]] = {}  # by replica: sent when, beside how many
+        # How the last canary of each replica failed, and for how long pieces of its answer came.
+        self.endings: dict[str, tuple[Kind | None, int]] = {}
         self.enabled = True
         self.prompt = CANARY_PROMPT
         self.output = CANARY_OUTPUT
@@ -44,6 +56,7 @@ class Canaries:
     def ask(self, action: RunCanary, now: int) -> None:
         """Send one canary; what becomes of it is told within its deadline."""
         unit = self._units[action.replica_id]
+        self.endings[action.replica_id] = (unit.instant[0] if unit.instant else None, 0)
         blind = any(fault.kind is FaultKind.PROBE_BLIND for fault in unit.faults)
         if not self.enabled:
             self._later(action, CanaryVerdict.UNKNOWN, REFUSED_AFTER, now)
@@ -56,7 +69,7 @@ class Canaries:
         elif unit.instant:
             self._later(action, CanaryVerdict.BUSY, REFUSED_AFTER, now)
         else:
-            run = Run(None, unit, action.incarnation, self.prompt, self.output)
+            run = EngineRun(None, action.replica_id, action.incarnation, self.prompt, self.output)
             unit.spoil(run)
             self._out[action.replica_id] = (now, unit.engine.running + unit.engine.waiting)
             if not unit.engine.submit(run, now):
@@ -71,12 +84,14 @@ class Canaries:
         result = CanaryResult(action.replica_id, verdict, incarnation=action.incarnation)
         self._clock.at(now + delay, CONTROL, self._tell_fleet, result)
 
-    def answered(self, run: Run, now: int) -> None:
+    def answered(self, run: EngineRun, now: int) -> None:
         """A canary was read to its last token."""
-        unit = run.unit
-        verdict = CanaryVerdict.WRONG if unit.wrong else CanaryVerdict.PASS
+        unit = self._units[run.replica_id]
+        verdict = CanaryVerdict.WRONG if unit.wrong or run.wrong else CanaryVerdict.PASS
         if run.ends_as is not None:
             verdict = CanaryVerdict.WRONG if run.ends_as is Kind.DEGENERATE else CanaryVerdict.FAIL
+        garbled = unit.truncates is not None and unit.truncates[0] is Kind.DEGENERATE
+        self.endings[unit.replica.id] = (Kind.DEGENERATE if garbled else run.ends_as, 0)
         began, beside = self._out[unit.replica.id]
         told = CanaryResult(
             unit.replica.id,
@@ -88,13 +103,15 @@ class Canaries:
         )
         self._tell_fleet(told, now)
 
-    def _overdue(self, watch: tuple[Unit, Run, int, int, int], now: int) -> None:
+    def _overdue(self, watch: tuple[SimulatedReplica, EngineRun, int, int, int], now: int) -> None:
         unit, run, incarnation, seen, began = watch
         engine = unit.engine
         if incarnation != unit.incarnation or not engine.holds(run):
             return
         running = engine.running
         progress = unit.tokens_seen > seen or engine.last_token_at(now) > began
+        moved = engine.last_token_at(now) - run.first_at if run.first_at else 0
+        self.endings[unit.replica.id] = (None, max(0, moved))
         engine.cancel(run, now)
         asked = unit.replica.id, CanaryVerdict.TIMEOUT, now - began
         self._tell_fleet(CanaryResult(*asked, running, progress, run.attempt), now)

@@ -25,9 +25,10 @@ from typing import Final
 
 from holdfast.core.types import nanos
 from holdfast.sim.clock import TRAFFIC, Clock
-from holdfast.sim.law import ACTIVE, GONE, LEAVING, WAITING, EngineLaw, Run
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.request_record import ACTIVE, GONE, LEAVING, PARKED, WAITING, EngineRun
 
-_NOBODY: Final[list[Run]] = []
+_NOBODY: Final[list[EngineRun]] = []
 
 
 class Engine:
@@ -55,8 +56,10 @@ class Engine:
         "_on_done",
         "_on_edge",
         "_on_first",
+        "_on_park",
         "_on_slow_step",
         "_p",
+        "_parked",
         "_prefill",
         "_prefill_max",
         "_prefill_ns",
@@ -72,12 +75,13 @@ class Engine:
 
     def __init__(
         self,
-        law: EngineLaw,
+        law: EngineParameters,
         clock: Clock,
-        on_first: Callable[[Run, int], None],
-        on_done: Callable[[Run, int], None],
+        on_first: Callable[[EngineRun, int], None],
+        on_done: Callable[[EngineRun, int], None],
         on_slow_step: Callable[["Engine", int], None],
         slow_step: int = nanos(1.0),
+        on_park: Callable[[EngineRun, int], None] = lambda _run, _now: None,
     ) -> None:
         self._prefill_max = law.prefill_tokens_max
         self._clock = clock
@@ -85,6 +89,7 @@ class Engine:
         self._on_first = on_first
         self._on_done = on_done
         self._on_slow_step = on_slow_step
+        self._on_park = on_park
         self._slow_step = slow_step  # a step longer than this is told: streams may look silent
         self._floor = law.step_ms * 1e6
         self._c = law.per_sequence_ms * 1e6
@@ -95,9 +100,10 @@ class Engine:
         self._factor = 1.0
         self._drip = 0.0
         self._hung = False
-        self._waiting: deque[Run] = deque()
-        self._finish: list[tuple[int, int, Run]] = []
-        self._fresh: list[Run] = []  # admitted in the step that begins at _t0
+        self._waiting: deque[EngineRun] = deque()
+        self._finish: list[tuple[int, int, EngineRun]] = []
+        self._parked: list[EngineRun] = []  # stopped by a fault, neither computed nor ended
+        self._fresh: list[EngineRun] = []  # admitted in the step that begins at _t0
         self._gaps: deque[tuple[int, int]] = deque(
             maxlen=64
         )  # (end, duration) of long steps, decreasing
@@ -120,8 +126,8 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Requests in the batch."""
-        return self._batch
+        """Requests in the batch, and those that a fault stopped."""
+        return self._batch + len(self._parked)
 
     @property
     def waiting(self) -> int:
@@ -141,10 +147,12 @@ class Engine:
             queued += run.prompt + run.output
         return self._reserved + queued
 
-    def produced(self, run: Run, now: int) -> int:
+    def produced(self, run: EngineRun, now: int) -> int:
         """Tokens the run has emitted by now."""
         if run.place <= WAITING:
             return 0
+        if run.place == PARKED:
+            return run.output
         return max(0, self._steps_done(now) - run.admitted)
 
     def last_token_at(self, now: int) -> int:
@@ -158,18 +166,24 @@ class Engine:
             m -= 1
         return self._t0 + round(self._duration(m)) if m else self._t0
 
-    def streaming(self) -> list[Run]:
+    def streaming(self) -> list[EngineRun]:
         """Runs that have emitted their first token and are not done."""
-        return [run for _, _, run in self._finish if run.place == ACTIVE and run.first_at]
+        active = [run for _, _, run in self._finish if run.place == ACTIVE and run.first_at]
+        return active + self._parked
 
-    def everyone(self) -> list[Run]:
+    def everyone(self) -> list[EngineRun]:
         """All runs inside, waiting or active, in order of admission."""
         active = [run for _, _, run in self._finish if run.place == ACTIVE]
-        return active + list(self._waiting)
+        return active + self._parked + list(self._waiting)
 
-    def holds(self, run: Run) -> bool:
+    def holds(self, run: EngineRun) -> bool:
         """Whether this run is still inside."""
-        return run.place in (WAITING, ACTIVE)
+        return run.place in (WAITING, ACTIVE, PARKED)
+
+    @property
+    def parked(self) -> bool:
+        """Whether a fault has stopped runs that their clients still wait for."""
+        return bool(self._parked)
 
     def slow(self) -> bool:
         """Whether the step under way is long enough to look like silence."""
@@ -184,7 +198,7 @@ class Engine:
 
     # --- what a driver may do --------------------------------------------------------------------
 
-    def submit(self, run: Run, now: int) -> bool:
+    def submit(self, run: EngineRun, now: int) -> bool:
         """Hand a run over; it starts at the next boundary with room. False: it can never fit."""
         need = run.prompt + run.output
         if need > self._kv_max:
@@ -203,7 +217,7 @@ class Engine:
             self._plan()  # else an edge to come will admit it
         return True
 
-    def cancel(self, run: Run, now: int) -> None:
+    def cancel(self, run: EngineRun, now: int) -> None:
         """Take a run out; its place is free from the next boundary on."""
         if run.place == WAITING:
             run.place = GONE
@@ -211,6 +225,9 @@ class Engine:
             if self._waiting and not self._hung and self._to_boundary(now):
                 self._admit()  # it may have been in the way of the others
                 self._plan()
+        elif run.place == PARKED:
+            run.place = GONE
+            self._parked.remove(run)
         elif run.place == ACTIVE:
             if self._hung or self._to_boundary(now):
                 self._drop(run)
@@ -221,7 +238,7 @@ class Engine:
                 run.place = LEAVING
                 self._leaving += 1
 
-    def crash(self, now: int) -> list[tuple[Run, int]]:
+    def crash(self, now: int) -> list[tuple[EngineRun, int]]:
         """Everything is lost; returns each run with the tokens it had emitted."""
         done = self._steps_done(now)
         lost = []
@@ -232,6 +249,10 @@ class Engine:
         for run in self._waiting:
             run.place = GONE
             lost.append((run, 0))
+        for run in self._parked:
+            run.place = GONE
+            lost.append((run, run.output))
+        self._parked.clear()
         self._waiting.clear()
         self._finish.clear()
         self._fresh = []
@@ -348,7 +369,7 @@ class Engine:
             self._sequence = sequence = self._sequence + 1
             heappush(self._finish, (step + output, sequence, run))
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: EngineRun) -> None:
         """Free what a cancelled run holds, as of the boundary the state is at."""
         run.place = GONE
         self._batch -= 1
@@ -421,7 +442,7 @@ class Engine:
                 run.first_at = now
         else:
             fresh = _NOBODY  # those admitted below are not yet at their first token
-        done: list[Run] = []
+        done: list[EngineRun] = []
         finish = self._finish
         while finish and finish[0][0] <= step:
             run = heappop(finish)[2]
@@ -442,7 +463,16 @@ class Engine:
         for run in fresh:
             self._on_first(run, now)
         for run in done:
-            self._on_done(run, now)
+            if run.parks:
+                self._park(run, now)
+            else:
+                self._on_done(run, now)
+
+    def _park(self, run: EngineRun, now: int) -> None:
+        run.place = PARKED
+        run.parked_at = now
+        self._parked.append(run)
+        self._on_park(run, now)
 
     def _note_gap(self, duration: int, now: int) -> None:
         """Keep the long steps, so that a stream can be told its longest silence."""

@@ -30,26 +30,26 @@ from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.request.routing import POLICIES
 from holdfast.core.types import Replica, nanos
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.loading import LoadingConfig
-from holdfast.sim.run import run_setup
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream
+from holdfast.sim.run import run_experiment
+from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Tenant, Workload
 
 _MODELS: Final = ("large", "small")
 
 
-def random_setup(seed: int) -> Setup:
+def random_experiment(seed: int) -> Experiment:
     """The experiment of this seed: about two hundred requests on a few replicas."""
     rng = stream(seed, "fuzz", "setup")
     replicas = _replicas(rng)
     duration_s = rng.choice((10.0, 20.0, 40.0))
-    return Setup(
+    return Experiment(
         replicas=replicas,
         duration_s=duration_s,
         workloads=tuple((model, _workload(rng, duration_s)) for model in _models(replicas)),
-        law=EngineLaw(
+        engine=EngineParameters(
             step_ms=rng.choice((2.0, 13.0, 50.0)),
             batch_max=rng.choice((1, 4, 64)),
             kv_tokens_max=rng.choice((3_000, 40_000, 400_000)),
@@ -179,7 +179,7 @@ def _faults(rng: Random, replicas: tuple[Replica, ...], duration_s: float) -> Fa
 def fuzz_one(seed: int) -> str:
     """Run one seed under audit; the failure as text, empty if there was none."""
     try:
-        run_setup(random_setup(seed), seed, audit=True)
+        run_experiment(random_experiment(seed), seed, audit=True)
     except Exception as failure:  # noqa: BLE001 - any failure at all is a finding
         return f"{type(failure).__name__}: {failure}"
     return ""
@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args(arguments)
     if given.seed is not None:
-        run_setup(random_setup(given.seed), given.seed, audit=True)
+        run_experiment(random_experiment(given.seed), given.seed, audit=True)
         sys.stdout.write(f"seed {given.seed}: no invariant broken\n")
         return 0
     seeds = range(given.first, given.first + given.seeds)
@@ -216,4 +216,4 @@ def main(arguments: list[str] | None = None) -> int:
 if __name__ == "__main__":
     sys.exit(main())
 
-__all__ = ["command", "fuzz_one", "main", "random_setup"]
+__all__ = ["command", "fuzz_one", "main", "random_experiment"]

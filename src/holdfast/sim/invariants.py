@@ -51,14 +51,14 @@ class Auditor:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        retry = world.setup.flow.retry
+        retry = world.experiment.flow.retry
         self._dispatches_max = retry.attempts + 1 + retry.continuations  # one may be free
         self._continuations_max = retry.continuations
         self._open: dict[RequestId, _Account] = {}
         self._closed: set[RequestId] = set()
         self._version = 0
         self._time = 0
-        self._suspicion_max = world.setup.fleet.ejection.share_max
+        self._suspicion_max = world.experiment.fleet.ejection.share_max
         self._out: dict[str, int] = {}
         self._held: dict[str, int] = {}  # attempts under way by replica
         self._live = 0  # and in all
@@ -66,7 +66,7 @@ class Auditor:
         self._moved = True  # some replica's state may have changed
         self._shares: dict[str, float] = {}
         self._shares_of: FleetView | None = None
-        self._models = list(dict.fromkeys(replica.model for replica in world.setup.replicas))
+        self._models = list(dict.fromkeys(replica.model for replica in world.experiment.replicas))
         self._books: dict[type, Callable[[Any, int], None]] = {
             Dispatch: self._on_dispatch,
             Finish: self._on_finish,

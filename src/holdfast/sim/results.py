@@ -5,12 +5,10 @@ it arrived: *before* the first, *during* (until the last has ended), *after*.
 """
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from holdfast.core.types import SECOND, Request, require
-
-if TYPE_CHECKING:
-    from holdfast.sim.law import Run
+from holdfast.core.types import SECOND, require
+from holdfast.sim.request_record import RequestRecord
 
 PHASES: Final = ("before", "during", "after")
 SLICES: Final = 60  # of the run's time, for pictures
@@ -31,43 +29,8 @@ class Slo:
             require(value is None or value > 0, f"slo.{name}", f"is {value}", fix)
 
 
-class Record:
-    """One request's account while the simulation runs. Slotted: there is one per request."""
-
-    __slots__ = (
-        "attempts",
-        "continued",
-        "done_at",
-        "first_at",
-        "model",
-        "output",
-        "request",
-        "runs",
-        "shown",
-        "status",
-        "wasted_calls",
-        "wasted_tokens",
-        "wrong",
-    )
-
-    def __init__(self, request: Request, output: int) -> None:
-        self.request = request
-        self.output = output  # tokens a full answer has
-        self.runs: dict[int, Run] = {}  # live attempts
-        self.attempts = 0
-        self.continued = 0
-        self.model = request.model
-        self.shown = 0  # tokens the client has seen
-        self.first_at = 0
-        self.done_at = 0
-        self.status = 0
-        self.wasted_calls = 0
-        self.wasted_tokens = 0
-        self.wrong = False  # part of it came from a replica that answers wrong
-
-
 @dataclass(slots=True)
-class Phase:
+class PhaseAccount:
     """The account of the requests that arrived in one phase."""
 
     offered: int = 0
@@ -86,7 +49,7 @@ class Phase:
     per_token: list[float] = field(default_factory=list)
     latency: list[float] = field(default_factory=list)
 
-    def add(self, record: Record, slo: Slo) -> None:
+    def add(self, record: RequestRecord, slo: Slo) -> None:
         """Take one finished request into the account."""
         self.offered += 1
         self.attempts += record.attempts
@@ -222,7 +185,9 @@ class Results:
     slo: Slo
     window: tuple[int, int] | None  # from the first fault's onset to the last one's end
     duration: int = SECOND  # over which requests arrive
-    phases: dict[str, Phase] = field(default_factory=lambda: {name: Phase() for name in PHASES})
+    phases: dict[str, PhaseAccount] = field(
+        default_factory=lambda: {name: PhaseAccount() for name in PHASES}
+    )
     detections: list[Detection] = field(default_factory=list)
     notices: list[Any] = field(default_factory=list)  # bounded by the driver
     offered_over_time: list[int] = field(default_factory=lambda: [0] * SLICES)
@@ -231,7 +196,7 @@ class Results:
     events: int = 0
     digest: str = ""  # of the event log, where one was kept
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RequestRecord) -> None:
         """Take one finished request into its phase."""
         arrived = record.request.arrived
         if self.window is None or arrived < self.window[0]:
@@ -247,11 +212,11 @@ class Results:
         self.offered_over_time[piece] += 1
         self.good_over_time[piece] += phase.good - good
 
-    def total(self) -> Phase:
+    def total(self) -> PhaseAccount:
         """All phases in one account."""
-        whole = Phase()
+        whole = PhaseAccount()
         for phase in self.phases.values():
-            for each in fields(Phase):
+            for each in fields(PhaseAccount):
                 total = getattr(whole, each.name) + getattr(phase, each.name)
                 setattr(whole, each.name, total)
         return whole
@@ -274,4 +239,4 @@ class Results:
         }
 
 
-__all__ = ["PHASES", "Detection", "Detections", "Phase", "Record", "Results", "Slo", "quantiles"]
+__all__ = ["PHASES", "Detection", "Detections", "PhaseAccount", "Results", "Slo", "quantiles"]

@@ -12,10 +12,12 @@ from math import sqrt
 from multiprocessing import get_context
 from typing import Any, Final
 
+from holdfast.sim.diagnosis import DiagnosisDriver
 from holdfast.sim.eventlog import EventLog
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.incident_verdicts import judge
 from holdfast.sim.invariants import Auditor
 from holdfast.sim.scenario import Scenario, prepare
-from holdfast.sim.setup import Setup
 from holdfast.sim.world import World
 
 # Student's t, two-sided 95 %, by degrees of freedom; beyond the table the normal value will do.
@@ -88,24 +90,43 @@ class Outcome:
         return Interval.of(values) if values else None
 
 
-def run_setup(setup: Setup, seed: int, *, audit: bool = False, log: bool = False) -> dict[str, Any]:
+def run_experiment(
+    setup: Experiment,
+    seed: int,
+    *,
+    audit: bool = False,
+    log: bool = False,
+    diagnosis: bool = False,
+    acts: bool = False,
+) -> dict[str, Any]:
     """One run of one setup; with ``audit`` every invariant is checked after every event."""
     world = World(setup, seed)
     record = EventLog() if log else None
     if record is not None:
         world.add_observer(record.record)
     auditor = Auditor.watch(world) if audit else None
+    driver = DiagnosisDriver(world, seed=seed, acts=acts) if diagnosis else None
     account = world.run().to_dict()
     if auditor is not None:
         auditor.finish(world.clock.now)
     if record is not None:
         account["digest"] = record.digest()
+    if driver is not None:
+        found = judge(driver.incidents.values(), setup.faults.faults, setup.replicas)
+        opened, faults = ([one.to_dict() for one in part] for part in found)
+        account["incidents"] = {"opened": opened, "faults": faults}
     return account
 
 
-def _task(scenario: Scenario, variant: int, seed: int) -> dict[str, Any]:
+def _task(
+    scenario: Scenario,
+    diagnosis: bool,
+    acts: bool,
+    variant: int,
+    seed: int,
+) -> dict[str, Any]:
     _, setup = prepare(scenario, seed).variants[variant]
-    return run_setup(setup, seed)
+    return run_experiment(setup, seed, diagnosis=diagnosis, acts=acts)
 
 
 def sweep(
@@ -113,9 +134,15 @@ def sweep(
     seeds: Iterable[int],
     *,
     jobs: int = 0,
+    diagnosis: bool = False,
+    acts: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> list[Outcome]:
-    """Every variant under every seed. ``jobs``: processes, 0 = one per core, 1 = this process."""
+    """Every variant under every seed, with its incidents where ``diagnosis`` is asked for.
+
+    ``jobs``: processes, 0 = one per core, 1 = this process. ``acts``: diagnosis does what it
+    decides (restarts, takes out, asks canaries), which changes the run; else it only observes.
+    """
     seeds = list(seeds)
     names = [name for name, _ in prepare(scenario, seeds[0]).variants]
     tasks = [(variant, seed) for variant in range(len(names)) for seed in seeds]
@@ -124,11 +151,11 @@ def sweep(
     progress(0, len(tasks))
     if jobs == 1:
         for variant, seed in tasks:
-            done[variant, seed] = _task(scenario, variant, seed)
+            done[variant, seed] = _task(scenario, diagnosis, acts, variant, seed)
             progress(len(done), len(tasks))
     else:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            waiting = {pool.submit(_task, scenario, *task): task for task in tasks}
+            waiting = {pool.submit(_task, scenario, diagnosis, acts, *task): task for task in tasks}
             for future in as_completed(waiting):
                 done[waiting[future]] = future.result()
                 progress(len(done), len(tasks))
@@ -138,4 +165,4 @@ def sweep(
     ]
 
 
-__all__ = ["Interval", "Outcome", "run_setup", "sweep"]
+__all__ = ["Interval", "Outcome", "run_experiment", "sweep"]

@@ -18,11 +18,11 @@ from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule, random_sc
 from holdfast.core.request import routing
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import ConfigError, Replica, nanos, require
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.loading import LoadingConfig
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream
 from holdfast.sim.results import Slo
-from holdfast.sim.setup import Setup
-from holdfast.sim.streams import stream
+from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Workload
 
 SHIPPED: Final = "holdfast"  # the row of the scenario's own policies
@@ -39,7 +39,7 @@ class ModelSection(Section):
     )
     region: str = "region-a"
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
-    engine: Annotated[EngineLaw, Policy()] = EngineLaw()
+    engine: Annotated[EngineParameters, Policy()] = EngineParameters()
     workload: Annotated[Workload, Policy()] | None = None
 
     def members(self) -> list[Replica]:
@@ -69,6 +69,7 @@ class FaultSection(Section):
     tokens: int = 0
     interval_s: Duration = 5.0
     lead_s: Duration = 120.0
+    restart_mends: Annotated[bool, Field(description="a new process does not have it")] = False
 
     @model_validator(mode="after")
     def _core_agrees(self) -> Self:
@@ -93,6 +94,7 @@ class FaultSection(Section):
             tokens=self.tokens,
             interval_s=self.interval_s,
             lead_s=self.lead_s,
+            restart_mends=self.restart_mends,
         )
 
 
@@ -198,12 +200,12 @@ def _few(names: list[str]) -> str:
 
 
 @dataclass(slots=True, frozen=True)
-class Experiment:
+class PreparedScenario:
     """A scenario made ready to run: one setup per variant."""
 
     name: str
     description: str
-    variants: tuple[tuple[str, Setup], ...]
+    variants: tuple[tuple[str, Experiment], ...]
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -218,16 +220,16 @@ def read_scenario(path: Path) -> Scenario:
     return scenario.model_copy(update={"models": models})
 
 
-def prepare(scenario: Scenario, seed: int) -> Experiment:
+def prepare(scenario: Scenario, seed: int) -> PreparedScenario:
     """The setups of this scenario under this seed."""
     replicas = tuple(replica for model in scenario.models for replica in model.members())
-    base = Setup(
+    base = Experiment(
         replicas=replicas,
         duration_s=scenario.duration,
         workloads=tuple(
             (model.name, model.workload) for model in scenario.models if model.workload is not None
         ),
-        laws=tuple((model.name, model.engine) for model in scenario.models),
+        engines=tuple((model.name, model.engine) for model in scenario.models),
         flow=scenario.flow,
         fleet=scenario.fleet,
         loading=scenario.loading,
@@ -243,7 +245,7 @@ def prepare(scenario: Scenario, seed: int) -> Experiment:
         flow, fleet = variant.flow or base.flow, variant.fleet or base.fleet
         setup = replace(base, flow=flow, fleet=fleet, canaries=canaries)
         variants.append((variant.name, setup))
-    return Experiment(scenario.name, scenario.description, tuple(variants))
+    return PreparedScenario(scenario.name, scenario.description, tuple(variants))
 
 
 def _schedule(scenario: Scenario, replicas: tuple[Replica, ...], seed: int) -> FaultSchedule:
@@ -266,4 +268,4 @@ def _schedule(scenario: Scenario, replicas: tuple[Replica, ...], seed: int) -> F
     return FaultSchedule(faults)
 
 
-__all__ = ["Experiment", "Scenario", "prepare", "read_scenario"]
+__all__ = ["PreparedScenario", "Scenario", "prepare", "read_scenario"]

@@ -18,7 +18,7 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from holdfast.core.types import SECOND, ConfigError, Priority, Request, nanos, require
-from holdfast.sim.streams import stream
+from holdfast.sim.random_streams import stream
 
 # What a line that is not what it should be can raise while it is read.
 _BAD: Final = (AttributeError, KeyError, OverflowError, TypeError, ValueError)

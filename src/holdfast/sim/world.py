@@ -24,6 +24,7 @@ from holdfast.core.messages import (
     FleetEvent,
     FleetView,
     FlowEvent,
+    Frozen,
     Joined,
     Launch,
     LoadReported,
@@ -48,12 +49,12 @@ from holdfast.core.types import MILLISECOND, SECOND, Request, State, nanos
 from holdfast.sim.canaries import Canaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
 from holdfast.sim.engine import Engine
-from holdfast.sim.law import Run
-from holdfast.sim.loading import Store
-from holdfast.sim.results import Detections, Record, Results
-from holdfast.sim.setup import Observer, Setup
-from holdfast.sim.streams import stream, streams_of
-from holdfast.sim.unit import REFUSED_AFTER, Unit
+from holdfast.sim.experiment import Experiment, Observer
+from holdfast.sim.random_streams import stream, streams_of
+from holdfast.sim.request_record import EngineRun, RequestRecord
+from holdfast.sim.results import Detections, Results
+from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
+from holdfast.sim.weight_store import WeightStore
 from holdfast.sim.workload import arrivals
 
 FLOW_TICK: Final = 20 * MILLISECOND
@@ -69,30 +70,31 @@ _ILL: Final = (State.SUSPECT, State.QUARANTINED, State.DEAD, State.DRAINING, Sta
 class World:
     """One run of one setup under one seed."""
 
-    def __init__(self, setup: Setup, seed: int, observers: Sequence[Observer] = ()) -> None:
-        self.setup = setup
+    def __init__(self, setup: Experiment, seed: int, observers: Sequence[Observer] = ()) -> None:
+        self.experiment = setup
         self.clock = Clock()
         self.flow = Flow(setup.whole_flow(), streams_of(seed, "flow"))
         self.fleet = Fleet(setup.fleet, streams_of(seed, "fleet"))
-        self.records: dict[int | str, Record] = {}
+        self.records: dict[int | str, RequestRecord] = {}
         self.results = Results(seed, setup.slo, _window(setup.faults), nanos(setup.duration_s))
         self.view: FleetView | None = None
         self._seed = seed
         self._observers = tuple(observers)
-        self._store = Store(setup.loading, self.clock)
-        laws = dict(setup.laws)
-        self.units: dict[str, Unit] = {}
+        self._store = WeightStore(setup.loading, self.clock)
+        laws = dict(setup.engines)
+        self.units: dict[str, SimulatedReplica] = {}
         for replica in setup.replicas:
-            law = laws.get(replica.model, setup.law)
-            engine = Engine(law, self.clock, self._on_first, self._on_done, self._on_slow_step)
-            unit = Unit(replica, engine, stream(seed, replica.id, "faults"))
+            law = laws.get(replica.model, setup.engine)
+            told = (self._on_first, self._on_done, self._on_slow_step)
+            engine = Engine(law, self.clock, *told, on_park=self._on_park)
+            unit = SimulatedReplica(replica, engine, stream(seed, replica.id, "faults"))
             self.units[replica.id] = unit
         self._by_engine = {id(unit.engine): unit for unit in self.units.values()}
         self._detections = Detections(self.results.detections)
         self._canaries = Canaries(self.units, self.clock, self._tell_fleet, self._die_of_memory)
         self._canaries.enabled = setup.canaries
         self._canaries.prompt, self._canaries.output = setup.canary_prompt, setup.canary_output
-        self._done: list[Record] = []
+        self._done: list[RequestRecord] = []
         self._end = nanos(setup.duration_s)
         self._handlers: dict[type, Any] = {
             Dispatch: self._do_dispatch,
@@ -112,9 +114,17 @@ class World:
         """Let somebody see every event with its actions, from now on."""
         self._observers += (observe,)
 
+    def ask_fleet(self, event: FleetEvent, now: int) -> None:
+        """Let somebody outside ask the fleet for something, after what is happening now."""
+        self.clock.at(now, CONTROL, self._tell_fleet, event)
+
+    def canary_ending(self, replica_id: str) -> tuple[Kind | None, int]:
+        """How the last canary there failed, and for how long pieces of its answer came."""
+        return self._canaries.endings.get(replica_id, (None, 0))
+
     def bytes_read(self, replica_id: str, now: int) -> tuple[int | None, int]:
         """How much of its weights a loading replica has read, and how much there is."""
-        return self._store.read(replica_id, now), int(self.setup.loading.size_gb * 1e9)
+        return self._store.read(replica_id, now), int(self.experiment.loading.size_gb * 1e9)
 
     # --- the run ---------------------------------------------------------------------------------
 
@@ -129,7 +139,7 @@ class World:
                 gc.enable()
 
     def _run(self) -> Results:
-        clock, setup = self.clock, self.setup
+        clock, setup = self.clock, self.experiment
         for replica in setup.replicas:
             self._start(self.units[replica.id])
         for time, edge, fault in setup.faults.edges():
@@ -155,9 +165,9 @@ class World:
         self.results.events = clock.steps
         return self.results
 
-    def _start(self, unit: Unit) -> None:
+    def _start(self, unit: SimulatedReplica) -> None:
         """Declare a replica; a warm one has already passed its admission canary."""
-        warm = self.setup.warm
+        warm = self.experiment.warm
         self._tell_fleet(Joined(unit.replica, running=warm), 0)
         if warm:
             unit.up = unit.serving = True
@@ -165,7 +175,7 @@ class World:
                 CanaryResult(unit.replica.id, CanaryVerdict.PASS, incarnation=self._told(unit)), 0
             )
 
-    def _told(self, unit: Unit) -> int:
+    def _told(self, unit: SimulatedReplica) -> int:
         """The incarnation that control knows of; canaries carry it both ways."""
         return self.fleet.members[unit.replica.id].health.incarnation
 
@@ -176,7 +186,7 @@ class World:
 
     def _arrive(self, arrival: tuple[Any, Request, int], now: int) -> None:
         source, request, output = arrival
-        self.records[request.id] = Record(request, output)
+        self.records[request.id] = RequestRecord(request, output)
         self._tell_flow(Arrived(request), now)
         self._next_arrival(source)
 
@@ -219,7 +229,13 @@ class World:
         unit = self.units[action.replica_id]
         resumed = action.resume_tokens
         output = record.output - resumed
-        run = Run(record, unit, action.attempt, request.prompt_tokens + resumed, max(1, output))
+        run = EngineRun(
+            record,
+            action.replica_id,
+            action.attempt,
+            request.prompt_tokens + resumed,
+            max(1, output),
+        )
         run.silence_max = action.silence_max
         run.sent_at = now
         record.runs[action.attempt] = run
@@ -233,7 +249,7 @@ class World:
         elif not unit.engine.submit(run, now):
             self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
 
-    def _send_to_troubled(self, run: Run, unit: Unit, now: int) -> None:
+    def _send_to_troubled(self, run: EngineRun, unit: SimulatedReplica, now: int) -> None:
         """A replica that is down or has a fault: see what becomes of the attempt."""
         if unit.instant is not None and unit.instant[0] is Kind.CONNECT_TIMEOUT:
             self._end_later(run, *unit.instant, now)
@@ -248,19 +264,19 @@ class World:
             elif unit.dies_at_request:
                 self.clock.at(now + REFUSED_AFTER, WORLD, self._die_of_memory, unit)
 
-    def _die_of_memory(self, unit: Unit, now: int) -> None:
+    def _die_of_memory(self, unit: SimulatedReplica, now: int) -> None:
         self._crash(unit, Kind.OUT_OF_MEMORY, now)
 
-    def _end_later(self, run: Run, kind: Kind, delay: int, now: int) -> None:
+    def _end_later(self, run: EngineRun, kind: Kind, delay: int, now: int) -> None:
         self.clock.at(now + delay, TRAFFIC, self._end_unserved, (run, kind))
 
-    def _end_unserved(self, ended: tuple[Run, Kind], now: int) -> None:
+    def _end_unserved(self, ended: tuple[EngineRun, Kind], now: int) -> None:
         run, kind = ended
         record = run.owner
         if record is not None and record.runs.get(run.attempt) is run:
             self._close(record, run, kind, 0, now)
 
-    def _on_first(self, run: Run, now: int) -> None:
+    def _on_first(self, run: EngineRun, now: int) -> None:
         record = run.owner
         if record is None or run.mute:
             return
@@ -268,24 +284,28 @@ class World:
             record.first_at = now
         self._tell_flow(FirstContent(record.request.id, run.attempt), now)
 
-    def _on_done(self, run: Run, now: int) -> None:
+    def _on_done(self, run: EngineRun, now: int) -> None:
         record = run.owner
         if record is None:
             self._canaries.answered(run, now)
             return
-        run.unit.tokens_seen += run.output
+        self.units[run.replica_id].tokens_seen += run.output
         self._close(record, run, run.ends_as, 0 if run.mute else run.output, now)
 
-    def _close(self, record: Record, run: Run, kind: Kind | None, tokens: int, now: int) -> None:
+    def _close(
+        self, record: RequestRecord, run: EngineRun, kind: Kind | None, tokens: int, now: int
+    ) -> None:
         """An attempt is over: keep the account and tell the flow."""
         del record.runs[run.attempt]
         gap = 0
         if kind is None or tokens:
             record.shown += tokens
-            if run.unit.wrong and kind is not Kind.DEGENERATE:  # that was recognised in time
+            unit = self.units[run.replica_id]
+            lies = unit.wrong or run.wrong
+            if lies and kind is not Kind.DEGENERATE:  # that was recognised in time
                 record.wrong = True
             if tokens > 1:
-                gap = run.unit.engine.worst_gap_since(run.first_at)
+                gap = unit.engine.worst_gap_since(run.first_at)
         if kind is not None and not tokens:
             record.wasted_calls += 1
         self._tell_flow(Ended(record.request.id, run.attempt, kind, tokens, gap), now)
@@ -293,15 +313,16 @@ class World:
     def _do_abort(self, action: Abort, now: int) -> None:
         record = self.records[action.request_id]
         run = record.runs.pop(action.attempt)
-        tokens = run.unit.engine.produced(run, now)
+        unit = self.units[run.replica_id]
+        tokens = unit.engine.produced(run, now)
         shown = bool(run.first_at) and not run.mute and action.kind is not Kind.SUPERSEDED
         if shown:
             record.shown += tokens
-            record.wrong = record.wrong or run.unit.wrong
+            record.wrong = record.wrong or unit.wrong or run.wrong
         else:
             record.wasted_calls += 1
             record.wasted_tokens += tokens
-        run.unit.engine.cancel(run, now)
+        unit.engine.cancel(run, now)
 
     def _do_finish(self, action: Finish, now: int) -> None:
         record = self.records.pop(action.request_id)
@@ -324,13 +345,17 @@ class World:
         """A step is long enough that a reader may lose patience: look again in time."""
         self._watch(self._by_engine[id(engine)], max(now, self.clock.now))
 
-    def _watch(self, unit: Unit, now: int) -> None:
+    def _on_park(self, run: EngineRun, now: int) -> None:
+        """A fault stopped a stream: its reader may lose patience."""
+        self._watch(self.units[run.replica_id], now)
+
+    def _watch(self, unit: SimulatedReplica, now: int) -> None:
         patience = min((run.silence_max for run in unit.engine.streaming() if run.owner), default=0)
         if patience and not unit.next_check:
             unit.next_check = now + patience
             self.clock.at(unit.next_check, TRAFFIC, self._look_for_silence, unit)
 
-    def _look_for_silence(self, unit: Unit, now: int) -> None:
+    def _look_for_silence(self, unit: SimulatedReplica, now: int) -> None:
         unit.next_check = 0
         engine = unit.engine
         last = engine.last_token_at(now)
@@ -338,10 +363,10 @@ class World:
             record = run.owner
             if record is None or record.runs.get(run.attempt) is not run:
                 continue
-            if now - max(last, run.first_at) >= run.silence_max:
+            if now - (run.parked_at or max(last, run.first_at)) >= run.silence_max:
                 tokens = engine.produced(run, now)
                 self._tell_flow(Silent(record.request.id, run.attempt, tokens), now)
-        if unit.hung or engine.slow():
+        if unit.hung or engine.slow() or engine.parked:
             self._watch(unit, now)
 
     # --- control ---------------------------------------------------------------------------------
@@ -372,7 +397,7 @@ class World:
                 )
                 self._tell_flow(report, now)
         if now < self._end:
-            self.clock.at(now + nanos(self.setup.poll_s), CONTROL, self._poll)
+            self.clock.at(now + nanos(self.experiment.poll_s), CONTROL, self._poll)
 
     def _do_notice(self, action: Notice, now: int) -> None:
         results = self.results
@@ -387,11 +412,11 @@ class World:
 
     def _do_launch(self, action: Launch, now: int) -> None:
         unit = self.units[action.replica_id]
-        start = now + action.delay + nanos(self.setup.loading.start_s)
+        start = now + action.delay + nanos(self.experiment.loading.start_s)
         unit.incarnation += 1
         self.clock.at(start, WORLD, self._process_runs, (unit, unit.incarnation))
 
-    def _process_runs(self, launched: tuple[Unit, int], now: int) -> None:
+    def _process_runs(self, launched: tuple[SimulatedReplica, int], now: int) -> None:
         unit, incarnation = launched
         if incarnation != unit.incarnation:
             return
@@ -405,7 +430,7 @@ class World:
         if not unit.stalls_loading:
             self._store.load(replica_id, lambda at: self._loaded(unit, incarnation, at), now)
 
-    def _loaded(self, unit: Unit, incarnation: int, now: int) -> None:
+    def _loaded(self, unit: SimulatedReplica, incarnation: int, now: int) -> None:
         if incarnation != unit.incarnation:
             return
         unit.serving = True
@@ -431,16 +456,19 @@ class World:
                     engine.cancel(run, now)
                     self._close(record, run, kind, tokens, now)
 
-    def _crash(self, unit: Unit, kind: Kind, now: int) -> None:
+    def _crash(self, unit: SimulatedReplica, kind: Kind, now: int) -> None:
         if not unit.up:
             return
         unit.incarnation += 1
         self._take_down(unit, now)
         self._tell_fleet(Exited(unit.replica.id, kind), now)
 
-    def _take_down(self, unit: Unit, now: int) -> None:
+    def _take_down(self, unit: SimulatedReplica, now: int) -> None:
         """The process is gone: connections are reset, its share of the store is free."""
-        unit.up = unit.serving = unit.hung = False
+        unit.up = unit.serving = unit.hung = unit.frozen = False
+        if unit.touched:  # what sat in the process went with it
+            unit.faults = [one for one in unit.faults if not _sits_in_the_process(one)]
+            unit.touched = bool(unit.faults)
         self._store.cancel(unit.replica.id, now)
         for run, tokens in unit.engine.crash(now):
             record = run.owner
@@ -450,7 +478,7 @@ class World:
 
     # --- faults ----------------------------------------------------------------------------------
 
-    def _touched(self, fault: Fault) -> list[Unit]:
+    def _touched(self, fault: Fault) -> list[SimulatedReplica]:
         units = self.units.values()
         return [u for u in units if fault.touches(u.replica.id, u.replica.zone)]
 
@@ -460,6 +488,8 @@ class World:
             unit.apply_faults(now)
             replica_id = unit.replica.id
             self._detections.began(fault.kind.value, replica_id, now)
+            if fault.kind is FaultKind.FREEZE and unit.up:
+                self._tell_fleet(Frozen(replica_id, frozen=True), now)
             if fault.kind is FaultKind.SPOT_NOTICE:
                 self._tell_fleet(SpotNotice(replica_id, nanos(fault.lead_s)), now)
             death = fault.dies_at()
@@ -469,7 +499,7 @@ class World:
             if unit.hung:
                 self._watch(unit, now)
 
-    def _die_of_fault(self, doomed: tuple[Unit, Fault, int], now: int) -> None:
+    def _die_of_fault(self, doomed: tuple[SimulatedReplica, Fault, int], now: int) -> None:
         unit, fault, incarnation = doomed
         moved = fault.kind in _MENDED_BY_A_NEW_PROCESS and incarnation != unit.incarnation
         if fault in unit.faults and not moved:
@@ -478,12 +508,20 @@ class World:
 
     def _end_fault(self, fault: Fault, now: int) -> None:
         for unit in self._touched(fault):
+            if fault not in unit.faults:
+                continue  # it went with the process that had it
             unit.faults.remove(fault)
             unit.apply_faults(now)
+            if fault.kind is FaultKind.FREEZE:
+                self._tell_fleet(Frozen(unit.replica.id, frozen=False), now)
 
 
 _TICK: Final = Tick()
 _MENDED_BY_A_NEW_PROCESS: Final = (FaultKind.SPOT_NOTICE, FaultKind.LEAK)  # another host, empty
+
+
+def _sits_in_the_process(fault: Fault) -> bool:
+    return fault.restart_mends or fault.kind is FaultKind.FREEZE
 
 
 def _window(faults: FaultSchedule) -> tuple[int, int] | None:

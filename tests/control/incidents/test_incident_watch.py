@@ -10,8 +10,9 @@ import pytest
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.gateways.state_file import SOCKET_FILE
-from holdfast.control.incidents import incident_watch, observations
+from holdfast.control.incidents import incident_watch
 from holdfast.control.process import Control
+from holdfast.core.diagnose import observations
 from holdfast.core.diagnose.detect import poison
 from holdfast.core.diagnose.facts import (
     CanaryAnswered,

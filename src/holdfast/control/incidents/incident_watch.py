@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -29,8 +30,8 @@ from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.host_watch import HostWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.notifier import Notifier
-from holdfast.control.incidents.observations import Observations
 from holdfast.core.diagnose.facts import Declared, Fact, Gone, HostSeen, QueueSeen, VersionsSeen
+from holdfast.core.diagnose.observations import Observations
 from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,
@@ -139,7 +140,8 @@ class IncidentWatch:
         self._declared = with_placed(own, self._placed)
         urls = {one.replica.id: one.url for one in file.replicas()}
         self._sightings.follow({url: name for name, url in urls.items()}, units)
-        self._observations.declare(self._declared, urls, chains_of(file))
+        addresses = {urlsplit(url).netloc: name for name, url in urls.items()}
+        self._observations.declare(self._declared, addresses, chains_of(file))
         engines = self._hosts.engines
         self._hosts.engines = {one: engines[one] for one in engines if one in self._declared}
 

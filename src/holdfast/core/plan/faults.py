@@ -42,10 +42,17 @@ class FaultKind(StrEnum):
     SPOT_NOTICE = "spot_notice"  # a notice, then a kill after ``lead_s``
     PARTITION = "partition"  # the gateway cannot reach it: connects time out
     PROBE_BLIND = "probe_blind"  # the checker is broken: probes fail, replicas serve well
+    FREEZE = "freeze"  # the process is stopped: its port accepts, not even its pages answer
+    STALL = "stall"  # streams stop after ``tokens`` tokens, their connections stay open
+    RESET = "reset"  # the connection is reset after ``tokens`` tokens
 
 
 REPLICA_KINDS: Final[tuple[FaultKind, ...]] = tuple(
-    kind for kind in FaultKind if kind not in (FaultKind.ZONE_LOSS, FaultKind.PROBE_BLIND)
+    kind
+    for kind in FaultKind
+    if kind not in (FaultKind.ZONE_LOSS, FaultKind.PROBE_BLIND)
+    # Not drawn at random: the schedule of every seed that somebody knows would be another one.
+    and kind not in (FaultKind.FREEZE, FaultKind.STALL, FaultKind.RESET)
 )
 
 _STORIES: Final[dict[FaultKind, str]] = {
@@ -67,6 +74,9 @@ _STORIES: Final[dict[FaultKind, str]] = {
     FaultKind.SPOT_NOTICE: "gets a spot notice and is killed {lead_s:g} s later",
     FaultKind.PARTITION: "cannot be reached: connects time out",
     FaultKind.PROBE_BLIND: "looks ill to a broken checker and serves well",
+    FaultKind.FREEZE: "is stopped by a signal: nothing of it answers, not even its pages",
+    FaultKind.STALL: "stops its streams after {tokens} tokens and keeps the connections open",
+    FaultKind.RESET: "resets its connections after {tokens} tokens",
 }
 
 
@@ -79,10 +89,11 @@ class Fault:
     at: int  # nanoseconds of core time
     until: int | None = None  # None = it is never repaired
     factor: float = 1.0  # SLOW: by how much
-    probability: float = 1.0  # FLAKY: share of attempts that fail
-    tokens: int = 0  # CUT: tokens that still come through; FLAKY: work done before it fails
+    probability: float = 1.0  # FLAKY: attempts that fail; WRONG_OUTPUT: answers that are wrong
+    tokens: int = 0  # CUT, RESET and STALL: tokens that still come; FLAKY: work before it fails
     interval_s: float = 5.0  # DRIP: one token per this many seconds
     lead_s: float = 120.0  # SPOT_NOTICE and LEAK: from the beginning to the death; clouds give 120
+    restart_mends: bool = False  # it sits in the process: the one started next does not have it
 
     def __post_init__(self) -> None:
         kinds = ", ".join(FaultKind)

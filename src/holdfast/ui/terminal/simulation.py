@@ -57,6 +57,7 @@ def show_simulation(scenario: Scenario, seed: int, outcomes: Sequence[Outcome]) 
     _show_strips(console, outcomes)
     if len(runs) == 1:
         _show_detections(console, outcomes[0])
+        _show_incidents(console, outcomes[0])
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
@@ -144,6 +145,29 @@ def _show_detections(console: Any, outcome: Outcome) -> None:
     left = len(detections) - _DETECTIONS_SHOWN
     if left > 0:
         console.print(f"  … and {left} more (--json has all)")
+
+
+def _show_incidents(console: Any, outcome: Outcome) -> None:
+    """What diagnosis would have opened, against what was injected."""
+    told = outcome.runs[0].get("incidents")
+    if told is None:
+        return
+    opened, missed = told["opened"], [one for one in told["faults"] if one["incident"] is None]
+    if not opened and not missed:
+        return
+    console.print(f"\nincidents that {outcome.variant} would have opened")
+    for one in opened[:_DETECTIONS_SHOWN]:
+        cause = f"{one['class']}, {one['cause'].replace('_', ' ')}"
+        truth = "no fault explains it"
+        if one["fault"] is not None:
+            truth = f"{one['verdict']}: {one['fault']}, after {duration(one['delay_s'])}"
+        whom = ", ".join(one["replicas"]) or one["about"]
+        console.print(f"  {one['opened_s']:>6.1f} s {whom:<12} {cause} ({truth})")
+    left = len(opened) - _DETECTIONS_SHOWN
+    if left > 0:
+        console.print(f"  … and {left} more (--json has all)")
+    for one in missed[:_DETECTIONS_SHOWN]:
+        console.print(f"  missed: {one['fault']} of {one['target']} from {one['began_s']:.1f} s")
 
 
 __all__ = ["progress_bar", "show_simulation", "strip"]

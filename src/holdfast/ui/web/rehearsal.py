@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.sim.run import run_setup
+from holdfast.sim.run import run_experiment
 from holdfast.sim.scenario import Scenario, prepare
 
 LIMIT_S: Final = 30.0  # as long as somebody looks at a page that says "wait"
@@ -93,7 +93,7 @@ def rehearse(question: bytes) -> bytes:
     for text in orjson.loads(question):
         scenario = Scenario.model_validate_json(text)
         (_, setup), *_ = prepare(scenario, SEED).variants
-        accounts.append(run_setup(setup, SEED))
+        accounts.append(run_experiment(setup, SEED))
     return orjson.dumps(accounts)
 
 

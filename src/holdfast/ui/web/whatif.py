@@ -21,7 +21,7 @@ from holdfast.core.plan.capacity import Redundancy
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import ConfigError, require
 from holdfast.core.view.snapshot import ModelRow, Snapshot
-from holdfast.sim.law import EngineLaw
+from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.scenario import Scenario
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
@@ -130,11 +130,11 @@ class WhatIfQuestion:
         )
 
     @property
-    def law(self) -> EngineLaw:
+    def law(self) -> EngineParameters:
         """The engine, at the speed that was said; the other coefficients keep their proportion."""
-        usual = EngineLaw()
+        usual = EngineParameters()
         slower = 1000.0 / self.stream_tokens_s / (usual.step_ms + usual.per_sequence_ms)
-        return EngineLaw(
+        return EngineParameters(
             step_ms=usual.step_ms * slower,
             per_sequence_ms=usual.per_sequence_ms * slower,
             per_kv_token_ms=usual.per_kv_token_ms * slower,

@@ -1,12 +1,13 @@
 import pytest
 
 from holdfast.core.types import ConfigError
-from holdfast.sim.law import OUTSIDE, EngineLaw, Run
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.request_record import OUTSIDE, EngineRun
 
 
 def test_a_run_begins_outside_with_everything_before_it() -> None:
-    run = Run("whose", "where", 3, 100, 20)
-    assert (run.owner, run.unit, run.attempt, run.prompt, run.output) == (
+    run = EngineRun("whose", "where", 3, 100, 20)
+    assert (run.owner, run.replica_id, run.attempt, run.prompt, run.output) == (
         "whose",
         "where",
         3,
@@ -18,7 +19,7 @@ def test_a_run_begins_outside_with_everything_before_it() -> None:
 
 
 def test_a_law_may_have_no_floor_where_each_request_takes_time() -> None:
-    assert EngineLaw(step_ms=0.0, per_sequence_ms=0.1).step_ms == 0.0
+    assert EngineParameters(step_ms=0.0, per_sequence_ms=0.1).step_ms == 0.0
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,9 @@ def test_a_law_may_have_no_floor_where_each_request_takes_time() -> None:
 )
 def test_a_law_that_cannot_be_is_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"engine\.{field}: is {value}; use "):
-        EngineLaw(**{field: value})
+        EngineParameters(**{field: value})
 
 
 def test_a_step_that_takes_no_time_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"engine\.step_ms: is 0; a step must take time"):
-        EngineLaw(step_ms=0, per_sequence_ms=0)
+        EngineParameters(step_ms=0, per_sequence_ms=0)

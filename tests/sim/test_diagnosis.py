@@ -34,10 +34,11 @@ from holdfast.core.messages import Left, RestartAsked
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import SECOND, ConfigError, Replica, State, nanos, seconds
 from holdfast.sim.clock import CONTROL, WORLD
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.loading import LoadingConfig
-from holdfast.sim.setup import Setup
-from holdfast.sim.watching import Habits, MemoryModel, Watcher
+from holdfast.sim.diagnosis import DiagnosisDriver, ObservationModel
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.memory_model import MemoryModel
+from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
@@ -48,8 +49,10 @@ FROM = 20.0
 class Watched:
     """One run with everything that was said in it."""
 
-    def __init__(self, *faults: Fault, habits: Habits | None = None, **changes: Any) -> None:
-        base = Setup(
+    def __init__(
+        self, *faults: Fault, habits: ObservationModel | None = None, **changes: Any
+    ) -> None:
+        base = Experiment(
             tuple(Replica(f"r{i}", "m", zone=f"zone-{i % 2}") for i in range(4)),
             duration_s=90.0,
             workloads=(("m", CHAT),),
@@ -59,7 +62,7 @@ class Watched:
         self.world = World(replace(base, **changes), 1)
         self.facts: list[tuple[int, Fact]] = []
         self.findings: list[Finding] = []
-        self.watcher = Watcher(
+        self.watcher = DiagnosisDriver(
             self.world,
             Investigation(),
             habits,
@@ -172,11 +175,11 @@ def test_a_process_that_dies_of_every_request_is_out_of_memory():
 
 
 def test_a_slow_replica_is_told_by_its_canaries():
-    law = EngineLaw(step_ms=40.0)
+    law = EngineParameters(step_ms=40.0)
     slow = Fault(FaultKind.SLOW, "r0", nanos(100.0), None, factor=8.0)
     # Only canaries with nothing beside them are compared.
     calm = (("m", Workload(rate=1.0, output=Lengths(mean=5.0))),)
-    watched = Watched(slow, law=law, workloads=calm, duration_s=240.0).run()
+    watched = Watched(slow, engine=law, workloads=calm, duration_s=240.0).run()
     assert "slow" in {fact.verdict for fact in watched.of(CanaryAnswered, "r0")}
     found = watched.incidents()
     assert {one.about.replica for one in found} == {"r0"}
@@ -196,7 +199,7 @@ def test_a_replica_that_cannot_be_reached_says_nothing_of_itself():
     watched = Watched(fault(FaultKind.PARTITION, until=None)).run()
     told = [at for at, fact in watched.facts if isinstance(fact, LoadSeen) and fact.replica == "r0"]
     assert seconds(told[-1]) <= FROM + 1
-    failed = [fact for fact in watched.of(CanaryAnswered, "r0") if fact.verdict == "fail"]
+    failed = [fact for fact in watched.of(CanaryAnswered, "r0") if fact.verdict == "timeout"]
     assert failed
     assert not any(fact.page_ok for fact in failed)
 
@@ -266,7 +269,7 @@ def test_scripts_say_what_the_world_does_not_know():
 
 def test_idle_engines_may_be_looked_at_less_often():
     idle = Workload(rate=0.05)
-    watched = Watched(habits=Habits(idle_every=5), workloads=(("m", idle),)).run()
+    watched = Watched(habits=ObservationModel(idle_every=5), workloads=(("m", idle),)).run()
     looks = Counter(fact.replica for fact in watched.of(LoadSeen))
     assert all(count < 60 for count in looks.values())
     assert watched.incidents() == []

@@ -1,4 +1,4 @@
-"""Turns what control hears into facts, in an order that detectors can read.
+"""Puts what is heard of a fleet into facts, in an order that detectors can read.
 
     launches, canaries, engines ──────────────────────────► facts as they happen
     tallies of all gateways ─► added up for each replica ─► facts once a second
@@ -13,7 +13,6 @@ it. Nobody acts later for it: the fleet has heard of the end already.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from holdfast.core.diagnose.detect.silence import SERVING
 from holdfast.core.diagnose.facts import (
@@ -55,7 +54,10 @@ class _Waiting:
 
 
 class Observations:
-    """The books of one control. ``sink`` is given every fact, in order."""
+    """Turns what control and gateways tell into facts; ``sink`` is given each of them, in order.
+
+    A live control and a simulated one both use it, so that detectors read the same of either.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -73,10 +75,13 @@ class Observations:
     def declare(
         self,
         declared: Mapping[str, Declared],
-        urls: Mapping[str, str],
+        addresses: Mapping[str, str],
         chains: Iterable[ChainDeclared] = (),
     ) -> None:
-        """Say what is new, what changed and who is gone."""
+        """Say what is new, what changed and who is gone.
+
+        ``addresses`` gives the id of the replica behind each ``host:port`` that a log may name.
+        """
         for name in [name for name in self._declared if name not in declared]:
             self._forget(name)
             self._sink(Gone(name))
@@ -84,7 +89,7 @@ class Observations:
             if self._declared.get(name) != one:
                 self._declared[name] = one
                 self._sink(one)
-        self._addresses = {urlsplit(url).netloc: name for name, url in urls.items()}
+        self._addresses = dict(addresses)
         for chain in chains:
             if self._chains.get(chain.name) != chain:
                 self._chains[chain.name] = chain
@@ -193,6 +198,10 @@ class Observations:
         for name, peer, agreed in list(compared)[:PER_FRAME_MAX]:
             if name in self._declared and peer in self._declared:
                 self._sink(Compared(name, peer, agreed))
+
+    def inflight(self, replica: str) -> int:
+        """Requests that gateways have there, as they last told."""
+        return self._tallies.inflight(replica)
 
     def gateway_gone(self, gateway: str) -> None:
         """Nothing of its requests is in flight any more."""

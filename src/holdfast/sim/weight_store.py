@@ -30,7 +30,7 @@ class LoadingConfig:
         require(most >= 0, "loading.parallel_max", f"is {most}", "use 0 for no bound")
 
 
-class Store:
+class WeightStore:
     """Processor sharing over the loads under way; the others wait their turn."""
 
     __slots__ = ("_active", "_clock", "_config", "_queue", "_rate", "_since", "_version")
@@ -100,4 +100,4 @@ class Store:
             done(now)
 
 
-__all__ = ["LoadingConfig", "Store"]
+__all__ = ["LoadingConfig", "WeightStore"]

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.types import SECOND, ConfigError, nanos
 from holdfast.sim.clock import WORLD, Clock
-from holdfast.sim.loading import LoadingConfig, Store
+from holdfast.sim.weight_store import LoadingConfig, WeightStore
 
 FOREVER = 10**18
 
@@ -14,7 +14,7 @@ class Fleet:
 
     def __init__(self, **config: float) -> None:
         self.clock = Clock()
-        self.store = Store(LoadingConfig(**config), self.clock)
+        self.store = WeightStore(LoadingConfig(**config), self.clock)
         self.ready: dict[str, int] = {}
 
     def load(self, name: str, at: int = 0) -> None:

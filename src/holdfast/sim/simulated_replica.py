@@ -11,18 +11,20 @@ from holdfast.core.failure import Kind
 from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, Replica, nanos
 from holdfast.sim.engine import Engine
-from holdfast.sim.law import Run
+from holdfast.sim.request_record import EngineRun
 
 GARBAGE_TOKENS: Final = 32  # a degenerate stream is recognised after so many tokens
 ANSWER_AT_ONCE: Final = MILLISECOND  # a 500 or a 429 that costs the replica nothing
 REFUSED_AFTER: Final = MILLISECOND // 5  # a closed port answers within a round trip
 CONNECT_TIMEOUT: Final = nanos(1.0)  # a partition: nobody answers at all
 
-_SILENT: Final = frozenset((FaultKind.HANG, FaultKind.PARTITION))  # nothing comes out any more
+_SILENT: Final = frozenset(
+    (FaultKind.HANG, FaultKind.PARTITION, FaultKind.FREEZE)
+)  # nothing comes out any more
 _DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS)
 
 
-class Unit:
+class SimulatedReplica:
     """A replica's process and engine, and the faults upon it."""
 
     __slots__ = (
@@ -31,6 +33,7 @@ class Unit:
         "faults",
         "flaky",
         "flaky_tokens",
+        "frozen",
         "hung",
         "incarnation",
         "instant",
@@ -38,12 +41,14 @@ class Unit:
         "replica",
         "rng",
         "serving",
+        "stalls",
         "stalls_loading",
         "tokens_seen",
         "touched",
         "truncates",
         "up",
         "wrong",
+        "wrong_share",
     )
 
     def __init__(self, replica: Replica, engine: Engine, rng: Random) -> None:
@@ -56,8 +61,11 @@ class Unit:
         self.incarnation = 0
         self.touched = False  # some fault is active: look closer at each request
         self.hung = False
-        self.wrong = False
+        self.frozen = False  # the process is stopped, not only its engine
+        self.wrong = False  # all that it answers
+        self.wrong_share = 0.0  # or so much of it
         self.dies_at_request = False
+        self.stalls: int | None = None  # streams stop after so many tokens
         self.stalls_loading = False
         self.flaky = 0.0  # probability that an attempt fails
         self.flaky_tokens = 1  # after so much work, unseen
@@ -77,8 +85,14 @@ class Unit:
         kinds = {fault.kind: fault for fault in self.faults}
         self.touched = bool(self.faults)
         self.hung = self.serving and not _SILENT.isdisjoint(kinds)
-        self.wrong = FaultKind.WRONG_OUTPUT in kinds or FaultKind.GARBAGE in kinds
+        self.frozen = self.serving and FaultKind.FREEZE in kinds
+        lies = kinds.get(FaultKind.WRONG_OUTPUT)
+        share = lies.probability if lies is not None else 0.0
+        self.wrong = share >= 1.0 or FaultKind.GARBAGE in kinds
+        self.wrong_share = 0.0 if self.wrong else share
         self.dies_at_request = FaultKind.OOM in kinds
+        stall = kinds.get(FaultKind.STALL)
+        self.stalls = None if stall is None else stall.tokens
         self.stalls_loading = FaultKind.LOAD_STALL in kinds
         self._apply_flaky()
         self.instant = self._instant(kinds)
@@ -123,10 +137,14 @@ class Unit:
             return Kind.DEGENERATE, GARBAGE_TOKENS
         if FaultKind.CUT in kinds:
             return Kind.CUT, kinds[FaultKind.CUT].tokens
+        if FaultKind.RESET in kinds:
+            return Kind.RESET, kinds[FaultKind.RESET].tokens
         return None
 
-    def spoil(self, run: Run) -> None:
+    def spoil(self, run: EngineRun) -> None:
         """Plan how a fault will end this run, if one does."""
+        if self.wrong_share and self.rng.random() < self.wrong_share:
+            run.wrong = True
         if self.flaky and self.rng.random() < self.flaky:
             run.output = min(run.output, self.flaky_tokens)
             run.ends_as, run.mute = Kind.SERVER_ERROR, True
@@ -135,6 +153,9 @@ class Unit:
             if tokens < run.output or kind is Kind.EMPTY:
                 run.output, run.ends_as = max(1, tokens), kind
                 run.mute = kind is Kind.EMPTY or tokens == 0
+        elif self.stalls is not None and self.stalls < run.output:
+            run.output, run.parks = max(1, self.stalls), True
+            run.mute = self.stalls == 0
 
 
-__all__ = ["ANSWER_AT_ONCE", "CONNECT_TIMEOUT", "REFUSED_AFTER", "Unit"]
+__all__ = ["ANSWER_AT_ONCE", "CONNECT_TIMEOUT", "REFUSED_AFTER", "SimulatedReplica"]

@@ -9,9 +9,9 @@ from holdfast.core.plan.faults import FaultSchedule
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import Replica
 from holdfast.sim.canaries import CANARY_OUTPUT, CANARY_PROMPT
-from holdfast.sim.law import EngineLaw
-from holdfast.sim.loading import LoadingConfig
+from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.results import Slo
+from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Workload
 
 Observer = Callable[[int, str, Any, Sequence[Any]], None]
@@ -19,14 +19,14 @@ Observer = Callable[[int, str, Any, Sequence[Any]], None]
 
 
 @dataclass(slots=True, frozen=True)
-class Setup:
+class Experiment:
     """A whole experiment, apart from its seed."""
 
     replicas: tuple[Replica, ...]
     duration_s: float = 60.0
     workloads: tuple[tuple[str, Workload], ...] = ()  # (model, its arrivals)
-    law: EngineLaw = field(default_factory=EngineLaw)
-    laws: tuple[tuple[str, EngineLaw], ...] = ()  # by model, where it differs
+    engine: EngineParameters = field(default_factory=EngineParameters)
+    engines: tuple[tuple[str, EngineParameters], ...] = ()  # by model, where it differs
     flow: FlowConfig = field(default_factory=FlowConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     loading: LoadingConfig = field(default_factory=LoadingConfig)
@@ -46,4 +46,4 @@ class Setup:
         return replace(self.flow, lanes=lanes)
 
 
-__all__ = ["Observer", "Setup"]
+__all__ = ["Experiment", "Observer"]

@@ -7,10 +7,18 @@ from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, SECOND, Replica
 from holdfast.sim.clock import Clock
 from holdfast.sim.engine import Engine
-from holdfast.sim.law import EngineLaw, Run
-from holdfast.sim.unit import ANSWER_AT_ONCE, CONNECT_TIMEOUT, GARBAGE_TOKENS, Unit
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.request_record import EngineRun
+from holdfast.sim.simulated_replica import (
+    ANSWER_AT_ONCE,
+    CONNECT_TIMEOUT,
+    GARBAGE_TOKENS,
+    SimulatedReplica,
+)
 
-LAW = EngineLaw(step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0)
+LAW = EngineParameters(
+    step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0
+)
 STEP = 10 * MILLISECOND
 
 
@@ -31,17 +39,17 @@ class Bench:
             lambda _run, now: self.done.append(now),
             lambda _engine, _now: None,
         )
-        self.unit = Unit(Replica("r", "m"), engine, Random(1))
+        self.unit = SimulatedReplica(Replica("r", "m"), engine, Random(1))
         self.unit.serving = serving
 
-    def ail(self, *faults: Fault, at: int = 0) -> Unit:
+    def ail(self, *faults: Fault, at: int = 0) -> SimulatedReplica:
         self.clock.run(at)
         self.unit.faults = list(faults)
         self.unit.apply_faults(at)
         return self.unit
 
-    def ask(self, output: int) -> Run:
-        run = Run(None, self.unit, 0, 10, output)
+    def ask(self, output: int) -> EngineRun:
+        run = EngineRun(None, "r0", 0, 10, output)
         self.unit.engine.submit(run, self.clock.now)
         return run
 
@@ -51,7 +59,7 @@ def test_a_healthy_unit_is_untouched() -> None:
     assert not unit.touched
     assert not unit.down
     assert unit.instant is unit.truncates is None
-    run = Run(None, unit, 0, 10, 50)
+    run = EngineRun(None, "r0", 0, 10, 50)
     unit.spoil(run)
     assert (run.output, run.ends_as, run.mute) == (50, None, False)
 
@@ -146,7 +154,7 @@ def test_a_hang_that_began_while_nothing_ran_holds_once_it_serves() -> None:
 
 def spoiled(output: int, *faults: Fault) -> tuple[int, Kind | None, bool]:
     unit = Bench().ail(*faults)
-    run = Run(None, unit, 0, 10, output)
+    run = EngineRun(None, "r0", 0, 10, output)
     unit.spoil(run)
     return run.output, run.ends_as, run.mute
 
@@ -164,7 +172,7 @@ def test_flaky_faults_fail_their_share_of_the_attempts() -> None:
     assert unit.flaky == pytest.approx(0.6)
     failed = 0
     for _ in range(4_000):
-        run = Run(None, unit, 0, 10, 50)
+        run = EngineRun(None, "r0", 0, 10, 50)
         unit.spoil(run)
         failed += run.ends_as is Kind.SERVER_ERROR
     assert abs(failed - 2_400) < 4 * (4_000 * 0.6 * 0.4) ** 0.5

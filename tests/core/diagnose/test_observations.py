@@ -1,8 +1,7 @@
 import pytest
 
-from holdfast.control.incidents import observations
-from holdfast.control.incidents.observations import HELD, Observations
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
+from holdfast.core.diagnose import observations
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanariesDoubted,
@@ -20,18 +19,19 @@ from holdfast.core.diagnose.facts import (
     StateChanged,
     VersionsSeen,
 )
+from holdfast.core.diagnose.observations import HELD, Observations
 from holdfast.core.failure import Kind
 from holdfast.core.messages import CanaryResult, Notice, Report, Seen, Summary, Tally
 from holdfast.core.types import SECOND, State
 
-URLS = {"m-1": "http://10.0.0.1:8000", "m-2": "http://10.0.0.2:8000/base", "n-1": "http://h"}
+ADDRESSES = {"10.0.0.1:8000": "m-1", "10.0.0.2:8000": "m-2", "h": "n-1"}
 
 
 class Stage:
     def __init__(self):
         self.facts = []
         self.books = Observations(self.facts.append)
-        self.books.declare(declared("m-1", "m-2", "n-1"), URLS)
+        self.books.declare(declared("m-1", "m-2", "n-1"), ADDRESSES)
         self.facts.clear()
         self.now = 0
 
@@ -82,7 +82,7 @@ def test_what_still_holds_is_told_to_whoever_begins_anew(stage):
     for what in ("warming", "ready"):
         stage.books.notice(Notice(0, "m", "m-1", what, "x", signal="loaded"))
     stage.books.saw(VersionsSeen("m-2", engine="1"), 0)
-    stage.books.declare(declared("m-1", "n-1"), URLS)
+    stage.books.declare(declared("m-1", "n-1"), ADDRESSES)
     lasting = stage.books.again()[2:]
     assert lasting == [StateChanged("m-1", State.READY, "loaded", "x")]
 

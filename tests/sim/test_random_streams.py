@@ -1,4 +1,4 @@
-from holdfast.sim.streams import stream, streams_of
+from holdfast.sim.random_streams import stream, streams_of
 
 
 def draws(*name: object) -> list[float]:

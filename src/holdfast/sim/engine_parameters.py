@@ -1,0 +1,32 @@
+"""What a simulated engine can do: how long one of its steps takes, and how much fits into it."""
+
+from dataclasses import dataclass
+
+from holdfast.core.types import require
+
+
+@dataclass(slots=True, frozen=True)
+class EngineParameters:
+    """The coefficients of a step and the limits of a replica."""
+
+    step_ms: float = 13.0  # a: the floor of a step, reading all weights once
+    per_sequence_ms: float = 0.075  # c: for each request in the batch
+    per_kv_token_ms: float = 4.0e-5  # b: attention over the tokens held
+    per_prompt_token_ms: float = 0.04  # p: prefill, about 25,000 tokens/s
+    batch_max: int = 128  # requests in a batch
+    kv_tokens_max: int = 400_000  # tokens of KV memory; requests wait when it is full
+    prefill_tokens_max: int = 32_768  # prompt tokens admitted in one step; the first always fits
+
+    def __post_init__(self) -> None:
+        for name in ("per_sequence_ms", "per_kv_token_ms", "per_prompt_token_ms"):
+            value = getattr(self, name)
+            require(value >= 0, f"engine.{name}", f"is {value}", "use milliseconds, 0 or more")
+        positive = self.step_ms > 0 or self.per_sequence_ms > 0
+        require(positive, "engine.step_ms", f"is {self.step_ms}", "a step must take time")
+        require(self.step_ms >= 0, "engine.step_ms", f"is {self.step_ms}", "use 0 or more")
+        for name in ("batch_max", "kv_tokens_max", "prefill_tokens_max"):
+            value = getattr(self, name)
+            require(value >= 1, f"engine.{name}", f"is {value}", "use 1 or more")
+
+
+__all__ = ["EngineParameters"]
