@@ -39,7 +39,7 @@ from holdfast.ui.terminal.simulation import progress_bar, show_simulation
     flag_value=False,
     type=bool,
     default=True,
-    help="Leave detectors and diagnosis out: no incidents, and half the time.",
+    help="Leave detectors and diagnosis out: no incidents are shown.",
 )
 @click.option(
     "--act",
