@@ -37,8 +37,12 @@ _IN_TIME: Final = Decision(True, "in good time")
 _TOO_FEW: Final = Decision(True, "too few samples under such load to tell")
 
 
-class _Samples:
-    """Latencies under like load: the first of them, and the last of them."""
+class UsualLatency:
+    """What a replica's canary usually takes under like load, in nanoseconds.
+
+    The one place that says what is usual: the fleet judges by it whether a canary is slow, and
+    diagnosis by how much. Only canaries in good time may be added.
+    """
 
     __slots__ = ("first", "last")
 
@@ -46,13 +50,17 @@ class _Samples:
         self.first = list(first)
         self.last: deque[int] = deque(last, maxlen=_SAMPLES_MAX)
 
+    def __len__(self) -> int:
+        return len(self.last)
+
     def add(self, latency: int) -> None:
+        """Learn from one canary."""
         if len(self.first) < _SAMPLES_MAX:
             self.first.append(latency)
         self.last.append(latency)
 
     def median(self) -> int:
-        """The lower of both medians; there must be a sample."""
+        """The lower of two medians, of the first samples and of the last; there must be one."""
         return min(_median(self.first), _median(self.last))
 
 
@@ -66,7 +74,7 @@ class LatencyBaseline:
         self._floor = nanos(config.slow_floor_s)
         self._samples_min = config.samples_min
         self._question = config.question
-        self._buckets: dict[int, _Samples] = {}
+        self._buckets: dict[int, UsualLatency] = {}
         self._present: deque[int] = deque(maxlen=_PRESENT)
         self._best: int | None = None  # its quickest so far, under any load
 
@@ -80,7 +88,7 @@ class LatencyBaseline:
         """
         self.saw(latency)
         samples = self._buckets.get(_bucket(running))
-        if samples is None or len(samples.last) < self._samples_min:
+        if samples is None or len(samples) < self._samples_min:
             return self._beside_peers(latency, running, peers_median)
         own = samples.median()
         if latency <= self._factor * own or latency <= own + self._floor:
@@ -120,7 +128,7 @@ class LatencyBaseline:
 
     def take(self, latency: int, running: int | None) -> None:
         """Learn from a canary that passed in good time; nothing else may teach what is usual."""
-        self._buckets.setdefault(_bucket(running), _Samples()).add(latency)
+        self._buckets.setdefault(_bucket(running), UsualLatency()).add(latency)
 
     def median(self) -> int | None:
         """What its latest canaries took, slow ones and all, for its peers; ``None`` before one."""
@@ -180,14 +188,14 @@ def _durations(data: object) -> list[int]:
     return found
 
 
-def _read_bucket(entry: object) -> tuple[int, _Samples]:
+def _read_bucket(entry: object) -> tuple[int, UsualLatency]:
     fields = _entries(entry)
     if len(fields) != 3 or type(fields[0]) is not int or not 0 <= fields[0] < _BUCKETS_MAX:
         raise ValueError("a baseline needs a bucket of load and its samples here")
     first, last = _durations(fields[1]), _durations(fields[2])
     if not first or not last:
         raise ValueError("a baseline needs samples in each bucket")
-    return fields[0], _Samples(first, last)
+    return fields[0], UsualLatency(first, last)
 
 
 # --- how often ------------------------------------------------------------------------------------
@@ -266,4 +274,4 @@ class CanaryBudget:
         return self._served_at is not None and now - self._served_at < _QUIET
 
 
-__all__ = ["CanaryBudget", "LatencyBaseline"]
+__all__ = ["CanaryBudget", "LatencyBaseline", "UsualLatency"]

@@ -11,10 +11,12 @@ all of them silent. Nobody is accused on their word until one of them passes, or
 well; but of a closed port, which nothing shared closes. Of a model that has never answered anybody
 they say nothing: its replicas are not started yet.
 
-Slow ones add up by how slow they are: three that take four times as long are a sign, five that take
-three times as long, and half the speed only after twenty minutes. Neighbours on its host take half
-of a replica's speed for a while, and no more. What is usual is learned where nothing ran beside. A
-late answer beside users' requests says nothing: they may be why, or the row may go on behind them.
+Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
+defined there too. Here slow ones add up by how slow they are: three that take four times as long
+are a sign, five that take three times as long, and half the speed only after twenty minutes.
+Neighbours on its host take half of a replica's speed for a while, and no more. What is usual is
+learned where nothing ran beside. A late answer beside users' requests says nothing: they may be
+why, or the row may go on behind them.
 
 Rejected: a share of failed canaries over a window. Failures in a row are rarer by chance and come
 to a verdict sooner; only wrong answers, which may come now and then, are counted over a window too.
@@ -33,13 +35,13 @@ from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
-from holdfast.core.types import State, nanos, require
+from holdfast.core.health.baseline import UsualLatency
+from holdfast.core.types import State, nanos, require, seconds
 
 _RECENT: Final = 20  # canaries of which the wrong ones are counted for people
 _DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
 _MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
-_USUAL: Final = 32  # latencies of which the median is usual
-_USUAL_MIN: Final = 3
+_USUAL_MIN: Final = 3  # canaries of its own before they are compared with
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
 _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
 _FLAWS: Final = {
@@ -107,7 +109,7 @@ class _Book:
         self.slow_at = self.slow_from = self.latest_at = 0
         self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
         self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
-        self.usual: deque[float] = deque(maxlen=_USUAL)  # latencies of those in good time
+        self.usual = UsualLatency()  # of those in good time, with nothing beside them
 
     def answered(self) -> None:
         """Somebody is there and speaks."""
@@ -225,7 +227,7 @@ class ProbingDetector:
         self._doubts.pop(model, None)  # the expected answer can be given
         if fact.verdict is CanaryVerdict.PASS:
             if fact.latency_s and not fact.running:
-                book.usual.append(fact.latency_s)
+                book.usual.add(nanos(fact.latency_s))
             if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
                 book.slows, book.slow_sum = 0, 0.0
                 book.pace.over(Sign.CANARY_SLOW)
@@ -247,7 +249,7 @@ class ProbingDetector:
             text += f", the last after {fact.latency_s:.1f} s"
             numbers["latency_s"] = float(fact.latency_s)
             if book.usual:
-                numbers["usual_s"] = median(book.usual)
+                numbers["usual_s"] = seconds(book.usual.median())
         return (Sign.CANARY_SLOW, text, numbers)
 
     def _silent(self, book: _Book, fact: CanaryAnswered) -> _Found | None:
@@ -284,7 +286,7 @@ class ProbingDetector:
         Where its peers take longer now as well, theirs is what is usual now. ``None`` = nothing is
         known to be usual.
         """
-        known = [median(book.usual)] if len(book.usual) >= _USUAL_MIN else []
+        known = [seconds(book.usual.median())] if len(book.usual) >= _USUAL_MIN else []
         theirs = [
             peer.latest_s
             for peer in self._peers(fact.replica)
@@ -340,7 +342,9 @@ def _wrong(book: _Book) -> _Found:
 
 def _is_fast(book: _Book, fact: CanaryAnswered) -> bool:
     """Whether a server error came in less than a tenth of the time its answers take."""
-    usual = median(book.usual) if book.usual else book.latest_s  # idle, or as it last came
+    usual = (
+        seconds(book.usual.median()) if book.usual else book.latest_s
+    )  # idle, or as it last came
     if not fact.latency_s or (fact.status or 0) < 500:
         return False
     return fact.latency_s < usual / 10
