@@ -28,7 +28,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.core.health.comparing import ComparingConfig
+from holdfast.core.health.answer_comparison import ComparingConfig
 from holdfast.core.messages import RestartAsked
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, nanos, seconds
@@ -107,7 +107,7 @@ def _fault(kind: FaultKind, lasts_s: float | None = None, **more: Any) -> Callab
 
 GAUNTLET: Final[dict[str, LiveFault]] = {
     "crash": LiveFault(_fault(FaultKind.CRASH, 0.1), "crashed"),
-    "sigstop": LiveFault(_fault(FaultKind.FREEZE), "frozen"),
+    "sigstop": LiveFault(_fault(FaultKind.STOP), "frozen"),
     "hang": LiveFault(_fault(FaultKind.HANG), "hung"),
     "stall": LiveFault(_fault(FaultKind.STALL, tokens=_BROKEN), "stalled"),
     "slow": LiveFault(_fault(FaultKind.SLOW, factor=10.0), "slow"),
@@ -196,7 +196,7 @@ KINDS: Final = (
     *(FaultKind.CRASH, FaultKind.HANG, FaultKind.SLOW, FaultKind.DRIP, FaultKind.FLAKY),
     *(FaultKind.BLACK_HOLE, FaultKind.OOM, FaultKind.WRONG_OUTPUT, FaultKind.GARBAGE),
     *(FaultKind.EMPTY, FaultKind.CUT, FaultKind.LEAK, FaultKind.REFUSE_BUSY),
-    *(FaultKind.PARTITION, FaultKind.PROBE_BLIND, FaultKind.FREEZE, FaultKind.STALL),
+    *(FaultKind.PARTITION, FaultKind.PROBE_BLIND, FaultKind.STOP, FaultKind.STALL),
     *(FaultKind.RESET, FaultKind.LOAD_STALL),
 )
 

@@ -29,6 +29,7 @@ from cause_pages import cause_pages
 from click.testing import CliRunner
 from config_keys import fields_table, meaning_of, reference, table
 from state_diagrams import machine, verdicts_table
+from status_tables import layers_table, packages_table, status
 
 from holdfast.cli import main as command_line
 from holdfast.config.chaos import FAULT_STORIES, FAULTS, PlanFile
@@ -255,6 +256,11 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "rejected": rejected,
     "symptoms": symptoms_table,
     "refused": refused,
+    "layers": layers_table,
+    "packages core": partial(packages_table, "core"),
+    "packages gateway": partial(packages_table, "gateway"),
+    "packages control": partial(packages_table, "control"),
+    "status": status,
     "modules top": partial(modules_table, ""),
     **{f"modules {part}": partial(modules_table, part) for part in PARTS},
     **{name: partial(output, line) for name, line in OUTPUTS.items()},

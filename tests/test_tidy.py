@@ -1,13 +1,15 @@
 """The rulebook, enforced over the source by reading its syntax trees.
 
-Each rule is a function from one source file to the breaches it finds. The first half runs every
-rule over every file under ``src/holdfast``; the second half shows each rule something it must
-catch and something it must not, so that a rule that stopped working fails too.
+A rule is a function from one source file to the breaches it finds; a rule over the whole tree takes
+all files together (circles, homonyms, crowded folders). The first half runs every rule over
+``src/holdfast``; the second half shows each rule something it must catch and something it must not,
+so that a rule that stopped working fails too.
 """
 
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,11 +22,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "holdfast"
 
 FUNCTION_LINES_MAX: Final = 70
-MODULE_LINES_MAX: Final = 900
+FOLDER_MODULES_MAX: Final = 20
 LINE_CHARACTERS_MAX: Final = 100
 
 # Imports go down only; names on one line never import each other.
-LAYERS: Final = (
+LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("core",),
     ("config", "ports", "frames"),
     ("engines", "launchers", "sources", "storage", "exporters"),
@@ -36,6 +38,50 @@ LAYERS: Final = (
 )
 LAYER_OF: Final = {unit: height for height, units in enumerate(LAYERS) for unit in units}
 SIM_MAY_IMPORT: Final = {"sim", "core", "config"}
+
+# Packages inside the large units, lowest first. Names on one line never import each other, except
+# the modules on the lowest line: they stand directly in the unit's folder and all may use them.
+PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "core": (
+        ("types", "failure", "canary", "messages", "stats"),
+        ("deploy", "plan"),
+        ("request",),
+        ("health",),
+        ("diagnose",),
+        ("view",),
+    ),
+    "gateway": (("http",), ("api",), ("telemetry",), ("request",), ("link",), ("process",)),
+    "control": (
+        ("http_client", "fetch", "detached_call", "lookup_errors"),
+        ("access",),
+        ("fleet",),
+        ("gateways",),
+        ("deploy",),
+        ("incidents",),
+        ("view",),
+        ("admin",),
+        ("process",),
+    ),
+}
+
+# Words of the field that only look like participles, and what they mean here.
+FIELD_WORDS: Final = {
+    "routing": "choosing a replica",
+    "framing": "how messages are delimited on a stream",
+    "loading": "the failure class of a replica that does not come up",
+    "weighted": "the policy weighted round robin",
+    "least_loaded": "the policy least loaded",
+    "feed": "a stream of figures or pictures",
+    "reading": "what a source said of itself at one moment",
+    "listing": "the list widget of the terminal",
+}
+# Files that may read the names of classes, and why nothing is stored or sent by them.
+CLASS_NAMES_READ: Final = {
+    "sources/aws/errors.py": "botocore's errors are told apart without importing botocore",
+    "engines/canary_protocol.py": "what a user's own check returned, told to that user",
+    "config/sections.py": "definitions inside one JSON Schema, which only refer to each other",
+}
+PARTICIPLE: Final = re.compile(r"(ing|ed)$")
 
 CLOCKS: Final = {"datetime", "sched", "time", "zoneinfo"}
 NETWORK: Final = {
@@ -175,6 +221,32 @@ def layers(source: Source) -> Iterator[Breach]:
             yield Breach(found.line, f"sim imports {target}; it may import core and config only")
 
 
+def package_order(source: Source) -> Iterator[Breach]:
+    """Packages of one unit import downwards only."""
+    rows = PACKAGES.get(source.unit)
+    if rows is None or len(source.path.parts) < 2:
+        return
+    height_of = {package: height for height, row in enumerate(rows) for package in row}
+    package = source.path.parts[1].removesuffix(".py")
+    if package == "__init__":
+        return
+    if package not in height_of:
+        yield Breach(1, f"{source.unit}/{package} has no place in PACKAGES")
+        return
+    height = height_of[package]
+    for found in imports_of(source):
+        parts = [*found.module.split("."), *([found.name] if found.name else [])]
+        if parts[:2] != ["holdfast", source.unit] or len(parts) < 3 or parts[2] == package:
+            continue
+        target = height_of.get(parts[2])
+        if target is None:
+            yield Breach(found.line, f"imports {parts[2]}, which has no place in PACKAGES")
+        elif target > height:
+            yield Breach(found.line, f"{package} imports {parts[2]}, which lies above it")
+        elif target == height and height > 0:
+            yield Breach(found.line, f"{package} imports its sibling {parts[2]}")
+
+
 def core_imports(source: Source) -> Iterator[Breach]:
     if source.unit != "core":
         return
@@ -206,12 +278,6 @@ def function_length(source: Source) -> Iterator[Breach]:
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
                 yield Breach(node.lineno, f"{node.name} has {lines} lines")
-
-
-def module_length(source: Source) -> Iterator[Breach]:
-    lines = len(source.text.splitlines())
-    if lines > MODULE_LINES_MAX:
-        yield Breach(lines, f"the module has {lines} lines")
 
 
 def line_length(source: Source) -> Iterator[Breach]:
@@ -256,6 +322,51 @@ def clear_names(source: Source) -> Iterator[Breach]:
     for part in source.path.parts:
         if part.removesuffix(".py") in VAGUE_NAMES:
             yield Breach(1, f"{part} does not say what it holds")
+
+
+def nouns(source: Source) -> Iterator[Breach]:
+    """A module is a noun of the field; a participle says what somebody does, not what it holds."""
+    stem = source.path.stem
+    if stem in FIELD_WORDS or stem.split("_")[-1] in FIELD_WORDS:
+        return
+    if PARTICIPLE.search(stem):
+        yield Breach(1, f"{stem} is a participle; name the module for what it holds")
+
+
+def no_class_names_as_data(source: Source) -> Iterator[Breach]:
+    """A class can be renamed without changing what is stored or sent.
+
+    The class of an exception may be named, because it is told to people only.
+    """
+    if source.path.as_posix() in CLASS_NAMES_READ:
+        return
+    exceptions = exception_names(source.tree)
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Attribute) or node.attr not in {"__name__", "__qualname__"}:
+            continue
+        held = node.value
+        is_exception = (
+            isinstance(held, ast.Call)
+            and isinstance(held.func, ast.Name)
+            and held.func.id == "type"
+            and isinstance(held.args[0], ast.Name)
+            and held.args[0].id in exceptions
+        )
+        if not is_exception:
+            yield Breach(node.lineno, f"uses {node.attr} as data; give it an explicit name")
+
+
+def exception_names(tree: ast.Module) -> set[str]:
+    """Variables that hold exceptions: caught as such, or parameters annotated as such."""
+    caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
+    given = {
+        node.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg)
+        and node.annotation is not None
+        and ast.unparse(node.annotation).endswith(("Error", "Exception"))
+    }
+    return given | {name for name in caught if name}
 
 
 def mirrored_test(source: Source) -> Iterator[Breach]:
@@ -315,15 +426,17 @@ def bound_by(statement: ast.stmt) -> Iterator[str]:
 
 RULES: Final[dict[str, Rule]] = {
     "layers": layers,
+    "package-order": package_order,
     "core-imports": core_imports,
     "core-calls": core_calls,
     "function-length": function_length,
-    "module-length": module_length,
     "line-length": line_length,
     "no-leftovers": no_leftovers,
     "no-swallowing": no_swallowing,
     "no-print": no_print,
     "clear-names": clear_names,
+    "nouns": nouns,
+    "no-class-names-as-data": no_class_names_as_data,
     "mirrored-test": mirrored_test,
     "exports": exports,
 }
@@ -358,6 +471,29 @@ def import_cycle(sources: list[Source]) -> list[str]:
     return []
 
 
+def crowded_folders(sources: list[Source]) -> list[str]:
+    """Folders with so many modules side by side that their order is hidden."""
+    counted = Counter(
+        source.path.parent.as_posix() for source in sources if source.path.name != "__init__.py"
+    )
+    return [f"{folder} has {n} modules" for folder, n in counted.items() if n > FOLDER_MODULES_MAX]
+
+
+def homonyms(sources: list[Source]) -> list[str]:
+    """Public classes of one layer that share a name: one of them is something else."""
+    places: dict[tuple[int, str], list[str]] = {}
+    for source in sources:
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                layer = LAYER_OF.get(source.unit, -1)
+                places.setdefault((layer, node.name), []).append(source.path.as_posix())
+    return [
+        f"{name} is a class in {' and in '.join(sorted(paths))}"
+        for (_, name), paths in sorted(places.items())
+        if len(paths) > 1
+    ]
+
+
 # --- over the source ------------------------------------------------------------------------------
 
 
@@ -371,10 +507,33 @@ def test_the_source_is_tidy(rule: str) -> None:
     assert not told, "\n" + "\n".join(told)
 
 
-def test_the_core_has_no_import_cycle() -> None:
-    core = [load(path) for path in FILES if path.startswith("core/")]
-    cycle = import_cycle(core)
+def test_there_is_no_import_cycle() -> None:
+    cycle = import_cycle([load(path) for path in FILES])
     assert not cycle, " imports ".join(cycle)
+
+
+def test_no_folder_is_crowded() -> None:
+    assert not crowded_folders([load(path) for path in FILES])
+
+
+def test_no_public_class_name_is_used_twice_in_one_layer() -> None:
+    assert not homonyms([load(path) for path in FILES])
+
+
+def test_every_package_says_what_belongs_there() -> None:
+    """Packages of the large units: what belongs there, what does not, what it may import."""
+    silent = [
+        f"{unit}/{package}"
+        for unit, rows in PACKAGES.items()
+        for row in rows
+        for package in row
+        if (PACKAGE / unit / package).is_dir()
+        and "may import"
+        not in " ".join(
+            (ast.get_docstring(load(f"{unit}/{package}/__init__.py").tree) or "").lower().split()
+        )
+    ]
+    assert not silent
 
 
 def test_there_is_a_source_to_look_at() -> None:
@@ -403,6 +562,16 @@ MUST_FIRE: Final = [
     ("layers", "wire.py", "import holdfast.cli\n", 1),
     ("layers", "misc.py", "x = 1\n", 1),
     ("layers", "wire.py", "import holdfast.misc\n", 1),
+    ("package-order", "core/deploy/a.py", "from holdfast.core.request import flow\n", 1),
+    ("package-order", "core/request/a.py", "from holdfast.core.health.fleet import Fleet\n", 1),
+    ("package-order", "core/health/a.py", "def f():\n    from holdfast.core import view\n", 2),
+    ("package-order", "core/plan/a.py", "from holdfast.core.deploy import rollout\n", 1),
+    ("package-order", "core/types.py", "from holdfast.core.request.flow import Flow\n", 1),
+    ("package-order", "core/imagined/a.py", "x = 1\n", 1),
+    ("package-order", "gateway/http/a.py", "from holdfast.gateway.api import bodies\n", 1),
+    ("package-order", "gateway/telemetry/a.py", "import holdfast.gateway.request.b\n", 1),
+    ("package-order", "control/fleet/a.py", "from ..admin import b\n", 1),
+    ("package-order", "control/view/a.py", "from holdfast.control.process import Control\n", 1),
     ("core-imports", "core/a.py", "import time\n", 1),
     ("core-imports", "core/a.py", "from time import monotonic\n", 1),
     ("core-imports", "core/a.py", "import asyncio.events\n", 1),
@@ -418,7 +587,6 @@ MUST_FIRE: Final = [
     ("core-calls", "core/a.py", "def f():\n    return open('x')\n", 2),
     ("function-length", "wire.py", LONG_FUNCTION, 1),
     ("function-length", "wire.py", f"x = 1\nasync {LONG_FUNCTION}", 2),
-    ("module-length", "wire.py", "x = 1\n" * (MODULE_LINES_MAX + 1), MODULE_LINES_MAX + 1),
     ("line-length", "wire.py", f"x = 1\n# {'x' * (LINE_CHARACTERS_MAX - 1)}\n", 2),
     ("no-leftovers", "wire.py", "x = 1  # TODO: y\n", 1),
     ("no-leftovers", "wire.py", "'''\nFIXME\n'''\n", 2),
@@ -431,6 +599,13 @@ MUST_FIRE: Final = [
     ("no-print", "wire.py", "show = print\n", 1),
     ("clear-names", "core/utils.py", "x = 1\n", 1),
     ("clear-names", "gateway/helpers/a.py", "x = 1\n", 1),
+    ("nouns", "control/view/knowing.py", "x = 1\n", 1),
+    ("nouns", "gateway/detached.py", "x = 1\n", 1),
+    ("nouns", "core/view/rows_joining.py", "x = 1\n", 1),
+    ("no-class-names-as-data", "wire.py", "kinds = [kind.__name__ for kind in KINDS]\n", 1),
+    ("no-class-names-as-data", "wire.py", "told = {'kind': type(fact).__name__}\n", 1),
+    ("no-class-names-as-data", "wire.py", "def f(x):\n    return type(x).__qualname__\n", 2),
+    ("no-class-names-as-data", "wire.py", "text = f'{type(frame).__name__}'\n", 1),
     ("mirrored-test", "core/imagined/__init__.py", "", 1),
     ("mirrored-test", "core/request/imagined/__init__.py", "", 1),
     ("exports", "core/a.py", "x = 1\n", 1),
@@ -452,6 +627,12 @@ MUST_NOT_FIRE: Final = [
     ("layers", "sim/a.py", "from holdfast.sim.clock import Clock\n"),
     ("layers", "cli.py", "from holdfast import __version__, wire\nimport holdfast, click\n"),
     ("layers", "engines/a.py", "import holdfastidious.control\n"),
+    ("package-order", "core/view/a.py", "from holdfast.core.diagnose import facts\n"),
+    ("package-order", "core/messages.py", "from holdfast.core.types import State\n"),
+    ("package-order", "core/request/routing/a.py", "from holdfast.core.request.pool import b\n"),
+    ("package-order", "gateway/process.py", "from holdfast.gateway.request import a\n"),
+    ("package-order", "control/fleet/a.py", "from holdfast.control.fetch import fetch\n"),
+    ("package-order", "sim/a.py", "from holdfast.sim import b\n"),
     ("core-imports", "core/a.py", "from random import Random\nimport math, json\n"),
     ("core-imports", "core/a.py", "from holdfast.core.types import nanos\n"),
     ("core-imports", "core/a.py", "from collections import deque\n"),
@@ -459,7 +640,6 @@ MUST_NOT_FIRE: Final = [
     ("core-calls", "core/a.py", "x.open()\nself.id(3)\nhashed(4)\n"),
     ("core-calls", "gateway/a.py", "open('x')\n"),
     ("function-length", "wire.py", FITTING_FUNCTION),
-    ("module-length", "wire.py", "x = 1\n" * MODULE_LINES_MAX),
     ("line-length", "wire.py", f"# {'x' * (LINE_CHARACTERS_MAX - 2)}\n"),
     ("no-leftovers", "wire.py", "AUTODOC = 'MAXXXL'\n"),
     ("no-swallowing", "wire.py", "try:\n    f()\nexcept OSError:\n    dropped += 1\n"),
@@ -467,6 +647,15 @@ MUST_NOT_FIRE: Final = [
     ("no-print", "cli.py", "print('x')\n"),
     ("no-print", "wire.py", "console.print('x')\n"),
     ("clear-names", "core/commonest.py", "x = 1\n"),
+    ("nouns", "core/request/routing/weighted.py", "x = 1\n"),
+    ("nouns", "core/request/queue.py", "x = 1\n"),
+    ("no-class-names-as-data", "wire.py", "if __name__ == '__main__':\n    f()\n"),
+    (
+        "no-class-names-as-data",
+        "wire.py",
+        "try:\n    f()\nexcept OSError as error:\n    told = type(error).__name__\n",
+    ),
+    ("no-class-names-as-data", "wire.py", "def f(why: OSError):\n    type(why).__name__\n"),
     ("mirrored-test", "core/imagined.py", "x = 1\n"),
     ("mirrored-test", "core/request/routing/__init__.py", ""),
     ("mirrored-test", "gateway/imagined/__init__.py", ""),
@@ -520,3 +709,29 @@ def test_a_diamond_is_no_cycle() -> None:
         parse("core/d.py", "import math\n"),
     ]
     assert import_cycle(sources) == []
+
+
+def test_a_cycle_that_only_type_checkers_see_is_a_cycle() -> None:
+    cycle = import_cycle(
+        [
+            parse("gateway/a.py", "if TYPE_CHECKING:\n    from holdfast.gateway.b import B\n"),
+            parse("gateway/b.py", "from holdfast.gateway.a import A\n"),
+        ]
+    )
+    assert cycle == ["holdfast.gateway.a", "holdfast.gateway.b", "holdfast.gateway.a"]
+
+
+def test_a_crowded_folder_is_refused() -> None:
+    full = [parse(f"sim/m{i}.py", "") for i in range(FOLDER_MODULES_MAX)]
+    package = parse("sim/__init__.py", "")
+    assert crowded_folders([*full, package]) == []
+    assert crowded_folders([*full, package, parse("sim/more.py", "")]) == ["sim has 21 modules"]
+
+
+def test_a_class_name_is_refused_the_second_time_within_a_layer() -> None:
+    first = parse("gateway/http/a.py", "class Host: ...\n")
+    assert homonyms([first, parse("control/b.py", "class Host: ...\n")]) == [
+        "Host is a class in control/b.py and in gateway/http/a.py"
+    ]
+    assert homonyms([first, parse("core/b.py", "class Host: ...\n")]) == []
+    assert homonyms([first, parse("control/b.py", "class _Host: ...\n")]) == []

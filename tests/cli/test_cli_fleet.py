@@ -70,9 +70,9 @@ UP = textwrap.dedent(
     import sys
     from pathlib import Path
     from holdfast.ui.terminal.startup_screen import screen
-    from holdfast.wire.up import Wish, up
+    from holdfast.wire.up import UpOptions, up
     config, state, script, within = sys.argv[1:]
-    wish = Wish(Path(config), Path(state), None, sys.stdout.isatty(), float(within))
+    wish = UpOptions(Path(config), Path(state), None, sys.stdout.isatty(), float(within))
     up(wish, screen(), [sys.executable, "-S", script])
     """
 )

@@ -28,7 +28,7 @@ from holdfast.frames import (
     MetricsAnswer,
     MetricsAsk,
     MoveFrame,
-    ReplicaRow,
+    ReplicaViewRow,
     SeenFrame,
     StatsFrame,
     ViewFrame,
@@ -451,7 +451,7 @@ def test_a_tenant_that_control_has_not_lent_yet_has_an_even_part(play):
 
 def test_a_view_that_cannot_be_used_ends_the_connection_and_not_the_process(play):
     async def scene(stage):
-        row = ReplicaRow("m-1", "m", "1", "z", "r", 0, 1.0, "enchanted", 1.0, False, "")
+        row = ReplicaViewRow("m-1", "m", "1", "z", "r", 0, 1.0, "enchanted", 1.0, False, "")
         stage.greeting = [stage.config(1), stage.view(), ViewFrame(2, 1, [], [row])]
         await stage.serving()
         await stage.until(lambda: len(stage.lines) > 1)  # it came again

@@ -8,7 +8,7 @@ from holdfast.core.canary import CanaryVerdict
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, SECOND, Replica
-from holdfast.sim.canaries import Canaries
+from holdfast.sim.canaries import SimulatedCanaries
 from holdfast.sim.clock import Clock
 from holdfast.sim.engine import Engine
 from holdfast.sim.engine_parameters import EngineParameters
@@ -34,7 +34,7 @@ class Bench:
         )
         self.unit = SimulatedReplica(Replica("r", "m"), engine, Random(1))
         self.unit.up = self.unit.serving = True
-        self.canaries = Canaries(
+        self.canaries = SimulatedCanaries(
             {"r": self.unit},
             self.clock,
             lambda result, now: self.told.append((result, now)),

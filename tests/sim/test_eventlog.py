@@ -31,12 +31,12 @@ from holdfast.core.types import Replica, nanos
 from holdfast.sim.eventlog import EventLog
 from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.experiment import Experiment
-from holdfast.sim.workload import Lengths, Tenant, Workload
+from holdfast.sim.workload import Lengths, WorkloadTenant, Workload
 from holdfast.sim.world import World
 
 def digest(seed):
     kinds = (FaultKind.CRASH, FaultKind.HANG, FaultKind.FLAKY, FaultKind.WRONG_OUTPUT)
-    tenants = (Tenant("a"), Tenant("b"))
+    tenants = (WorkloadTenant("a"), WorkloadTenant("b"))
     setup = Experiment(
         tuple(Replica(f"r{i}", "m", zone=f"zone-{i % 2}") for i in range(6)),
         30.0,

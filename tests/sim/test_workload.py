@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.types import SECOND, ConfigError, Priority, Request, nanos
 from holdfast.sim.random_streams import stream
-from holdfast.sim.workload import Lengths, Tenant, Workload, _times, arrivals
+from holdfast.sim.workload import Lengths, Workload, WorkloadTenant, _times, arrivals
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 HOUR = 3600 * SECOND
@@ -147,7 +147,7 @@ def test_requests_carry_their_lengths_and_numbers() -> None:
 
 
 def test_tenants_come_in_proportion_to_their_shares_with_their_priority() -> None:
-    tenants = (Tenant("a", 3.0), Tenant("b", 1.0, batch=True))
+    tenants = (WorkloadTenant("a", 3.0), WorkloadTenant("b", 1.0, batch=True))
     found = first(8_000, Workload(tenants=tenants))
     ours = [request for request, _ in found if request.tenant == "a"]
     assert abs(len(ours) - 6_000) < 4 * sqrt(8_000 * 0.75 * 0.25)
@@ -175,7 +175,7 @@ def test_one_seed_gives_one_workload(pattern: str) -> None:
 
 
 def test_another_law_of_answers_leaves_arrivals_prompts_and_tenants_as_they_were() -> None:
-    tenants = (Tenant("a"), Tenant("b"))
+    tenants = (WorkloadTenant("a"), WorkloadTenant("b"))
     plain = told(Workload(tenants=tenants))
     other = told(Workload(tenants=tenants, output=Lengths(mean=20.0, law="exponential")))
     assert [row[:2] + row[3:] for row in plain] == [row[:2] + row[3:] for row in other]
@@ -184,7 +184,7 @@ def test_another_law_of_answers_leaves_arrivals_prompts_and_tenants_as_they_were
 
 def test_more_tenants_change_neither_arrivals_nor_lengths() -> None:
     alone = told(Workload())
-    shared = told(Workload(tenants=(Tenant("a"), Tenant("b"))))
+    shared = told(Workload(tenants=(WorkloadTenant("a"), WorkloadTenant("b"))))
     assert [row[:3] for row in alone] == [row[:3] for row in shared]
 
 
@@ -235,7 +235,7 @@ def test_a_mooncake_trace_brings_the_blocks_of_its_prompts(tmp_path: Path) -> No
 def test_a_trace_may_be_replayed_faster_and_for_several_tenants(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(MOONCAKE)
-    tenants = (Tenant("a", 1e9), Tenant("b", 1.0, batch=True))
+    tenants = (WorkloadTenant("a", 1e9), WorkloadTenant("b", 1.0, batch=True))
     found = read(path, speed=2.0, tenants=tenants)
     assert [request.arrived for request, _ in found] == [0, SECOND // 8]
     assert {request.tenant for request, _ in found} == {"a"}
@@ -345,8 +345,8 @@ def test_the_recorded_mooncake_trace_reads_as_published() -> None:
         (Lengths, {"law": "gamma"}, r"lengths\.law: is 'gamma'; use constant, exponential"),
         (Lengths, {"law": "hyperexponential"}, r"lengths\.cv: is 1\.0; .* needs cv above 1"),
         (Lengths, {"maximum": 400}, r"lengths\.maximum: is 400; use at least the mean"),
-        (Tenant, {"name": ""}, r"tenant\.name: is empty; name the tenant"),
-        (Tenant, {"share": 0.0}, r"tenant\.share: is 0\.0; use a share above 0"),
+        (WorkloadTenant, {"name": ""}, r"tenant\.name: is empty; name the tenant"),
+        (WorkloadTenant, {"share": 0.0}, r"tenant\.share: is 0\.0; use a share above 0"),
         (Workload, {"rate": 0.0}, r"workload\.rate: is 0\.0; use requests/s above 0"),
         (Workload, {"pattern": "tidal"}, r"workload\.pattern: is 'tidal'; use one of poisson"),
         (Workload, {"period_s": 0.0}, r"workload\.period_s: is 0\.0; use seconds > 0"),

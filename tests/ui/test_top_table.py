@@ -6,7 +6,7 @@ import fleets
 import pytest
 
 from holdfast.core.view.snapshot import SourceRow
-from holdfast.ui.terminal.top import formatting
+from holdfast.ui.terminal.top import figure_format as formatting
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.fleet_tables import REPLICAS
 from holdfast.ui.terminal.top.headline import Contact, fitted, fleet_line, source_line

@@ -601,10 +601,10 @@ def test_one_process_at_a_time_has_a_state_dir(tmp_path):
 def test_what_a_crash_left_names_nobody(tmp_path):
     code = (
         "import os; from pathlib import Path\n"
-        "from holdfast.wire.state_dir import Running, held, write_running\n"
+        "from holdfast.wire.state_dir import RunningFleet, held, write_running\n"
         f"where = Path({str(tmp_path)!r})\n"
         "with held(where):\n"
-        "    write_running(where, Running(os.getpid(), 'http://a', 'http://d', 'f'))\n"
+        "    write_running(where, RunningFleet(os.getpid(), 'http://a', 'http://d', 'f'))\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9

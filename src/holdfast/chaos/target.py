@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.control.fetch import FetchError, HttpAnswer, fetch
 
 DEADLINE_S: Final = 5.0
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -43,7 +43,7 @@ class ChaosTarget:
         data = None if body is None else orjson.dumps(body)
         method = None if body is None else "POST"
         try:
-            answer: Answer = await fetch(
+            answer: HttpAnswer = await fetch(
                 self.admin.rstrip("/"),
                 path,
                 DEADLINE_S,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from holdfast.control.access.trust import trusting
-from holdfast.control.http_client import Answer, FetchError, UntrustedError, request
+from holdfast.control.http_client import FetchError, HttpAnswer, UntrustedError, request
 from holdfast.wire.state_dir import default_state_dir, read_running
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Admin:
     token: str | None = None
     tls: ssl.SSLContext | None = None  # whom to believe there; None: the system's authorities
 
-    def ask(self, path: str, *, body: bytes | None = None, method: str | None = None) -> Answer:
+    def ask(self, path: str, *, body: bytes | None = None, method: str | None = None) -> HttpAnswer:
         """One answer, whatever its status; or the command ends with a sentence."""
         url = self.url.rstrip("/")
         try:
@@ -65,7 +65,7 @@ def way_out(error: FetchError, url: str) -> str:
     return "is 'holdfast up' or 'holdfast serve' running?"
 
 
-def why(answer: Answer) -> str:
+def why(answer: HttpAnswer) -> str:
     """The sentence of a refusal."""
     try:
         return str(json.loads(answer.body)["error"])

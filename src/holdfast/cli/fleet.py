@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from holdfast.cli.admin_port import UNTRUSTED, Admin, asks_admin, why
-from holdfast.control.fetch import Answer, UntrustedError
+from holdfast.control.fetch import HttpAnswer, UntrustedError
 from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status
 
 _KNOWN_SHOWN: Final = 20  # names, in an error that lists them
@@ -97,7 +97,7 @@ def _follow(admin: Admin, path: str, replica: str) -> None:
         connection.request("GET", f"{parts.path.rstrip('/')}{path}", headers=headers)
         response = connection.getresponse()
         if response.status != 200:
-            answer = Answer(response.status, {}, response.read())
+            answer = HttpAnswer(response.status, {}, response.read())
             raise click.ClickException(_refused(admin, answer, "replicas", replica))
         while piece := response.read1(65_536):
             _write(piece)
@@ -192,7 +192,7 @@ def _order(admin: Admin, kind: str, name: str, what: str, body: bytes | None = N
     click.echo(told)
 
 
-def _refused(admin: Admin, answer: Answer, kind: str, name: str) -> str:
+def _refused(admin: Admin, answer: HttpAnswer, kind: str, name: str) -> str:
     """The reason; where nobody has the name, with those that somebody has."""
     told = why(answer)
     if answer.status != 404:

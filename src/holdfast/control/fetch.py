@@ -15,8 +15,8 @@ import httptools
 
 from holdfast.control.http_client import (
     BODY_BYTES_MAX,
-    Answer,
     FetchError,
+    HttpAnswer,
     UntrustedError,
     tls_reason,
 )
@@ -35,7 +35,7 @@ class _Reading(asyncio.Protocol):
         self._body = bytearray()
         self._head_only_so_far = True
         self._first = self._last = 0.0  # when pieces of the body came
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
 
     # --- the connection ---
 
@@ -85,7 +85,7 @@ class _Reading(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self.answer.done():
             status = self._parser.get_status_code()
-            self.answer.set_result(Answer(status, self._headers, bytes(self._body)))
+            self.answer.set_result(HttpAnswer(status, self._headers, bytes(self._body)))
 
     def _framed(self) -> bool:
         return "content-length" in self._headers or "transfer-encoding" in self._headers
@@ -119,7 +119,7 @@ async def fetch(
     body: bytes | None = None,
     method: str | None = None,
     tls: ssl.SSLContext | None = None,
-) -> Answer:
+) -> HttpAnswer:
     """GET ``url + path``, or POST a JSON body there, or raise ``FetchError``.
 
     Without ``tls`` an https address is checked against the system's authorities.
@@ -165,8 +165,8 @@ async def fetch(
 
 __all__ = [
     "BODY_BYTES_MAX",
-    "Answer",
     "FetchError",
+    "HttpAnswer",
     "UntrustedError",
     "fetch",
     "listens",

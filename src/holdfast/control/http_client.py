@@ -46,7 +46,7 @@ class UntrustedError(FetchError):
 
 
 @dataclass(slots=True, frozen=True)
-class Answer:
+class HttpAnswer:
     """The answer to one request."""
 
     status: int
@@ -100,7 +100,7 @@ def request(
     method: str | None = None,
     tls: ssl.SSLContext | None = None,
     cut_at: int | None = None,
-) -> Answer:
+) -> HttpAnswer:
     """GET ``url + path``, or POST a JSON body there, or raise ``FetchError``.
 
     Without ``tls`` an https address is checked against the system's authorities. A body of more
@@ -161,14 +161,14 @@ def _connected(parts: SplitResult, tls: ssl.SSLContext | None, until: float) -> 
     raise problem
 
 
-def _read(response: http.client.HTTPResponse, cut_at: int | None) -> Answer:
+def _read(response: http.client.HTTPResponse, cut_at: int | None) -> HttpAnswer:
     body = response.read(cut_at or BODY_BYTES_MAX + 1)
     if len(body) > BODY_BYTES_MAX:
         raise FetchError("broken", "the body is too large")
     if response.length and cut_at is None:
         raise http.client.IncompleteRead(body, response.length)
     headers = {name.lower(): value for name, value in response.getheaders()}
-    return Answer(response.status, headers, body)
+    return HttpAnswer(response.status, headers, body)
 
 
 def _left(until: float) -> float:
@@ -183,4 +183,4 @@ def tls_reason(error: ssl.SSLError) -> str:
     return (error.reason or type(error).__name__).lower().replace("_", " ")
 
 
-__all__ = ["BODY_BYTES_MAX", "Answer", "FetchError", "UntrustedError", "request", "tls_reason"]
+__all__ = ["BODY_BYTES_MAX", "FetchError", "HttpAnswer", "UntrustedError", "request", "tls_reason"]

@@ -50,6 +50,7 @@ from holdfast.frames.kinds import (
     TracesFrame,
     ViewFrame,
     Welcome,
+    tag_of,
 )
 from holdfast.frames.translation import (
     frame_to_loads,
@@ -99,5 +100,6 @@ __all__ = [
     "frame_to_view",
     "loads_to_frame",
     "seen_to_frame",
+    "tag_of",
     "view_to_frame",
 ]

@@ -4,7 +4,14 @@ from typing import Final
 
 import msgspec
 
-from holdfast.frames.kinds import FRAME_BYTES_MAX, HEADER_BYTES, TAGS, Frame, FrameError
+from holdfast.frames.kinds import (
+    FRAME_BYTES_MAX,
+    HEADER_BYTES,
+    TAGS,
+    Frame,
+    FrameError,
+    tag_of,
+)
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Frame]] = msgspec.msgpack.Decoder(Frame)
@@ -24,10 +31,10 @@ def encode(frame: Frame) -> bytes:
     try:
         payload = _ENCODER.encode(frame)
     except _CODEC_ERRORS as error:
-        raise FrameError(f"{type(frame).__name__} cannot be encoded: {error}") from error
+        raise FrameError(f"a frame {tag_of(frame)!r} cannot be encoded: {error}") from error
     if len(payload) > FRAME_BYTES_MAX:
         raise FrameError(
-            f"{type(frame).__name__} has {len(payload)} bytes, the most is {FRAME_BYTES_MAX}"
+            f"a frame {tag_of(frame)!r} has {len(payload)} bytes, the most is {FRAME_BYTES_MAX}"
         )
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
 

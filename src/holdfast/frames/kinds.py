@@ -270,6 +270,12 @@ Frame = ToGateway | ToControl
 
 TAGS: Final = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Frame))
 
+
+def tag_of(frame: Frame) -> str:
+    """The name under which a frame travels."""
+    return str(frame.__struct_config__.tag)
+
+
 __all__ = [
     "FRAME_BYTES_MAX",
     "HEADER_BYTES",
@@ -303,4 +309,5 @@ __all__ = [
     "TracesFrame",
     "ViewFrame",
     "Welcome",
+    "tag_of",
 ]

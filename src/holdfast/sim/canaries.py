@@ -20,7 +20,7 @@ CANARY_PROMPT: Final = 16  # tokens
 CANARY_OUTPUT: Final = 4  # tokens: read to the last one
 
 
-class Canaries:
+class SimulatedCanaries:
     """Sends canaries to units and reports what came back."""
 
     __slots__ = (
@@ -117,4 +117,4 @@ class Canaries:
         self._tell_fleet(CanaryResult(*asked, running, progress, run.attempt), now)
 
 
-__all__ = ["CANARY_OUTPUT", "CANARY_PROMPT", "Canaries"]
+__all__ = ["CANARY_OUTPUT", "CANARY_PROMPT", "SimulatedCanaries"]

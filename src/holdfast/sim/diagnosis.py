@@ -64,7 +64,7 @@ from holdfast.core.diagnose.investigation import (
 from holdfast.core.diagnose.observations import Observations
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig
 from holdfast.core.failure import Kind
-from holdfast.core.health.comparing import Comparing, ComparingConfig
+from holdfast.core.health.answer_comparison import AnswerComparison, ComparingConfig
 from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,
@@ -173,7 +173,7 @@ class DiagnosisDriver:
         self._now = 0
         self._replicas: dict[str, _ObservedReplica] = {}
         self._observations = Observations(self._take)
-        self._comparing: dict[str, Comparing] = {}  # by model
+        self._comparing: dict[str, AnswerComparison] = {}  # by model
         self._away: dict[str, str] = {}  # replicas that were restarted or taken out, and for what
         self._second = 0
         self._finishes = stream(seed, "watching", "finishes")
@@ -432,7 +432,7 @@ class DiagnosisDriver:
         comparing = self._comparing.get(finish.model)
         if comparing is None:
             rng = stream(self._seed, f"comparison/{finish.model}", "watching")
-            comparing = self._comparing[finish.model] = Comparing(config, rng)
+            comparing = self._comparing[finish.model] = AnswerComparison(config, rng)
         if not comparing.wants(name, lane.saturation(), len(lane.queue), now):
             return
         peer = comparing.peer(tuple(lane.pool.candidates.values()), name)

@@ -35,7 +35,7 @@ from holdfast.sim.experiment import Experiment
 from holdfast.sim.random_streams import stream
 from holdfast.sim.run import run_experiment
 from holdfast.sim.weight_store import LoadingConfig
-from holdfast.sim.workload import Lengths, Tenant, Workload
+from holdfast.sim.workload import Lengths, Workload, WorkloadTenant
 
 _MODELS: Final = ("large", "small")
 
@@ -100,7 +100,11 @@ def _workload(rng: Random, duration_s: float) -> Workload:
         burst_s=2.0,
         prompt=Lengths(mean=rng.choice((10.0, 500.0)), maximum=2_000),
         output=Lengths(mean=rng.choice((1.0, 30.0, 100.0)), maximum=900),
-        tenants=(Tenant("a"), Tenant("b", 0.5), Tenant("c", 0.5, batch=True)),
+        tenants=(
+            WorkloadTenant("a"),
+            WorkloadTenant("b", 0.5),
+            WorkloadTenant("c", 0.5, batch=True),
+        ),
     )
 
 

@@ -40,7 +40,7 @@ RIGHT_CAUSES: Final[Mapping[FaultKind, frozenset[Cause]]] = {
     FaultKind.SPOT_NOTICE: frozenset({Cause.CRASHED}),
     FaultKind.PARTITION: frozenset({Cause.UNREACHABLE}),
     FaultKind.PROBE_BLIND: frozenset({Cause.CHECKER_BROKEN}),
-    FaultKind.FREEZE: frozenset({Cause.FROZEN}),
+    FaultKind.STOP: frozenset({Cause.FROZEN}),
     FaultKind.STALL: frozenset({Cause.STALLED}),
     FaultKind.RESET: frozenset({Cause.CONNECTION_LOST}),
 }

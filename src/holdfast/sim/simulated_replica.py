@@ -19,7 +19,7 @@ REFUSED_AFTER: Final = MILLISECOND // 5  # a closed port answers within a round 
 CONNECT_TIMEOUT: Final = nanos(1.0)  # a partition: nobody answers at all
 
 _SILENT: Final = frozenset(
-    (FaultKind.HANG, FaultKind.PARTITION, FaultKind.FREEZE)
+    (FaultKind.HANG, FaultKind.PARTITION, FaultKind.STOP)
 )  # nothing comes out any more
 _DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS)
 
@@ -85,7 +85,7 @@ class SimulatedReplica:
         kinds = {fault.kind: fault for fault in self.faults}
         self.touched = bool(self.faults)
         self.hung = self.serving and not _SILENT.isdisjoint(kinds)
-        self.frozen = self.serving and FaultKind.FREEZE in kinds
+        self.frozen = self.serving and FaultKind.STOP in kinds
         lies = kinds.get(FaultKind.WRONG_OUTPUT)
         share = lies.probability if lies is not None else 0.0
         self.wrong = share >= 1.0 or FaultKind.GARBAGE in kinds

@@ -83,7 +83,7 @@ class Lengths:
 
 
 @dataclass(slots=True, frozen=True)
-class Tenant:
+class WorkloadTenant:
     """A source of requests: its share of the arrivals and how urgent they are."""
 
     name: str = "default"
@@ -111,7 +111,7 @@ class Workload:
     burst_s: float = 5.0  # how long a burst lasts
     prompt: Lengths = Lengths()
     output: Lengths = Lengths(mean=200.0)
-    tenants: tuple[Tenant, ...] = (Tenant(),)
+    tenants: tuple[WorkloadTenant, ...] = (WorkloadTenant(),)
     trace: str = ""  # path of a CSV (Azure) or JSONL (Mooncake) trace instead of a law
     speed: float = 1.0  # trace: replay this many times as fast
 
@@ -283,4 +283,4 @@ def _unreadable(path: Path, why: Exception) -> ConfigError:
     return ConfigError("workload.trace", problem, "give the path of a trace file")
 
 
-__all__ = ["Lengths", "Tenant", "Workload", "arrivals"]
+__all__ = ["Lengths", "Workload", "WorkloadTenant", "arrivals"]

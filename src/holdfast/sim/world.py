@@ -46,7 +46,7 @@ from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.request.deadlines import stuck
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import MILLISECOND, SECOND, Request, State, nanos
-from holdfast.sim.canaries import Canaries
+from holdfast.sim.canaries import SimulatedCanaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
 from holdfast.sim.engine import Engine
 from holdfast.sim.experiment import Experiment, Observer
@@ -91,7 +91,9 @@ class World:
             self.units[replica.id] = unit
         self._by_engine = {id(unit.engine): unit for unit in self.units.values()}
         self._detections = Detections(self.results.detections)
-        self._canaries = Canaries(self.units, self.clock, self._tell_fleet, self._die_of_memory)
+        self._canaries = SimulatedCanaries(
+            self.units, self.clock, self._tell_fleet, self._die_of_memory
+        )
         self._canaries.enabled = setup.canaries
         self._canaries.prompt, self._canaries.output = setup.canary_prompt, setup.canary_output
         self._done: list[RequestRecord] = []
@@ -488,7 +490,7 @@ class World:
             unit.apply_faults(now)
             replica_id = unit.replica.id
             self._detections.began(fault.kind.value, replica_id, now)
-            if fault.kind is FaultKind.FREEZE and unit.up:
+            if fault.kind is FaultKind.STOP and unit.up:
                 self._tell_fleet(Frozen(replica_id, frozen=True), now)
             if fault.kind is FaultKind.SPOT_NOTICE:
                 self._tell_fleet(SpotNotice(replica_id, nanos(fault.lead_s)), now)
@@ -512,7 +514,7 @@ class World:
                 continue  # it went with the process that had it
             unit.faults.remove(fault)
             unit.apply_faults(now)
-            if fault.kind is FaultKind.FREEZE:
+            if fault.kind is FaultKind.STOP:
                 self._tell_fleet(Frozen(unit.replica.id, frozen=False), now)
 
 
@@ -521,7 +523,7 @@ _MENDED_BY_A_NEW_PROCESS: Final = (FaultKind.SPOT_NOTICE, FaultKind.LEAK)  # ano
 
 
 def _sits_in_the_process(fault: Fault) -> bool:
-    return fault.restart_mends or fault.kind is FaultKind.FREEZE
+    return fault.restart_mends or fault.kind is FaultKind.STOP
 
 
 def _window(faults: FaultSchedule) -> tuple[int, int] | None:

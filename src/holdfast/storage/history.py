@@ -35,8 +35,8 @@ from holdfast.storage.history_file import (
     Points,
     replay,
 )
-from holdfast.storage.opening import passes
 from holdfast.storage.recall import Question, Recalled, matching, recall
+from holdfast.storage.sqlite_schema import passes
 
 FILE_NAME: Final = "history.sqlite"
 NAME_MAX: Final = 300  # characters of a series' name; longer ones are not kept

@@ -32,7 +32,7 @@ import structlog
 from holdfast.ports import StoredEvent, StoreError
 from holdfast.storage import incidents
 from holdfast.storage.incidents import IncidentRows, Taken
-from holdfast.storage.opening import passes, prepare
+from holdfast.storage.sqlite_schema import passes, prepare
 
 QUEUE_MAX: Final = 10_000  # events that wait; minutes of the busiest fleet while a disk is stuck
 EVENTS_MAX: Final = 100_000  # kept in the file: weeks of a fleet that is mostly well, ~20 MB

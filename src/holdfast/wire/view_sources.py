@@ -45,7 +45,7 @@ def build_source(section: Any, control: "Control | None" = None) -> Source:
         return KubernetesSource(name, _config(KubernetesConfig, section))
     if isinstance(section, AgentsSection):
         return _inbox(section, control)
-    assert isinstance(section, LocalSection), f"{type(section).__name__} is a source"
+    assert isinstance(section, LocalSection), f"no source is built from {section!r}"
     return _local(section, control)
 
 

@@ -4,9 +4,9 @@ import orjson
 import pytest
 
 from holdfast.config.incidents import NotifySection
-from holdfast.control.fetch import Answer, FetchError
+from holdfast.control.fetch import FetchError, HttpAnswer
 from holdfast.control.incidents import notifier
-from holdfast.control.incidents.notifier import Message, Notifier, as_json, as_slack, as_text
+from holdfast.control.incidents.notifier import HookMessage, Notifier, as_json, as_slack, as_text
 
 INCIDENT = {
     "id": "inc-000007",
@@ -26,7 +26,7 @@ INCIDENT = {
 
 
 def message(event="opened", *, page=False, **more):
-    return Message(event, INCIDENT | more, page)
+    return HookMessage(event, INCIDENT | more, page)
 
 
 class Wire:
@@ -41,7 +41,7 @@ class Wire:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return Answer(answer, {}, b"")
+        return HttpAnswer(answer, {}, b"")
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +179,7 @@ def test_a_hook_that_hangs_holds_up_nobody_and_loses_the_oldest(world, monkeypat
     async def hangs(url, body, deadline_s):
         begun.set()
         await go.wait()
-        return Answer(200, {}, b"")
+        return HttpAnswer(200, {}, b"")
 
     async def scene(notifier):
         notifier.tell(message())

@@ -360,3 +360,11 @@ def test_a_gateway_that_has_not_told_yet_may_know_of_progress():
     r1.users("g", Tally("m", "r1", 0, 0, 0, 1, 0), BEGAN)
     assert users_beside(r1, BEGAN, BEGAN + 2 * SECOND) == UsersBeside(1, progress=None)
     assert users_beside(r1, BEGAN, BEGAN + 3 * SECOND) == UsersBeside(1, progress=False)
+
+
+def test_progress_that_was_told_outlives_a_relaunch():
+    r1 = a_member("r1")
+    r1.users("g", Tally("m", "r1", 0, 0, 0, 2, 9), NOW)
+    r1.begin_life()
+    r1.users("g", Tally("m", "r1", 0, 0, 0, 2, 0), NOW)
+    assert users_beside(r1, BEGAN, NOW) == UsersBeside(2, progress=True)

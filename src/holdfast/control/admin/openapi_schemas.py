@@ -25,7 +25,7 @@ TimeOrNull = Annotated[float | None, Meta(description="Seconds since 1970.")]
 Epoch = Annotated[int, Meta(description="The number of the config that runs.")]
 
 
-class ErrorAnswer(TypedDict):
+class RefusalAnswer(TypedDict):
     """Why a request was refused."""
 
     error: str
@@ -261,7 +261,7 @@ class SeriesAnswer(TypedDict):
 
 
 SERVED: Final[dict[str, Any]] = {
-    "Error": ErrorAnswer,
+    "Error": RefusalAnswer,
     "Taken": TakenAnswer,
     "Scale": ScaleOrder,
     "Reloaded": ReloadAnswer,
@@ -314,8 +314,9 @@ _UNITS: Final = {
 def schemas() -> dict[str, Any]:
     """All schemas, by the names that ``SERVED`` and ``ROWS`` give their types."""
     kinds = SERVED | ROWS
-    _, derived = msgspec.json.schema_components(list(kinds.values()), ref_template="{name}")
-    names = {kind.__name__: name for name, kind in kinds.items()}  # by what msgspec calls them
+    references, derived = msgspec.json.schema_components(kinds.values(), ref_template="{name}")
+    # By what msgspec calls them; it answers in the order of what it was given.
+    names = {one["$ref"]: name for one, name in zip(references, kinds, strict=True)}
     found = {names[own]: _named(schema, names) for own, schema in derived.items()}
     for name in ROWS:
         found[name]["required"] = list(found[name]["properties"])

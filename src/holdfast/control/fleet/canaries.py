@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.control.detached import detached
-from holdfast.control.fetch import Answer, FetchError, fetch
+from holdfast.control.detached_call import detached
+from holdfast.control.fetch import FetchError, HttpAnswer, fetch
 from holdfast.control.fleet.checks import Check, load_check
 from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Said, Shape
 from holdfast.core.failure import Kind
@@ -150,7 +150,7 @@ class Canaries:
             return (found,)
         return _SHAPES if known.canary_shape is Shape.CHAT else (known.canary_shape,)
 
-    async def _health(self, deployed: Deployed, known: Dialect, deadline_s: float) -> Answer:
+    async def _health(self, deployed: Deployed, known: Dialect, deadline_s: float) -> HttpAnswer:
         path = known.health_path
         if known.model_health_path is not None:
             path = known.model_health_path.replace("{model}", deployed.served_as)
@@ -159,7 +159,7 @@ class Canaries:
 
     async def _post(
         self, deployed: Deployed, known: Dialect, config: CanaryConfig, deadline_s: float
-    ) -> Answer:
+    ) -> HttpAnswer:
         asked = ask(known, config, deployed.served_as)
         token = bearer(deployed, self._environment)
         return await fetch(deployed.url, asked.path, deadline_s, bearer=token, body=asked.body)
@@ -169,7 +169,7 @@ class Canaries:
         deployed: Deployed,
         known: Dialect,
         config: CanaryConfig,
-        answer: Answer,
+        answer: HttpAnswer,
         latency: int,
         until: float,
     ) -> CanaryReport:
@@ -209,7 +209,7 @@ class Canaries:
         return work.result() if done else Trouble("fail", "its check did not return in time")
 
 
-def _read_page(known: Dialect, page: Answer) -> CanaryReport:
+def _read_page(known: Dialect, page: HttpAnswer) -> CanaryReport:
     """Backpressure is no illness, and an engine that still loads has not failed yet."""
     busy = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
     if known.says_loading(page.status, page.body, page.headers):

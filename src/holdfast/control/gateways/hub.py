@@ -37,6 +37,7 @@ from holdfast.frames import (
     TraceRow,
     TracesFrame,
     encode,
+    tag_of,
 )
 
 UNSENT_BYTES_MAX: Final = 32 << 20  # two frames of the largest kind: it has stopped reading
@@ -48,7 +49,7 @@ _ID_MAX: Final = 64  # characters of a gateway's name
 _log = structlog.get_logger("holdfast.control.gateways.hub")
 
 
-class Listener(Protocol):
+class HubListener(Protocol):
     """Who is told what gateways say."""
 
     def greeting(self, gateway: "Gateway") -> list[ToGateway]:
@@ -157,7 +158,7 @@ class Gateway(asyncio.Protocol):
 class Hub:
     """All gateways that are connected."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: HubListener) -> None:
         self._listener = listener
         self._connections: set[Gateway] = set()
         self._questions: dict[int, Callable[[ExplainAnswer | MetricsAnswer], None]] = {}
@@ -250,7 +251,7 @@ class Hub:
         if isinstance(frame, Hello):
             self._greet(gateway, frame)
         elif not gateway.id or not isinstance(frame, ToControl):
-            gateway.drop(f"{type(frame).__name__} out of place")
+            gateway.drop(f"a frame {tag_of(frame)!r} out of place")
         elif isinstance(frame, SeenFrame):
             gateway.reports_dropped += frame.dropped
             self._listener.on_seen(gateway, frame)
@@ -299,4 +300,4 @@ def _free_name(gateway_id: str, taken: Iterable[str]) -> str:
     return next(name for n in count(2) if (name := f"{gateway_id}+{n}") not in names)
 
 
-__all__ = ["CONNECTIONS_MAX", "UNSENT_BYTES_MAX", "Gateway", "Hub", "Listener"]
+__all__ = ["CONNECTIONS_MAX", "UNSENT_BYTES_MAX", "Gateway", "Hub", "HubListener"]

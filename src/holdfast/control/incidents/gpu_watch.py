@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from typing import Any, Final
 
-from holdfast.control.detached import detached
+from holdfast.control.detached_call import detached
 from holdfast.sources.nvml import GpuReport, Xid, XidWatch, read_gpus
 
 PERIOD_S: Final = 10.0

@@ -19,7 +19,7 @@ import structlog
 
 from holdfast.control.deploy.declarations import versions_of, weights_size
 from holdfast.control.deploy.launched_replica import LaunchedReplica
-from holdfast.control.detached import detached
+from holdfast.control.detached_call import detached
 from holdfast.core.diagnose.facts import Declared, Fact, GpuFault, HostSeen, MemorySeen, PhaseSeen
 from holdfast.sources.nvml import GpuReport, Xid
 from holdfast.sources.process_memory import ProcessTreeUsage, host_memory, read_trees

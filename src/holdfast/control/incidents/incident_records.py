@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from holdfast.control.detached import detached
+from holdfast.control.detached_call import detached
 from holdfast.control.incidents.incident_json import (
     fact_line,
     incident_to_plain,

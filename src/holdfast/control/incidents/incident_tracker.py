@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from holdfast.control.detached import detached
+from holdfast.control.detached_call import detached
 from holdfast.control.incidents import incident_records
 from holdfast.control.incidents.incident_json import (
     export_head,
@@ -29,11 +29,11 @@ from holdfast.control.incidents.incident_json import (
     incident_to_plain,
     unpack_lines,
 )
-from holdfast.control.incidents.notifier import Message, Notifier
+from holdfast.control.incidents.notifier import HookMessage, Notifier
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
 from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEntry
 from holdfast.core.diagnose.fact_log import FactLog
-from holdfast.core.diagnose.facts import Fact, Looked, StateChanged
+from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked, StateChanged
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.messages import Notice
@@ -185,13 +185,13 @@ class IncidentTracker:
             self._facts.add(fact, at)
             findings = self._investigation.take(fact, at)
         except Exception as error:  # noqa: BLE001 it must not end the loop that watches replicas
-            self._failed(type(fact).__name__, error)
+            self._failed(FACT_NAMES[type(fact)], error)
             return
         for finding in findings:
             try:
                 self._do(finding, at)
             except Exception as error:  # noqa: BLE001 as above
-                self._failed(type(finding).__name__, error)
+                self._failed(f"a finding after {FACT_NAMES[type(fact)]}", error)
         try:
             if isinstance(fact, Looked):
                 self._look(at)
@@ -266,7 +266,7 @@ class IncidentTracker:
 
     def _tell(self, event: str, incident: Incident, *, page: bool) -> None:
         plain = incident_records.for_people(incident_to_plain(incident), incident_records.clock())
-        self._notifier.tell(Message(event, plain, page))
+        self._notifier.tell(HookMessage(event, plain, page))
 
     def _forget(self, name: str) -> None:
         self._told.pop(name, None)

@@ -25,8 +25,8 @@ import orjson
 import structlog
 
 from holdfast.config.incidents import NotifySection, check_hook
-from holdfast.control.detached import detached
-from holdfast.control.http_client import Answer, FetchError, request
+from holdfast.control.detached_call import detached
+from holdfast.control.http_client import FetchError, HttpAnswer, request
 from holdfast.core.types import ConfigError
 
 QUEUE_MAX: Final = 64  # messages that wait for one hook
@@ -39,7 +39,7 @@ _log = structlog.get_logger("holdfast.control.incidents.notifier")
 
 
 @dataclass(slots=True, frozen=True)
-class Message:
+class HookMessage:
     """One thing to tell."""
 
     event: str  # opened, changed, closed or page
@@ -47,7 +47,7 @@ class Message:
     page: bool  # a person is wanted
 
 
-def as_json(message: Message) -> bytes:
+def as_json(message: HookMessage) -> bytes:
     """For programs."""
     told = {
         "holdfast_notification": 1,
@@ -59,7 +59,7 @@ def as_json(message: Message) -> bytes:
     return orjson.dumps(told)
 
 
-def as_slack(message: Message) -> bytes:
+def as_slack(message: HookMessage) -> bytes:
     """A message that Slack's incoming webhooks and their like take.
 
     Between < and > Slack reads commands: a replica's name must not call everybody in a channel.
@@ -67,7 +67,7 @@ def as_slack(message: Message) -> bytes:
     return orjson.dumps({"text": escape(as_text(message), quote=False)})
 
 
-def as_text(message: Message) -> str:
+def as_text(message: HookMessage) -> str:
     """A few lines for people."""
     one = message.incident
     head = f"[{one['id']}] {message.event}: {one['title']} ({one['class']}, {one['cause']}"
@@ -89,12 +89,12 @@ def _short(incident: Mapping[str, Any]) -> dict[str, Any]:
     return short | {"evidence": incident["evidence"][-EVIDENCE_MAX:]}
 
 
-_FORMATS: Final[Mapping[str, Callable[[Message], bytes]]] = {"json": as_json, "slack": as_slack}
+_FORMATS: Final[Mapping[str, Callable[[HookMessage], bytes]]] = {"json": as_json, "slack": as_slack}
 
-Post = Callable[[str, bytes, float], Awaitable[Answer]]
+Post = Callable[[str, bytes, float], Awaitable[HttpAnswer]]
 
 
-async def post(url: str, body: bytes, deadline_s: float) -> Answer:
+async def post(url: str, body: bytes, deadline_s: float) -> HttpAnswer:
     """One request to a hook."""
     parts = urlsplit(url)
     begin = "" if parts.path else "/"
@@ -118,11 +118,11 @@ class _Hook:
         self._environment = environment
         self._post = post
         self._rng = Random(name)
-        self._queue: asyncio.Queue[Message] = asyncio.Queue(QUEUE_MAX)
+        self._queue: asyncio.Queue[HookMessage] = asyncio.Queue(QUEUE_MAX)
         self.sent = self.failed = self.dropped = 0
         self.worker = asyncio.create_task(self._work())
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: HookMessage) -> None:
         if self.section.at_least == "page" and not message.page:
             return
         if self._queue.full():
@@ -141,7 +141,7 @@ class _Hook:
             else:
                 self.sent += 1
 
-    async def _deliver(self, message: Message) -> str:
+    async def _deliver(self, message: HookMessage) -> str:
         """Why it was not delivered; empty: it was."""
         section = self.section
         named = section.url_env
@@ -201,7 +201,7 @@ class Notifier:
                 before + more for before, more in zip(self._earlier, done, strict=True)
             ]
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: HookMessage) -> None:
         """Queue it for every hook that wants it."""
         for hook in self._hooks:
             hook.tell(message)
@@ -232,4 +232,4 @@ class Notifier:
         }
 
 
-__all__ = ["QUEUE_MAX", "Message", "Notifier", "as_json", "as_slack", "as_text", "post"]
+__all__ = ["QUEUE_MAX", "HookMessage", "Notifier", "as_json", "as_slack", "as_text", "post"]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from holdfast.core.diagnose.causes.rule import Rules
 from holdfast.core.diagnose.causes.table import CAUSES
 from holdfast.core.diagnose.detect.attempts import AttemptsConfig, AttemptsDetector
+from holdfast.core.diagnose.detect.canary_failures import ProbingConfig, ProbingDetector
 from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
 from holdfast.core.diagnose.detect.detector import NOTHING, Detector, Pace
@@ -25,7 +26,6 @@ from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetect
 from holdfast.core.diagnose.detect.memory_limits import MemoryLimitConfig, MemoryLimitDetector
 from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
-from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
 from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector

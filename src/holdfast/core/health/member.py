@@ -60,6 +60,7 @@ class Member:
         self.exits = 0  # in a row, without a long life between
         self.busy_at = 0
         self.canary_passed = True
+        self.progress_at = 0  # some user last got anything from it, of whichever process
         self.begin_life()
 
     def begin_life(self) -> None:
@@ -76,7 +77,6 @@ class Member:
         self.wake_at = 0  # no earlier tick has anything to do here
         self.baseline = LatencyBaseline(self.canary)
         self.slow = False  # its latest canary was right, and late
-        self.progress_at = 0  # some user last got anything from it
         self.moved_at = 0  # users last got tokens from it, or began to wait for some
         self.told_at: dict[str, int] = {}  # when each gateway last said anything of it
         self.served_at = self.failed_at = 0  # users were last answered there, or failed

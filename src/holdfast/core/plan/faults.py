@@ -42,7 +42,7 @@ class FaultKind(StrEnum):
     SPOT_NOTICE = "spot_notice"  # a notice, then a kill after ``lead_s``
     PARTITION = "partition"  # the gateway cannot reach it: connects time out
     PROBE_BLIND = "probe_blind"  # the checker is broken: probes fail, replicas serve well
-    FREEZE = "freeze"  # the process is stopped: its port accepts, not even its pages answer
+    STOP = "stop"  # the process is stopped: its port accepts, not even its pages answer
     STALL = "stall"  # streams stop after ``tokens`` tokens, their connections stay open
     RESET = "reset"  # the connection is reset after ``tokens`` tokens
 
@@ -52,7 +52,7 @@ REPLICA_KINDS: Final[tuple[FaultKind, ...]] = tuple(
     for kind in FaultKind
     if kind not in (FaultKind.ZONE_LOSS, FaultKind.PROBE_BLIND)
     # Not drawn at random: the schedule of every seed that somebody knows would be another one.
-    and kind not in (FaultKind.FREEZE, FaultKind.STALL, FaultKind.RESET)
+    and kind not in (FaultKind.STOP, FaultKind.STALL, FaultKind.RESET)
 )
 
 _STORIES: Final[dict[FaultKind, str]] = {
@@ -74,7 +74,7 @@ _STORIES: Final[dict[FaultKind, str]] = {
     FaultKind.SPOT_NOTICE: "gets a spot notice and is killed {lead_s:g} s later",
     FaultKind.PARTITION: "cannot be reached: connects time out",
     FaultKind.PROBE_BLIND: "looks ill to a broken checker and serves well",
-    FaultKind.FREEZE: "is stopped by a signal: nothing of it answers, not even its pages",
+    FaultKind.STOP: "is stopped by a signal: nothing of it answers, not even its pages",
     FaultKind.STALL: "stops its streams after {tokens} tokens and keeps the connections open",
     FaultKind.RESET: "resets its connections after {tokens} tokens",
 }

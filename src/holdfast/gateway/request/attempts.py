@@ -25,7 +25,7 @@ from holdfast.gateway.http.interfaces import Call
 from holdfast.gateway.request.flow_port import FlowPort
 from holdfast.gateway.request.targets import Target
 from holdfast.gateway.telemetry.answer_statistics import measured_logprob, measured_norm
-from holdfast.gateway.telemetry.observed import ObservedRequest
+from holdfast.gateway.telemetry.observed_request import ObservedRequest
 from holdfast.gateway.telemetry.observer import Observer
 
 _ERROR_BYTES_MAX: Final = 65_536  # of an engine's error; only a message is taken from it

@@ -1,9 +1,9 @@
 """Asks a second replica, in the background, what a first one has just answered, and compares.
 
-The policy is the core's (``core.health.comparing``): which answers, of whom, how many at once, and
-when two agree. Here are the bytes. A second question goes past the flow: no client waits for it, no
-tenant pays for it, no breaker counts it, and one that is not answered says nothing about anybody.
-Only that two replicas agreed or not leaves this module; both texts go with the comparison.
+The policy is the core's (``core.health.answer_comparison``): which answers, of whom, how many at
+once, and when two agree. Here are the bytes. A second question goes past the flow: no client waits
+for it, no tenant pays for it, no breaker counts it, and one that is not answered says nothing about
+anybody. Only that two replicas agreed or not leaves this module; both texts go with the comparison.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core.failure import Kind
-from holdfast.core.health.comparing import Comparing, ComparingConfig, same_answer
+from holdfast.core.health.answer_comparison import AnswerComparison, ComparingConfig, same_answer
 from holdfast.core.messages import Finish
 from holdfast.core.plan.cost import Use
 from holdfast.core.request.flow import Flow
@@ -104,7 +104,7 @@ class Comparisons:
         self._soon = soon
         self._running: dict[_Second, None] = {}  # the eldest first
         self._results: deque[tuple[str, str, bool]] = deque(maxlen=RESULTS_MAX)
-        self.models: dict[str, Comparing] = {}  # those that opted in
+        self.models: dict[str, AnswerComparison] = {}  # those that opted in
 
     def configure(self, configs: Mapping[str, ComparingConfig]) -> None:
         """Follow a config; models whose section did not change go on as before."""
@@ -112,7 +112,7 @@ class Comparisons:
         for model, config in configs.items():
             same = known.get(model)
             if same is None or same.config != config:
-                same = Comparing(config, self._streams(f"comparison/{model}"))
+                same = AnswerComparison(config, self._streams(f"comparison/{model}"))
             self.models[model] = same
 
     def keeps(self, ask: ParsedRequest, model: str) -> bool:
@@ -196,7 +196,7 @@ class _Second:
     )
 
     def __init__(
-        self, owner: Comparisons, comparing: Comparing, model: str, replica: str, peer: str
+        self, owner: Comparisons, comparing: AnswerComparison, model: str, replica: str, peer: str
     ) -> None:
         self._owner = owner
         self.comparing = comparing

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.config.fleet_file import Deployed, FleetFile, ModelSection
 from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
-from holdfast.core.health.comparing import ComparingConfig
+from holdfast.core.health.answer_comparison import ComparingConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect

@@ -13,7 +13,7 @@ from holdfast.core.request.active_request import apart, died
 from holdfast.core.types import SECOND
 from holdfast.gateway.telemetry.counters import Counters
 from holdfast.gateway.telemetry.deadly_requests import DeadlyRequests
-from holdfast.gateway.telemetry.observed import ObservedAttempt, ObservedRequest
+from holdfast.gateway.telemetry.observed_request import ObservedAttempt, ObservedRequest
 from holdfast.gateway.telemetry.request_records import RequestRecords
 from holdfast.gateway.telemetry.traces import Traces, note_attempt, traces_of
 

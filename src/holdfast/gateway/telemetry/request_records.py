@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.core.messages import Finish
 from holdfast.core.types import SECOND
-from holdfast.gateway.telemetry.observed import ObservedRequest
+from holdfast.gateway.telemetry.observed_request import ObservedRequest
 
 _PLAIN_MAX: Final = 4_096  # about a kilobyte each
 _UNUSUAL_MAX: Final = 4_096

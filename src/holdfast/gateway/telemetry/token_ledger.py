@@ -13,7 +13,7 @@ from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.plan.cost import DIRECT, NOBODY, Use
-from holdfast.gateway.telemetry.observed import ObservedAttempt
+from holdfast.gateway.telemetry.observed_request import ObservedAttempt
 
 ROWS_MAX: Final = 2_048  # of (tenant, model, route); further ones are booked as nobody's
 

@@ -17,7 +17,7 @@ from typing import Final
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish
 from holdfast.frames import SpanRow, TraceRow
-from holdfast.gateway.telemetry.observed import ObservedAttempt, ObservedRequest
+from holdfast.gateway.telemetry.observed_request import ObservedAttempt, ObservedRequest
 from holdfast.gateway.telemetry.trace import Trace
 
 TRACES_MAX: Final = 512  # between two looks of the process, which come ten times a second

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from holdfast.ui.terminal.top.colours import Tone
-from holdfast.ui.terminal.top.formatting import span
+from holdfast.ui.terminal.top.figure_format import span
 from holdfast.ui.terminal.top.row_status import name_tone
 from holdfast.ui.terminal.top.table import Column
 

@@ -17,7 +17,7 @@ from holdfast.ui.terminal.top.columns import (
     strong,
     uptime,
 )
-from holdfast.ui.terminal.top.formatting import (
+from holdfast.ui.terminal.top.figure_format import (
     bar,
     count,
     latency,

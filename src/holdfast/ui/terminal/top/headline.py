@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.colours import Tone
-from holdfast.ui.terminal.top.formatting import (
+from holdfast.ui.terminal.top.figure_format import (
     clean,
     clock,
     cut,

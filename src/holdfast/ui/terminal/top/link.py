@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import httptools
 import msgspec
 
-from holdfast.control.fetch import Answer, FetchError, UntrustedError, fetch, tls_reason
+from holdfast.control.fetch import FetchError, HttpAnswer, UntrustedError, fetch, tls_reason
 from holdfast.core.view.snapshot import Snapshot
 
 DEADLINE_S: Final = 5.0
@@ -57,7 +57,7 @@ class Link:
         self.token = token
         self.tls = tls  # None: an https address is checked against the system's authorities
 
-    async def ask(self, path: str, *, order: bool = False) -> Answer:
+    async def ask(self, path: str, *, order: bool = False) -> HttpAnswer:
         """One answer of status 200 or 202, or ``LinkError`` with the reason."""
         method = "POST" if order else "GET"
         try:

@@ -22,7 +22,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from holdfast.ui.terminal.top.colours import DARK, Colours, Tone
-from holdfast.ui.terminal.top.formatting import wide
+from holdfast.ui.terminal.top.figure_format import wide
 from holdfast.ui.terminal.top.table import PageLine
 
 _NOTHING: Final = PageLine()

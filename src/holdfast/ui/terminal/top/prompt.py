@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from holdfast.ui.terminal.top.colours import DARK, Colours, Tone
-from holdfast.ui.terminal.top.formatting import wide
+from holdfast.ui.terminal.top.figure_format import wide
 from holdfast.ui.terminal.top.table import Span
 
 _LETTERS_MAX: Final = 256

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from holdfast.core.view.snapshot import IncidentRow
 from holdfast.ui.terminal.top.colours import Tone
-from holdfast.ui.terminal.top.formatting import clock, latency, share, words_span
+from holdfast.ui.terminal.top.figure_format import clock, latency, share, words_span
 from holdfast.ui.terminal.top.table import FieldsSection, Section, TextSection
 
 KEYS: Final = (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from holdfast.core.view.snapshot import IncidentRow, ReplicaRow, SourceRow
 from holdfast.ui.terminal.top.colours import Tone
-from holdfast.ui.terminal.top.formatting import words_span
+from holdfast.ui.terminal.top.figure_format import words_span
 from holdfast.ui.terminal.top.table import Column
 
 # States in which a replica does its work or is on its way to it, or was asked to leave.

@@ -19,7 +19,7 @@ from holdfast.ui.terminal.top.columns import (
     name_column,
     uptime,
 )
-from holdfast.ui.terminal.top.formatting import (
+from holdfast.ui.terminal.top.figure_format import (
     UNKNOWN,
     bar,
     count,

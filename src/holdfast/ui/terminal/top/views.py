@@ -21,8 +21,7 @@ from holdfast.core.view.snapshot import (
     UnmetRow,
 )
 from holdfast.ui.terminal.top.colours import Tone
-from holdfast.ui.terminal.top.fleet_tables import INCIDENTS, MODELS, QUEUES, REPLICAS, UNMET
-from holdfast.ui.terminal.top.formatting import (
+from holdfast.ui.terminal.top.figure_format import (
     UNKNOWN,
     amount,
     count,
@@ -33,6 +32,7 @@ from holdfast.ui.terminal.top.formatting import (
     size,
     words_span,
 )
+from holdfast.ui.terminal.top.fleet_tables import INCIDENTS, MODELS, QUEUES, REPLICAS, UNMET
 from holdfast.ui.terminal.top.row_status import faulty, state_tone
 from holdfast.ui.terminal.top.table import FieldsSection, Section, TableSection, TextSection
 from holdfast.ui.terminal.top.tables import DISKS, GROUPS, HOSTS, SOURCES

@@ -59,7 +59,7 @@ class ComparingConfig:
         require(fits, "comparison.text_max", f"is {size}", "use 64 bytes to one megabyte")
 
 
-class Comparing:
+class AnswerComparison:
     """The comparisons of one model at one gateway."""
 
     __slots__ = ("_in_flight", "_raised", "_rng", "config")
@@ -148,7 +148,7 @@ def same_answer(left: str, right: str) -> Decision:
 __all__ = [
     "RAISED",
     "RAISED_FOR",
-    "Comparing",
+    "AnswerComparison",
     "ComparingConfig",
     "same_answer",
 ]

@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.causes import CAUSES
-from holdfast.core.diagnose.detect import probing
-from holdfast.core.diagnose.detect import probing as module
-from holdfast.core.diagnose.detect.probing import ProbingConfig, ProbingDetector
+from holdfast.core.diagnose.causes.table import CAUSES
+from holdfast.core.diagnose.detect import canary_failures as module
+from holdfast.core.diagnose.detect.canary_failures import ProbingConfig, ProbingDetector
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import (
     CanariesDoubted,
@@ -394,7 +393,7 @@ def test_a_config_that_cannot_work_is_refused(values):
 
 @pytest.mark.parametrize("ruling", dict.fromkeys(RULINGS.values()), ids=str)
 def test_the_cause_that_the_fleet_rules_is_the_one_that_its_sign_leads_to(ruling):
-    sign = probing._DOUBT_SIGNS.get(ruling.suspect)
+    sign = module._DOUBT_SIGNS.get(ruling.suspect)
     assert (sign is None) is (ruling.cause is None)
     if ruling.cause is not None:
         assert sign in {one for proof in CAUSES[ruling.cause].proofs for one in proof.signs}

@@ -3,10 +3,10 @@ from random import Random
 import pytest
 
 from holdfast.core.failure import Outcome
-from holdfast.core.health.comparing import (
+from holdfast.core.health.answer_comparison import (
     RAISED,
     RAISED_FOR,
-    Comparing,
+    AnswerComparison,
     ComparingConfig,
     same_answer,
 )
@@ -24,7 +24,9 @@ def candidate(name: str, **declared) -> Candidate:
     return Candidate(replica, Breaker(BreakerConfig(), Random(1)), PeakEwma())
 
 
-def sampled(subject: Comparing, count: int = 4_000, replica: str = "r1", now: int = NOW) -> float:
+def sampled(
+    subject: AnswerComparison, count: int = 4_000, replica: str = "r1", now: int = NOW
+) -> float:
     return sum(subject.wants(replica, 0.1, 0, now) for _ in range(count)) / count
 
 
@@ -53,11 +55,11 @@ def test_values_that_cannot_work_are_refused_by_name(field, value):
 
 
 def test_about_the_configured_share_is_sampled():
-    assert 0.04 < sampled(Comparing(ComparingConfig(), Random(7))) < 0.06
+    assert 0.04 < sampled(AnswerComparison(ComparingConfig(), Random(7))) < 0.06
 
 
 def test_after_a_disagreement_both_are_sampled_more_closely_for_a_while():
-    subject = Comparing(ComparingConfig(), Random(7))
+    subject = AnswerComparison(ComparingConfig(), Random(7))
     subject.begin()
     subject.end("r1", "r2", False, NOW)
     for name in ("r1", "r2"):
@@ -69,21 +71,21 @@ def test_after_a_disagreement_both_are_sampled_more_closely_for_a_while():
 
 @pytest.mark.parametrize("agreed", [True, None])
 def test_an_agreement_and_no_answer_raise_nothing(agreed):
-    subject = Comparing(ComparingConfig(), Random(7))
+    subject = AnswerComparison(ComparingConfig(), Random(7))
     subject.begin()
     subject.end("r1", "r2", agreed, NOW)
     assert subject.share_of("r1", NOW) == 0.05
 
 
 def test_a_raised_share_is_never_more_than_all():
-    subject = Comparing(ComparingConfig(share=0.5), Random(7))
+    subject = AnswerComparison(ComparingConfig(share=0.5), Random(7))
     subject.begin()
     subject.end("r1", "r2", False, NOW)
     assert subject.share_of("r1", NOW) == 1.0
 
 
 def test_suspects_are_bounded_and_the_oldest_are_forgotten_first():
-    subject = Comparing(ComparingConfig(share=0.1), Random(7))
+    subject = AnswerComparison(ComparingConfig(share=0.1), Random(7))
     for number in range(2_000):
         subject.begin()
         subject.end("r1", f"p{number}", False, NOW)
@@ -92,7 +94,7 @@ def test_suspects_are_bounded_and_the_oldest_are_forgotten_first():
 
 
 def test_nothing_is_asked_twice_where_users_need_the_room():
-    subject = Comparing(ALL, Random(7))
+    subject = AnswerComparison(ALL, Random(7))
     assert subject.wants("r1", 0.69, 0, NOW)
     assert not subject.wants("r1", 0.7, 0, NOW)
     assert not subject.wants("r1", 0.1, 1, NOW)
@@ -101,7 +103,7 @@ def test_nothing_is_asked_twice_where_users_need_the_room():
 
 
 def test_only_so_many_are_asked_at_once():
-    subject = Comparing(ALL, Random(7))
+    subject = AnswerComparison(ALL, Random(7))
     for _ in range(ALL.in_flight_max):
         assert subject.wants("r1", 0.1, 0, NOW)
         subject.begin()
@@ -128,7 +130,7 @@ def test_a_peer_is_another_routable_replica_of_the_same_revision_with_room():
     broken.breaker.record(Outcome.FAILURE, NOW, strong=True)
     behind.waiting = 3
     pool = [own, fit, other, full, out, broken, behind]
-    subject = Comparing(ALL, Random(7))
+    subject = AnswerComparison(ALL, Random(7))
     assert {subject.peer(pool, "r1") for _ in range(50)} == {"r2"}
     assert subject.peer([own], "r1") is None
     assert subject.peer([fit], "r1") is None  # it has left meanwhile
@@ -136,7 +138,7 @@ def test_a_peer_is_another_routable_replica_of_the_same_revision_with_room():
 
 def test_peers_are_chosen_at_random():
     pool = [candidate(f"r{number}") for number in range(4)]
-    subject = Comparing(ALL, Random(7))
+    subject = AnswerComparison(ALL, Random(7))
     assert {subject.peer(pool, "r0") for _ in range(100)} == {"r1", "r2", "r3"}
 
 
@@ -146,7 +148,7 @@ def test_a_tenant_that_stays_in_its_regions_is_compared_there_only():
         candidate("r2", region="eu"),
         candidate("r3", region="us"),
     ]
-    subject = Comparing(ALL, Random(7))
+    subject = AnswerComparison(ALL, Random(7))
     assert {subject.peer(pool, "r1", ("eu",)) for _ in range(50)} == {"r2"}
 
 

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from holdfast.control.detached import detached
+from holdfast.control.detached_call import detached
 
 
 def test_it_returns_what_the_call_returns():
