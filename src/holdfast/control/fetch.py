@@ -136,6 +136,7 @@ async def fetch(
         "User-Agent: holdfast-control\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     ).encode("latin-1") + (body or b"")
     moved_s = 0.0
+    connected = secure  # a handshake that is late is no proof that the port is out of reach
     try:
         async with asyncio.timeout(deadline_s):
             transport, reading = await asyncio.get_running_loop().create_connection(
@@ -144,6 +145,7 @@ async def fetch(
                 parts.port or _PORTS[parts.scheme],
                 ssl=(tls or ssl.create_default_context()) if secure else None,
             )
+            connected = True
             try:
                 return await reading.answer
             finally:
@@ -151,7 +153,9 @@ async def fetch(
                 reading.answer.cancel()
                 transport.abort()
     except TimeoutError as error:
-        raise FetchError("timeout", f"nothing within {deadline_s:g} s", moved_s) from error
+        what = "nothing" if connected else "no connection"
+        detail = f"{what} within {deadline_s:g} s"
+        raise FetchError("timeout", detail, moved_s, connected=connected) from error
     except ConnectionRefusedError as error:
         raise FetchError("refused", "nobody listens") from error
     except ssl.SSLCertVerificationError as error:

@@ -29,12 +29,21 @@ _PORTS: Final = {"http": 80, "https": 443}
 class FetchError(Exception):
     """A request that brought no answer: ``refused``, ``timeout`` or ``broken``."""
 
-    def __init__(self, what: str, detail: str, moved_s: float = 0.0, *, lost: bool = False) -> None:
+    def __init__(
+        self,
+        what: str,
+        detail: str,
+        moved_s: float = 0.0,
+        *,
+        lost: bool = False,
+        connected: bool = True,
+    ) -> None:
         super().__init__(f"{what}: {detail}")
         self.what = what
         self.detail = detail
         self.moved_s = moved_s  # from the first to the last piece of a body that was not complete
         self.lost = lost  # the connection ended under the answer
+        self.connected = connected  # false: time ran out before a connection was open
 
 
 class UntrustedError(FetchError):

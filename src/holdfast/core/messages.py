@@ -333,7 +333,7 @@ class CanaryResult:
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
-    flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT or RESET: what came is no answer at all
+    flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT, RESET or CONNECT_TIMEOUT: no answer
     took: int = 0  # until whatever came was complete, an error too
 
 

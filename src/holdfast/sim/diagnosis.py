@@ -392,7 +392,7 @@ class DiagnosisDriver:
         if event.verdict not in (CanaryVerdict.FAIL, CanaryVerdict.WRONG) or ending is None:
             return event
         if ending is Kind.CONNECT_TIMEOUT:
-            return replace(event, verdict=CanaryVerdict.TIMEOUT)
+            return replace(event, verdict=CanaryVerdict.TIMEOUT, flaw=Kind.CONNECT_TIMEOUT)
         if ending is Kind.SERVER_ERROR:
             return replace(event, status=500, took=event.latency or REFUSED_AFTER)
         return replace(event, flaw=ending) if ending in _FLAWS else event

@@ -1,4 +1,5 @@
 import asyncio
+import socket
 import time
 
 import orjson
@@ -275,3 +276,23 @@ def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
     error = asyncio.run(main())
     assert error.what == "timeout"
     assert 0.05 < error.moved_s < 0.6
+
+
+def test_a_port_that_completes_no_connection_is_told_from_one_that_does_not_answer():
+    async def asked(port):
+        with pytest.raises(FetchError) as caught:
+            await fetch(f"http://127.0.0.1:{port}", "/health", 0.3)
+        return caught.value
+
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as mute:
+        port = mute.getsockname()[1]
+        silent = asyncio.run(asked(port))
+        assert (silent.what, silent.connected) == ("timeout", True)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:  # the kernel accepts one or two more, and then drops what comes
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.1", port))
+        unreached = asyncio.run(asked(port))
+        for one in waiting:
+            one.close()
+    assert (unreached.what, unreached.connected) == ("timeout", False)

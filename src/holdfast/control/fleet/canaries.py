@@ -52,7 +52,7 @@ class CanaryReport:
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
     took: int = 0  # until whatever came was complete, an error too
-    flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT or RESET: what came is no answer at all
+    flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT, RESET or CONNECT_TIMEOUT: no answer
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
 
 
@@ -60,7 +60,9 @@ class CanaryError(FetchError):
     """No answer came; ``page_ok`` says what its health page did just before."""
 
     def __init__(self, error: FetchError, page_ok: bool | None) -> None:
-        super().__init__(error.what, error.detail, error.moved_s, lost=error.lost)
+        super().__init__(
+            error.what, error.detail, error.moved_s, lost=error.lost, connected=error.connected
+        )
         self.page_ok = page_ok
 
 

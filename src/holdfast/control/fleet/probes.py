@@ -63,7 +63,7 @@ class Prober:
         except FetchError as error:
             verdict = _UNANSWERED.get(error.what, CanaryVerdict.FAIL)
             page_ok = error.page_ok if isinstance(error, CanaryError) else None
-            flaw = Kind.RESET if error.lost else None
+            flaw = Kind.RESET if error.lost else None if error.connected else Kind.CONNECT_TIMEOUT
             report = CanaryReport(
                 verdict, str(error), page_ok=page_ok, moved_s=error.moved_s, flaw=flaw
             )

@@ -238,7 +238,7 @@ class CanaryAnswered:
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
     moved_s: float | None = None  # for how long pieces came, of one that was not complete in time
-    flaw: str = ""  # empty, degenerate, cut or reset: a kind of failure, where it is no answer
+    flaw: str = ""  # a kind of failure (empty, degenerate, cut, reset, connect_timeout)
 
 
 @dataclass(slots=True, frozen=True)

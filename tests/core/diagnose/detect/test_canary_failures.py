@@ -1,5 +1,7 @@
 """Canaries: which of their verdicts are signs, and after how many."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,7 @@ def signs(detector, *facts):
 
 HUNG = canary("timeout", page_ok=True, progress=False)
 GONE = canary("timeout", page_ok=False, progress=False)
+CUT_OFF = replace(GONE, flaw="connect_timeout")
 
 
 # --- must fire ------------------------------------------------------------------------------------
@@ -99,6 +102,15 @@ def test_errors_in_a_tenth_of_the_usual_time_are_fast_ones():
 
 def test_two_timeouts_of_the_page_as_well_are_a_process_that_does_not_answer():
     assert signs(made(), GONE, GONE) == [Sign.NOTHING_ANSWERS]
+
+
+def test_no_connection_twice_is_a_replica_out_of_reach():
+    assert signs(made(), CUT_OFF, CUT_OFF) == [Sign.UNREACHABLE]
+
+
+def test_one_canary_without_a_connection_among_silent_ones_is_no_partition():
+    assert signs(made(), GONE, CUT_OFF) == [Sign.NOTHING_ANSWERS]
+    assert signs(made(), CUT_OFF, GONE) == [Sign.NOTHING_ANSWERS]
 
 
 def test_a_page_that_stops_as_well_changes_the_sign():

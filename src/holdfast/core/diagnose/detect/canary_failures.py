@@ -1,7 +1,8 @@
 """What canaries bring back: wrong answers, none at all, errors, and late ones.
 
     wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
-    timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS
+    timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS;
+                      not even a connection: UNREACHABLE
     fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
@@ -98,7 +99,7 @@ class _Doubt:
 class _Book:
     __slots__ = (
         *("errors", "latest_at", "latest_s", "pace", "pages", "refused", "silents"),
-        *("slow_at", "slow_from", "slow_sum", "slows", "usual", "wrongs"),
+        *("slow_at", "slow_from", "slow_sum", "slows", "unconnected", "usual", "wrongs"),
     )
 
     def __init__(self) -> None:
@@ -106,6 +107,7 @@ class _Book:
         self.wrongs: deque[bool] = deque(maxlen=_RECENT)  # of the answers that came
         self.pages: list[bool | None] = []  # of the timeouts in a row, the last ones
         self.errors = self.refused = self.silents = self.slows = 0  # in a row
+        self.unconnected = 0  # of the silent ones in a row, those without even a connection
         self.slow_at = self.slow_from = self.latest_at = 0
         self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
         self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
@@ -114,13 +116,13 @@ class _Book:
     def answered(self) -> None:
         """Somebody is there and speaks."""
         self.pages.clear()
-        self.errors = self.refused = self.silents = 0
+        self.errors = self.refused = self.silents = self.unconnected = 0
         for sign in (*_SILENCE, Sign.CANARY_ERRORS, Sign.REFUSES):
             self.pace.over(sign)
 
 
 _Found = tuple[Sign, str, dict[str, float]]
-_SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS)
+_SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS, Sign.UNREACHABLE)
 
 
 class ProbingDetector:
@@ -269,8 +271,11 @@ class ProbingDetector:
         book.pages = [*book.pages, fact.page_ok][-kept:]
         last = book.pages[-row:]
         book.silents += 1
+        book.unconnected = book.unconnected + 1 if fact.flaw == Kind.CONNECT_TIMEOUT else 0
         numbers = {"canaries": float(book.silents)}
         told = f"{book.silents} canaries in a row got no answer"
+        if book.unconnected >= row:
+            return (Sign.UNREACHABLE, f"{told}, and no connection was opened", numbers)
         if len(last) == row and all(page is False for page in last):
             text = f"{told}, nor did its own page"
             return (Sign.NOTHING_ANSWERS, text, numbers)
