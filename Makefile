@@ -11,7 +11,7 @@ ENGINES_STAMP := $(ENGINES)/.installed
 # Tests start hundreds of processes; where this is set each of them compiles all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-engines test-web stories lint check compiled bench fuzz docs lock clean
+.PHONY: install run quick test test-engines test-web stories lint check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ test: lint
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not alone and not traced'
 	$(BIN)/python -m pytest tests/e2e -m alone
+
+# The inner loop: lint, the rulebook, and the core's tests with a sample of their examples.
+quick: lint
+	HOLDFAST_QUICK=1 $(BIN)/python -m pytest tests/test_tidy.py tests/core -n 2 -q -m 'not measured'
 
 # Stories that take minutes because what they tell does: a leak, from its first megabyte on.
 stories: install

@@ -10,6 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
+
+from sampling import QUICK, examples
+
+if QUICK:  # those that do not say how many they want
+    settings.register_profile("quick", max_examples=examples(settings.default.max_examples))
+    settings.load_profile("quick")
 
 CLOCKS = (
     "time",

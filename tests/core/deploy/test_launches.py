@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 START = 1_000 * SECOND
 
@@ -118,7 +119,7 @@ def test_queue_and_memory_are_bounded():
     assert [made.is_warm(path) for path in ("/a", "/b", "/c")] == [True, False, True]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abc"), st.booleans()), max_size=60),
     st.integers(1, 2),

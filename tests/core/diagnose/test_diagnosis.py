@@ -31,6 +31,7 @@ from holdfast.core.diagnose.facts import (
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause, Class
 from holdfast.core.types import ConfigError, State, nanos
+from sampling import examples
 
 
 def rule(
@@ -470,7 +471,7 @@ SEEN = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @example(
     [
         (0, Sign.EXITED, "r2", None),

@@ -31,6 +31,7 @@ from holdfast.core.diagnose.facts import (
 )
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.types import ConfigError, State
+from sampling import examples
 
 MAPPINGS = {
     AttemptsSeen: {"failures": st.dictionaries(st.sampled_from(Kind), st.integers())},
@@ -170,7 +171,7 @@ def test_a_log_without_room_is_refused() -> None:
         FactLog(0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(FACTS, max_size=30), st.integers(1, 5))
 def test_whatever_comes_it_stays_in_its_bounds_and_in_the_order_of_time(
     facts: list[Fact], most: int

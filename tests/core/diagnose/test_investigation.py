@@ -41,6 +41,7 @@ from holdfast.core.diagnose.investigation import (
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.failure import Cause, Kind
 from holdfast.core.types import State, nanos
+from sampling import examples
 
 ONSET = 70  # seconds: everybody has served for a minute
 NAMES = ("r1", "r2", "r3", "r4")
@@ -545,7 +546,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(-5, 40), FACTS), max_size=80))
 def test_no_order_of_facts_breaks_it(steps: list[tuple[int, Fact]]) -> None:
     investigation = Investigation()

@@ -15,6 +15,7 @@ from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause
 from holdfast.core.health.lifecycle import ROUTABLE
 from holdfast.core.types import ConfigError, State, nanos
+from sampling import examples
 
 
 class Yard:
@@ -297,7 +298,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STEPS)
 def test_no_row_of_incidents_takes_away_more_than_half(
     steps: list[tuple[Cause, str, State | None, int]],

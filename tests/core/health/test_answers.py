@@ -11,13 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Said, Shape
 from holdfast.core.health.answers import AnswerBook, Judgement, _common_words, agree, usual_rule
 from holdfast.core.types import ConfigError
+from sampling import examples
 
 CONFIG = CanaryConfig()
 KEY = AnswerKey("m", "1", "vllm")
 RIGHT = "One, two, three, four"
 OTHER = "I am a language model"
 THIRD = "Sure! Here you go then"
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=examples(100), deadline=None)
 
 
 def text(value):
@@ -691,7 +692,9 @@ class BookUnderFire(RuleBasedStateMachine):
         assert all(len(page["voices"]) <= 3 for page in found)
 
 
-BookUnderFire.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+BookUnderFire.TestCase.settings = settings(
+    max_examples=examples(80), stateful_step_count=30, deadline=None
+)
 TestBookUnderFire = BookUnderFire.TestCase
 
 

@@ -15,11 +15,12 @@ from holdfast.core.canary import CanaryConfig
 from holdfast.core.health.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.types import MILLISECOND, SECOND, State, nanos
+from sampling import examples
 
 CONFIG = CanaryConfig()
 USUAL = 400 * MILLISECOND
 MINUTE = 60 * SECOND
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=examples(60), deadline=None)
 
 
 def learned(latency=USUAL, running=0, count=10, config=CONFIG):

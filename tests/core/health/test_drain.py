@@ -13,6 +13,7 @@ from holdfast.core.health.drain import (
     DrainStep,
 )
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 SERVING, WAITING = DrainPhase.SERVING, DrainPhase.WAITING
 MOVING, STOPPED = DrainPhase.MOVING, DrainPhase.STOPPED
@@ -243,6 +244,6 @@ class DrainKeepsItsWord(RuleBasedStateMachine):
 
 
 DrainKeepsItsWord.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None
+    max_examples=examples(80), stateful_step_count=30, deadline=None
 )
 TestDrainKeepsItsWord = DrainKeepsItsWord.TestCase

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from holdfast.core.health.ejection import EjectionConfig, Panic, may_eject, panic
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.types import SECOND, ConfigError, State
+from sampling import examples
 
 CONFIG = EjectionConfig()
 PERIOD = 6 * SECOND
@@ -183,7 +184,7 @@ RECOVERY = (Signal.CANARY_PASS, Signal.RELAUNCH, Signal.LOADED)
         max_size=60,
     ),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_suspicion_never_takes_out_more_than_half_of_those_who_could_serve(count, steps):
     members = pool(count)
     for now, (number, asked) in enumerate(steps):

@@ -39,6 +39,7 @@ from holdfast.core.messages import (
     UndrainAsked,
 )
 from holdfast.core.types import MILLISECOND, SECOND, Replica, State, nanos
+from sampling import examples
 
 CONFIG = FleetConfig()
 NAMES = tuple(f"r{n}" for n in range(7))
@@ -341,5 +342,7 @@ class FleetUnderFire(RuleBasedStateMachine):
         assert self.panics == set()
 
 
-FleetUnderFire.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+FleetUnderFire.TestCase.settings = settings(
+    max_examples=examples(25), stateful_step_count=40, deadline=None
+)
 TestFleetUnderFire = FleetUnderFire.TestCase

@@ -15,6 +15,7 @@ from holdfast.core.health.health import (
 )
 from holdfast.core.health.lifecycle import JUDGED, ROUTABLE
 from holdfast.core.types import SECOND, ConfigError, State
+from sampling import examples
 
 PASS, FAIL, WRONG, SLOW = (
     Signal.CANARY_PASS,
@@ -787,7 +788,7 @@ class Lives(RuleBasedStateMachine):
         assert (health.load_deadline is not None) == loading
 
 
-Lives.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+Lives.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
 TestLives = Lives.TestCase
 
 

@@ -15,6 +15,7 @@ from holdfast.core.plan.faults import (
     random_schedule,
 )
 from holdfast.core.types import SECOND, ConfigError, Replica
+from sampling import examples
 
 HOUR = 3600 * SECOND
 
@@ -249,7 +250,7 @@ def test_every_kind_is_drawn_with_parameters_that_bite():
     share=st.floats(0.05, 1.0),
     zonal=st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_never_more_replicas_suffer_at_once_than_allowed(seed, count, share, zonal):
     replicas = fleet(count, zones=4)
     kinds = (

@@ -17,6 +17,7 @@ from holdfast.core.request.breaker import (
     BreakerState,
 )
 from holdfast.core.types import SECOND, ConfigError, nanos
+from sampling import examples
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 SUCCESS, FAILURE = Outcome.SUCCESS, Outcome.FAILURE
@@ -469,6 +470,6 @@ class BreakerAgainstModel(RuleBasedStateMachine):
 
 
 BreakerAgainstModel.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None
+    max_examples=examples(80), stateful_step_count=40, deadline=None
 )
 TestBreakerAgainstModel = BreakerAgainstModel.TestCase

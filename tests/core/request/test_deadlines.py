@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast.core.failure import Kind
 from holdfast.core.request.deadlines import DeadlineConfig, Deadlines, TimeoutVerdict, stuck
 from holdfast.core.types import SECOND, ConfigError, nanos
+from sampling import examples
 
 WARM_UNTIL = 20 * SECOND
 
@@ -582,4 +583,4 @@ class AnyPool(RuleBasedStateMachine):
 
 WINDOW = 10 * SECOND
 TestAnyPool = AnyPool.TestCase
-TestAnyPool.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestAnyPool.settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)

@@ -9,6 +9,7 @@ from holdfast.core.request.candidate import Candidate
 from holdfast.core.request.failover import FailoverConfig, FailoverLadder
 from holdfast.core.stats import PeakEwma
 from holdfast.core.types import SECOND, ConfigError, Replica
+from sampling import examples
 
 HOME = FailoverConfig(home_zone="a1", home_region="a")
 
@@ -236,7 +237,7 @@ places = st.sampled_from(["a1", "a2", "b1", "b2", "c1"])
         st.lists(st.tuples(places, st.sampled_from("123")), max_size=8), min_size=1, max_size=6
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_ladder_ever_mixes_revisions_and_each_candidate_stands_on_one_rung(history):
     ladder = FailoverLadder(HOME)
     for number, membership in enumerate(history):

@@ -43,6 +43,7 @@ from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State
+from sampling import examples
 
 START = 100 * SECOND
 TICK = 10 * MILLISECOND
@@ -413,5 +414,7 @@ class FlowUnderFire(RuleBasedStateMachine):
         assert len(self.flow._wheel) == 0
 
 
-FlowUnderFire.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+FlowUnderFire.TestCase.settings = settings(
+    max_examples=examples(80), stateful_step_count=40, deadline=None
+)
 TestFlowUnderFire = FlowUnderFire.TestCase

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.request.hedge import HedgeConfig, Hedger
 from holdfast.core.types import SECOND, ConfigError, nanos
+from sampling import examples
 
 ON = HedgeConfig(enabled=True)
 IDLE = {"utilisation": 0.2, "queued": 0}
@@ -105,7 +106,7 @@ def test_a_refusal_does_not_use_up_the_cap():
     assert hedger.decide(0, **IDLE)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, SECOND)), max_size=200))
 def test_hedges_never_exceed_share_and_burst_of_any_window(steps):
     hedger, now, hedges, requests = Hedger(ON), 0, [], []

@@ -3,6 +3,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import MILLISECOND, SECOND
+from sampling import examples
 
 TICK = 10 * MILLISECOND
 
@@ -144,7 +145,7 @@ def test_time_that_does_not_move_brings_nothing_up():
 TIMES = st.integers(1, 200 * TICK)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -17,6 +17,7 @@ from holdfast.core.diagnose.facts import (
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 NAMES = ("r1", "r2", "r3", "r4")
 PAUSED = {Kind.BETWEEN_TOKENS_TIMEOUT: 4}
@@ -321,7 +322,7 @@ FACTS = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.tuples(FACTS, st.integers(-20, 20)), max_size=60))
 def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
     detector, now = made(), 10_000

@@ -21,6 +21,7 @@ from holdfast.core.diagnose.facts import (
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.health.canary_doubt import RULINGS
 from holdfast.core.types import SECOND, ConfigError, State
+from sampling import examples
 
 NAMES = ("r1", "r2", "r3")
 
@@ -375,7 +376,7 @@ FACTS = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.tuples(FACTS, st.integers(-20, 20)), max_size=60))
 def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
     detector, now = made(), 10_000

@@ -12,6 +12,7 @@ from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import Compared, Declared, ProcessEnded
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 NAMES = ("r1", "r2", "r3", "r4")
 
@@ -184,7 +185,7 @@ def test_its_memory_is_bounded(monkeypatch):
             assert sum(compared for _, compared in pool.pairs.values()) <= 21
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(

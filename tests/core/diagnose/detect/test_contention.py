@@ -17,6 +17,7 @@ from holdfast.core.diagnose.facts import (
 )
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import ConfigError, State, nanos
+from sampling import examples
 
 GB = 10**9
 FULL = FilesystemSeen("efs", 100e6, 100e6, 0.08, 40)
@@ -292,7 +293,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), STEPS), max_size=40))
 def test_it_accuses_only_on_known_numbers(steps: list[tuple[int, Fact]]) -> None:
     fleet, at = Fleet(3), 0

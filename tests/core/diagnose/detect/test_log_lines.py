@@ -9,6 +9,7 @@ from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import Declared, GpuFault, LineSeen, Mark, ProcessEnded
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 
 def made():
@@ -130,7 +131,7 @@ FACTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(FACTS, st.integers(-100, 300)), max_size=60))
 def test_any_order_of_facts_is_taken_and_forgotten(steps):
     detector, now = made(), 10_000

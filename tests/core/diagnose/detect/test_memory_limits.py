@@ -8,6 +8,7 @@ from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import Declared, Fact, HostSeen, Looked, MemorySeen, ProcessEnded
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 OOM = ProcessEnded("r1", 137, oom=True, phase="serving", uptime_s=40.0, served=1)
 
@@ -236,7 +237,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=30))
 def test_what_it_suggests_always_holds_what_it_found(facts: list[Fact]) -> None:
     fleet = Fleet()

@@ -9,6 +9,7 @@ from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import Declared, RequestDied
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 
 def made(*hosts):
@@ -120,7 +121,7 @@ def test_its_memory_is_bounded():
     assert len(detector._deaths["f4999"]) == 8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -8,6 +8,7 @@ from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import Declared, Fact, Gone, Looked, VersionsSeen
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 PINNED = "registry/engine@sha256:" + "a" * 64
 
@@ -183,7 +184,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=40))
 def test_it_speaks_only_of_deployments_that_differ_at_that_moment(facts: list[Fact]) -> None:
     fleet = Fleet()

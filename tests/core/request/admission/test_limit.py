@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.request.admission.limit import GradientLimit, LimitConfig
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError
+from sampling import examples
 
 BASE = 200 * MILLISECOND
 
@@ -242,7 +243,7 @@ def test_disabled_it_stays_where_it_is():
     assert GradientLimit(LimitConfig(enabled=False)).limit == 1_000
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 100 * SECOND), st.integers(0, 2_000), st.integers(1, 60)),

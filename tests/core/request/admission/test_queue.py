@@ -7,6 +7,7 @@ from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.admission.refusals import RETRY_AFTER_UNKNOWN_S
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Priority, Request
+from sampling import examples
 
 BATCH = Priority.BATCH
 INTERACTIVE = Priority.INTERACTIVE
@@ -431,7 +432,7 @@ def test_a_queue_deeper_than_its_counters_is_refused():
 # --- properties --------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 1_000), st.integers(0, 500)), min_size=60, max_size=120),
     st.sampled_from([INTERACTIVE, BATCH]),
@@ -602,4 +603,6 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueueMachine.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)

@@ -18,6 +18,7 @@ from holdfast.core.request.admission.quota import (
 )
 from holdfast.core.request.admission.refusals import Refusal
 from holdfast.core.types import SECOND, ConfigError
+from sampling import examples
 
 
 def test_a_bucket_starts_full_and_fills_at_its_rate():
@@ -321,4 +322,6 @@ class QuotaMachine(RuleBasedStateMachine):
 
 
 TestQuotaMachine = QuotaMachine.TestCase
-TestQuotaMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestQuotaMachine.settings = settings(
+    max_examples=examples(40), stateful_step_count=40, deadline=None
+)

@@ -13,6 +13,7 @@ from holdfast.core.request.routing import POLICIES, RoutingPolicy, build
 from holdfast.core.request.routing.policy import may_take
 from holdfast.core.stats import PeakEwma
 from holdfast.core.types import Replica, Request
+from sampling import examples
 
 # Every policy, the variants that take another path, and one nest of wrappers.
 VARIANTS = {
@@ -101,7 +102,7 @@ steps = st.lists(
 
 
 @every_policy
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(crowd=crowds(), script=steps, seed=st.integers(0, 99))
 def test_it_returns_an_eligible_candidate_or_none_iff_there_is_none(variant, crowd, script, seed):
     policy = policy_of(variant, seed)
