@@ -37,6 +37,9 @@ _RUNS: Final = ("running", "stopping", "pending")
 _ALIVE: Final = tuple(state.value for state in ROUTABLE)
 
 Texts = tuple[str, ...]
+# by id and host of a replica's row: why that host cannot carry it; no other replica is in here.
+# Beside the rows and not in them: what is served as JSON keeps its members
+MisplacedReplicas = Mapping[tuple[str, str], Texts]
 
 
 @dataclass(slots=True, frozen=True)
@@ -110,7 +113,7 @@ def replica_row(
         *origin.errors,
         *_fleet_faults(record),
         *_end_faults(placed, now),
-        *_place_faults(placed.needs_gpu, placed, host),
+        *_misplacements(placed, host),
         *_size_faults(reserved, limit, used),
         *(() if stopped else _silence_faults(placed, silent)),
         *_restart_faults(placed.restarts),
@@ -192,11 +195,22 @@ def _end_faults(placed: Placed, now: float) -> Iterable[str]:
             yield f"pending for {spell_time(waits)}"
 
 
-def _place_faults(needs_gpu: bool | None, placed: Placed, host: Host | None) -> Iterable[str]:
-    """A host that cannot carry it, whatever the scheduler thought."""
+def misplacements(record: ReplicaRecord | None, placed: Placed | None, host: Host | None) -> Texts:
+    """Say why a replica's host cannot carry it, a sentence for each reason; empty if it can.
+
+    Takes control's record and the platform's, as ``replica_row`` does, whose row has the same
+    sentences among its faults. Rows of hosts and models count misplaced replicas by this value.
+    """
+    if placed is None:
+        assert record is not None, "control or a platform knows the replica"
+        placed = _as_placed(record)
+    return tuple(_misplacements(placed, host))
+
+
+def _misplacements(placed: Placed, host: Host | None) -> Iterable[str]:
     if host is None or placed.state not in _RUNS:
         return
-    if needs_gpu and host.gpus == 0:
+    if placed.needs_gpu and host.gpus == 0:
         yield f"misplaced: needs a GPU, and {host.id} has none"
     memory = host.memory_bytes
     need = max(placed.reserved_bytes or 0, placed.used_bytes or 0)
@@ -204,10 +218,15 @@ def _place_faults(needs_gpu: bool | None, placed: Placed, host: Host | None) -> 
         yield f"misplaced: needs {size(need)}, and {host.id} has {size(memory)}"
 
 
+def exceeds_reservation(reserved: int | None, used: int | None) -> bool:
+    """Whether a replica uses clearly more memory than it reserves; False if either is unknown."""
+    return reserved is not None and used is not None and used > TOLERANCE * reserved
+
+
 def _size_faults(reserved: int | None, limit: int | None, used: int | None) -> Iterable[str]:
     if used is None:
         return
-    if reserved is not None and used > TOLERANCE * reserved:
+    if reserved is not None and exceeds_reservation(reserved, used):
         yield f"reserves {size(reserved)}, uses {size(used)}"
     elif limit and used > NEAR_LIMIT * limit:
         yield f"uses {used / limit:.0%} of its limit of {size(limit)}"
@@ -230,7 +249,13 @@ def _restart_faults(restarts: int | None) -> Iterable[str]:
 # --- hosts and groups -----------------------------------------------------------------------------
 
 
-def host_row(host: Host, here: Sequence[ReplicaRow], origin: RowOrigin, now: float) -> HostRow:
+def host_row(
+    host: Host,
+    here: Sequence[ReplicaRow],
+    origin: RowOrigin,
+    now: float,
+    misplaced: MisplacedReplicas,
+) -> HostRow:
     """One host and what runs on it."""
     bootstrap = None
     if host.launched_at is not None and host.joined_at is not None:
@@ -263,17 +288,21 @@ def host_row(host: Host, here: Sequence[ReplicaRow], origin: RowOrigin, now: flo
         host.driver,
         host.pressure,
         origin.age_s,
-        tuple([*origin.errors, *_host_faults(host, bootstrap, here)][:_FAULTS_MAX]),
+        tuple([*origin.errors, *_host_faults(host, bootstrap, here, misplaced)][:_FAULTS_MAX]),
     )
 
 
-def _host_faults(host: Host, bootstrap: float | None, here: Sequence[ReplicaRow]) -> Iterable[str]:
+def _host_faults(
+    host: Host,
+    bootstrap: float | None,
+    here: Sequence[ReplicaRow],
+    misplaced: MisplacedReplicas,
+) -> Iterable[str]:
     if host.state:
         yield host.state
-    for one in here:
-        for fault in one.faults:
-            if fault.startswith("misplaced"):
-                yield f"{one.model} {fault}"
+    for row in here:
+        for reason in misplaced.get((row.id, row.host), ()):
+            yield f"{row.model} {reason}"
     memory, used, reserved = host.memory_bytes, host.used_bytes, host.reserved_bytes
     if memory and used is not None and used > NEAR_LIMIT * memory:
         yield f"memory {used / memory:.0%} in use"
@@ -364,10 +393,13 @@ __all__ = [
     "PENDING_S",
     "REJOINED_S",
     "TOLERANCE",
+    "MisplacedReplicas",
     "RowOrigin",
     "counted",
+    "exceeds_reservation",
     "group_row",
     "host_row",
+    "misplacements",
     "never_joined",
     "ready",
     "replica_row",

@@ -15,7 +15,17 @@ from holdfast.core.diagnose.evidence import Evidence, Incident, Sign
 from holdfast.core.failure import Cause
 from holdfast.core.types import seconds
 from holdfast.core.view.fleet_records import ModelRecord
-from holdfast.core.view.host_rows import RowOrigin, ready, runs, size, skewed, total, whole
+from holdfast.core.view.host_rows import (
+    MisplacedReplicas,
+    RowOrigin,
+    exceeds_reservation,
+    ready,
+    runs,
+    size,
+    skewed,
+    total,
+    whole,
+)
 from holdfast.core.view.layers import DesiredReplicas, Disk, Queue
 from holdfast.core.view.snapshot import (
     DiskRow,
@@ -120,6 +130,7 @@ def model_rows(
     queues: Sequence[QueueRow],
     wishes: Mapping[str, DesiredReplicas],
     cuda: Mapping[str, str],
+    misplaced: MisplacedReplicas,
 ) -> list[ModelRow]:
     """Every model that anybody names; ``cuda`` is that of each replica's host, by row id."""
     of: dict[str, list[ReplicaRow]] = {name: [] for name in records}
@@ -136,7 +147,7 @@ def model_rows(
     rows = []
     for name, members in of.items():
         if name:
-            row = _model_row(name, records.get(name), members, wishes.get(name), cuda)
+            row = _model_row(name, records.get(name), members, wishes.get(name), cuda, misplaced)
             mine = waiting.get(name)
             share = mine / all_waiting if mine is not None and all_waiting else None
             dead = whole(queue.dead_letters for queue in backlog.get(name, ()))
@@ -151,18 +162,19 @@ def _model_row(
     members: Sequence[ReplicaRow],
     wish: DesiredReplicas | None,
     cuda: Mapping[str, str],
+    misplaced: MisplacedReplicas,
 ) -> ModelRow:
     living = [row for row in members if runs(row)]
     up = sum(ready(row) for row in living)
     faults: list[str] = []
     if living and not up:
         faults.append("no replica is ready")
-    small = [row for row in living if _small(row)]
+    small = [row for row in living if exceeds_reservation(row.reserved_bytes, row.used_bytes)]
     if small:
         first = small[0]
         told = f"reserve {size(first.reserved_bytes or 0)}, use {size(first.used_bytes or 0)}"
         faults.append(f"{len(small)} of {len(living)} {told}")
-    lost = sum(any(fault.startswith("misplaced") for fault in row.faults) for row in living)
+    lost = sum((row.id, row.host) in misplaced for row in living)
     if lost:
         faults.append(f"{lost} misplaced")
     faults += skewed("CUDA", {row.id: cuda.get(row.id, "") for row in living})
@@ -192,10 +204,6 @@ def _model_row(
         burn=said.burn,
         faults=tuple(faults),
     )
-
-
-def _small(row: ReplicaRow) -> bool:
-    return any(fault.startswith("reserves ") for fault in row.faults)
 
 
 # --- demands that cannot be met -------------------------------------------------------------------
