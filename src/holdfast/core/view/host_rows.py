@@ -1,10 +1,10 @@
-"""Rows of hosts, groups and replicas, and what is wrong with each: what only shows when joined.
+"""Builds rows of hosts, groups and replicas, with faults that only joined data shows.
 
-No layer sees these alone. A scheduler knows a reservation and no footprint, a host its GPUs and not
-who needs one, a group how many hosts it wants and not that one of them runs another CUDA. Each is
-said in a few words on the row where somebody would look, and on the rows above it.
+No platform layer sees these faults alone. A scheduler knows a reservation and no footprint, a host
+its GPUs and not which replica needs one, a group how many hosts it wants and not that one of them
+runs another CUDA. Each fault is a short text on the row it concerns, and on the rows above it.
 
-Thresholds here decide words on a screen and nothing else; what is an incident is the detectors'.
+Thresholds here decide texts on a screen and nothing else; detectors decide what is an incident.
 """
 
 from collections import Counter
@@ -52,18 +52,18 @@ class RowOrigin:
 
 
 def size(value: float) -> str:
-    """Bytes as people say them here."""
+    """Format bytes as gigabytes: ``1.2 GB``."""
     return f"{value / GB:.1f} GB"
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """A sum of what is known; None where nothing is."""
+    """The sum of the known values; ``None`` if all are unknown."""
     known = [one for one in values if one is not None]
     return sum(known) if known else None
 
 
 def whole(values: Iterable[int | None]) -> int | None:
-    """The same for counts."""
+    """The sum of the known counts; ``None`` if all are unknown."""
     known = [one for one in values if one is not None]
     return sum(known) if known else None
 
@@ -76,12 +76,12 @@ def _since(now: float, at: float | None) -> float | None:
 
 
 def runs(row: ReplicaRow) -> bool:
-    """Whether it counts as one of its model's replicas."""
+    """Whether a row counts as one of its model's replicas: routed, or not stopped."""
     return row.routed or row.state in _RUNS
 
 
 def ready(row: ReplicaRow) -> bool:
-    """Whether it can serve: as the fleet judges it, or as its platform and its log have it."""
+    """Whether a replica can serve, by its state in the fleet or else by its platform and log."""
     if row.routed:
         return row.state == State.READY
     return row.state == "running" and row.phase not in _LOADING
@@ -256,7 +256,10 @@ def host_row(
     now: float,
     misplaced: MisplacedReplicas,
 ) -> HostRow:
-    """One host and what runs on it."""
+    """Build the row of one host with the replicas on it and its faults.
+
+    ``misplaced`` says which replicas this host cannot carry; the row repeats why.
+    """
     bootstrap = None
     if host.launched_at is not None and host.joined_at is not None:
         bootstrap = max(0.0, host.joined_at - host.launched_at)
@@ -315,7 +318,7 @@ def _host_faults(
 
 
 def never_joined(hosts: Sequence[Host], now: float) -> Mapping[str, str]:
-    """Hosts that were launched long ago and are of no use yet, where others of theirs are."""
+    """Hosts launched long ago but not in use, by id with a text; none if no host is in use."""
     if not any(host.joined_at is not None for host in hosts):
         return {}
     found = {}
@@ -327,7 +330,7 @@ def never_joined(hosts: Sequence[Host], now: float) -> Mapping[str, str]:
 
 
 def counted(values: Iterable[str]) -> str:
-    """One value for all, or how many have which: ``2 spot + 1 on-demand``."""
+    """The common value of all, or how often each occurs: ``2 spot + 1 on-demand``."""
     counts = Counter(value for value in values if value)
     if len(counts) == 1:
         return next(iter(counts))
@@ -335,7 +338,7 @@ def counted(values: Iterable[str]) -> str:
 
 
 def skewed(what: str, values: Mapping[str, str]) -> Texts:
-    """Who differs; nothing where all that is known is the same."""
+    """A text that says how often each value occurs if they differ; empty if they are the same."""
     counts = Counter(value for value in values.values() if value)
     if len(counts) < 2:
         return ()
@@ -352,7 +355,7 @@ def _used(hosts: Sequence[HostRow]) -> int | None:
 def group_row(
     name: str, group: Group | None, hosts: Sequence[HostRow], origin: RowOrigin
 ) -> GroupRow:
-    """Hosts of one group, summed; None is said of what no host of it tells."""
+    """Build the row of a host group: sums over its hosts; ``None`` where no host tells a value."""
     uptimes = [one.uptime_s for one in hosts if one.uptime_s is not None]
     faults = [*origin.errors]
     desired = group.desired if group is not None else None

@@ -94,9 +94,9 @@ def join(
     names: Mapping[str, str] | None = None,
     took_s: float | None = None,
 ) -> Snapshot:
-    """The snapshot of this moment: ``now`` in seconds since 1970, ``core_now`` for incidents.
+    """Build the snapshot; ``now`` is in seconds since 1970, ``core_now`` is for incidents.
 
-    ``names`` are ids of the fleet by endpoint, for replicas that it does not show at present.
+    ``names`` maps endpoints to replica ids, for replicas that ``records`` does not list at present.
     """
     open_ones = [one for one in incidents if one.closed_at is None]
     parts = _gathered(readings, now)

@@ -1,4 +1,4 @@
-"""What canaries bring back: wrong answers, none at all, errors, and late ones.
+"""Detects failing canaries: wrong answers, no answer, errors, refusals and late answers.
 
     wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
     timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS
@@ -56,7 +56,7 @@ _UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
 
 @dataclass(slots=True, frozen=True)
 class ProbingConfig:
-    """How many canaries in a row are a sign."""
+    """How many failed or slow canaries in a row are a sign."""
 
     silent_row: int = 2  # one may have met a pause; two are ten seconds of silence
     errors_row: int = 2  # one error is chance
@@ -124,7 +124,7 @@ _SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS)
 
 
 class ProbingDetector:
-    """Signs in what canaries brought back."""
+    """Finds replicas whose canaries fail or are slow repeatedly."""
 
     reads: ClassVar[tuple[type, ...]] = (
         *(CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
@@ -143,7 +143,7 @@ class ProbingDetector:
     def take(
         self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded | StateChanged, now: int
     ) -> Sequence[Evidence]:
-        """One canary, or the fleet's doubt about all of them."""
+        """Take one canary result, doubt about canaries, an end or a state; return new signs."""
         if isinstance(fact, CanariesDoubted):
             return self._doubted(fact, now) if fact.model in self._speak else NOTHING
         if isinstance(fact, StateChanged):
@@ -185,7 +185,7 @@ class ProbingDetector:
                 del self._speak[next(iter(self._speak))]
 
     def forget(self, replica: str) -> None:
-        """Drop its rows."""
+        """Drop the canary counts of a replica."""
         self._books.pop(replica, None)
 
     def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:

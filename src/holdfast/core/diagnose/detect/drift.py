@@ -1,4 +1,4 @@
-"""Answers that are no longer what they were: longer, shorter, less sure, of another scale.
+"""Detects answers that changed: longer, shorter, less certain or on another scale than before.
 
 A dependency changes, a driver rounds otherwise, a quantised file takes the place of another: every
 answer still comes, and all of them are a little different. Each model and revision has a baseline
@@ -48,7 +48,7 @@ _TOLD_AT_MAX: Final = 48.0  # a thousand samples a second, and more
 
 @dataclass(slots=True, frozen=True)
 class DriftConfig:
-    """When a moved distribution of answers is told."""
+    """How large a shift of answers' statistics is suspected, and how large is reported."""
 
     window_s: float = 86_400.0  # of the baseline: a day has all of its hours
     samples_min: int = 500  # in it: fewer do not say where the middle is
@@ -163,7 +163,7 @@ class _Track:
 
 
 class DriftFigures(NamedTuple):
-    """How far the answers of a model are from what they were."""
+    """The present mean of a model's statistic, its baseline mean, and how far it has moved."""
 
     statistic: str
     now: float  # mean over its replicas of their latest answers
@@ -172,7 +172,7 @@ class DriftFigures(NamedTuple):
 
 
 class OutputDriftDetector:
-    """Learns a baseline for each model, revision and statistic; then holds replicas to it."""
+    """Learns healthy output per model, revision and statistic; finds replicas that deviate."""
 
     reads: ClassVar[tuple[type, ...]] = (OutputSeen,)
 
@@ -186,7 +186,7 @@ class OutputDriftDetector:
         self.refused = 0  # values that are no numbers, statistics nobody knows, baselines too many
 
     def take(self, fact: OutputSeen, now: int) -> Sequence[Evidence]:
-        """Values of finished answers of one replica."""
+        """Take statistics of a replica's finished answers; learn them or return drift signs."""
         known = self._census.replicas.get(fact.replica)
         if known is None or fact.statistic not in STATISTICS:
             self.refused += known is not None
@@ -212,12 +212,12 @@ class OutputDriftDetector:
         return (*found, *self._tell(fact.replica, track, side, now))
 
     def forget(self, replica: str) -> None:
-        """It is gone; the baseline of its model stays."""
+        """Drop a replica's recorded values; the baseline of its model stays."""
         for statistic in self._tracks.pop(replica, {}):
             self._pace.over((replica, statistic))
 
     def figures(self) -> dict[str, DriftFigures]:
-        """Of each model the statistic that moved furthest, for charts."""
+        """For each model the statistic that moved furthest from its baseline, for charts."""
         tracks: dict[tuple[str, str], list[_Track]] = {}
         for own in self._tracks.values():
             for statistic, track in own.items():
@@ -232,11 +232,11 @@ class OutputDriftDetector:
         return found
 
     def baselines(self) -> dict[str, Any]:
-        """Every frozen baseline, as JSON data."""
+        """Every frozen baseline, as JSON-ready data."""
         return {"baselines": [ruler.baseline.plain() for ruler in self._rulers.values()]}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Baselines of an earlier run; what was being learned for them is dropped."""
+        """Load baselines of an earlier run; one being learned for the same key is dropped."""
         for plain in data.get("baselines", ()):
             try:
                 baseline = Baseline(**{**plain, "grid": tuple(plain["grid"])})

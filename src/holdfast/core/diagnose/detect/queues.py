@@ -1,4 +1,4 @@
-"""Work that waits: queues that grow, letters that die, chains that back up, nobody to serve.
+"""Detects waiting work: growing queues, dead letters, backed-up chains, models without replicas.
 
     depth of a model's queue, what the model finished meanwhile ─► growing, or standing still
     a model of a chain whose queue grows, and a later one that is short ─► it waits for that one
@@ -52,7 +52,7 @@ _Fact = QueueSeen | ChainDeclared | AttemptsSeen | StateChanged | Looked
 
 @dataclass(slots=True, frozen=True)
 class QueuesConfig:
-    """When waiting work is a sign."""
+    """How long and how fast a queue must grow or stand to be a sign."""
 
     window_s: float = 60.0  # it grows through all of it; bursts of a few seconds are daily life
     stand_s: float = 120.0  # standing still; one long answer in one piece is done by then
@@ -115,7 +115,7 @@ class _Life:
 
 
 class QueuesDetector:
-    """Watches the queues of models, and whether anybody is there to work them off."""
+    """Watches models' queues, and whether a ready replica is there to serve them."""
 
     reads: ClassVar[tuple[type, ...]] = (
         *(QueueSeen, ChainDeclared, AttemptsSeen, StateChanged, Looked),
@@ -135,7 +135,7 @@ class QueuesDetector:
         self.refused = 0  # models and chains that did not fit
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """A depth, a result, a chain or a state; or time for what still holds."""
+        """Take a queue's depth, finished work, a chain, a state or a tick; return new signs."""
         self._now = now
         if isinstance(fact, Looked):
             return [said for model in tuple(self._unready) for said in self._judge(model, now)]
@@ -160,7 +160,7 @@ class QueuesDetector:
         return NOTHING
 
     def forget(self, replica: str) -> None:
-        """Gone for good."""
+        """Drop the state of a replica that left the fleet."""
         life = self._lives.pop(replica, None)
         if life is None:
             return

@@ -1,4 +1,4 @@
-"""Replicas that should be the same and are not: one deployment on two environments.
+"""Detects replicas of one model and revision that run on different software versions.
 
 A model on CUDA 11.8 and on 12.1 runs on both and answers a little differently; nothing crashes, and
 days later somebody notices the answers. The versions themselves say it before the first request.
@@ -34,7 +34,7 @@ _Deployment = tuple[str, str]  # model and revision
 
 @dataclass(slots=True, frozen=True)
 class SkewConfig:
-    """What is compared, and how much of it is told."""
+    """Which versions are compared, and how many differences are listed."""
 
     aspects: tuple[str, ...] = ("cuda", "driver", "engine", "digest", "image")  # all that is known
     flag_mutable_images: bool = True  # a tag may mean another image tomorrow
@@ -68,7 +68,7 @@ def _comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
 
 
 class SkewDetector:
-    """Compares the versions of the replicas of each model and revision."""
+    """Compares the software versions of the replicas of each model and revision."""
 
     reads: ClassVar[tuple[type, ...]] = (VersionsSeen, Declared, Gone, Looked)
 
@@ -81,7 +81,7 @@ class SkewDetector:
         self._pace = Pace()
 
     def take(self, fact: VersionsSeen | Declared | Gone | Looked, now: int) -> Sequence[Evidence]:
-        """A version, an order or a departure; or time for what still holds."""
+        """Take versions, a declaration, a departure or a tick; return version differences."""
         if isinstance(fact, Looked):
             return [said for one in tuple(self._wrong) for said in self._judge(one, now)]
         if isinstance(fact, Gone):
@@ -100,7 +100,7 @@ class SkewDetector:
         return list(self._judge(deployment, now))
 
     def forget(self, replica: str) -> None:
-        """It no longer belongs to what it belonged to."""
+        """Drop what is recorded of a replica that left its model."""
         deployment = self._member.pop(replica, None)
         if deployment is None:
             return
