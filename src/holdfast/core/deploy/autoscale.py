@@ -8,7 +8,7 @@ token later than promised, memory over its target. The largest number counts.
 
 What grew cannot shrink before a whole window without the need for it has passed, so the count does
 not flap. Unknown is neither zero nor full: without a signal the count is held, a replica that does
-not tell its use needs itself, and a queue alone, which tells what overflows and not what is
+not report its use counts as needed, and a queue alone, which shows what overflows and not what is
 carried, never shrinks anything. Only a model that is idle, by numbers that are known, goes to zero;
 the first request that waits brings it back at once, and the queue holds what comes meanwhile.
 

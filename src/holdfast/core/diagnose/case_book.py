@@ -97,7 +97,7 @@ class CaseBook:
         return case
 
     def drop(self, case: IncidentCase) -> None:
-        """Delete a case and its incident: it was merged into another before it was published."""
+        """Delete a case and its incident after it was merged into another one."""
         del self.cases[case.incident.id], self.incidents[case.incident.id]
 
     def _make_room(self) -> bool:

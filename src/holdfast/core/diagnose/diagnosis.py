@@ -53,7 +53,7 @@ _REPLICA: Final = Scope.REPLICA.value
 
 @dataclass(slots=True, frozen=True)
 class DiagnosisConfig:
-    """Confidence at which evidence opens an incident, and times after which it closes."""
+    """Thresholds and times by which evidence opens, changes and closes incidents."""
 
     open_at: float = 0.5  # more likely than not; a replica out of rotation leaves little evidence
     prefer_by: float = 0.1  # a rival cause has to be clearly likelier to replace the named one

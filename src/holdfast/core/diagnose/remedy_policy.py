@@ -8,11 +8,11 @@ saying so. Nothing is done past half a pool, counting those that are out already
 out costs nothing more. One restart per model at a time, and none of the same replica again for ten
 minutes: what a restart did not mend, the next one does not either. A restart also ends what could
 still tell causes apart, so on evidence that is not sure yet a replica is only taken out, and
-restarted when the cause has settled. What is held back because of other replicas is looked at
-again until it may be done, the replica is ready by itself, or the incident is over; whoever only
-waits for another's restart calls nobody. What Holdfast did not start it cannot restart, and
-somebody is called instead. While a deployment moves to a new revision and half of what moved is
-ill, the move is stopped and nothing else is done: the old ones still serve.
+restarted when the cause has settled. What is held back because of other replicas is looked at again
+until it may be done, the replica is ready by itself, or the incident is over; waiting for another
+replica's restart alone pages no operator. What Holdfast did not start it cannot restart, and an
+operator is paged instead. While a deployment moves to a new revision and half of what moved is ill,
+the move is stopped and nothing else is done: the old ones still serve.
 
 Rejected: to act on confidence alone. A cause can be certain and its remedy harmful all the same.
 """

@@ -7,7 +7,7 @@ asked again of another replica, after the client has its answer.
     answer ended ─► sample: share, spare room ─► peer: same revision, room ─► agreement ─► result
 
 A disagreement says that one of two is wrong, not which. So both are sampled more closely for a
-while, and whoever investigates looks for the one that disagrees with several.
+while, and the detector looks for the one that disagrees with several.
 
 Greedy output is not bit-stable: the batch that a request happens to be in changes the last bits of
 a sum, and where two words are nearly equal one or the other is said. From there on two sound
@@ -16,7 +16,7 @@ and only those that part early are compared word by word.
 
 Rejected: a third opinion at once. Three answers for one request would be a load to reckon with, and
 the next disagreement gives the same for less. Rejected: comparing before the client has its answer.
-Nobody waits for a check that finds nothing in all but a few cases.
+Clients must not wait for a check that finds nothing in all but a few cases.
 """
 
 from collections.abc import Iterable

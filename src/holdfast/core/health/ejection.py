@@ -3,8 +3,8 @@
 One ill replica is likely; most of a pool ill at once is more likely a broken checker, a slow
 network or too much load, and ejecting then turns a slow fleet into none. So at most half of a pool
 is out on suspicion. When more is due the pool panics: it fails open, serves with all it has, and
-says so. The dead, the liars and those of another revision are facts, not suspicions: they count
-neither as members nor as ejected, and no panic brings them back.
+says so. Replicas that are dead, give wrong answers or have another revision are facts, not
+suspicions: they count neither as members nor as ejected, and no panic brings them back.
 
 Rejected: a share of the declared count, as common proxies have it. With a zone lost, half of the
 declared count is everything that still answers.

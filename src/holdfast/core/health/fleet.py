@@ -5,7 +5,7 @@
     Seen (gateways' own experience) ───┘   and model           └─► Publish(view), Notice
 
 Evidence becomes a signal for one replica's health; what the health table then wants is checked
-against the bound of the pool before it happens. Gateways get a new view whenever somebody's share
+against the bound of the pool before it happens. Gateways get a new view whenever a replica's share
 changed. Driven by the control loop with real time and by the simulator with virtual time.
 """
 

@@ -16,7 +16,7 @@ from holdfast.core.types import State
 
 
 class Signal(StrEnum):
-    """One report about a replica. A late signal changes nothing; it is never an error."""
+    """One report about a replica. One from outside that comes late changes nothing."""
 
     LAUNCHED = "launched"  # the platform says that the process runs
     LOAD_BEGAN = "load_began"
@@ -168,7 +168,7 @@ class SignalRows:
     refusals: int = 0
 
     def count(self, signal: Signal) -> None:
-        """Add one signal to the counts; a neutral one at most resets the count of refusals."""
+        """Add one signal to the counts, and reset the counts that it contradicts."""
         if signal in _LISTENING:
             self.refusals = 0
         if signal is Signal.CANARY_PASS:

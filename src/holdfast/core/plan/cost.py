@@ -14,8 +14,8 @@ named by its reason (``Use``). The reason is that of the work that was lost: a r
 the failed attempt had run, not where the second one did.
 
 Rejected: GPU-seconds by the duration of each attempt. Engines run many at once, so the sum of
-durations exceeds the hours on the bill by the batch size, and whoever asks beside a crowd would pay
-for waiting. Rejected: idle time spread over tenants; nobody could act on such a price, while an
+durations exceeds the hours on the bill by the batch size, and a tenant beside many others would pay
+for waiting. Rejected: idle time spread over tenants; no tenant could act on such a price, while an
 idle line says by itself that a fleet is too large.
 """
 

@@ -5,7 +5,7 @@ one, a replica three. When one query fails its rows keep their values; this adds
 came from, how old they are and why they are not newer. Facts for detectors are made of fresh rows
 only: a queue depth repeated because the query failed is not a queue that stands still.
 
-Parts may name the rows they feed; else their names tell, since platforms have few words for them.
+Parts may name the rows they feed; else their names decide, since platforms have few words for them.
 Rejected: one age for a whole reading. The oldest part would make everything else look old as well.
 """
 

@@ -1,4 +1,4 @@
-"""The form of a cause's rule (its proofs, consequences, advice) and filling advice with numbers.
+"""What a rule says of a cause (proofs, consequences, advice), and advice filled with numbers.
 
     CauseRule: signs that prove it, signs that follow from it, causes that it explains, what to do
 

@@ -6,13 +6,13 @@
     the last 2 s: five of a kind, which open a breaker, and a fifth of all that ended
         └─► a timeout, and most of its peers have it too? ── yes ─► the fleet is slow: nobody
 
-One failure is chance and says nothing. A share alone would accuse whoever had one request that
-failed, a number alone whoever has the most traffic; together they accuse neither. Timeouts wait two
-seconds for what the peers tell: in a fleet that gets slow as a whole, somebody is always the first.
-And timeouts that come all at once are one pause, however many requests were in it: they count when
-a canary gets no answer either, or when they come again. Silence does not count: of a replica that
-is asked once in ten seconds nothing is heard for a while. Beside as many answers that end well they
-are load, and beside fewer unless they go on for most of the window.
+One failure is chance and says nothing. A share alone would accuse a replica with one request that
+failed, a number alone the one with the most traffic; together they accuse neither. Timeouts wait
+two seconds for reports on the peers: in a fleet that gets slow as a whole, one replica is always
+the first. And timeouts that come all at once are one pause, however many requests were in it: they
+count when a canary gets no answer either, or when they come again. Missing reports do not count: a
+replica that is asked once in ten seconds has none for a while. Beside as many answers that end well
+they are load, and beside fewer unless they go on for most of the window.
 
 Backpressure is no failure. It is a sign only where a replica says nothing else for the whole
 window. Rejected: the breaker's own counts. A breaker has to be quick and may be wrong, evidence

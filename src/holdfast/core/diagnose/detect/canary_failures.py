@@ -5,11 +5,11 @@
     fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
-A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary
-of a model fails, what they share is suspect: the checker where answers came, else whatever keeps
-all of them silent. Nobody is accused on their word until one of them passes, or users fail as
-well; but of a closed port, which nothing shared closes. Of a model that has never answered anybody
-they say nothing: its replicas are not started yet.
+A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary of
+a model fails, what they share is suspect: the checker where answers came, else whatever keeps all
+of them silent. No replica is accused by canaries until one of them passes, or users' requests fail
+as well; except of a closed port, which nothing shared closes. While a model has never answered, its
+failed canaries prove nothing: its replicas are not started yet.
 
 Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
 defined there too. Here slow ones add up by how slow they are: three that take four times as long

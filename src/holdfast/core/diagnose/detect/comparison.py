@@ -1,7 +1,7 @@
 """Finds the replica that answers differently from its peers, from repeated live requests.
 
-When A and B disagree, one of them is wrong and nobody knows which. Over many comparisons the wrong
-one disagrees with several peers while those agree with each other:
+When A and B disagree, one of them is wrong and it is not known which. Over many comparisons the
+wrong one disagrees with several peers while those agree with each other:
 
     A with B, C, D: 4 of 45 disagree      B, C, D among each other: 0 of 45 ─► A is the odd one
 
@@ -11,7 +11,7 @@ for a replica that lies in a tenth of its answers than for that noise. The weigh
 below zero (a CUSUM), so that an old good record does not hide what began a minute ago.
 
 How much is enough depends on the noise. Where the others hardly ever disagree three disagreements
-will do; where they do, or nobody knows yet, more is asked for: the sum is fooled by chance about
+will do; where they do, or it is not known yet, more are needed: the sum is fooled by chance about
 once in e^threshold rows of comparisons, and noise begins many rows. Once one is named it explains
 the disagreements of its peers with it, and a second one can be found among the rest.
 

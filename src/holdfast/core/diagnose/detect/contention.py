@@ -2,14 +2,14 @@
 
 Forty containers that share 100 MB/s get 2.5 MB/s each, and 10 GB take more than an hour. Seen from
 one replica it is a slow load; seen from the filesystem it is bandwidth at its ceiling while
-operations are far from theirs, so whoever looks at operations finds nothing wrong.
+operations are far from theirs, so that nothing looks wrong in the count of operations.
 
     filesystem: read of permitted, operations ─► held for a while, by several that load ─► full
     replica: bytes read in the last minute ─► when it will be done ─► compared with others' loads
 
 A filesystem without a known ceiling (an elastic one has none for reads) has no percentage: then
 only the loads themselves speak. What is read must be counted as the ceiling counts it; where reads
-are metered at a third of their bytes, whoever feeds the fact has metered them. Nothing read for a
+are metered at a third of their bytes, the source of the fact has metered them. Nothing read for a
 while is a stuck load and no slow one; silence has its own detector.
 
 Rejected: a fixed time for a load. Weights differ by three orders of magnitude. Rejected: full speed

@@ -7,24 +7,24 @@ of its healthy answers, learned once, frozen and versioned. Every later value is
     value ─► its rank in the baseline, as a normal score ─► two-sided CUSUM per replica: decides
                                                         └─► deciles since it began: PSI confirms
 
-Ranks because lengths have tails without end and scores pile up at their bounds: a rank has a
-normal distribution whatever the values had, and one huge value weighs no more than three sigma.
-PSI measures the size of what the CUSUM found, so that a shift which is real and too small to
-matter, as when a router sends one replica slightly other prompts, is not told.
+Ranks because lengths have tails without end and scores pile up at their bounds: a rank has a normal
+distribution whatever the values had, and one huge value weighs no more than three sigma. PSI
+measures the size of what the CUSUM found, so that a shift which is real and too small to matter, as
+when a router sends one replica slightly other prompts, is not reported.
 
-A shift is first *found*, and then *told*. The line where it is found has half a sigma within 60
-samples at the median, and chance crosses it less than once in 40,000; a perfectly known baseline
-would make that once in some 60,000, and no rule has much more of both: the information is not
-there. A replica may well give 40,000 samples a day, so that what is found is nobody's incident yet:
-the replica's canaries are called, which cost little and may know at once. Some thirty samples later
-the same sum is at the line of an incident, which chance reached 3 times in 20 million
-(``bench/detectors.py``); and where a replica gives 100,000 samples a day that line rises with the
-logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
+A shift is first *suspected*, and then *reported*. The threshold of suspicion finds half a sigma
+within 60 samples at the median, and chance crosses it less than once in 40,000; a perfectly known
+baseline would make that once in some 60,000, and no rule has much more of both: the information is
+not there. A replica may well give 40,000 samples a day, so that a suspicion is not an incident yet:
+the replica's canaries are called, which cost little and may prove it at once. Some thirty samples
+later the same sum is at the threshold of an incident, which chance reached 3 times in 20 million
+(``bench/detectors.py``); and where a replica gives 100,000 samples a day that threshold rises with
+the logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
 
-A shift of most replicas at once is of the model, or of its users: it is told once, about the
+A shift of most replicas at once is of the model, or of its users: it is reported once, about the
 model, and only after it has lasted. The two-sigma line of common practice is in the numbers and
-decides nothing: a mean that moved by one sigma never crosses it. Rejected: a baseline that
-follows (it learns the drift), and CUSUM on plain values (one long answer is an alarm).
+decides nothing: a mean that moved by one sigma never crosses it. Rejected: a baseline that follows
+(it learns the drift), and CUSUM on plain values (one long answer is an alarm).
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A tokenizer that lost its end-of-text token runs every answer into its length; a wrong chat template
 ends them at the first token or turns tool calls into prose. Each is well formed and no check of one
-answer sees it, but the shares of finish reasons jump. A replica is told of only when it differs
+answer sees it, but the shares of finish reasons jump. A replica is reported only when it differs
 both from what it was and from what its peers are now:
 
     recent shares ≠ its own frozen baseline   and   ≠ its peers' recent shares   ─► sign

@@ -8,8 +8,8 @@ replica is held to its own past, learned once and then frozen; the fleet's compa
     right answers with nothing else running ─► log latency ─► CUSUM upward ─► still slower now? ─►
 
 Logarithms, because a latency is slower by a factor; a median and its spread, because one canary in
-ten meets somebody else's work. It must last: neighbours come and go within a quarter of an hour,
-what was changed stays. Becoming faster is no failure and is not told. An answer that was right and
+ten runs beside other work. It must last: neighbours come and go within a quarter of an hour, what
+was changed stays. Becoming faster is no failure and is not reported. An answer that was right and
 judged slow counts as well: leaving it out would hide the drift.
 
 Rejected: learning from busy replicas with the load regressed out. Batching makes that relation a

@@ -9,11 +9,11 @@ each of twelve blocks:
        ─► climbs in a line?   not in a few steps, not to a plateau, not up and down again ─► sign
 
 The middle value of a block is free of bursts, and goes with its traffic; the lowest one goes with
-the lowest traffic, which nobody counted. Two or three steps may hold all the growth of an
-allocator, so they are taken out before what remains is judged. A plateau is told by slowing down,
-and a sawtooth by having come down before. How much evidence is needed depends on how much time
-there is: a short scale speaks only where memory would be full soon, so that warming up, which
-looks like a leak for minutes, is not told, and a leak that kills in minutes is found in two.
+the lowest traffic, which is not counted. Two or three steps may hold all the growth of an
+allocator, so they are taken out before what remains is judged. A plateau is recognised by slowing
+down, and a sawtooth by having come down before. How much evidence is needed depends on how much
+time there is: a short scale speaks only where memory would be full soon, so that warming up, which
+looks like a leak for minutes, is not reported, and a leak that kills in minutes is found in two.
 
 Rejected: the slope of the raw series. It finds every leak and fires at every morning's traffic.
 Rejected: a bound on memory used; vLLM and others take nearly all of it on purpose.

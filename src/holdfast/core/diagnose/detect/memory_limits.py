@@ -1,8 +1,8 @@
 """Detects memory reservations and limits that are smaller than what a replica needs.
 
-The two lie in different ways. Too small a *reservation* lets the scheduler put too much on one
-host, and memory runs out for whoever grabs last. Too small a *limit* has the kernel kill the
-replica, as a rule when it takes its first request, and again after each restart.
+The two fail in different ways. Too small a *reservation* lets the scheduler put too much on one
+host, and memory runs out for the replica that allocates last. Too small a *limit* has the kernel
+kill the replica, as a rule when it takes its first request, and again after each restart.
 
     footprint = the most of
         measured    the peak of its host memory, over all its lives
@@ -10,7 +10,7 @@ replica, as a rule when it takes its first request, and again after each restart
         its peers   the peak of another replica of the same deployment, once this one was killed
         its death   at least its limit, when the kernel killed it there
 
-Declared weights accuse nobody while it is unknown where they lie: on a GPU they cost the host
+Declared weights are no sign while it is unknown where they lie: on a GPU they cost the host
 nothing. After a kill they are taken for what they are, the likeliest number there is. A replica
 that lived long before it was killed grew or met a large request; one such end says nothing of its
 size, unless a peer is seen to use more than its limit.

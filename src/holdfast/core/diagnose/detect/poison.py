@@ -3,13 +3,14 @@
     death of r1 with f on it ─► f is noted
     death of r2 with f on it ─► within ten minutes: SAME_REQUEST_KILLS, and f is blocked for an hour
 
-Whoever retries such a request hands the fleet to it, one replica at a time. Requests that merely
-stood beside it move together and may be blocked with it: a few exact requests are refused for an
-hour, which is a smaller loss than the third replica.
+Each retry of such a request kills one more replica. Requests that merely stood beside it move
+together and may be blocked with it: a few exact requests are refused for an hour, which is a
+smaller loss than the third replica.
 
 The notes belong to the request, not to the replica: platforms replace a dead replica by one with
-another name, and forgetting the dead one would acquit its killer. They are bounded by number and
-by age instead. Rejected: waiting for a third death to be sure. The third is the one to prevent.
+another name, and forgetting the dead one would forget which request killed it. They are bounded by
+number and by age instead. Rejected: waiting for a third death to be sure. The third is the one to
+prevent.
 """
 
 from collections import OrderedDict

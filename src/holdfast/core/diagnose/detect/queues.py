@@ -4,14 +4,14 @@
     a model of a chain whose queue grows, and a later one that is short ─► it waits for that one
     states of a model's replicas ─► none ready, and not because somebody wanted it so
 
-A queue is worth a word when it hurts: it rose through a whole minute, is near its highest, and
-what waits now waits a minute more. Depth alone says little. A burst rises at once and falls; a fast
+A queue is reported when it harms: it rose through a whole minute, is near its highest, and what
+waits now waits a minute more. Depth alone says little. A burst rises at once and falls; a fast
 model works off five hundred in twelve seconds. A queue that stands still while its model finishes
-nothing is as bad as one that grows, and is told under the same sign. While a model is started and
-nothing of it has failed, its queue is allowed to wait.
+nothing is as bad as one that grows, and is reported under the same sign. While a model is started
+and nothing of it has failed, its queue is allowed to wait.
 
-Who finishes how much is known where gateways tell of it. For a queue of a platform whose consumers
-nobody watches the age of its oldest message speaks instead; and where that is unknown too, growth
+How much is finished is known where gateways report it. For a queue of a platform whose consumers
+are not watched the age of its oldest message decides instead; and where that is unknown too, growth
 alone does.
 
 Rejected: a slope fitted by least squares. One jump gives a fine slope. Pairs of samples are counted

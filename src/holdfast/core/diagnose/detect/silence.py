@@ -9,8 +9,8 @@ While it loads every sound counts. While it serves log lines do not: access logs
 periodic statistics go on beside an engine that stands still. An idle replica has nothing to say,
 and of one whose number of requests is unknown nothing is concluded.
 
-Rejected: one timeout for all. It is either longer than anybody's patience with a hung request, or
-shorter than a compilation. Rejected: the log as the only sound; engines with quiet logs serve well.
+Rejected: one timeout for all. It is either longer than users wait for a hung request, or shorter
+than a compilation. Rejected: the log as the only sound; engines with quiet logs serve well.
 """
 
 from dataclasses import dataclass

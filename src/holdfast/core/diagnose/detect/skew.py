@@ -1,17 +1,17 @@
 """Detects replicas of one model and revision that run on different software versions.
 
 A model on CUDA 11.8 and on 12.1 runs on both and answers a little differently; nothing crashes, and
-days later somebody notices the answers. The versions themselves say it before the first request.
+the answers are noticed days later. The versions themselves show it before the first request.
 
     versions of one (model, revision) ─► per aspect: which values, held by whom ─► the minority
 
 Only replicas of one revision are compared: during a rollout the other revision differs on purpose.
 What is not known of a replica is no difference. Images are compared by digest with digests and by
 tag with tags, since a tag cannot be held against a digest. With as many on one side as on the other
-nobody is the odd one, and the evidence concerns the model.
+neither side is the odd one, and the evidence concerns the model.
 
 Rejected: one piece of evidence for each odd replica. A batch of newer hosts is one mistake.
-Rejected: a table of versions that get along; nobody keeps such a table true.
+Rejected: a table of compatible versions; such a table is never kept up to date.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _Deployment = tuple[str, str]  # model and revision
 
 @dataclass(slots=True, frozen=True)
 class SkewConfig:
-    """Which versions are compared, and how many differences are listed."""
+    """Which versions are compared, how long reports may settle, how many replicas are named."""
 
     aspects: tuple[str, ...] = ("cuda", "driver", "engine", "digest", "image")  # all that is known
     flag_mutable_images: bool = True  # a tag may mean another image tomorrow

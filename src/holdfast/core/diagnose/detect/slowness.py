@@ -9,11 +9,11 @@
 
 Canaries judge latency only where nothing else runs, because beside a long prompt the same question
 takes longer. A replica that is never idle is therefore judged here, by its users' own waits. They
-come as multiples of what is usual for their length, so that somebody's long prompts accuse nobody;
-and a fleet that is slow as a whole has no peers that are not. One that gives its users as many
-tokens as its peers do is full, not slow. And a canary that comes back quickly through all that runs
-there says that the engine is as fast as ever: users wait for each other. A pool with too little for
-its load is slow in turns, one replica after the other.
+come as multiples of what is usual for their length, so that one user's long prompts accuse no
+replica; and a fleet that is slow as a whole has no peers that are not. One that gives its users as
+many tokens as its peers do is full, not slow. And a canary that comes back quickly through all that
+runs there says that the engine is as fast as ever: users wait for each other. A pool with too
+little for its load is slow in turns, one replica after the other.
 
 Routing leaves a slow replica one request in some seconds: too few for a middle, and often enough
 that canaries seldom find it idle. So few must agree, every one of them, and for longer; and where

@@ -10,7 +10,7 @@ All times are *seen* times: what an engine did between two looks that lie far ap
 a clock that jumps is no time either, so a gap counts as one look. Unknown numbers neither accuse
 nor excuse. A replica that prefills a long prompt emits nothing for a while: before the first token
 of a busy spell it has twice the time, and twice the longest pause that ended well is allowed. Where
-peers stand still too, something larger may be at work, and everybody has twice the time.
+peers stand still too, a shared cause is likely, and every replica has twice the time.
 
 The pace of one request falls with the number beside it. A replica is therefore measured at its
 load: at as many requests or more it was as quick, and with fewer it emitted as much in sum.
