@@ -1,4 +1,4 @@
-"""What a canary asks, and what came back: the values that probes, engines and judges exchange.
+"""The values that canaries exchange: what is asked, what was answered, and the verdict.
 
 A canary is a real question on the real path, read to its last token. Its answer is compared with
 what this revision is known to answer (``answers.py``) and its latency with its own past
@@ -19,7 +19,7 @@ from holdfast.core.types import require
 
 
 class CanaryVerdict(StrEnum):
-    """What became of one canary.
+    """How one canary ended.
 
     The place of a verdict is its number in history files: a new one goes to the end. Each verdict
     is of exactly one of three kinds: an answer came and was judged (``answered``), the replica
@@ -38,41 +38,41 @@ class CanaryVerdict(StrEnum):
 
     @property
     def right(self) -> bool:
-        """The expected answer came, in good time or late."""
+        """Whether the expected answer came, in good time or late."""
         return self in _RIGHT
 
     @property
     def answered(self) -> bool:
-        """An answer came and was judged, right or wrong."""
+        """Whether an answer came and was judged, right or wrong."""
         return self in _ANSWERED
 
     @property
     def failed(self) -> bool:
-        """No answer came, and that counts against the replica."""
+        """Whether no answer came and that counts against the replica."""
         return self in _FAILED
 
     @property
     def conclusive(self) -> bool:
-        """It says something about the replica, good or bad."""
+        """Whether the verdict says anything about the replica, good or bad."""
         return self in _ANSWERED or self in _FAILED
 
     @property
     def silent(self) -> bool:
-        """Nothing was heard of the replica: not even an error."""
+        """Whether the replica sent nothing at all, not even an error."""
         return self in _SILENT
 
     @property
     def computed(self) -> bool:
-        """As far as is known, the engine worked on it, so its tokens were spent."""
+        """Whether the engine, as far as is known, worked on it and so spent tokens."""
         return self not in _NOT_COMPUTED
 
     @property
     def failed_early(self) -> bool:
-        """It failed before its deadline: the process may have exited a moment ago."""
+        """Whether it failed before its deadline: the process may have exited a moment ago."""
         return self in _FAILED and self is not CanaryVerdict.TIMEOUT
 
     def with_lateness(self, *, slow: bool) -> "CanaryVerdict":
-        """The verdict once lateness is judged: a right answer that came late is ``SLOW``."""
+        """This verdict once lateness is judged: a right answer that came late is ``SLOW``."""
         return CanaryVerdict.SLOW if slow and self is CanaryVerdict.PASS else self
 
 
@@ -84,7 +84,7 @@ _SILENT: Final = _NOT_COMPUTED | {CanaryVerdict.TIMEOUT}
 
 
 class CanarySuspect(StrEnum):
-    """Who is suspected when every canary of a model fails at once.
+    """What is suspected when every canary of a model fails at once.
 
     The values are the names under which such a change is stored among the fleet's events.
     """
@@ -96,7 +96,7 @@ class CanarySuspect(StrEnum):
 
 
 class Shape(StrEnum):
-    """What kind of question it is."""
+    """The kinds of question that a canary can ask."""
 
     CHAT = "chat"
     COMPLETION = "completion"
@@ -106,7 +106,7 @@ class Shape(StrEnum):
 
 
 class Rule(StrEnum):
-    """How two answers are compared."""
+    """The ways in which two canary answers can be compared."""
 
     EXACT = "exact"
     SIMILAR = "similar"  # most of the words, in their order
@@ -129,7 +129,7 @@ _NUMERIC: Final = (Shape.EMBEDDING, Shape.INFER)
 
 @dataclass(slots=True, frozen=True)
 class CanaryConfig:
-    """What a model's replicas are asked, and what counts as a right answer in good time."""
+    """The question for a model's replicas, and what counts as a right answer in good time."""
 
     shape: Shape | None = None  # default: what the engine is for, mostly a chat
     prompt: str = "Count from one to five in words."  # short, and hardly open to interpretation
@@ -208,7 +208,7 @@ class CanaryConfig:
 
     @property
     def question(self) -> str:
-        """The name of what is asked. Answers and latencies of another question do not compare."""
+        """A key for the question; answers and latencies compare only within one key."""
         asked = (self.shape, self.prompt, self.tokens, self.path, self.body)
         return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
@@ -223,7 +223,7 @@ def _is_json(text: str) -> bool:
 
 @dataclass(slots=True, frozen=True)
 class Said:
-    """A complete answer to a canary. Never logged."""
+    """One complete answer to a canary. Never logged."""
 
     text: str | None = None
     vector: tuple[float, ...] = ()
@@ -236,7 +236,7 @@ class Said:
 
 @dataclass(slots=True, frozen=True)
 class AnswerKey:
-    """Whose answers are the same: another revision, engine or precision may answer otherwise."""
+    """The replicas that share canary answers: same model, revision, engine and precision."""
 
     model: str
     revision: str

@@ -1,4 +1,4 @@
-"""What single rows say; whole pictures are in ``test_joining.py``."""
+"""What single rows say; whole pictures are in ``test_snapshot_join.py``."""
 
 import pytest
 
@@ -6,7 +6,10 @@ from holdfast.core.view.fleet_records import ReplicaRecord
 from holdfast.core.view.host_rows import (
     RowOrigin,
     counted,
+    exceeds_reservation,
     group_row,
+    host_row,
+    misplacements,
     ready,
     replica_row,
     runs,
@@ -15,7 +18,7 @@ from holdfast.core.view.host_rows import (
     total,
     whole,
 )
-from holdfast.core.view.layers import Placed
+from holdfast.core.view.layers import Host, Placed
 from holdfast.core.view.snapshot import ReplicaRow
 
 
@@ -50,6 +53,36 @@ def test_what_a_platform_does_not_know_the_fleet_may():
     known = ReplicaRecord("m-1", "m", "loading", reserved_bytes=1, limit_bytes=2, phase="compile")
     row = replica_row(known, Placed("t", "m", "running", phase="x"), None, RowOrigin("aws"), 1.0)
     assert (row.reserved_bytes, row.limit_bytes, row.phase) == (1, 2, "compile")
+
+
+def test_the_reasons_of_a_misplacement_are_among_the_faults_of_the_replica():
+    host = Host("h", gpus=0, memory_bytes=1)
+    placed = Placed("t", "m", "running", "h", needs_gpu=True, reserved_bytes=2)
+    reasons = misplacements(None, placed, host)
+    assert len(reasons) == 2
+    assert set(reasons) <= set(replica_row(None, placed, host, RowOrigin("aws"), 1.0).faults)
+
+
+def test_a_replica_that_no_platform_lists_is_misplaced_by_its_record():
+    record = ReplicaRecord("m-1", "m", "ready", host="h", needs_gpu=True, reserved_bytes=2)
+    assert len(misplacements(record, None, Host("h", gpus=0, memory_bytes=1))) == 1
+    assert misplacements(record, None, Host("h", gpus=1, memory_bytes=1)) == ()
+    assert misplacements(record, None, None) == ()
+
+
+def test_a_host_repeats_why_replicas_are_misplaced_and_no_other_fault_of_theirs():
+    row = ReplicaRow("a", "m", "running", host="h", faults=("misplaced: says its platform",))
+    origin = RowOrigin("aws")
+    assert host_row(Host("h"), [row], origin, 1.0, {}).faults == ()
+    assert host_row(Host("h"), [row], origin, 1.0, {("a", "h"): ("why",)}).faults == ("m why",)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "used", "exceeds"),
+    [(100, 106, True), (100, 105, False), (0, 1, True), (None, 1, False), (1, None, False)],
+)
+def test_a_reservation_is_exceeded_beyond_a_tolerance(reserved, used, exceeds):
+    assert exceeds_reservation(reserved, used) is exceeds
 
 
 def test_an_unreadable_group_says_so_once():

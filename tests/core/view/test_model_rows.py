@@ -1,4 +1,4 @@
-"""What single rows say; whole pictures are in ``test_joining.py``."""
+"""What single rows say; whole pictures are in ``test_snapshot_join.py``."""
 
 from holdfast.core.diagnose.evidence import About, Incident
 from holdfast.core.failure import Cause, Class
@@ -12,7 +12,7 @@ from holdfast.core.view.model_rows import (
     model_rows,
     with_shares,
 )
-from holdfast.core.view.snapshot import ModelRow, QueueRow
+from holdfast.core.view.snapshot import ModelRow, QueueRow, ReplicaRow
 
 
 def test_without_work_there_are_no_shares():
@@ -21,12 +21,23 @@ def test_without_work_there_are_no_shares():
 
 
 def test_a_model_that_is_only_wished_for_is_a_row():
-    (row,) = model_rows({}, [], [], {"m": DesiredReplicas("m", 3)}, {})
+    (row,) = model_rows({}, [], [], {"m": DesiredReplicas("m", 3)}, {}, {})
     assert (row.name, row.desired, row.replicas, row.waiting) == ("m", 3, 0, None)
 
 
 def test_rows_without_a_name_are_no_model():
-    assert model_rows({}, [], [QueueRow("q", "", "aws", 3)], {}, {}) == []
+    assert model_rows({}, [], [QueueRow("q", "", "aws", 3)], {}, {}, {}) == []
+
+
+def test_misplaced_and_undersized_replicas_are_counted_by_values_and_not_by_sentences():
+    rows = [
+        ReplicaRow("a", "m", "running", host="h", faults=("misplaced: says its platform",)),
+        ReplicaRow("b", "m", "running", host="h"),
+        ReplicaRow("c", "m", "running", reserved_bytes=10**9, used_bytes=2 * 10**9),
+        ReplicaRow("d", "m", "running", faults=("reserves much, says its platform",)),
+    ]
+    (row,) = model_rows({}, rows, [], {}, {}, {("b", "h"): ("any words",), ("a", "g"): ("x",)})
+    assert row.faults == ("1 of 4 reserve 1.0 GB, use 2.0 GB", "1 misplaced")
 
 
 def test_an_incident_without_an_age_is_not_from_the_future():

@@ -1,14 +1,14 @@
-"""How many replicas a model needs now, by signals that mean something.
+"""Computes how many replicas a model needs now, from queue, cache, throughput and latency.
 
-Each signal says how many replicas it would take: tokens that wait, KV caches in use, tokens served,
-a promise on the first token that is not kept, memory over its line. The strongest counts.
+Each signal gives a number of replicas: waiting tokens, KV caches in use, tokens served, a first
+token later than promised, memory over its target. The largest number counts.
 
     need ─┬─► smallest of the last 15 s above what is there ─► grow, at most twofold
           └─► largest of the last 300 s below it ────────────► shrink
 
 What grew cannot shrink before a whole window without the need for it has passed, so the count does
 not flap. Unknown is neither zero nor full: without a signal the count is held, a replica that does
-not tell its use needs itself, and a queue alone, which tells what overflows and not what is
+not report its use counts as needed, and a queue alone, which shows what overflows and not what is
 carried, never shrinks anything. Only a model that is idle, by numbers that are known, goes to zero;
 the first request that waits brings it back at once, and the queue holds what comes meanwhile.
 
@@ -29,7 +29,7 @@ _FRESH: Final = 15 * SECOND  # a summary a second and a few lost ones; older say
 
 @dataclass(slots=True, frozen=True)
 class ScalingConfig:
-    """Between what bounds, and how quickly, a deployment grows and shrinks."""
+    """Limits, targets and windows by which a deployment grows and shrinks."""
 
     min: int = 1  # replicas that always run; 0 lets an idle model go away altogether
     max: int = 1  # replicas at most, whatever the demand: hardware and money have a bound
@@ -75,7 +75,7 @@ class ScalingConfig:
 
 @dataclass(slots=True, frozen=True)
 class Demand:
-    """What is known of the load at one moment; None and absent numbers are unknown."""
+    """The load of a model at one moment; ``None`` and absent numbers are unknown."""
 
     at: int
     queued_tokens: int | None = None  # that wait, at the gateways and in the engines
@@ -91,7 +91,7 @@ class Demand:
 
 @dataclass(slots=True, frozen=True)
 class Desired:
-    """How many replicas there should be, and what says so."""
+    """How many replicas there should be, with the deciding signal and a reason."""
 
     count: int
     reason: str
@@ -134,7 +134,7 @@ class _Extreme:
 
 
 class Autoscaler:
-    """The desired count of one model. Ask it on each tick of the control loop."""
+    """Decides the replica count of one model; call it on each tick of the control loop."""
 
     def __init__(self, config: ScalingConfig) -> None:
         self.config = config
@@ -151,7 +151,7 @@ class Autoscaler:
         self._last = Desired(config.min, "not asked yet", "none")
 
     def decide(self, demand: Demand, present: int, now: int) -> Desired:
-        """How many there should be; ``present`` is how many are wished or running now."""
+        """The replica count to aim for; ``present``: replicas requested or running now."""
         desired = self._decide(demand, present, now)
         if desired.count > present:
             self._grew_at = now
@@ -294,7 +294,7 @@ class Autoscaler:
         )
 
     def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards and for the published signal."""
+        """The latest decision, its limits and its times as plain data, for dashboards."""
         return {
             "desired": self._last.count,
             "reason": self._last.reason,

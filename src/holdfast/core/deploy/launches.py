@@ -1,4 +1,4 @@
-"""Which of the replicas that want to load may load now.
+"""Limits how many replicas of a host load at once, and decides whose turn it is.
 
 Loads that read from a disk or over a network share its bandwidth: forty at once are all ready
 after the time of forty, in turn half of them are ready after half of it, and the last no later. So
@@ -18,7 +18,7 @@ from holdfast.core.types import Decision, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class LaunchGateConfig:
-    """How many replicas of one host load at a time."""
+    """How many replicas of one host may load at a time, cold and warm."""
 
     parallel_cold: int = 1  # loads from disk or network: in turn, half are ready in half the time
     parallel_warm: int = 4  # loads out of the page cache; they share memory bandwidth, not a disk
@@ -52,11 +52,11 @@ _SAME: Final = Decision(False, "another loads the same weights first: they are c
 
 
 class LaunchGate:
-    """The order of loads on one host.
+    """The queue of replicas that want to load on one host.
 
-    ``ask`` takes a place in the queue and says whether it is its turn; ask again on each tick.
-    ``began`` claims the turn. ``ended`` gives it back, and takes one out of the queue that will not
-    load after all.
+    ``ask`` takes a place in the queue and says whether it is the replica's turn; ask again on each
+    tick. ``began`` claims the turn. ``ended`` gives it back, and also removes from the queue a
+    replica that will not load after all.
     """
 
     def __init__(self, config: LaunchGateConfig) -> None:
@@ -70,18 +70,21 @@ class LaunchGate:
         self._now = 0
 
     def warm(self, weights: str) -> None:
-        """Remember a path as cached: it was loaded on this host, by whomever."""
+        """Remember that a path's weights were loaded on this host, so that they are cached."""
         self._warm.pop(weights, None)
         self._warm[weights] = None
         if len(self._warm) > self.config.weights_max:
             del self._warm[next(iter(self._warm))]
 
     def is_warm(self, weights: str) -> bool:
-        """Whether a path was loaded here before."""
+        """Whether a path's weights were loaded on this host before."""
         return weights in self._warm
 
     def ask(self, replica_id: str, weights: str, now: int) -> Decision:
-        """Whether it may load now. First come, first served, among the cold and the warm each."""
+        """Whether a replica may load now; queues it if it is not queued yet.
+
+        Cold and warm loads are each served in order of asking.
+        """
         self._now = now
         self._expire(now)
         if replica_id in self._loading:
@@ -116,7 +119,7 @@ class LaunchGate:
         return Decision(len(running) + ahead < bound, told)
 
     def began(self, replica_id: str) -> None:
-        """It loads. Only who asked has a turn to claim."""
+        """Note that a replica loads now; ignored if it did not ask before."""
         place = self._waiting.pop(replica_id, None)
         if place is None:
             return
@@ -125,7 +128,7 @@ class LaunchGate:
         self._loading[replica_id] = place
 
     def ended(self, replica_id: str, *, loaded: bool) -> None:
-        """It is loaded, or will not be. Late or doubled news change nothing."""
+        """Note that a replica has loaded, or will not. Late or repeated calls change nothing."""
         self._waiting.pop(replica_id, None)
         place = self._loading.pop(replica_id, None)
         if place is not None and loaded:

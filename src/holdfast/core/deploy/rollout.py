@@ -1,4 +1,4 @@
-"""How a deployment gets from what it has to what is wished: replacement before removal.
+"""Moves a deployment to a wished revision and count: replacement before removal.
 
     add one of the wished revision in one zone ─► ready, and stays so ─► remove one old there ─► …
                 └─► fails, or answers wrong ─► halted: it leaves, the old revision stays
@@ -27,7 +27,7 @@ _ACT: Final = nanos(30)  # a driver that has not done a step by then has lost it
 
 @dataclass(slots=True, frozen=True)
 class RolloutConfig:
-    """How carefully a new revision comes in, and how patiently a lost replica is replaced."""
+    """How long new replicas must prove themselves, and when failures stop a rollout."""
 
     settle_s: float = 5.0  # a new replica stays ready so long before an old one leaves: one canary
     failures_max: int = 1  # replicas of a new revision that may fail before it is refused
@@ -51,7 +51,7 @@ class RolloutConfig:
 
 @dataclass(slots=True, frozen=True)
 class DeploymentGoal:
-    """What a model's deployment should be."""
+    """The revision, count and zones that a model's deployment should have."""
 
     model: str
     revision: str
@@ -67,7 +67,7 @@ class DeploymentGoal:
 
 @dataclass(slots=True, frozen=True)
 class Has:
-    """One replica that exists, as far as a rollout cares."""
+    """One existing replica, with the fields that a rollout reads."""
 
     id: str
     revision: str
@@ -81,7 +81,7 @@ class Has:
 
 @dataclass(slots=True, frozen=True)
 class Add:
-    """Launch one more."""
+    """Step: launch one replica of this revision in this zone."""
 
     model: str
     revision: str
@@ -90,7 +90,7 @@ class Add:
 
 @dataclass(slots=True, frozen=True)
 class Remove:
-    """Take one away: drained, or at once where it serves nobody."""
+    """Step: take one replica away, drained, or at once if ``urgent``."""
 
     replica_id: str
     reason: str
@@ -99,7 +99,7 @@ class Remove:
 
 @dataclass(slots=True, frozen=True)
 class Halted:
-    """The revision is refused; the old one stays, or comes back."""
+    """Step: the revision is refused; the old one stays, or comes back."""
 
     revision: str
     reason: str
@@ -107,7 +107,7 @@ class Halted:
 
 @dataclass(slots=True, frozen=True)
 class Finished:
-    """Everything that exists is of this revision and well. Said once."""
+    """Step: every replica is of this revision and well. Returned once per rollout."""
 
     revision: str
 
@@ -150,10 +150,10 @@ class _Bar:
 
 
 class Rollout:
-    """The way of one model's deployment to what is wished for it.
+    """Decides step by step how one model's deployment gets to its goal.
 
-    ``good`` and ``refused`` (revision, reason) are what a restarted control knew; ``snapshot``
-    tells both.
+    ``good`` and ``refused`` (revision, reason) restore what control knew before a restart;
+    ``snapshot`` returns both.
     """
 
     def __init__(
@@ -181,15 +181,15 @@ class Rollout:
         self._barred: dict[str, _Bar] = {}  # zones in which replicas failed lately
 
     def forgive(self) -> None:
-        """Try a refused revision again: somebody says that its failure was not its own."""
+        """Allow a refused revision again: an operator says that the failure was not its own."""
         self.refused_revision = self.halted = None
         self._failed.clear()
         self._well.clear()
 
     def refuse(self, revision: str, reason: str) -> Halted | None:
-        """Stop the revision that is coming in; None where there is none, or nothing to go back to.
+        """Stop the incoming revision; ``None`` if there is none, or nothing to go back to.
 
-        Somebody saw that it fails although its replicas are ready.
+        For failures that are seen although its replicas are ready.
         """
         if self.good in (None, revision) or revision in (self.refused_revision, self._finished):
             return None
@@ -197,7 +197,7 @@ class Rollout:
         return Halted(revision, reason)
 
     def decide(self, wish: DeploymentGoal, has: Sequence[Has], now: int) -> list[Step]:
-        """The next step. At most one addition or removal, and none before the last was done."""
+        """The next steps: at most one addition or removal, and none before the last was done."""
         self._hear(wish, has)
         steps: list[Step] = []
         halt = self._judge(wish, has, now)
@@ -458,7 +458,7 @@ class Rollout:
         return None if self._is_barred(zone, view.now) else zone
 
     def snapshot(self) -> dict[str, object]:
-        """Plain data for dashboards; ``good``, ``refused_revision`` and ``halted`` are to keep."""
+        """The state as plain data; store ``good``, ``refused_revision`` and ``halted``."""
         step = None if self._outstanding is None else self._outstanding.step
         return {
             "wished": self._wished,

@@ -1,7 +1,7 @@
-"""The books of a diagnosis: live signs by subject, cases by number, and their bounds.
+"""Keeps a diagnosis' current signs by subject and its incident cases by number, within bounds.
 
-Signs are kept for as long as somebody who still sees them would have repeated them. Cases are kept
-while they are open and for as long as the same failure could come back to them; incidents stay
+Signs are kept for as long as a detector that still sees them would have repeated them. Cases are
+kept while they are open and for as long as the same failure could reopen them; incidents stay
 longer, for people, until there are too many and the oldest closed one goes.
 """
 
@@ -17,7 +17,7 @@ _SWEEP: Final = 10 * SECOND
 
 
 class CaseBook:
-    """What is known and not yet over."""
+    """Stores the current signs of each subject and all open or recently closed cases."""
 
     __slots__ = (
         *("_again", "_live", "_next", "_rules", "_swept_at", "_window"),
@@ -40,29 +40,29 @@ class CaseBook:
         return [case for case in self.cases.values() if case.incident.stage is not Stage.CLOSED]
 
     def acute_at(self, subject: Subject) -> IncidentCase | None:
-        """The failure that a subject has now; conditions that stand beside it are none."""
+        """The open case of an event at a subject, or ``None``; standing conditions do not count."""
         for case in self.open():
             if subject in case.roots and not self._rules[case.cause].standing:
                 return case
         return None
 
     def note(self, subject: Subject, seen: SeenEvidence, now: int) -> None:
-        """A sign shows, or shows again."""
+        """Record a sign of a subject, or that it was seen again."""
         if subject in self._live or len(self._live) < SUBJECTS_MAX:
             one = seen.evidence
             self._live.setdefault(subject, {})[one.sign, one.source] = now, seen
 
     def live_at(self, subject: Subject, now: int) -> list[SeenEvidence]:
-        """The signs that still hold."""
+        """The evidence of a subject that was seen or repeated within the window."""
         since = now - self._window
         return [seen for at, seen in self._live.get(subject, {}).values() if at >= since]
 
     def forget(self, subject: Subject) -> None:
-        """Its signs are void: it is gone, or it proved itself."""
+        """Drop all current signs of a subject that is gone or became ready."""
         self._live.pop(subject, None)
 
     def file(self, subject: Subject, about: About, root: Proven, now: int) -> IncidentCase | None:
-        """A new case with the next number; None where there is no room for one more."""
+        """Open a new case under the next incident number; ``None`` if there is no room."""
         if len(self.incidents) >= INCIDENTS_MAX and not self._make_room():
             self.refused += 1
             return None
@@ -75,7 +75,7 @@ class CaseBook:
         return case
 
     def adopt(self, incident: Incident, now: int) -> IncidentCase | None:
-        """A case from an incident that an earlier life of ours had opened."""
+        """Rebuild the case of an incident from before a restart; ``None`` if it is refused."""
         room = len(self.incidents) < INCIDENTS_MAX or self._make_room()
         if incident.cause not in self._rules or not room:
             self.refused += 1
@@ -97,7 +97,7 @@ class CaseBook:
         return case
 
     def drop(self, case: IncidentCase) -> None:
-        """It became part of another and never was one of its own."""
+        """Delete a case and its incident after it was merged into another one."""
         del self.cases[case.incident.id], self.incidents[case.incident.id]
 
     def _make_room(self) -> bool:
@@ -110,7 +110,7 @@ class CaseBook:
         return True
 
     def sweep(self, now: int) -> None:
-        """Forget signs that nobody repeats, and the books of what is closed for good."""
+        """Delete expired signs, and cases closed too long ago to be reopened."""
         if now - self._swept_at < _SWEEP:
             return
         self._swept_at = now

@@ -1,11 +1,11 @@
-"""Who can suffer from whom: hosts, filesystems, models, chains, and peers that a log blames.
+"""Tells which failures can spread to whom: by host, filesystem, model, chain or blamed peer.
 
     filesystem, host ─► replica ─► model ─► models earlier in its chain
     prefill ─► decode, once the log of the one blames the other
 
-A failure travels along these arrows and along no others. Two replicas that fail at once without
-one between them failed twice. What is known of each replica's state and phase is kept here too,
-since a sign means one thing while loading and another while serving.
+A failure spreads along these arrows and along no others. Two replicas that fail at once without an
+arrow between them failed twice. The state and phase of each replica are kept here too, since a sign
+means one thing while loading and another while serving.
 """
 
 from typing import Final
@@ -38,7 +38,7 @@ KNOWN_MAX: Final = 20_000  # replicas of which a state is kept
 
 
 class DependencyGraph:
-    """What is known of replicas beside evidence: states, phases, chains and blame."""
+    """Keeps states, phases, chains and blame of replicas, and tells what a failure can affect."""
 
     __slots__ = (
         *("_blames", "_census", "_chains", "_ended", "_loading", "_rules"),
@@ -56,7 +56,7 @@ class DependencyGraph:
         self._chains: dict[str, tuple[str, ...]] = {}
 
     def take(self, fact: Fact, now: int) -> None:
-        """Keep what concerns it; other facts are ignored."""
+        """Update states, phases, chains and blame from a fact; other facts are ignored."""
         if isinstance(fact, StateChanged):
             self._state(fact, now)
         elif isinstance(fact, PhaseSeen | ProcessEnded):
@@ -96,16 +96,16 @@ class DependencyGraph:
         blamed[fact.peer] = now
 
     def forget(self, replica: str) -> None:
-        """It is gone for good."""
+        """Delete everything about a replica that left the fleet."""
         for book in (self.states, self.ready_at, self._loading, self._blames):
             book.pop(replica, None)
         self._ended.discard(replica)
 
     def replaced(self, case: IncidentCase) -> bool:
-        """Whether all whom it is about are gone for good, as only a platform lets them go.
+        """Whether every replica at a case's root has ended and is known to a platform only.
 
-        A platform starts another in their place, under another name: if that one has the same
-        failure it goes on with theirs. What the fleet itself judges comes back under its own name.
+        A platform starts a replacement under another name: if that one has the same failure, it
+        continues this case. A replica that the fleet judges comes back under its own name.
         """
         replicas = case.root_replicas()
         return bool(replicas) and all(
@@ -113,16 +113,16 @@ class DependencyGraph:
         )
 
     def loading(self, replica: str) -> bool:
-        """Whether it loads; one of which nothing is known is taken to serve."""
+        """Whether a replica is loading; an unknown one is taken to be serving."""
         return self._loading.get(replica, False)
 
     def over(self, replica: str) -> bool:
-        """Whether its trouble can be over: it is ready, or leaving, or nobody judges it."""
+        """Whether a replica's trouble can be over: it is ready, leaving or not judged here."""
         state = self.states.get(replica)
         return state is None or state in _OVER
 
     def downstream(self, model: str) -> frozenset[str]:
-        """The models that come after it in some chain."""
+        """The models that come after this one in any chain."""
         later: set[str] = set()
         for models in self._chains.values():
             if model in models:
@@ -130,7 +130,10 @@ class DependencyGraph:
         return frozenset(later)
 
     def blames(self, replica: str, other: str, now: int, *, named: bool = False) -> bool:
-        """Whether the log of one names the other, or can mean nobody else."""
+        """Whether one replica's recent log blames the other, by name or by its only possible peer.
+
+        With ``named``, only lines that name their peer count.
+        """
         for peer, at in self._blames.get(replica, {}).items():
             if now - at > BLAME_HOLDS or (named and not peer):
                 continue
@@ -152,7 +155,7 @@ class DependencyGraph:
         )
 
     def suffers(self, subject: Subject, about: About, case: IncidentCase, now: int) -> bool:
-        """Whether this subject can suffer from what a case is about."""
+        """Whether the failure of a case can spread to this subject."""
         kind, name = subject
         scope = self._rules[case.cause].scope
         for (root_kind, root), where in case.roots.items():
@@ -170,7 +173,7 @@ class DependencyGraph:
         return False
 
     def shares(self, about: About, case: IncidentCase) -> bool:
-        """Whether it is in the place that the cause of a case sits in, whoever else is."""
+        """Whether a thing is in the host, filesystem or model in which the cause of a case sits."""
         scope = self._rules[case.cause].scope
         return any(self._same_place(about, where, scope) for where in case.roots.values())
 

@@ -1,4 +1,4 @@
-"""Joins evidence into incidents, and tells their cause from what followed.
+"""Joins evidence into incidents, and tells causes from their consequences.
 
     evidence ─► what do the signs of its subject prove? ─► which of it follows from nothing else?
              ─► does that follow from an open incident elsewhere? attach : this subject's incident
@@ -6,12 +6,12 @@
 The whole method is three questions, asked again with every piece of evidence. *What is proven?*
 Rules name the signs that prove a cause. *What is the root?* Among proven causes the root is the one
 that no other proven one explains. *Whose failure is it?* One replica has one failure at a time; a
-failure elsewhere along ``relations.py`` takes it over where its cause explains this one. Standing
-conditions, such as two versions side by side, have their own incident beside that.
+failure elsewhere along ``dependency_graph`` takes it over where its cause explains this one.
+Standing conditions, such as two versions side by side, have their own incident beside that.
 
 An incident opens as soon as its cause is more likely than not, because a replica that is taken out
 within a second leaves little evidence. Better evidence refines it later and the timeline says so.
-Rejected: to wait some seconds and judge once. Whoever is called meanwhile finds nothing, and the
+Rejected: to wait some seconds and judge once. People who are called meanwhile find nothing, and the
 consequences arrive first as often as not.
 """
 
@@ -53,7 +53,7 @@ _REPLICA: Final = Scope.REPLICA.value
 
 @dataclass(slots=True, frozen=True)
 class DiagnosisConfig:
-    """When evidence is an incident, and when an incident is over."""
+    """Thresholds and times by which evidence opens, changes and closes incidents."""
 
     open_at: float = 0.5  # more likely than not; a replica out of rotation leaves little evidence
     prefer_by: float = 0.1  # a rival cause has to be clearly likelier to replace the named one
@@ -76,7 +76,7 @@ class DiagnosisConfig:
 
 
 class Diagnosis:
-    """The open cases of a fleet, and the evidence that is not yet one."""
+    """Turns evidence into incidents of a fleet; keeps their cases and unassigned evidence."""
 
     __slots__ = (
         *("_census", "_config", "_docket", "_news", "_now", "_reach", "_relevant", "_rules"),
@@ -103,12 +103,12 @@ class Diagnosis:
 
     @property
     def incidents(self) -> dict[str, Incident]:
-        """Open ones and recently closed ones, by id."""
+        """Open and recently closed incidents, by id."""
         return self._docket.incidents
 
     @property
     def refused(self) -> int:
-        """Incidents for which there was no room."""
+        """How many incidents were not opened because there was no room."""
         return self._docket.refused
 
     def _signs_around(self, cause: Cause) -> frozenset[Sign]:
@@ -123,7 +123,7 @@ class Diagnosis:
     # --- in ---------------------------------------------------------------------------------------
 
     def saw(self, fact: Fact, now: int) -> None:
-        """What is not evidence and still matters: states, phases, chains, who blames whom."""
+        """Take a fact that is not evidence but context: states, phases, chains, blame in logs."""
         self._now = max(self._now, now)
         self.relations.take(fact, self._now)
         if isinstance(fact, Gone):
@@ -133,7 +133,7 @@ class Diagnosis:
             self._docket.forget((_REPLICA, fact.replica))
 
     def take(self, evidence: Evidence, now: int) -> list[News]:
-        """One piece of evidence; what it did to incidents."""
+        """Take one piece of evidence; return the incidents that it opened, changed or closed."""
         self._now = max(self._now, now)
         subject = subject_of(evidence.about)
         seen = SeenEvidence(evidence, self.relations.loading(evidence.about.replica))
@@ -143,7 +143,7 @@ class Diagnosis:
         return self._told()
 
     def look(self, now: int) -> list[News]:
-        """Time passed: what is over is closed."""
+        """Close incidents of which nothing was seen for a while; call it about once a second."""
         self._now = max(self._now, now)
         quiet = self._now - nanos(self._config.close_s)
         for case in self._docket.open():
@@ -153,7 +153,7 @@ class Diagnosis:
         return self._told()
 
     def adopt(self, incident: Incident, now: int) -> None:
-        """Take over an incident that an earlier life of ours had opened."""
+        """Continue an incident that was opened before a restart of control."""
         self._now = max(self._now, now)
         case = self._docket.adopt(incident, self._now)
         if case is None:
@@ -162,7 +162,7 @@ class Diagnosis:
             case.subjects.setdefault((_REPLICA, replica), self._census.about(replica))
 
     def case(self, incident_id: str) -> IncidentCase | None:
-        """The books of an incident, while they are kept."""
+        """The case behind an incident, while it is kept; else ``None``."""
         return self._docket.cases.get(incident_id)
 
     # --- whose failure is it ----------------------------------------------------------------------

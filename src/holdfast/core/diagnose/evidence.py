@@ -1,4 +1,4 @@
-"""What speaks for a failure: signs, whom they concern, and the incident they add up to.
+"""The values of a diagnosis: signs, evidence, the things they concern, and incidents.
 
     fact ─► detector ─► Evidence(sign, about, at, source, text, numbers) ─► diagnosis ─► Incident
 
@@ -17,7 +17,7 @@ from holdfast.core.failure import Cause, Class
 
 
 class Sign(StrEnum):
-    """One thing that is wrong. The comment says who finds it."""
+    """One kind of thing that is wrong with a replica, model or host; comments say who finds it."""
 
     # processes
     EXITED = "exited"  # ended without being asked: a code or a signal
@@ -106,7 +106,7 @@ class Sign(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class About:
-    """Whom a piece of evidence concerns; what is empty is not said."""
+    """The replica, model, revision, host and filesystem that evidence concerns; empty: not said."""
 
     replica: str = ""
     model: str = ""
@@ -121,7 +121,7 @@ class About:
 
 @dataclass(slots=True, frozen=True)
 class Evidence:
-    """One sign, seen once."""
+    """One observation of a sign: about what, when, from which source, with its numbers."""
 
     sign: Sign
     about: About
@@ -132,7 +132,7 @@ class Evidence:
 
 
 class Remedy(StrEnum):
-    """What is done about a cause."""
+    """The actions that Holdfast can take about a cause."""
 
     OBSERVE = "observe"
     TAKE_OUT = "take_out"
@@ -144,7 +144,7 @@ class Remedy(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far an incident has come."""
+    """The stages of an incident, from open to closed."""
 
     OPEN = "open"
     MENDING = "mending"  # something was done about it and it is not over
@@ -153,7 +153,7 @@ class Stage(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class TimelineEntry:
-    """One line of an incident's timeline."""
+    """One line of an incident's timeline: when, what happened, to what, in words."""
 
     at: int
     what: str  # a sign, "cause", "action", "refused", "closed" …
@@ -164,7 +164,7 @@ class TimelineEntry:
 
 @dataclass(slots=True)
 class Incident:
-    """One failure: its cause, what followed from it, and how that is known."""
+    """One failure: its cause, its consequences, its evidence, and what was done about it."""
 
     id: str
     cause: Cause
@@ -186,7 +186,7 @@ class Incident:
 
     @property
     def title(self) -> str:
-        """One line for lists."""
+        """The cause and the thing it concerns, in one line for lists."""
         return f"{self.cause.value.replace('_', ' ')} of {self.about}"
 
 

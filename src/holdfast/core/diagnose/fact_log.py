@@ -1,10 +1,10 @@
-"""The facts of the last while, kept so that an incident can be exported and replayed.
+"""Keeps recent facts in a ring buffer, so that an incident can be exported and replayed.
 
     fact ─► FactLog ─► of(incident) ─► an export ─► the same facts ─► the same verdict
 
-The log is a ring with a bound. What falls out of it is gone, except what lasts until it is said
-anew: declarations, versions, hosts, states. Of those the latest is kept, for without them a replay
-would not know who was there.
+The buffer is bounded. What falls out of it is gone, except facts that hold until they are replaced:
+declarations, versions, hosts, states. Of those the latest is kept, for without them a replay would
+not know which replicas there were.
 
 ``of`` gives more than the facts of the replicas in question. Detectors compare a replica with its
 peers, and a chain with its later models, so their facts belong to the verdict too.
@@ -75,7 +75,7 @@ class _Concern:
 
 
 class FactLog:
-    """The last facts of a fleet, in a ring, and what outlasts it."""
+    """The most recent facts of a fleet, plus the latest of each kind that holds until replaced."""
 
     __slots__ = ("_kept", "_max", "_ring", "dropped")
 
@@ -91,7 +91,7 @@ class FactLog:
         return len(self._ring) + len(self._kept)
 
     def add(self, fact: Fact, now: int) -> None:
-        """One more, in the order of time."""
+        """Append one fact; times must not decrease."""
         self._ring.append((now, fact))
         if len(self._ring) > self._max:
             self._outlast(*self._ring.popleft())
@@ -114,7 +114,7 @@ class FactLog:
             self.dropped += 1
 
     def of(self, incident: Incident) -> list[tuple[int, Fact]]:
-        """All that concerns it, oldest first, up to its end where it has ended."""
+        """All facts that concern an incident, its peers and chains, oldest first, up to its end."""
         facts = [*self._kept.values(), *self._ring]
         concern = _concern(incident, [fact for _, fact in facts])
         end = incident.closed_at

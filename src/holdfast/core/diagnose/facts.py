@@ -1,14 +1,14 @@
-"""What can be known about a fleet, one small value for each thing that somebody saw.
+"""The facts that detectors read: one small value for each kind of observation of a fleet.
 
     launcher, gateways, canaries, engines, hosts ─► facts ─► detectors ─► evidence ─► incident
 
-A fact is what was observed, before anybody judged it. Detectors read nothing else, so that a live
-fleet, a simulation, a written history and an exported incident are all the same thing to them: a
-row of facts with times. ``None`` is unknown everywhere; it is neither zero nor full. No fact holds
-a word of a prompt or of an answer.
+A fact is what was observed, before any judgement. Detectors read nothing else, so that a live
+fleet, a simulation, a written history and an exported incident are all the same to them: a sequence
+of facts with times. ``None`` is unknown everywhere; it is neither zero nor full. No fact holds a
+word of a prompt or of an answer.
 
-Rejected: one snapshot of everything, taken at intervals. What happens between two pictures is what
-incidents are made of, and two sources that are late by different amounts make no picture at all.
+Rejected: one snapshot of everything, taken at intervals. What happens between two snapshots is what
+incidents are made of, and two sources that are late by different amounts make no common picture.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from holdfast.core.types import State
 
 
 class Mark(StrEnum):
-    """What a line of an engine's or a kernel's log means, whoever wrote it."""
+    """What a line of an engine's or a kernel's log means, independent of the engine."""
 
     GPU_MEMORY_FULL = "gpu_memory_full"
     HOST_MEMORY_FULL = "host_memory_full"
@@ -48,7 +48,7 @@ class Mark(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Declared:
-    """A replica as it was ordered; said again whenever something of it changes."""
+    """A replica as it is configured; sent again whenever its configuration changes."""
 
     replica: str
     model: str
@@ -67,14 +67,14 @@ class Declared:
 
 @dataclass(slots=True, frozen=True)
 class Gone:
-    """A replica that is no longer part of the fleet, on purpose."""
+    """A replica left the fleet on purpose."""
 
     replica: str
 
 
 @dataclass(slots=True, frozen=True)
 class ChainDeclared:
-    """Models that answer one after the other for one request, first to last."""
+    """A chain: models that answer one after the other for one request, first to last."""
 
     name: str
     models: tuple[str, ...]
@@ -82,7 +82,7 @@ class ChainDeclared:
 
 @dataclass(slots=True, frozen=True)
 class RolloutSeen:
-    """A deployment moves to another revision, was stopped, or has arrived."""
+    """A model's deployment began, halted or finished moving to another revision."""
 
     model: str
     revision: str
@@ -94,7 +94,7 @@ class RolloutSeen:
 
 @dataclass(slots=True, frozen=True)
 class HostSeen:
-    """A host and what of it is free."""
+    """A host: its GPUs, its memory, and how much of that is not reserved."""
 
     host: str
     gpus: int | None = None
@@ -105,7 +105,7 @@ class HostSeen:
 
 @dataclass(slots=True, frozen=True)
 class VersionsSeen:
-    """What a replica runs on; empty is unknown."""
+    """Software versions of a replica: CUDA, driver, engine, weights, image; empty: unknown."""
 
     replica: str
     cuda: str = ""
@@ -117,7 +117,7 @@ class VersionsSeen:
 
 @dataclass(slots=True, frozen=True)
 class FilesystemSeen:
-    """A shared filesystem: how much of it is used, in bytes and in operations."""
+    """The load of a shared filesystem: bytes read, operations, and their limits."""
 
     filesystem: str
     read_bytes_s: float | None = None
@@ -128,7 +128,7 @@ class FilesystemSeen:
 
 @dataclass(slots=True, frozen=True)
 class QueueSeen:
-    """Work that waits for one model, here or in a queue of the platform."""
+    """The queue of one model, at gateways or on a platform: waiting, in flight, oldest."""
 
     model: str
     waiting: int
@@ -140,7 +140,7 @@ class QueueSeen:
 
 @dataclass(slots=True, frozen=True)
 class GpuFault:
-    """The driver reported a fault of a GPU that this replica uses."""
+    """The driver reported a fault (Xid) of a GPU that this replica uses."""
 
     replica: str
     xid: int
@@ -153,7 +153,7 @@ class GpuFault:
 
 @dataclass(slots=True, frozen=True)
 class ProcessEnded:
-    """A replica's process is gone."""
+    """A replica's process ended: exit code, signal, phase and uptime."""
 
     replica: str
     code: int | None = None
@@ -168,7 +168,7 @@ class ProcessEnded:
 
 @dataclass(slots=True, frozen=True)
 class ProcessFrozen:
-    """The platform sees that it is not run at all, or that it is again."""
+    """A replica's process was suspended by its platform, or runs again."""
 
     replica: str
     frozen: bool
@@ -176,7 +176,7 @@ class ProcessFrozen:
 
 @dataclass(slots=True, frozen=True)
 class PhaseSeen:
-    """What a starting replica is doing, and how much of its weights it has read."""
+    """The phase that a starting replica is in, and how much of its weights it has read."""
 
     replica: str
     phase: str
@@ -186,7 +186,7 @@ class PhaseSeen:
 
 @dataclass(slots=True, frozen=True)
 class LineSeen:
-    """A line of its log that means something."""
+    """A replica's log has a line with a known meaning."""
 
     replica: str
     mark: Mark
@@ -195,7 +195,7 @@ class LineSeen:
 
 @dataclass(slots=True, frozen=True)
 class FellSilent:
-    """Its output stopped for longer than its phase excuses."""
+    """A replica's output stopped for longer than is normal in its phase."""
 
     replica: str
     phase: str
@@ -204,7 +204,7 @@ class FellSilent:
 
 @dataclass(slots=True, frozen=True)
 class MemorySeen:
-    """Memory of one replica. ``requests`` regresses traffic out of its growth."""
+    """Memory use of one replica; ``requests`` serves to separate growth by traffic from a leak."""
 
     replica: str
     used_bytes: int
@@ -218,7 +218,7 @@ class MemorySeen:
 
 @dataclass(slots=True, frozen=True)
 class StateChanged:
-    """The fleet's judgement of a replica moved."""
+    """The fleet changed a replica's health state."""
 
     replica: str
     state: State
@@ -228,7 +228,7 @@ class StateChanged:
 
 @dataclass(slots=True, frozen=True)
 class CanaryAnswered:
-    """One canary and what became of it."""
+    """One canary ended: its verdict, its latency, and what else ran meanwhile."""
 
     replica: str
     verdict: CanaryVerdict
@@ -243,7 +243,7 @@ class CanaryAnswered:
 
 @dataclass(slots=True, frozen=True)
 class AttemptsSeen:
-    """What gateways saw of users' requests on one replica since they last told."""
+    """Users' requests on one replica since the last report, summed over all gateways."""
 
     replica: str
     span_s: float
@@ -259,7 +259,7 @@ class AttemptsSeen:
 
 @dataclass(slots=True, frozen=True)
 class LoadSeen:
-    """What an engine says of itself."""
+    """An engine's own counters: running, waiting, cache use, tokens, preemptions."""
 
     replica: str
     running: int | None = None
@@ -274,7 +274,7 @@ class LoadSeen:
 
 @dataclass(slots=True, frozen=True)
 class OutputSeen:
-    """Statistics of finished answers: one number for each, never its text."""
+    """One statistic of finished answers, a number for each answer, never its text."""
 
     replica: str
     statistic: str  # length, logprob, score or norm
@@ -283,7 +283,7 @@ class OutputSeen:
 
 @dataclass(slots=True, frozen=True)
 class FinishesSeen:
-    """How answers ended: by stop, length, tool_calls, content_filter or another reason."""
+    """How many answers ended by which reason: stop, length, tool_calls, content_filter or other."""
 
     replica: str
     reasons: Mapping[str, int]
@@ -291,7 +291,7 @@ class FinishesSeen:
 
 @dataclass(slots=True, frozen=True)
 class Compared:
-    """A live request was asked of a second replica too, and the two answers were held together."""
+    """A live request was repeated on a second replica; whether the two answers agreed."""
 
     replica: str
     peer: str
@@ -300,7 +300,7 @@ class Compared:
 
 @dataclass(slots=True, frozen=True)
 class RequestDied:
-    """A replica died, or its context was lost, with this request on it."""
+    """A replica died, or lost its GPU context, while it worked on this request."""
 
     replica: str
     fingerprint: str  # a keyed hash of its body: the same request, not what it said
@@ -308,7 +308,7 @@ class RequestDied:
 
 @dataclass(slots=True, frozen=True)
 class CanariesDoubted:
-    """Every canary of a model fails at once, and ``suspect`` says who is to blame for it.
+    """Every canary of a model fails at once; ``suspect`` says what is likely to blame.
 
     The two flags are how exported incidents write the suspect down; nothing else reads them.
     """
@@ -320,13 +320,13 @@ class CanariesDoubted:
 
     @classmethod
     def by(cls, suspect: CanarySuspect, model: str, detail: str = "") -> "CanariesDoubted":
-        """The fact that names this suspect."""
+        """Build the fact that names this suspect."""
         answered = suspect is not CanarySuspect.SHARED
         return cls(model, detail, answered, confirmed=suspect is CanarySuspect.REPLICAS)
 
     @property
     def suspect(self) -> CanarySuspect:
-        """Who is suspected: the replicas, what they share, or the checker."""
+        """What is suspected: the replicas, something they share, or the checker."""
         if self.confirmed:
             return CanarySuspect.REPLICAS
         return CanarySuspect.CHECKER if self.answered else CanarySuspect.SHARED
@@ -334,7 +334,7 @@ class CanariesDoubted:
 
 @dataclass(slots=True, frozen=True)
 class Looked:
-    """Time passed and nothing else."""
+    """A tick: time passed and nothing else happened."""
 
 
 Fact = (

@@ -1,12 +1,12 @@
-"""An incident under investigation: all that was seen of it, by whom, and whom it concerns.
+"""An incident under investigation, with all its evidence by subject and its root replicas.
 
-An ``Incident`` is what people read. An ``IncidentCase`` is the same incident with the books that
-only the engine needs: every piece of evidence by its subject, who is at the root of it, and who
-merely suffers. The incident's lists are written anew from these books whenever something changes,
-so that a cause that is refined takes its evidence with it.
+An ``Incident`` is what people read. An ``IncidentCase`` is the same incident with the records that
+only the diagnosis needs: every piece of evidence by its subject, which subjects are at the root,
+and which only suffer. The incident's lists are rebuilt from these records whenever something
+changes, so that a cause that is refined takes its evidence with it.
 
 Rejected: to keep only the incident and to move pieces between its two lists. When a cause changes
-twice, pieces that were moved once are in the wrong list and nobody knows whose they were.
+twice, pieces that were moved once are in the wrong list and it is not known whose they were.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ _TIMELINE_HEAD: Final = TIMELINE_MAX // 2  # how it began is kept, whatever come
 
 
 def subject_of(about: About) -> Subject:
-    """The most specific thing that evidence is about."""
+    """The most specific thing that evidence concerns, as (kind, name)."""
     for kind in (Scope.REPLICA, Scope.FILESYSTEM, Scope.HOST, Scope.MODEL):
         name: str = getattr(about, kind.value)
         if name:
@@ -50,14 +50,14 @@ class SeenEvidence:
 
     @property
     def key(self) -> tuple[Sign, Subject, str]:
-        """Whatever has the same key is the same news again."""
+        """Sign, subject and source; evidence with an equal key is a repetition."""
         one = self.evidence
         return one.sign, subject_of(one.about), one.source
 
 
 @dataclass(slots=True)
 class IncidentCase:
-    """One incident and its books."""
+    """One incident with its evidence, its root subjects and the causes proven so far."""
 
     incident: Incident
     roots: dict[Subject, About] = field(default_factory=dict)  # whom the cause is about
@@ -71,11 +71,11 @@ class IncidentCase:
 
     @property
     def cause(self) -> Cause:
-        """As the incident names it now."""
+        """The cause that the incident names now."""
         return self.incident.cause
 
     def add(self, seen: SeenEvidence, now: int) -> bool:
-        """Take a piece in; True where it is news and not a repetition."""
+        """Add a piece of evidence; ``True`` if it is new and not a repetition."""
         evidence, key = seen.evidence, seen.key
         self.fresh_at = max(self.fresh_at, now)
         news = key not in self.seen
@@ -92,22 +92,22 @@ class IncidentCase:
         return news
 
     def tell(self, entry: TimelineEntry) -> None:
-        """A line of the timeline; when it is full, the middle goes."""
+        """Append a line to the timeline; when it is full, a line from its middle is dropped."""
         line = self.incident.timeline
         if len(line) >= TIMELINE_MAX:
             del line[_TIMELINE_HEAD]
         line.append(entry)
 
     def seen_at(self, subject: Subject) -> list[SeenEvidence]:
-        """What is known of one of its subjects."""
+        """The evidence about one of the case's subjects."""
         return [seen for key, seen in self.seen.items() if key[1] == subject]
 
     def root_replicas(self) -> list[str]:
-        """The replicas that the cause is about."""
+        """Ids of the replicas that have the cause themselves, not only its consequences."""
         return [name for kind, name in self.roots if kind == Scope.REPLICA.value]
 
     def take_over(self, other: "IncidentCase") -> None:
-        """All that another case knew is known here too."""
+        """Merge another case's evidence, subjects and timeline into this one."""
         for key, seen in other.seen.items():
             if key in self.seen or len(self.seen) < SEEN_MAX:
                 self.seen.setdefault(key, seen)
@@ -125,7 +125,7 @@ class IncidentCase:
         mine.action = mine.action or other.incident.action
 
     def inherit(self, root: "IncidentCase") -> None:
-        """Another case's cause is this one's from now on, and so is whom it is about."""
+        """Replace this case's cause and root subjects by another case's."""
         self.roots, self.wide, self.acts = dict(root.roots), root.wide, root.acts
         self.proven |= root.proven
         mine, theirs = self.incident, root.incident
@@ -133,14 +133,14 @@ class IncidentCase:
         mine.other_causes = theirs.other_causes
 
     def close(self, why: str, now: int) -> None:
-        """It is over."""
+        """Mark the incident as closed, with the reason in its timeline."""
         incident = self.incident
         incident.stage = Stage.CLOSED
         incident.closed_at = incident.changed_at = now
         self.tell(TimelineEntry(now, "closed", str(incident.about), why))
 
     def write(self, rules: Rules, now: int) -> None:
-        """Bring the incident's own lists, its scope and its advice up to date."""
+        """Rebuild the incident's evidence, consequences, scope and advice from the case."""
         incident, rule = self.incident, rules[self.cause]
         speaks = {sign for one in rule.proofs for sign in one.signs}
         evidence: list[Evidence] = []
@@ -169,21 +169,21 @@ class IncidentCase:
 
 @dataclass(slots=True, frozen=True)
 class Opened:
-    """A failure was found, or one that was closed is back."""
+    """An incident was opened or reopened."""
 
     incident: Incident
 
 
 @dataclass(slots=True, frozen=True)
 class Changed:
-    """More is known of it."""
+    """An incident has a new cause, new evidence or new subjects."""
 
     incident: Incident
 
 
 @dataclass(slots=True, frozen=True)
 class Closed:
-    """It is over, or turned out to be part of another."""
+    """An incident is over, or was merged into another one."""
 
     incident: Incident
 
@@ -192,7 +192,7 @@ News = Opened | Changed | Closed
 
 
 def common(abouts: list[About], *, wide: bool, scope: Scope) -> About:
-    """What several have in common; several replicas of one model are that model."""
+    """What several ``About`` values have in common; several replicas of a model give that model."""
     if len(abouts) == 1 and not wide:
         return abouts[0]
     first = abouts[0]
@@ -250,7 +250,7 @@ class _Pieces:
 
 
 def prove(rules: Rules, pieces: Iterable[SeenEvidence], threshold: float) -> list[Proven]:
-    """Every cause that these pieces prove, the likeliest first."""
+    """Every cause that this evidence proves with enough confidence, the likeliest first."""
     known = _Pieces(pieces)
     found: list[Proven] = []
     for cause, rule in rules.items():
@@ -266,7 +266,7 @@ def prove(rules: Rules, pieces: Iterable[SeenEvidence], threshold: float) -> lis
 
 
 def unexplained(proven: list[Proven], reach: Mapping[Cause, frozenset[Cause]]) -> list[Proven]:
-    """Those that follow from none of the others."""
+    """The proven causes that follow from none of the others: the roots."""
     return [
         one
         for one in proven

@@ -1,4 +1,4 @@
-"""From facts to incidents: the whole pipeline behind one method.
+"""Runs the whole pipeline from facts to incidents and remedies behind one method, ``take``.
 
     Fact ─► registry, dependencies ─► detectors ─► Evidence ─► Diagnosis ─► RemedyPolicy
 
@@ -47,7 +47,7 @@ from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 
 @dataclass(slots=True, frozen=True)
 class InvestigationConfig:
-    """Everything that can be tuned, each part with its own reasons."""
+    """Settings of all detectors, of the diagnosis and of the remedies."""
 
     drift: DriftConfig = field(default_factory=DriftConfig)
     finishes: FinishReasonConfig = field(default_factory=FinishReasonConfig)
@@ -72,7 +72,7 @@ class InvestigationConfig:
 
 @dataclass(slots=True, frozen=True)
 class CallCanaries:
-    """Somebody may answer wrongly: let the known answers say who."""
+    """Request to send canaries to these replicas at once, because one may answer wrongly."""
 
     replicas: tuple[str, ...]
     reason: str
@@ -84,7 +84,7 @@ _DISAGREE: Final = "answered a live request differently"
 
 
 class Investigation:
-    """One fleet under observation."""
+    """All detectors, the diagnosis and the remedies of one fleet, fed with facts."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Investigation:
     # --- in and out -------------------------------------------------------------------------------
 
     def take(self, fact: Fact, now: int) -> list[Finding]:
-        """One fact, in the order in which facts became known."""
+        """Take one fact, in order of time; return changed incidents, acts and canary requests."""
         self.census.take(fact)
         self.diagnosis.saw(fact, now)
         self.acting.saw(fact)
@@ -184,7 +184,7 @@ class Investigation:
 
     @property
     def incidents(self) -> dict[str, Incident]:
-        """Open ones and recently closed ones, by id."""
+        """Open and recently closed incidents, by id."""
         return self.diagnosis.incidents
 
     @property
@@ -193,19 +193,19 @@ class Investigation:
         return self._poison.blocked
 
     def baselines(self) -> dict[str, Any]:
-        """What healthy output looked like, as plain data."""
+        """The learned baselines of healthy output, as JSON-ready data."""
         return self._drift.baselines()
 
     def drift_figures(self) -> dict[str, DriftFigures]:
-        """How far the answers of each model are from what they were, for charts."""
+        """How far each model's answers have moved from their baseline, for charts."""
         return self._drift.figures()
 
     def adopt(self, incident: Incident, now: int) -> None:
-        """Go on with an incident that an earlier life of ours had opened."""
+        """Continue an incident that was opened before a restart of control."""
         self.diagnosis.adopt(incident, now)
 
     def done(self, incident_id: str, text: str, now: int) -> bool:
-        """Whoever executes an act reports; False where the incident is no longer known."""
+        """Record the outcome of an executed act; ``False`` if the incident is no longer known."""
         case = self.diagnosis.case(incident_id)
         if case is None:
             return False

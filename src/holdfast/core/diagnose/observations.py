@@ -1,13 +1,13 @@
-"""Puts what is heard of a fleet into facts, in an order that detectors can read.
+"""Turns what control and gateways report into facts, in an order that detectors can read.
 
     launches, canaries, engines ──────────────────────────► facts as they happen
     tallies of all gateways ─► added up for each replica ─► facts once a second
 
-Gateways tell once a second, the launcher at once. A process that dies of its first request has
+Gateways report once a second, the launcher at once. A process that dies of its first request has
 therefore, for all that is known at that moment, never had one; and that is the difference between
 an engine that cannot load and one that cannot serve. So the end of a process that seems to have
-served nothing waits for the gateways' next word, and whatever is said of that replica waits behind
-it. Nobody acts later for it: the fleet has heard of the end already.
+served nothing is held back until the gateways' next report, and further facts about that replica
+wait behind it. This delays no action: the fleet knows of the end already.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -54,9 +54,9 @@ class _Waiting:
 
 
 class Observations:
-    """Turns what control and gateways tell into facts; ``sink`` is given each of them, in order.
+    """Turns reports of control and gateways into facts and passes each to ``sink``, in order.
 
-    A live control and a simulated one both use it, so that detectors read the same of either.
+    Live control and the simulator both use it, so that detectors read the same from either.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -78,7 +78,7 @@ class Observations:
         addresses: Mapping[str, str],
         chains: Iterable[ChainDeclared] = (),
     ) -> None:
-        """Say what is new, what changed and who is gone.
+        """Emit facts for replicas and chains that are new, changed or gone.
 
         ``addresses`` gives the id of the replica behind each ``host:port`` that a log may name.
         """
@@ -96,7 +96,7 @@ class Observations:
                 self._sink(chain)
 
     def again(self) -> list[Fact]:
-        """All that still holds, for an investigation that begins anew."""
+        """The facts that still hold, for an investigation that starts afresh."""
         return [*self._declared.values(), *self._chains.values(), *self._lasting.values()]
 
     def _forget(self, name: str) -> None:
@@ -112,7 +112,7 @@ class Observations:
     # --- as it happens ---------------------------------------------------------------------------
 
     def saw(self, fact: Fact, now: int) -> None:
-        """Something that needs no adding up."""
+        """Pass on one fact that needs no adding up; an end may wait for gateways' reports."""
         if isinstance(fact, ProcessEnded):
             self._ended(fact, now)
             return
@@ -154,7 +154,7 @@ class Observations:
         self._served.pop(name, None)
 
     def notice(self, notice: Notice) -> None:
-        """What the fleet concluded."""
+        """Emit the fleet's conclusion as a fact: a changed state, or doubted canaries."""
         if notice.signal and notice.replica_id in self._declared:
             state = State(notice.what)
             name = notice.replica_id
@@ -163,7 +163,7 @@ class Observations:
             self._sink(doubted)
 
     def canary(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """A canary came back, and whether the fleet took its right answer for a late one."""
+        """Emit a canary's result as a fact; ``slow``: the fleet judged its right answer as late."""
         if result.replica_id in self._declared:
             fact = canary_answered(result, slow=slow, inflight=inflight)
             self._say(result.replica_id, fact)
@@ -185,7 +185,7 @@ class Observations:
         died: Iterable[tuple[str, str]] = (),
         compared: Iterable[tuple[str, str, bool]] = (),
     ) -> None:
-        """A frame of one gateway."""
+        """Take one report of a gateway: its tallies, deaths of requests and compared answers."""
         for action in event.actions:
             for tally in action.tallies if isinstance(action, Summary) else ():
                 name = tally.replica_id
@@ -200,17 +200,17 @@ class Observations:
                 self._sink(Compared(name, peer, agreed))
 
     def inflight(self, replica: str) -> int:
-        """Requests that gateways have there, as they last told."""
+        """Requests on a replica, by the latest report of each gateway."""
         return self._tallies.inflight(replica)
 
     def gateway_gone(self, gateway: str) -> None:
-        """Nothing of its requests is in flight any more."""
+        """Count no request of this gateway as in flight any more."""
         self._tallies.gateway_gone(gateway)
 
     # --- once a second ---------------------------------------------------------------------------
 
     def round(self, now: int) -> None:
-        """Tell what gateways saw since the last round, then what waited for it, then that it is."""
+        """Emit the last second's sums of gateways' reports, then facts held back, then a tick."""
         for attempts, answers in self._tallies.look(now):
             for fact in (attempts, *answers):  # of the life before an end that waits: not held
                 self._sink(fact)

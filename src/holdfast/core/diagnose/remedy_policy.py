@@ -1,4 +1,4 @@
-"""What is done about an incident, and what is not: one remedy per cause, within bounds.
+"""Decides what is done about an incident: one remedy per cause, within limits.
 
     incident ─► its cause's remedy ─► may it be done on this evidence? to this replica? now?
              ─► Act, or a sentence that says why not
@@ -8,11 +8,11 @@ saying so. Nothing is done past half a pool, counting those that are out already
 out costs nothing more. One restart per model at a time, and none of the same replica again for ten
 minutes: what a restart did not mend, the next one does not either. A restart also ends what could
 still tell causes apart, so on evidence that is not sure yet a replica is only taken out, and
-restarted when the cause has settled. What is held back because of other replicas is looked at
-again until it may be done, the replica is ready by itself, or the incident is over; whoever only
-waits for another's restart calls nobody. What Holdfast did not start it cannot restart, and
-somebody is called instead. While a deployment moves to a new revision and half of what moved is
-ill, the move is stopped and nothing else is done: the old ones still serve.
+restarted when the cause has settled. What is held back because of other replicas is looked at again
+until it may be done, the replica is ready by itself, or the incident is over; waiting for another
+replica's restart alone pages no operator. What Holdfast did not start it cannot restart, and an
+operator is paged instead. While a deployment moves to a new revision and half of what moved is ill,
+the move is stopped and nothing else is done: the old ones still serve.
 
 Rejected: to act on confidence alone. A cause can be certain and its remedy harmful all the same.
 """
@@ -40,7 +40,7 @@ BOOKS_MAX: Final = 10_000  # replicas of which the last action is remembered; th
 
 @dataclass(slots=True, frozen=True)
 class RemedyConfig:
-    """How much may be done without asking anybody."""
+    """Limits of automatic remedies: share of a pool, time between restarts, dry run."""
 
     dry_run: bool = False  # True: everything is decided and written down, nothing is done
     share_max: float = 0.5  # of a pool may be out, by whatever reason: the rest carries the load
@@ -63,7 +63,7 @@ class RemedyConfig:
 
 @dataclass(slots=True, frozen=True)
 class Act:
-    """One thing to do, for whoever can do it; a dry run is only told."""
+    """One action to execute on a replica or model; with ``dry_run`` it is only reported."""
 
     incident_id: str
     remedy: Remedy
@@ -101,7 +101,7 @@ class _Held(NamedTuple):
 
 
 class RemedyPolicy:
-    """Decides remedies and remembers what was done."""
+    """Decides which remedies to execute, and remembers what was done."""
 
     __slots__ = ("_books", "_census", "_config", "_done", "_relations", "_rolling")
 
@@ -116,7 +116,7 @@ class RemedyPolicy:
         self._rolling: dict[str, str] = {}  # the revision that each model moves to
 
     def saw(self, fact: Fact) -> None:
-        """Which deployments are on their way; other facts are ignored."""
+        """Note which models are being rolled out; other facts are ignored."""
         if isinstance(fact, RolloutSeen):
             if fact.what != "began":
                 self._rolling.pop(fact.model, None)
@@ -124,7 +124,7 @@ class RemedyPolicy:
                 self._rolling[fact.model] = fact.revision
 
     def decide(self, case: IncidentCase, now: int) -> list[Act]:
-        """What to do about an incident that opened or changed; never the same thing twice."""
+        """The new acts for an incident that opened or changed; none is returned twice."""
         incident = case.incident
         if incident.stage is Stage.CLOSED:
             return []
@@ -155,7 +155,7 @@ class RemedyPolicy:
         return settled
 
     def settled(self, now: int) -> list[str]:
-        """Incidents about which more can be done now, only because time has passed."""
+        """Ids of incidents to decide on again now because a waiting time has passed."""
         due = []
         for name, book in self._books.items():
             if book.look_at is not None and now >= book.look_at:
@@ -164,7 +164,7 @@ class RemedyPolicy:
         return due
 
     def done(self, case: IncidentCase, text: str, now: int) -> None:
-        """Whoever executes it reports what came of it."""
+        """Record in the incident what the execution of its act led to."""
         incident = case.incident
         for replica in case.root_replicas():
             if replica in self._done:
@@ -174,14 +174,14 @@ class RemedyPolicy:
         case.tell(TimelineEntry(now, "action", str(incident.about), text))
 
     def closed(self, incident: Incident, *, joined: bool = False) -> None:
-        """It is over: its replicas may be restarted for another reason, later."""
+        """Drop the records of a closed incident; its replicas' restarts count as finished."""
         self._books.pop(incident.id, None)
         for replica in () if joined else incident.replicas:
             if replica in self._done:
                 self._done[replica].under_way = False
 
     def forget(self, replica: str) -> None:
-        """It is gone for good."""
+        """Drop the last act on a replica that left the fleet."""
         self._done.pop(replica, None)
 
     # --- bounds -----------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
     an export: config, baselines and facts ─► a fresh Investigation ─► the incident found now
 
-The export holds what the verdict was made of, so a verdict that nobody believes can be looked at
-step by step, and a rule that changed can be held against last month's incidents. Nothing of the
-expected incident is shown to the investigation; it only serves to find its counterpart after.
+The export holds all that the verdict was based on, so a doubted verdict can be followed step by
+step, and a changed rule can be tested on last month's incidents. Nothing of the expected incident
+is shown to the investigation; it only serves to find its counterpart afterwards.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from holdfast.core.diagnose.investigation import Investigation, InvestigationCon
 
 @dataclass(slots=True, frozen=True)
 class IncidentExport:
-    """One incident and everything that is needed to come to its verdict again."""
+    """One incident with the config, baselines and facts that reproduce its verdict."""
 
     incident: Incident
     baselines: Mapping[str, Any]  # plain data of the drift detector
@@ -27,12 +27,12 @@ class IncidentExport:
 
 
 def config_to_plain(config: InvestigationConfig) -> dict[str, Any]:
-    """A config as JSON knows it."""
+    """The config as JSON-ready data."""
     return asdict(config)
 
 
 def config_from_plain(plain: Mapping[str, Any]) -> InvestigationConfig:
-    """The config again; what is missing has its default, ``ValueError`` names what is unknown."""
+    """Build the config from plain data; defaults fill gaps, unknown names raise ``ValueError``."""
     parts: dict[str, Any] = {}
     known = {one.name: one for one in fields(InvestigationConfig)}
     for name, values in plain.items():
@@ -51,7 +51,7 @@ def config_from_plain(plain: Mapping[str, Any]) -> InvestigationConfig:
 
 
 def replay(export: IncidentExport) -> Incident | None:
-    """The incident that is found now from the facts of an export; ``None`` where there is none."""
+    """Run an export's facts through a fresh investigation; return its incident, or ``None``."""
     investigation = Investigation(config_from_plain(export.config), baselines=export.baselines)
     for at, fact in export.facts:
         investigation.take(fact, at)

@@ -1,7 +1,7 @@
-"""Who there is: what was declared of each replica, and where it runs.
+"""The replicas that were declared, with their models, hosts and versions.
 
-Detectors compare a replica with its declaration, its host and its peers. They share one census, so
-that none of them keeps its own idea of who belongs to a model.
+Detectors compare a replica with its declaration, its host and its peers. They share one registry,
+so that all of them agree on which replicas belong to a model.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ HOSTS_MAX: Final = 10_000
 
 
 class ReplicaRegistry:
-    """The declared replicas, their hosts and their versions."""
+    """Looks up declared replicas, their peers, hosts and versions."""
 
     __slots__ = ("hosts", "refused", "replicas", "versions")
 
@@ -25,7 +25,7 @@ class ReplicaRegistry:
         self.refused = 0  # that did not fit
 
     def take(self, fact: Fact) -> None:
-        """Keep what concerns it; other facts are ignored."""
+        """Update replicas, hosts and versions from a fact; other facts are ignored."""
         if isinstance(fact, Declared):
             if fact.replica in self.replicas or len(self.replicas) < REPLICAS_MAX:
                 self.replicas[fact.replica] = fact
@@ -43,14 +43,14 @@ class ReplicaRegistry:
                 self.refused += 1
 
     def about(self, replica: str) -> About:
-        """Whom evidence about this replica concerns."""
+        """The replica with its model, revision, host and filesystem, for evidence."""
         known = self.replicas.get(replica)
         if known is None:
             return About(replica)
         return About(replica, known.model, known.revision, known.host, known.filesystem)
 
     def peers(self, replica: str) -> list[str]:
-        """The other replicas of its model and revision."""
+        """Ids of the other replicas of the same model and revision."""
         known = self.replicas.get(replica)
         if known is None:
             return []
@@ -62,7 +62,7 @@ class ReplicaRegistry:
         ]
 
     def of_model(self, model: str) -> list[str]:
-        """Every replica of a model."""
+        """Ids of all replicas of a model."""
         return [name for name, one in self.replicas.items() if one.model == model]
 
 

@@ -1,10 +1,9 @@
-"""What gateways and canaries saw of each replica, as facts.
+"""Adds up gateways' reports for each replica and turns them, and canaries, into facts.
 
     tallies of all gateways ─► added up for each replica ─► at each look, facts about it
     a canary and what ran beside it ──────────────────────► a fact at once
 
-A live control and a simulated one tell detectors the same: this is the one place where it is added
-up, so that no rule can hold in one of them alone.
+Live control and the simulator use the same code, so that no rule holds in only one of them.
 
 Rejected: facts for each gateway. A replica's failures would be few at each of eight gateways and
 many in sum, and every detector would have to add them up.
@@ -72,7 +71,7 @@ class _Sum:
 
 
 class Tallies:
-    """Adds up what gateways tell. Whoever owns it takes only tallies of replicas it knows."""
+    """Adds up gateways' tallies per replica; the owner must filter out unknown replicas."""
 
     __slots__ = ("_inflight", "_looked_at", "_sums")
 
@@ -82,7 +81,7 @@ class Tallies:
         self._looked_at: int | None = None
 
     def take(self, gateway: str, tally: Tally) -> None:
-        """What one gateway saw of one replica."""
+        """Add one gateway's tally of one replica."""
         name = tally.replica_id
         found = self._sums.get(name)
         if found is None:
@@ -91,25 +90,25 @@ class Tallies:
         self._inflight.setdefault(name, {})[gateway] = tally.inflight
 
     def inflight(self, replica: str) -> int:
-        """Requests that gateways have there, as they last told."""
+        """Requests on a replica, by the latest report of each gateway."""
         return sum(self._inflight.get(replica, {}).values())
 
     def process_ended(self, replica: str) -> None:
-        """Nothing is in flight there any more; what was seen of it is still to be told."""
+        """Count no request on a replica as in flight; sums already taken are kept."""
         self._inflight.pop(replica, None)
 
     def gateway_gone(self, gateway: str) -> None:
-        """Nothing of its requests is in flight any more."""
+        """Count no request of this gateway as in flight any more."""
         for by_gateway in self._inflight.values():
             by_gateway.pop(gateway, None)
 
     def forget(self, replica: str) -> None:
-        """It is gone, and nothing of it is told."""
+        """Drop all sums of a replica that left the fleet."""
         self._sums.pop(replica, None)
         self._inflight.pop(replica, None)
 
     def look(self, now: int) -> Iterator[tuple[AttemptsSeen, list[Answers]]]:
-        """What was seen since the last look: of each replica its attempts, and its answers."""
+        """Yield each replica's attempts and answers since the last call, as facts, and reset."""
         span_s = seconds(now - self._looked_at) if self._looked_at is not None else 1.0
         self._looked_at = now
         sums, self._sums = self._sums, {}
@@ -150,9 +149,9 @@ def _told(
 
 
 def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> CanaryAnswered:
-    """A canary came back; ``slow``: the fleet took its right answer for a late one.
+    """Build the fact of one canary; ``slow``: the fleet judged its right answer as late.
 
-    What ran beside it is the most that anybody says, as where the fleet judges its lateness.
+    What ran beside it is the highest number reported, as where the fleet judges its lateness.
     """
     return CanaryAnswered(
         result.replica_id,
@@ -168,7 +167,7 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
 
 
 def canaries_doubted(notice: Notice) -> CanariesDoubted | None:
-    """What the fleet makes of all canaries of a model; ``None``: that notice is of another kind."""
+    """Build the fact of doubted canaries from a notice; ``None`` for notices of other kinds."""
     suspect = notice.canaries
     if suspect is None or suspect is CanarySuspect.NOBODY:
         return None

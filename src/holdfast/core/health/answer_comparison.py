@@ -1,13 +1,13 @@
-"""Which live answers are held against a second replica's, and when two of them agree.
+"""Chooses live answers to compare with a second replica's, and judges whether the two agree.
 
 A replica may give fluent wrong answers to one request in ten: its canaries pass nine times of ten,
-and no status ever tells. Its peers would have answered otherwise, so a few greedy requests are
+and no status code shows it. Its peers would have answered otherwise, so a few greedy requests are
 asked again of another replica, after the client has its answer.
 
     answer ended ─► sample: share, spare room ─► peer: same revision, room ─► agreement ─► result
 
 A disagreement says that one of two is wrong, not which. So both are sampled more closely for a
-while, and whoever investigates looks for the one that disagrees with several.
+while, and the detector looks for the one that disagrees with several.
 
 Greedy output is not bit-stable: the batch that a request happens to be in changes the last bits of
 a sum, and where two words are nearly equal one or the other is said. From there on two sound
@@ -16,7 +16,7 @@ and only those that part early are compared word by word.
 
 Rejected: a third opinion at once. Three answers for one request would be a load to reckon with, and
 the next disagreement gives the same for less. Rejected: comparing before the client has its answer.
-Nobody waits for a check that finds nothing in all but a few cases.
+Clients must not wait for a check that finds nothing in all but a few cases.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ _RULE: Final = CanaryConfig()  # how far two texts may lie apart, as for canarie
 
 @dataclass(slots=True, frozen=True)
 class ComparingConfig:
-    """How many answers of a model are compared, and at what cost at most."""
+    """Limits of answer comparison for a model: share of answers, spare capacity, concurrency."""
 
     share: float = 0.05  # of greedy requests; a fault in one of ten shows within a minute or so
     in_flight_max: int = 4  # second questions at once, from one gateway
@@ -60,7 +60,7 @@ class ComparingConfig:
 
 
 class AnswerComparison:
-    """The comparisons of one model at one gateway."""
+    """Picks answers of one model at one gateway for comparison, and the peer to compare with."""
 
     __slots__ = ("_in_flight", "_raised", "_rng", "config")
 
@@ -72,20 +72,21 @@ class AnswerComparison:
 
     @property
     def in_flight(self) -> int:
-        """Second questions that are not answered yet."""
+        """How many repeated requests to peers have not ended yet."""
         return self._in_flight
 
     def share_of(self, replica: str, now: int) -> float:
-        """The share of a replica's answers that are to be compared."""
+        """The share (0 to 1) of a replica's answers to compare: higher after a disagreement."""
         share = self.config.share
         if self._raised and self._raised.get(replica, 0) > now:
             share = min(1.0, RAISED * share)
         return share
 
     def wants(self, replica: str, saturation: float | None, waiting: int, now: int) -> bool:
-        """Whether an answer that this replica just gave is to be compared.
+        """Draw at random whether to compare an answer that this replica just gave.
 
-        Where no limit is known, that nobody waits is all there is to go by.
+        ``False`` also while requests wait, while too many comparisons are in flight, or where
+        ``saturation`` is too high. Where saturation is unknown (``None``), only waiting counts.
         """
         if self._rng.random() >= self.share_of(replica, now):
             return False
@@ -96,7 +97,7 @@ class AnswerComparison:
     def peer(
         self, candidates: Iterable[Candidate], replica: str, regions: tuple[str, ...] = ()
     ) -> str | None:
-        """Another replica of the same revision that has room, at random."""
+        """Pick at random a peer of the same revision that has room; ``None`` if there is none."""
         pool = list(candidates)
         own = next((one for one in pool if one.id == replica), None)
         if own is None:
@@ -115,11 +116,15 @@ class AnswerComparison:
         return self._rng.choice(fit) if fit else None
 
     def begin(self) -> None:
-        """A second question was asked."""
+        """Count a repeated request as in flight; ``end`` must follow."""
         self._in_flight += 1
 
     def end(self, replica: str, peer: str, agreed: bool | None, now: int) -> None:
-        """It was answered; ``None``: it was not, which says nothing of either."""
+        """Record how a comparison ended: compare both replicas more often if they disagreed.
+
+        ``agreed`` is ``None`` where the peer gave no answer, which says nothing about either
+        replica.
+        """
         self._in_flight -= 1
         if agreed is not False:
             return
@@ -131,7 +136,7 @@ class AnswerComparison:
 
 
 def same_answer(left: str, right: str) -> Decision:
-    """Whether two greedy answers to one request count as the same. The reason quotes neither."""
+    """Whether two greedy answers to one request count as the same; the reason quotes neither."""
     whole = agree(Rule.SIMILAR, _RULE, Said(text=left), Said(text=right))
     if whole:
         return whole

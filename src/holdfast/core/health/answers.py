@@ -1,9 +1,10 @@
-"""Whether a canary's answer is right: by what it must say, or by what replicas agree on.
+"""Judges a canary's answer: by the answer in the config, or by what replicas agree on.
 
 Where the config names the answers, they decide. Else the book learns them: the first replica's
-answer is provisional and admits it, the second replica that gives it confirms it, and from then on
-whoever disagrees is wrong. Two that disagree before anything is confirmed prove only that one of
-them lies: the newcomer waits, nobody is condemned, and the next voice settles it.
+answer is provisional and admits that replica, a second replica with the same answer confirms it,
+and from then on every other answer is wrong. Two that disagree before anything is confirmed prove
+only that one of them is wrong: the second waits, neither is condemned, and the next replica's
+answer settles it.
 
     nothing ──first answer──► provisional ──another replica agrees──► confirmed, for good
                                   │ another disagrees: unsettled, its voice is kept
@@ -46,7 +47,7 @@ _SAME_TEXT: Final = Decision(True, "the same text")
 
 @dataclass(slots=True, frozen=True)
 class Judgement:
-    """What one answer amounts to. The reason holds no word of it."""
+    """The verdict on one canary answer with its reason, which quotes no word of the answer."""
 
     verdict: CanaryVerdict  # PASS, WRONG or UNSETTLED
     reason: str
@@ -58,7 +59,7 @@ class Judgement:
 
 
 def usual_rule(config: CanaryConfig, said: Said, *, bit_stable: bool) -> Rule:
-    """How answers are compared where the config does not say: by what was asked and what came."""
+    """Choose the comparison rule if the config names none: by the kind of question and answer."""
     if said.check is not None:
         return Rule.CHECK
     if config.shape is Shape.EMBEDDING:
@@ -71,7 +72,7 @@ def usual_rule(config: CanaryConfig, said: Said, *, bit_stable: bool) -> Rule:
 
 
 def agree(rule: Rule, config: CanaryConfig, left: Said, right: Said) -> Decision:
-    """Whether two answers count as the same one. Only ``contains`` looks for right in left."""
+    """Whether two answers count as the same by a rule; ``contains`` looks for right inside left."""
     if rule is Rule.COSINE:
         return _cosine(config.cosine_min, left.vector, right.vector)
     if rule is Rule.TENSOR:
@@ -113,7 +114,7 @@ def _similar(needed: float, said: str, known: str) -> Decision:
 
 
 def words_of(text: str) -> list[str]:
-    """The words by which texts are compared."""
+    """Split a text into the words by which texts are compared."""
     return _WORD.findall(text.casefold())
 
 
@@ -180,7 +181,7 @@ class _Page:
 
 
 class AnswerBook:
-    """The answers that replicas of each (model, revision, engine, precision) are known to give.
+    """Learns and keeps the right canary answer for each (model, revision, engine, precision).
 
     Bounded: the key that was judged longest ago goes first, and of the voices that disagree the
     oldest, never the provisional one.
@@ -200,7 +201,7 @@ class AnswerBook:
     def judge(
         self, key: AnswerKey, config: CanaryConfig, rule: Rule, replica_id: str, said: Said
     ) -> Judgement:
-        """Say what an answer is worth, and learn from it where nothing is confirmed yet."""
+        """Give the verdict on a canary's answer; learn from it while no answer is confirmed."""
         if rule is Rule.CHECK:
             return _checked(said)
         if config.expect:
@@ -229,7 +230,7 @@ class AnswerBook:
         return self._learn(self._open(key, config.question), config, rule, replica_id, bare)
 
     def known(self, key: AnswerKey) -> tuple[Said, ...]:
-        """What passes now: the confirmed answer, or the provisional one; nothing before it."""
+        """The answer that passes now: confirmed, else provisional; empty if none was learned."""
         page = self._pages.get(key)
         if page is None:
             return ()
@@ -238,12 +239,12 @@ class AnswerBook:
         return tuple(said for _, said in page.voices[:1])
 
     def is_confirmed(self, key: AnswerKey) -> bool:
-        """Whether two replicas have agreed on the answer."""
+        """Whether two replicas have agreed on the answer for this key."""
         page = self._pages.get(key)
         return page is not None and page.confirmed is not None
 
     def forget_replica(self, replica_id: str) -> bool:
-        """Take back what a replica said and nobody confirmed; True: the book changed, persist it.
+        """Remove a replica's unconfirmed answers; ``True`` if the book changed and must be stored.
 
         If its answer was the provisional one, the next in line takes the place.
         """
@@ -304,7 +305,7 @@ class AnswerBook:
     # --- persistence ------------------------------------------------------------------------------
 
     def export(self) -> dict[str, object]:
-        """Plain data that JSON can carry. It holds answers: store it, never log it."""
+        """The whole book as JSON-ready data. It contains answers: store it, never log it."""
         return {
             "version": _VERSION,
             "pages": [
@@ -322,7 +323,7 @@ class AnswerBook:
     def restore(
         cls, data: object, *, keys_max: int = 1024, candidates_max: int = 16
     ) -> "AnswerBook":
-        """The book that ``export`` described; whatever else it is given is a ``ValueError``."""
+        """Build a book from what ``export`` returned; anything else raises ``ValueError``."""
         book = cls(keys_max=keys_max, candidates_max=candidates_max)
         version, pages = _fields(data, "version", "pages")
         if version != _VERSION:

@@ -1,9 +1,9 @@
-"""Whether a canary came in good time, and how often one may be asked.
+"""Judges whether a canary was slow, and limits how many tokens canaries may cost.
 
 The question is always the same, so only the environment can change how long the answer takes: a
-throttled GPU, a noisy neighbour, a link that fell back, or load. Load is told apart by comparing
-with samples of like concurrency only, and everybody's trouble by looking at the peers' present.
-What is left is this replica's own.
+throttled GPU, a noisy neighbour, a link that fell back, or load. Load is ruled out by comparing
+only with samples of similar concurrency, and a slowdown of all replicas by comparing with the
+peers' present latencies. What is left is this replica's own.
 
 The reference is the lower of two medians, of the first samples and of the last. With the first
 alone a cold start would excuse everything after it; the last alone would follow a slow decay and
@@ -38,7 +38,7 @@ _TOO_FEW: Final = Decision(True, "too few samples under such load to tell")
 
 
 class UsualLatency:
-    """What a replica's canary usually takes under like load, in nanoseconds.
+    """The usual latency of a replica's canary under similar load, in nanoseconds.
 
     The one place that says what is usual: the fleet judges by it whether a canary is slow, and
     diagnosis by how much. Only canaries in good time may be added.
@@ -54,18 +54,21 @@ class UsualLatency:
         return len(self.last)
 
     def add(self, latency: int) -> None:
-        """Learn from one canary."""
+        """Add the latency of one canary that was in good time to the samples."""
         if len(self.first) < _SAMPLES_MAX:
             self.first.append(latency)
         self.last.append(latency)
 
     def median(self) -> int:
-        """The lower of two medians, of the first samples and of the last; there must be one."""
+        """The lower of the medians of the first and of the last samples; needs a sample."""
         return min(_median(self.first), _median(self.last))
 
 
 class LatencyBaseline:
-    """What the canary of one replica takes, under each load. A relaunch begins a new one."""
+    """Canary latencies of one replica by load; judges whether a new one is slow.
+
+    A relaunched replica gets a new baseline.
+    """
 
     __slots__ = ("_best", "_buckets", "_factor", "_floor", "_present", "_question", "_samples_min")
 
@@ -79,7 +82,7 @@ class LatencyBaseline:
         self._best: int | None = None  # its quickest so far, under any load
 
     def judge(self, latency: int, running: int | None, peers_median: int | None) -> Decision:
-        """Whether a canary came in good time. Call it once for each that was answered.
+        """Decide whether a canary was in good time. Call it once per answered canary.
 
         ``running`` counts the users' requests beside it, those that waited included; the most that
         was seen from its sending to its end. Unknown counts as none.
@@ -118,24 +121,24 @@ class LatencyBaseline:
         return Decision(False, f"{told}; peers take {seconds(peers_median):.3f} s at work")
 
     def saw(self, latency: int) -> None:
-        """A canary that is not judged took so long: its peers are compared with that all the same.
+        """Record the latency of a canary that is not judged, so that peers are compared with it.
 
-        Else a slowdown of all would be blamed on the one that is idle.
+        Otherwise a slowdown of all replicas would be blamed on the one that is idle.
         """
         self._present.append(latency)
         if self._best is None or latency < self._best:
             self._best = latency
 
     def take(self, latency: int, running: int | None) -> None:
-        """Learn from a canary that passed in good time; nothing else may teach what is usual."""
+        """Learn a latency as usual at this load; call it only for a canary in good time."""
         self._buckets.setdefault(_bucket(running), UsualLatency()).add(latency)
 
     def median(self) -> int | None:
-        """What its latest canaries took, slow ones and all, for its peers; ``None`` before one."""
+        """Median of the latest canaries, slow ones too, for judging peers; ``None`` before any."""
         return _median(self._present) if self._present else None
 
     def export(self) -> dict[str, object]:
-        """Plain data that JSON can carry."""
+        """The baseline as JSON-ready data."""
         return {
             "version": _VERSION,
             "question": self._question,
@@ -148,9 +151,9 @@ class LatencyBaseline:
 
     @classmethod
     def restore(cls, config: CanaryConfig, data: object) -> "LatencyBaseline":
-        """The baseline that ``export`` described; an empty one if the question has changed.
+        """Build a baseline from what ``export`` returned; empty if the question has changed.
 
-        Whatever else it is given is a ``ValueError``.
+        Anything else raises ``ValueError``.
         """
         baseline = cls(config)
         names = {"version", "question", "present", "buckets"}
@@ -210,13 +213,14 @@ _PLANNED: Final = 0.85  # of the share; the rest is for canaries that doubt asks
 
 
 class CanaryBudget:
-    """Whether a replica may be asked again, so that its users pay little for it.
+    """Limits canaries on one replica to a share of the tokens that its users consume.
 
-    Their tokens earn canaries, and each canary spends one, whoever asked for it. So many can be
-    saved, and so many owed; in any span of time canaries keep to their share of the tokens, but for
-    those few. A period chosen from the present rate does not promise that where load comes and
-    goes. Where nobody was served lately, tokens cost nobody anything, and none are counted.
-    Ask it only about a replica that nobody doubts: doubt costs more than tokens do.
+    Users' tokens earn canaries, and each canary spends one, whatever it was sent for. A bounded
+    number can be saved, and a bounded number owed; apart from those few, canaries keep to their
+    share of the tokens in any span of time. A period chosen from the present rate does not promise
+    that where load comes and goes. Where no user was served lately, canaries are free and none are
+    counted. Use it only for a replica that is not in doubt: a missed failure costs more than tokens
+    do.
     """
 
     __slots__ = (
@@ -236,11 +240,11 @@ class CanaryBudget:
         self.renew()
 
     def renew(self) -> None:
-        """It has just been admitted: its first answers and its latency are learned as usual."""
+        """Reset the saved canaries after an admission, enough to learn answers and latency."""
         self._saved = _ADMITTED  # in canaries
 
     def spent(self, tokens: int, now: int) -> None:
-        """A canary cost so many tokens, prompt and answer; 0 = the engine did not say."""
+        """Charge one canary of so many tokens, prompt and answer; 0 = the engine did not say."""
         if tokens > 0:
             self._cost = tokens
         self._asked_at = now
@@ -250,7 +254,7 @@ class CanaryBudget:
             self._saved = max(-_OWED_MAX, self._saved - 1.0)
 
     def served(self, tokens: int, now: int) -> None:
-        """Users got so many tokens, prompts and answers, since the last call."""
+        """Credit the tokens, prompts and answers, that users got since the last call."""
         if tokens > 0:
             self._served_at = now
             self._served.add(now, tokens)
@@ -259,13 +263,13 @@ class CanaryBudget:
             self._saved = min(self._saved + earned, _SAVED_MAX)
 
     def affords(self, now: int) -> bool:
-        """Whether a canary that is due may be sent now."""
+        """Whether the budget allows a canary that is due now."""
         if not self._in_use(now) or self._saved >= 1.0:
             return True
         return self._asked_at is None or now - self._asked_at >= self._stretch_max
 
     def share(self, now: int) -> float | None:
-        """The canaries' part of all tokens of the last ten minutes; ``None``: nothing happened."""
+        """Canaries' share of all tokens of the last ten minutes; ``None`` without any token."""
         spent = self._spent.total(now)
         total = spent + self._served.total(now)
         return spent / total if total else None

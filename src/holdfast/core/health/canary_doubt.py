@@ -1,4 +1,4 @@
-"""Whether the canaries of a model are believed while every one of them fails.
+"""Decides whether a model's canaries are believed when all of them fail at once.
 
     latest canary of each replica ─► CanaryMix ─┐
                                                 ├─► RULINGS ─► hold or act, suspect, cause
@@ -23,7 +23,7 @@ from holdfast.core.failure import Cause
 
 @dataclass(slots=True, frozen=True)
 class LatestCanary:
-    """The latest conclusive canary of one replica: when it ended, and how."""
+    """The latest conclusive canary of one replica: when it ended, and with which verdict."""
 
     replica_id: str
     at: int
@@ -33,7 +33,7 @@ class LatestCanary:
 
 
 class CanaryMix(StrEnum):
-    """What the latest canaries of a model's replicas look like together."""
+    """How the latest canaries of a model's replicas look together, as one of a few named cases."""
 
     SOME_PASS = "some_pass"  # noqa: S105 at least one was right lately
     TOO_FEW = "too_few"  # fewer than two failed lately: there is nothing to compare
@@ -44,7 +44,7 @@ class CanaryMix(StrEnum):
 
 
 class UsersMeet(StrEnum):
-    """What users' requests of a model met around a doubt about its canaries."""
+    """What users' requests of a model experience while its canaries are in doubt."""
 
     NOTHING = "nothing"  # nobody asked, or nothing is told of it yet
     ANSWERS = "answers"  # somebody was served since the doubt began
@@ -54,7 +54,7 @@ class UsersMeet(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Ruling:
-    """What follows from a mix of canaries and from what users meet."""
+    """The decision for one canary mix and user experience: hold states or act, suspect, cause."""
 
     hold: bool  # no canary moves the state of any replica of the model
     suspect: CanarySuspect
@@ -111,14 +111,14 @@ _COUNTED: Final = (CanaryMix.ALL_ANSWER, CanaryMix.ALL_ERR, CanaryMix.ALL_SILENT
 
 @dataclass(slots=True, frozen=True)
 class CanaryCount:
-    """The latest canaries of a model, counted."""
+    """The mix that a model's latest canaries form, how many failed, and of how many replicas."""
 
     mix: CanaryMix
     failed: int  # within the period
     members: int  # that could have passed
 
     def reason(self, ruling: Ruling) -> str:
-        """The ruling's reason with its numbers, for people."""
+        """The ruling's reason as a sentence with the counts filled in, for people."""
         if self.mix is CanaryMix.SOME_UNASKED:
             return f"{self.failed} of {self.members} failed, {ruling.why}"
         if self.mix in _COUNTED and ruling not in (_SERVED, _USERS_FAIL):
@@ -129,7 +129,7 @@ class CanaryCount:
 def count_canaries(
     latest: Sequence[LatestCanary], now: int, period: int, *, members: int
 ) -> CanaryCount:
-    """Sort the latest canaries of a model into one mix.
+    """Count the latest canaries of a model and classify them as one ``CanaryMix``.
 
     ``latest`` holds one canary of each replica that could have passed; the dead are left out.
     ``members`` is how many such replicas there are. ``period`` is the longest time between two
@@ -155,7 +155,7 @@ def count_canaries(
 
 
 def users_meet(*, failing: bool, served: bool) -> UsersMeet:
-    """Name what users meet.
+    """Classify what users' requests experience as one ``UsersMeet``.
 
     ``failing``: some failed around the doubt and nobody was served after them. ``served``:
     somebody was served since the doubt began.

@@ -1,8 +1,8 @@
-"""What the canaries of a model's replicas say about each other.
+"""Reads one replica's canary in the light of its peers' canaries before it may count.
 
-No verdict on a replica rests on its own canary alone. A canary that failed has its peers asked. A
-wrong answer condemns only where a peer gave the right one. A silence is a replica's own only where
-peers were heard of meanwhile. A late answer is slow only where peers were quicker. Where every
+No verdict on a replica rests on its own canary alone. After a failed canary its peers are asked. A
+wrong answer counts only where a peer gave the right one. A silence is a replica's own only where
+its peers answered meanwhile. A late answer is slow only where peers were quicker. Where every
 canary fails at once, ``canary_doubt`` decides what to make of it; a closed port is a fact at one
 replica or at every one, and needs no second opinion.
 """
@@ -50,7 +50,7 @@ _SIGNALS: Final = {
 
 @dataclass(slots=True)
 class StandingDoubt:
-    """A doubt about all canaries of a model: since when, why, and who is suspected."""
+    """A doubt about all canaries of a model: since when, why, and the suspect."""
 
     since: int
     reason: str = ""
@@ -59,14 +59,17 @@ class StandingDoubt:
 
 @dataclass(slots=True, frozen=True)
 class UsersBeside:
-    """What users' requests did on a replica while its canary ran; ``None`` = not known."""
+    """Users' requests on a replica while its canary ran: how many, and whether tokens moved.
+
+    ``None`` is unknown.
+    """
 
     running: int | None = None
     progress: bool | None = None
 
 
 class CanaryEvidence:
-    """Compares the canaries of a fleet's replicas; remembers only which models are in doubt."""
+    """Compares the canaries of a fleet's replicas; remembers which models' canaries are doubted."""
 
     __slots__ = ("_members", "_period", "_trusted_at", "doubts")
 
@@ -84,10 +87,11 @@ class CanaryEvidence:
         return [m for m in others if m.replica.model == model and not m.health.frozen]
 
     def in_good_time(self, member: Member, event: CanaryResult) -> tuple[Signal, str]:
-        """The right answer: whether it came as quickly as this replica, and its peers, give it.
+        """Turn a right canary answer into the signal pass or slow, with its reason.
 
-        Only where nothing else ran: beside a long prompt the same question takes longer, and that
-        is no illness. Users' own waits tell of a busy replica.
+        It is compared with this replica's usual latency and with its peers', only where nothing
+        else ran: beside a long prompt the same question takes longer, and that is no illness. The
+        waits of users show whether a busy replica is slow.
         """
         running = max(event.running or 0, member.inflight)
         if running:
@@ -103,7 +107,10 @@ class CanaryEvidence:
         return Signal.CANARY_PASS, event.detail
 
     def ask_peers(self, member: Member, now: int) -> None:
-        """One canary failed or was slow: how its peers do tells its trouble from everybody's."""
+        """Call canaries on all peers of a replica whose canary failed or was slow.
+
+        Their results tell its own trouble from trouble that all of them share.
+        """
         for peer in self._peers(member):
             # Those that are slow together would call each other without end.
             if not (member.slow and (peer.slow or peer.canary_out)):
@@ -131,21 +138,24 @@ class CanaryEvidence:
         return latest, members
 
     def witness(self, member: Member, now: int) -> Decision:
-        """Whether a peer proved lately that the expected answer can be given."""
+        """Whether a peer's recent canary passed, so that this replica's wrong answer may count."""
         latest, members = self._canaries(member.replica.model)
         return may_condemn(latest, member.replica.id, now, self._period, members=members)
 
     def silence(self, member: Member, waited: int, now: int) -> Decision:
-        """Whether the silence is its own.
+        """Whether a replica's missing canary answer is its own fault: some peer answered meanwhile.
 
-        Gateways tell once a second, so what was heard within the last one proves nothing: where
-        everybody stood still and goes on, the first who is heard of would condemn the others.
+        Gateways report once a second, so reports of the last second prove nothing: where all
+        replicas stood still and go on, the first one to be reported would condemn the others.
         """
         heard_at = [peer.heard_by(now - SECOND) for peer in self._peers(member)]
         return may_blame_silence(heard_at, now - waited, now)
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
-        """Whether the states of a model's replicas are held; people are told when that changes."""
+        """Whether to hold the states of a model's replicas because its canaries are in doubt.
+
+        Adds a ``Notice`` to ``actions`` when the suspect changes.
+        """
         latest, members = self._canaries(model)
         count = count_canaries(latest, now, self._period, members=members)
         standing = self.doubts.get(model)
@@ -186,15 +196,16 @@ class CanaryEvidence:
         return max(ours, default=0)
 
     def was_doubted(self, model: str, since: int) -> bool:
-        """Whether a doubt about the canaries ended only after that."""
+        """Whether a doubt about the model's canaries ended later than ``since``."""
         return self._trusted_at.get(model, 0) > since
 
 
 def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
-    """Busy is not dead: a canary that timed out is read by what else the engine was doing.
+    """Turn a canary result into a signal and a reason; a timeout depends on users' tokens.
 
-    It may be over before any gateway could tell of that. What is told for longer decides then:
-    whether its requests ``stand``.
+    A replica whose users get tokens is busy, not dead. A canary may time out before any gateway
+    could report that; then ``stands`` decides: whether the replica's requests got no token for
+    long.
     """
     if event.verdict is not CanaryVerdict.TIMEOUT:
         return _SIGNALS[event.verdict], event.detail
@@ -210,11 +221,12 @@ def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
 def may_condemn(
     latest: Sequence[LatestCanary], candidate_id: str, now: int, period: int, *, members: int
 ) -> Decision:
-    """Whether the candidate may be put out for lies, which no panic takes back.
+    """Whether a replica may be quarantined for wrong answers: only if a peer gave the right one.
 
-    That grave a verdict needs a witness: a peer that gave the expected answer lately. Without one
-    the expected answer itself may be the lie, and it would empty the pool one by one. A replica
-    without peers has no witness to wait for: no answer is better than a wrong one.
+    No panic takes this quarantine back, so it needs a witness: a peer that gave the expected answer
+    lately. Without one the expected answer itself may be wrong, and the pool would be emptied one
+    by one. A replica without peers has no witness to wait for: no answer is better than a wrong
+    one.
     """
     if members <= 1:
         return _NO_PEERS
@@ -226,10 +238,10 @@ def may_condemn(
 
 
 def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> Decision:
-    """Whether the silence of one replica since its canary began is its own.
+    """Whether a replica's silence since its canary began is its own: a peer answered meanwhile.
 
-    One stalled canary is enough for an ejection, so it must not be everybody's: a network, a
-    platform or a host that stands still silences all, and who was asked first is not sicker.
+    One stalled canary is enough for an ejection, so a shared cause must be excluded: a network, a
+    platform or a host that stands still silences all, and the one asked first is not sicker.
     """
     if not peers_heard_at:
         return _NO_PEERS
@@ -241,7 +253,7 @@ def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> De
 
 
 def users_beside(member: Member, since: int, now: int) -> UsersBeside:
-    """What users' requests did on a replica since its canary began, as far as gateways said."""
+    """What gateways reported of users' requests on a replica since its canary began."""
     if not member.inflight_at:
         return UsersBeside()
     # A summary covers the second before it: what it tells of earlier is not meant.

@@ -1,4 +1,4 @@
-"""Output that has stopped being an answer: one token, or one short cycle, for ever.
+"""Detects output that has stopped being an answer: one token or one short cycle repeated.
 
 Broken weights, a NaN in the cache or a wrong kernel show up as "!!!!!!!!" at full speed, with
 status 200 and every light green. The detector looks at the text of one answer as it passes and
@@ -51,7 +51,7 @@ class DegenerateConfig:
 
 @dataclass(slots=True, frozen=True)
 class Degeneration:
-    """Why an answer is no answer. Holds no character of it."""
+    """Why an answer counts as degenerate; contains no character of it."""
 
     reason: str
     period: int  # characters in the cycle
@@ -59,7 +59,10 @@ class Degeneration:
 
 
 class DegenerateDetector:
-    """One answer's. Feed it the text in order; after it has fired it says so for ever."""
+    """Detects endless repetition in one answer; feed it the text in order.
+
+    Once it has fired, each further call returns the same result.
+    """
 
     __slots__ = ("_config", "_limit", "_period", "_run", "_seen", "_verdict")
 
@@ -72,7 +75,7 @@ class DegenerateDetector:
         self._verdict: Degeneration | None = None
 
     def feed(self, text: str) -> Degeneration | None:
-        """The next piece of the answer. ``None``: nothing against it so far."""
+        """Take the next piece of the answer; return why it is degenerate, or ``None`` so far."""
         seen = self._seen + text
         if len(seen) < _WINDOW:
             self._seen = seen

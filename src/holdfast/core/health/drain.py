@@ -1,8 +1,8 @@
-"""Take a replica out of service without taking its requests with it.
+"""Takes a replica out of service without breaking its requests: wait, move streams, stop.
 
 First it gets no new work and what is in flight may finish. When the deadline passes with work still
 there, the remaining streams are continued on other replicas of the same revision. When nothing is
-left, or the time for moving is over too, it is stopped. Whoever finishes early stops early.
+left, or the time for moving is over too, it is stopped; an empty replica stops at once.
 
 A drain can be called off only while it waits. Once streams are being moved the replica may be half
 empty, its caches gone cold and its peers carrying its load: it leaves, and comes back as a start.
@@ -21,7 +21,7 @@ from holdfast.core.types import Decision, nanos, require
 
 
 class DrainPhase(StrEnum):
-    """How far a replica has left."""
+    """The steps of a drain, from serving to stopped."""
 
     SERVING = "serving"
     WAITING = "waiting"  # no new work; in-flight requests finish
@@ -30,7 +30,7 @@ class DrainPhase(StrEnum):
 
 
 class DrainSignal(StrEnum):
-    """What can move a drain."""
+    """The events that move a drain from one phase to the next."""
 
     STARTED = "started"
     ABANDONED = "abandoned"
@@ -60,7 +60,7 @@ _HISTORY_MAX: Final = 8  # a drain has four phases: two whole drains called off,
 
 @dataclass(slots=True, frozen=True)
 class DrainConfig:
-    """How long a replica may take to leave."""
+    """Time limits of a drain: how long requests may finish, and how long moving may take."""
 
     deadline_s: float = 30.0  # seconds: most answers end within it, a rollout can afford it
     move_s: float = 10.0  # seconds: a continuation needs one prefill on another replica
@@ -77,7 +77,7 @@ class DrainConfig:
 
 @dataclass(slots=True, frozen=True)
 class DrainStep:
-    """What to do about a replica now."""
+    """What the driver of a drain must do now, with the reason."""
 
     phase: DrainPhase
     action: DrainAction
@@ -85,7 +85,7 @@ class DrainStep:
 
 
 class DrainError(Exception):
-    """A drain was told something its table does not know: a bug in whoever drives it."""
+    """A drain got a signal that its phase does not allow: a bug in its driver."""
 
 
 _IDLE: Final = DrainStep(_SERVING, "none", "not draining")
@@ -95,7 +95,7 @@ _CALLED_OFF: Final = Decision(True, "drain called off")
 
 
 class Drain:
-    """The leaving of one replica; a replica that comes back gets a new one.
+    """The drain of one replica as a state machine; a replica that comes back gets a new one.
 
     ``decide`` is asked whenever in-flight work changes and whenever the driver's timer ticks.
     ``move`` is answered as long as something is left to move, so a driver moves the streams it has
@@ -126,10 +126,10 @@ class Drain:
         self._history: deque[str] = deque(maxlen=_HISTORY_MAX)
 
     def start(self, now: int, reason: str, *, served: bool = True) -> Decision:
-        """Begin: from here on the replica gets no new work. A second start changes nothing.
+        """Begin the drain: the replica gets no new work. A second start changes nothing.
 
-        One that ``served`` may have been sent a request that nobody told of yet: it is empty only
-        when that is still so after every gateway had time to tell.
+        A replica that ``served`` may have been sent a request that is not reported yet: it counts
+        as empty only when every gateway has had time to report.
         """
         if self.phase is not _SERVING:
             return Decision(False, f"already {self.phase}: {self.reason}")
@@ -140,7 +140,7 @@ class Drain:
         return _ACCEPTED
 
     def abandon(self, now: int) -> Decision:
-        """Call it off, so that the replica serves on: possible only while it waits."""
+        """Cancel the drain so that the replica serves again; refused once streams are moved."""
         if self.phase is not _WAITING:
             return Decision(False, f"cannot be called off while {self.phase}")
         self._advance(DrainSignal.ABANDONED, now)
@@ -149,7 +149,7 @@ class Drain:
         return _CALLED_OFF
 
     def decide(self, inflight: int, now: int) -> DrainStep:
-        """Say what to do with ``inflight`` requests still on the replica."""
+        """Return what to do now (wait, move or stop), given the requests still on the replica."""
         if self.phase is _SERVING:
             return _IDLE
         if self.phase is _STOPPED:

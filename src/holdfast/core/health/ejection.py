@@ -1,10 +1,10 @@
-"""How much of a pool may be taken out on suspicion, and when the pool fails open instead.
+"""Limits how much of a pool may be ejected on suspicion; beyond that the pool fails open.
 
 One ill replica is likely; most of a pool ill at once is more likely a broken checker, a slow
 network or too much load, and ejecting then turns a slow fleet into none. So at most half of a pool
 is out on suspicion. When more is due the pool panics: it fails open, serves with all it has, and
-says so. The dead, the liars and those of another revision are facts, not suspicions: they count
-neither as members nor as ejected, and no panic brings them back.
+says so. Replicas that are dead, give wrong answers or have another revision are facts, not
+suspicions: they count neither as members nor as ejected, and no panic brings them back.
 
 Rejected: a share of the declared count, as common proxies have it. With a zone lost, half of the
 declared count is everything that still answers.
@@ -18,28 +18,28 @@ from holdfast.core.types import Decision, State, require
 
 
 class PoolMember(Protocol):
-    """What the bound needs to know of one replica; ``ReplicaHealth`` is one."""
+    """The fields of a replica that the ejection limit reads; ``ReplicaHealth`` has them."""
 
     @property
     def replica_id(self) -> str:
-        """Its name, for the reason."""
+        """The replica's id, for the reason text."""
 
     @property
     def state(self) -> State:
-        """Its state for the model of this pool."""
+        """The replica's state for the model of this pool."""
 
     @property
     def on_suspicion(self) -> bool:
-        """Quarantined, and neither for lies nor for its revision."""
+        """Whether it is quarantined, and neither for wrong answers nor for its revision."""
 
     @property
     def held(self) -> bool:
-        """Its ejection was due and the bound held it back."""
+        """Whether its ejection was due and the limit prevented it."""
 
 
 @dataclass(slots=True, frozen=True)
 class EjectionConfig:
-    """How much doubt a pool can afford."""
+    """The share of a pool that may be ejected on suspicion."""
 
     share_max: float = 0.5  # floor(n/2) of the pool: beyond half, doubt the doubt
 
@@ -51,7 +51,7 @@ class EjectionConfig:
 
 @dataclass(slots=True, frozen=True)
 class Panic:
-    """Whether the pool fails open, whom that brings back, and why."""
+    """Whether a pool fails open, which quarantined replicas that readmits, and why."""
 
     active: bool
     readmitted: tuple[str, ...]  # replica ids in the order of the pool
@@ -77,7 +77,7 @@ def _count(config: EjectionConfig, pool: Sequence[PoolMember]) -> tuple[int, int
 def may_eject(
     config: EjectionConfig, pool: Sequence[PoolMember], candidate: PoolMember
 ) -> Decision:
-    """Whether the candidate may be taken out on suspicion. Asking changes nothing."""
+    """Whether the limit lets the candidate be ejected on suspicion. Changes nothing."""
     if candidate.on_suspicion:
         return Decision(allowed=True, reason=f"{candidate.replica_id} is out already")
     members, out, bound = _count(config, pool)
@@ -90,7 +90,7 @@ def may_eject(
 
 
 def panic(config: EjectionConfig, pool: Sequence[PoolMember], *, doubtful: bool = False) -> Panic:
-    """Whether more is due to go than may go; then the suspects come back.
+    """Decide whether a pool fails open: more ejections are due than the limit allows.
 
     ``doubtful`` says that the canaries themselves are not believed: then whatever they put into
     quarantine serves again, though its state is held.

@@ -1,11 +1,11 @@
-"""A fleet's whole life: who belongs to it, how each replica is, what gateways are told.
+"""The state of a whole fleet: which replicas there are, their health, the view for gateways.
 
     Joined, Phase, Exited, SpotNotice ─┐                       ┌─► Launch, Stop, Move
     CanaryResult ──────────────────────┼─► health, per replica ┼─► RunCanary
     Seen (gateways' own experience) ───┘   and model           └─► Publish(view), Notice
 
 Evidence becomes a signal for one replica's health; what the health table then wants is checked
-against the bound of the pool before it happens. Gateways get a new view whenever somebody's share
+against the bound of the pool before it happens. Gateways get a new view whenever a replica's share
 changed. Driven by the control loop with real time and by the simulator with virtual time.
 """
 
@@ -69,7 +69,7 @@ _ENDED: Final = (State.STOPPED, State.DEAD)
 
 
 class Fleet:
-    """All replicas of all models. ``handle`` is its only mutator."""
+    """All replicas of all models as a state machine; ``handle`` is its only mutator."""
 
     def __init__(
         self, config: FleetConfig, streams: Callable[[str], Random], epoch: int = 0
@@ -108,7 +108,7 @@ class Fleet:
         }
 
     def handle(self, event: FleetEvent, now: int) -> list[FleetAction]:
-        """Take one event; return the work it causes, a new view last."""
+        """Take one event; return the actions it causes, a new view for gateways last."""
         actions: list[FleetAction] = []
         self._handlers[type(event)](event, now, actions)
         self._publisher.look(self._members, self._evidence.doubts, actions, now)
@@ -116,11 +116,11 @@ class Fleet:
 
     @property
     def members(self) -> dict[str, Member]:
-        """The replicas by id. To be read only."""
+        """All replicas by id, for reading only."""
         return self._members
 
     def users_beside(self, replica_id: str, since: int, now: int) -> UsersBeside:
-        """What users' requests did on a replica since then, for reading a canary's silence."""
+        """What users' requests did on a replica since then: explains why a canary got no answer."""
         member = self._members.get(replica_id)
         return users_beside(member, since, now) if member is not None else UsersBeside()
 

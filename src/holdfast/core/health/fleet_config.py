@@ -1,4 +1,4 @@
-"""How a fleet is watched and kept, composed from the policies' configs."""
+"""Settings of a fleet's health checks, composed from the configs of its policies."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class FleetConfig:
-    """How a fleet is watched and kept."""
+    """Settings of a fleet: health checks, ejection, drains, canaries, relaunches, view updates."""
 
     health: HealthConfig = field(default_factory=HealthConfig)
     ejection: EjectionConfig = field(default_factory=EjectionConfig)

@@ -1,10 +1,11 @@
-"""A replica's health, per (replica, model): what is true of it and what we may send it.
+"""The health state of one (replica, model) and the share of traffic it may get.
 
-Signals come in from probes, canaries, users' outcomes and the platform; rows of them amount to
-verdicts; the table in ``lifecycle.py`` says where each leads. Only a right answer to a real
-canary admits. The first doubt costs nine tenths of the traffic, repeated doubt all of it, and
-each relapse asks for twice the proof. Slowness alone never ejects: a slow replica still answers,
-a tenth of its share is cure enough. Lies are no suspicion: neither time nor panic clears them.
+Signals come in from probes, canaries, users' outcomes and the platform; several equal ones in a row
+amount to a conclusion; the table in ``lifecycle.py`` says where each leads. Only a right answer to
+a real canary admits. The first doubt costs nine tenths of the traffic, repeated doubt all of it,
+and each relapse asks for twice the proof. Slowness alone never ejects: a slow replica still
+answers, and a tenth of its share is cure enough. Wrong answers are a fact and no suspicion: neither
+time nor panic clears them.
 
 Rejected: one score with thresholds. It cannot say why, it lets many good latencies buy back one
 wrong answer, and two thresholds on a noisy number flap.
@@ -34,7 +35,7 @@ from holdfast.core.types import State, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class HealthConfig:
-    """How much proof, how often, how fast."""
+    """Thresholds and periods: canary intervals, failures to eject, passes to admit, slow start."""
 
     canary_s: float = 5.0  # when ready; two periods find a wrong answer in 10 s
     canary_suspect_s: float = 1.0  # doubt is expensive: settle it soon
@@ -85,7 +86,7 @@ _HONEST: Final = (Signal.NO_SUCCESS, Signal.NO_HEADROOM)  # out for the time bei
 
 
 class ReplicaHealth:
-    """The state of one (replica, model) and the evidence for it."""
+    """The health state machine of one (replica, model), with the evidence for its state."""
 
     def __init__(
         self, config: HealthConfig, replica_id: str, model: str, now: int, rng: Random
@@ -130,27 +131,30 @@ class ReplicaHealth:
 
     @property
     def on_suspicion(self) -> bool:
-        """Quarantined for failing, not on a fact: counts against the pool's bound."""
+        """Whether it is quarantined for failing, not on a fact; the ejection limit counts it."""
         fact = self.wrong or self.wrong_revision or self.frozen
         return self.state is State.QUARANTINED and not fact
 
     @property
     def never_readmit_by_panic(self) -> bool:
-        """Dead, stopped, lying, or of another revision: worse than no answer at all."""
+        """Whether it is dead, frozen, giving wrong answers or of another revision.
+
+        A pool that fails open leaves it out all the same: it is worse than no answer.
+        """
         gone = self.state is State.DEAD or self.frozen
         return gone or self.wrong or self.wrong_revision
 
     @property
     def barred(self) -> bool:
-        """No number of right answers readmits it; only a relaunch does."""
+        """Whether only a relaunch can readmit it, however many canaries pass."""
         liar = self.wrong and self._wrong_spells >= self.config.wrong_spells_max
         return liar or self.wrong_revision or self.taken_out
 
     def share(self, now: int, *, panic: bool = False) -> float:
         """The part of its declared weight that routing may use now, 0 to 1.
 
-        In a panic, those quarantined on suspicion get what suspects get, so that a pool whose
-        checker is broken is loaded evenly.
+        In a panic, replicas quarantined on suspicion get the share of suspects, so that a pool
+        whose checker is broken is loaded evenly.
         """
         if self.state is State.READY:
             elapsed = now - self.since
@@ -164,7 +168,7 @@ class ReplicaHealth:
 
     @property
     def symptom(self) -> Symptom:
-        """What the matter is, while it is in quarantine."""
+        """What is wrong with a quarantined replica, for deciding what to do about it."""
         if self.frozen:
             return Symptom.PROCESS_STOPPED
         right = self._tally.passes > 0
@@ -175,31 +179,31 @@ class ReplicaHealth:
         return self.state in JUDGED and not self.frozen and now >= self.next_canary_at
 
     def canary_started(self, now: int) -> None:
-        """A canary was sent: the next one is a jittered period away."""
+        """Note that a canary was sent, and schedule the next one a jittered period later."""
         period = self._canary_ns.get(self.state, 0)
         jitter = self.config.canary_jitter * (2.0 * self._rng.random() - 1.0)
         self.next_canary_at = now + round(period * (1.0 + jitter))
         self.called = False
 
     def call_canary(self, now: int) -> None:
-        """Ask for a canary at once: a peer looks ill, or a comparison disagreed."""
+        """Make a canary due at once and whatever it costs: a peer is ill, or answers disagreed."""
         self.next_canary_at = min(self.next_canary_at, now)
         self.called = True
 
     def canary_by(self, now: int) -> None:
-        """The next canary is due by then."""
+        """Make the next canary due at this time at the latest."""
         self.next_canary_at = min(self.next_canary_at, now)
 
     def would_become(self, signal: Signal) -> State:
-        """Where ``handle`` would lead. Ask it before an ejection; it changes nothing."""
+        """The state that ``handle`` would lead to with this signal. Changes nothing."""
         return self._next(signal, self._conclude(signal))
 
     def would_be_firm(self, signal: Signal) -> bool:
-        """Whether the signal is a fact about it: no suspicion, so no bound."""
+        """Whether the signal would be a fact about it, exempt from the ejection limit."""
         return self._conclude(signal) in _FACTS
 
     def handle(self, signal: Signal, now: int, detail: str = "") -> Change | None:
-        """Take one signal; return the change, if it made one."""
+        """Take one signal; return the change of state or of reason, ``None`` if nothing changed."""
         verdict = self._conclude(signal)
         before, after = self.state, self._next(signal, verdict)
         if before in JUDGED:

@@ -1,10 +1,10 @@
-"""What may follow what in a replica's life: the signals, the conclusions and the one table.
+"""The transition table of a replica's health: its signals, conclusions and next states.
 
-What may live here: names, transitions, and the rows of equal signals; no time and no thresholds.
-``health.py`` weighs the evidence and walks this table. Most signals come from outside and may be
-late, doubled or out of order; in a state where they mean nothing they lead back to it, so that a
-control loop never dies of old news. The three that our own bookkeeping sends are legal only where
-it may send them: elsewhere they are our own fault and must be loud.
+What may live here: names, transitions, and the counts of equal signals in a row; no time and no
+thresholds. ``health.py`` weighs the evidence and walks this table. Most signals come from outside
+and may be late, doubled or out of order; in a state where they mean nothing they lead back to it,
+so that a control loop never fails on old news. The three that our own bookkeeping sends are legal
+only where it may send them: elsewhere they are our own bug and raise.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from holdfast.core.types import State
 
 
 class Signal(StrEnum):
-    """What is reported. A late signal changes nothing; it is never an error."""
+    """One report about a replica. One from outside that comes late changes nothing."""
 
     LAUNCHED = "launched"  # the platform says that the process runs
     LOAD_BEGAN = "load_began"
@@ -50,7 +50,7 @@ class Signal(StrEnum):
 
 
 class Conclusion(StrEnum):
-    """What repeated signals amount to. Only the counters conclude these."""
+    """What several equal signals in a row amount to; only the counters create one."""
 
     PASSED_ENOUGH = "passed_enough"
     FAILED_REPEATEDLY = "failed_repeatedly"
@@ -159,7 +159,7 @@ _LISTENING: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW, Signal.BUSY, Signal
 
 @dataclass(slots=True)
 class SignalRows:
-    """Rows of equal evidence. A right answer ends the rows of bad ones, and they end its own."""
+    """Counts equal signals in a row. A pass resets the counts of bad signals, and they its own."""
 
     passes: int = 0
     failures: int = 0
@@ -168,7 +168,7 @@ class SignalRows:
     refusals: int = 0
 
     def count(self, signal: Signal) -> None:
-        """Take one signal into account; the neutral ones only show that somebody listens."""
+        """Add one signal to the counts, and reset the counts that it contradicts."""
         if signal in _LISTENING:
             self.refusals = 0
         if signal is Signal.CANARY_PASS:
@@ -190,13 +190,13 @@ class SignalRows:
             self.passes = 0
 
     def begin_state(self) -> None:
-        """A new state asks for new evidence; wrong answers and refusals count across states."""
+        """Reset the counts for a new state, except those of wrong answers and refusals."""
         self.passes = self.failures = self.slows = 0
 
 
 @dataclass(slots=True, frozen=True)
 class Change:
-    """One step of a life. ``before`` equals ``after`` where only the reason got graver."""
+    """One change of a replica's state; ``before`` equals ``after`` if only the reason got worse."""
 
     replica_id: str
     model: str
@@ -211,7 +211,7 @@ class Change:
 
 
 class ImpossibleSignalError(Exception):
-    """A signal that only a fault of our own can send in this state; tells what led there."""
+    """A signal that only our own bug can send in this state; prints the history."""
 
     def __init__(self, who: str, state: State, signal: Signal, history: Iterable[Change]) -> None:
         told = " | ".join(str(change) for change in history) or "none"

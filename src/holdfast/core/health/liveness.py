@@ -1,4 +1,4 @@
-"""What a symptom calls for: a restart, a pause, a departure, or patience.
+"""Maps each symptom of a replica to a response: restart, remove from rotation, drain or wait.
 
 Liveness asks whether the process should be killed and started anew, readiness whether it may be
 sent work now. The test is one question: would waiting cure it? What heals by itself is taken out
@@ -23,7 +23,7 @@ from holdfast.core.health.lifecycle import Conclusion, Signal
 
 
 class Symptom(StrEnum):
-    """What can be the matter with a replica."""
+    """The ways in which a replica can be unwell."""
 
     PROCESS_EXITED = "process_exited"
     PROCESS_STOPPED = "process_stopped"  # frozen by a signal
@@ -47,7 +47,7 @@ class Symptom(StrEnum):
 
 
 class Response(StrEnum):
-    """What is done about it."""
+    """What to do about a replica with a symptom."""
 
     RESTART = "restart"  # fail liveness
     REMOVE = "remove"  # fail readiness
@@ -57,7 +57,7 @@ class Response(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class SymptomResponse:
-    """The response to a symptom, why, and what the other probe would do."""
+    """The response to one symptom, the reason, and what the other probe would do."""
 
     response: Response
     why: str
@@ -181,7 +181,7 @@ CAUSES: Final[dict[Signal | Conclusion, Symptom]] = {
 
 
 def symptom_of(cause: Signal | Conclusion, *, right_since: bool, barred: bool) -> Symptom:
-    """The symptom of a replica in quarantine: by what led there, and what it did since."""
+    """The symptom of a quarantined replica, from what led there and its answers since."""
     symptom = CAUSES.get(cause, Symptom.FAILING)
     if symptom is Symptom.EVERY_PASS_ERRORS and right_since:
         return Symptom.FAILING
@@ -189,7 +189,7 @@ def symptom_of(cause: Signal | Conclusion, *, right_since: bool, barred: bool) -
 
 
 def spares_work(symptom: Symptom) -> bool:
-    """Whether a restart has to wait for what still runs there: waiting may cure this symptom."""
+    """Whether a restart for this symptom must wait until running requests have ended."""
     return RESPONSES[symptom].response is not Response.RESTART
 
 

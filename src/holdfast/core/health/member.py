@@ -1,4 +1,4 @@
-"""One replica of a fleet as control remembers it."""
+"""The record that control keeps of one replica: health, canaries, users' requests, drain."""
 
 from collections import deque
 from typing import Final
@@ -19,7 +19,7 @@ _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back 
 
 
 class Member:
-    """One replica of the fleet: its health and what else control remembers of it."""
+    """One replica of the fleet: its health, baseline, budget, drain and what gateways reported."""
 
     __slots__ = (
         "baseline",
@@ -64,7 +64,7 @@ class Member:
         self.begin_life()
 
     def begin_life(self) -> None:
-        """A new process: what was seen of the one before it is void."""
+        """Reset everything that was observed of the previous process of this replica."""
         self.drain: Drain | None = None
         self.move_told = False  # gateways were asked to move what is left; their next word decides
         self.inflight_at: dict[str, int] = {}  # as each gateway last said
@@ -84,7 +84,7 @@ class Member:
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
     def canary_ended(self, result: CanaryResult, signal: Signal, now: int) -> None:
-        """A canary says something of it: its verdict, and what that amounts to."""
+        """Record a conclusive canary: when it ended, its verdict, whether it passed or was slow."""
         self.canary_at = now
         self.canary_verdict = result.verdict
         failed = result.verdict is CanaryVerdict.FAIL
@@ -93,16 +93,16 @@ class Member:
         self.slow = signal is Signal.CANARY_SLOW
 
     def hear(self, now: int) -> None:
-        """It answered somebody, right or wrong."""
+        """Note that the replica answered a canary or a user, right or wrong."""
         if not self.heard or now - self.heard[-1] >= SECOND:
             self.heard.append(now)
 
     def heard_by(self, now: int) -> int:
-        """When it was last heard of at that time; 0 = not lately."""
+        """The last time up to ``now`` at which the replica answered anything; 0 = not lately."""
         return max((at for at in self.heard if at <= now), default=0)
 
     def users(self, gateway: str, told: Tally, now: int) -> None:
-        """What a gateway says of its users there: requests on it now, tokens they got lately.
+        """Record one gateway's report on its users' requests on this replica.
 
         A failure calls a canary: where few requests come, a breaker would wait for the fifth, and
         users' tokens earn a canary in minutes only.
@@ -120,24 +120,24 @@ class Member:
             self.wake_at = now
 
     def stands(self, now: int, patience: int) -> bool:
-        """Whether requests are on it and none got a token for so long."""
+        """Whether requests are on the replica and none got a token for ``patience``."""
         return self.inflight > 0 and now - self.moved_at >= patience
 
     def owes(self, now: int, patience: int) -> bool:
-        """Whether a canary is due to it whatever that costs: something about it is in doubt."""
+        """Whether its next canary is due whatever it costs, because the replica is in doubt."""
         doubted = self.slow or not self.canary_passed or self.health.called
         return doubted or self.health.state is not State.READY or self.stands(now, patience)
 
     @property
     def stands_still(self) -> bool:
-        """Whether what runs there does not get on: its process is stopped, or no token comes."""
+        """Whether requests there make no progress: its process is frozen, or no token comes."""
         health = self.health
         stalled = health.state is State.QUARANTINED and health.cause is Signal.STALLED
         return health.frozen or (stalled and self.inflight > 0)
 
     @property
     def inflight(self) -> int:
-        """Requests on it now, over all gateways."""
+        """Requests on the replica now, summed over all gateways."""
         return sum(self.inflight_at.values())
 
 

@@ -1,9 +1,9 @@
-"""What gateways are told of a fleet, and when.
+"""Decides when gateways get a new view of the fleet, and builds it.
 
-A new view goes out whenever a state moved, and once a second while shares grow in slow starts. An
-unchanged view is said again from time to time: a gateway that hears nothing doubts its control.
-An empty view is one too: where every model is at zero, gateways still must know that it is so.
-Whether a pool fails open is looked at here, because only here all its members are at hand.
+A new view goes out whenever a state changed, and once a second while shares grow in slow starts. An
+unchanged view is sent again from time to time: a gateway that gets none doubts its control. An
+empty view is one too: where every model is at zero, gateways still must know that it is so. Whether
+a pool fails open is decided here, because only here all its members are at hand.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -16,7 +16,7 @@ from holdfast.core.types import nanos
 
 
 class Publisher:
-    """The latest view, and what led to it."""
+    """Builds views of the fleet for gateways and remembers the latest one."""
 
     __slots__ = (
         "_config",
@@ -50,7 +50,7 @@ class Publisher:
         actions: list[FleetAction],
         now: int,
     ) -> None:
-        """Add to the actions what gateways must hear."""
+        """Add to the actions a new view if anything changed, and notices of pools failing open."""
         moved = any(isinstance(action, Notice) for action in actions)
         if not moved and self.version and now - self._looked_at < self._ramp:
             return

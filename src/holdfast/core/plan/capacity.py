@@ -1,4 +1,4 @@
-"""How many spare replicas a wished availability takes, and what they cost.
+"""Computes how many spare replicas reach a wished availability, and what they cost.
 
 A fleet that needs N replicas and runs N + k meets its load while at most k are down. With
 independent failures the number up is binomial. Two things break independence, and both are priced
@@ -81,14 +81,14 @@ def _convolve(left: list[float], right: list[float]) -> list[float]:
 
 
 def spread(replicas: int, zones: int) -> tuple[int, ...]:
-    """Replicas per zone when spread as evenly as they go: sizes differ by one at most."""
+    """Replicas per zone when spread evenly: sizes differ by one at most."""
     each, more = divmod(replicas, zones)
     return (each + 1,) * more + (each,) * (zones - more)
 
 
 @dataclass(slots=True, frozen=True)
 class Redundancy:
-    """What a fleet needs and how its replicas fail; asked for the shortfall with k spares."""
+    """Availability of a fleet with spares, from its need and how replicas and zones fail."""
 
     need: int  # replicas that carry the peak within the latency objective
     a: float  # share of time one replica is up
@@ -105,23 +105,23 @@ class Redundancy:
 
     @property
     def ceiling(self) -> float:
-        """What no number of spares can exceed: some zone must be up."""
+        """The availability that no number of spares can exceed: some zone must be up."""
         return 1.0 - (1.0 - self.zone_a) ** self.zones
 
     def availability(self, spares: int) -> float:
-        """Share of time at least ``need`` replicas are up with this many spares."""
+        """Share of time that at least ``need`` replicas are up with this many spares."""
         return 1.0 - self.shortfall(spares)
 
     def shortfall(self, spares: int) -> float:
-        """Share of time fewer than ``need`` are up: precise however small."""
+        """Share of time that fewer than ``need`` replicas are up; precise however small."""
         _count(spares, "spares", 0)
         return self.shortfall_of(spread(self.need + spares, self.zones))
 
     def shortfall_of(self, sizes: Sequence[int]) -> float:
-        """The same for given zone sizes.
+        """Share of time that fewer than ``need`` replicas are up, for given zone sizes.
 
         Two halves of the zones are convolved and joined by a cumulative sum, because the full
-        distribution of a thousand replicas is work that nobody asked for.
+        distribution of a thousand replicas would be computed for nothing.
         """
         zone: dict[int, list[float]] = {}
         for size in sizes:
@@ -140,7 +140,7 @@ class Redundancy:
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """The smallest number of spares that reaches a target, and what it gives."""
+    """The smallest number of spares that reaches a target, and the availability it gives."""
 
     spares: int
     zone_sizes: tuple[int, ...]
@@ -149,24 +149,24 @@ class Plan:
 
     @property
     def replicas(self) -> int:
-        """All replicas to run, the spares among them."""
+        """How many replicas to run in all, spares included."""
         return sum(self.zone_sizes)
 
 
 def availability(need: int, spares: int, a: float) -> float:
-    """A(N, k): at least ``need`` of ``need + spares`` independent replicas are up."""
+    """Probability that at least ``need`` of ``need + spares`` independent replicas are up."""
     return Redundancy(need, a).availability(spares)
 
 
 def zone_availability(need: int, zones: int, per_zone: int, a: float, zone_a: float) -> float:
-    """At least ``need`` up among ``zones`` zones of ``per_zone`` replicas; zones fail whole."""
+    """Probability that ``need`` replicas are up in ``zones`` zones that also fail whole."""
     fleet = Redundancy(need, a, zones, zone_a)
     _count(per_zone, "per_zone", 1)
     return 1.0 - fleet.shortfall_of((per_zone,) * zones)
 
 
 def replica_availability(mtbf: float, detect: float, repair: float) -> float:
-    """Share of time one replica is up; the three times in any one unit."""
+    """Share of time one replica is up; all three times in the same unit."""
     require(0.0 < mtbf < inf, "capacity.mtbf", f"is {mtbf}", "use a finite time above 0")
     _duration(detect, "detect")
     _duration(repair, "repair")
@@ -183,11 +183,11 @@ def spares_for(
     correlation: float = 0.0,
     limit: int | None = None,
 ) -> Plan:
-    """The smallest k whose availability reaches ``target``.
+    """Find the smallest number of spares whose availability reaches ``target``.
 
     One more replica never hurts in any of these models, so doubling and then halving finds the
-    smallest k without trying them all. ``limit`` bounds it: a thousand and twice the need, enough
-    to lose two zones of three, unless told.
+    smallest number without trying them all. ``limit`` bounds it; by default a thousand plus twice
+    the need, enough to lose two zones of three.
     """
     fleet = Redundancy(need, a, zones, zone_a, correlation)
     require(0.0 < target < 1.0, "capacity.target", f"is {target}", "use a share such as 0.999")
@@ -216,14 +216,14 @@ def spares_for(
 
 
 def replicas_by_mean(need: int, a: float) -> int:
-    """The rejected rule: as many replicas as have ``need`` up on average."""
+    """Replicas by the rejected rule ``ceil(need / a)``, for comparison: enough on average."""
     _count(need, "need", 1)
     _share(a, "a", "the share of time one replica is up")
     return ceil(need / a)
 
 
 def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> float:
-    """What the spares cost over ``hours``, a month unless told."""
+    """What the spares cost over ``hours``, by default a month."""
     _count(spares, "spares", 0)
     good = 0.0 <= cost_per_hour < inf
     require(good, "capacity.cost_per_hour", f"is {cost_per_hour}", "use a price, 0 or more")
@@ -232,7 +232,7 @@ def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> f
 
 
 def nines(shortfall: float) -> float:
-    """How many nines: 0.001 is three. Infinite for a shortfall of nothing."""
+    """Express a shortfall as a number of nines: 0.001 is three; infinite for 0."""
     good = 0.0 <= shortfall <= 1.0
     require(good, "capacity.shortfall", f"is {shortfall}", "use a share from 0 to 1")
     return -log10(shortfall) if shortfall else inf

@@ -1,4 +1,4 @@
-"""What answers cost: tokens and GPU-seconds by tenant, model and route, useful and wasted apart.
+"""Accounts for tokens and GPU-seconds by tenant, model and route, useful and wasted apart.
 
     gateways ─ tokens by (tenant, model, route, use) ─┐
     replicas ─ seconds: starting, idle, busy ─────────┴─► Ledger ─► lines ─► prices
@@ -14,8 +14,8 @@ named by its reason (``Use``). The reason is that of the work that was lost: a r
 the failed attempt had run, not where the second one did.
 
 Rejected: GPU-seconds by the duration of each attempt. Engines run many at once, so the sum of
-durations exceeds the hours on the bill by the batch size, and whoever asks beside a crowd would pay
-for waiting. Rejected: idle time spread over tenants; nobody could act on such a price, while an
+durations exceeds the hours on the bill by the batch size, and a tenant beside many others would pay
+for waiting. Rejected: idle time spread over tenants; no tenant could act on such a price, while an
 idle line says by itself that a fleet is too large.
 """
 
@@ -35,7 +35,7 @@ MILLION: Final = 1_000_000.0
 
 
 class Use(StrEnum):
-    """What tokens were for."""
+    """What tokens were spent for: an answer, or a kind of waste."""
 
     USEFUL = "useful"  # a client was given them
     RETRY = "retry"  # an attempt failed before anybody was given anything of it
@@ -48,7 +48,7 @@ class Use(StrEnum):
 
 
 class Span(StrEnum):
-    """What a replica's seconds were, where they are nobody's tokens."""
+    """What a replica's GPU-seconds were where no tokens are counted for them."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -57,7 +57,7 @@ class Span(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class ModelPrice:
-    """What one model costs."""
+    """The price of one model: GPUs per replica, price per GPU-hour and per million tokens."""
 
     gpus: int = 1  # that one replica holds
     gpu_hour: float = 0.0  # of one GPU
@@ -76,7 +76,7 @@ _UNPRICED: Final = ModelPrice()
 
 @dataclass(slots=True, frozen=True)
 class Prices:
-    """All prices of a fleet."""
+    """The prices of all models of a fleet, and their currency."""
 
     currency: str = "USD"
     output_weight: float = 4.0  # of a token of an answer, in tokens of a prompt: usual list prices
@@ -87,12 +87,12 @@ class Prices:
         require(0 < weight <= 1000, "prices.output_weight", f"is {weight}", "use more than 0")
 
     def of(self, model: str) -> ModelPrice:
-        """What this model costs; nothing where the file does not say."""
+        """The price of a model; all zero where the file gives none."""
         return self.models.get(model, _UNPRICED)
 
 
 class Key(NamedTuple):
-    """Whose tokens."""
+    """The account of tokens: tenant, model, route and use."""
 
     tenant: str
     model: str
@@ -102,7 +102,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Running:
-    """One replica since the last look."""
+    """What one replica did since the last booking: starting, or busy for so long."""
 
     model: str
     starting: bool = False
@@ -111,7 +111,7 @@ class Running:
 
 @dataclass(slots=True)
 class Line:
-    """What one key came to."""
+    """The tokens and GPU-seconds booked on one key."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -120,7 +120,7 @@ class Line:
 
 @dataclass(slots=True)
 class Hours:
-    """GPU-seconds of one model's replicas."""
+    """GPU-seconds of one model's replicas, by what they did."""
 
     starting_s: float = 0.0
     idle_s: float = 0.0
@@ -129,12 +129,15 @@ class Hours:
 
     @property
     def all_s(self) -> float:
-        """From start to end of each, times its GPUs."""
+        """All GPU-seconds that the model's replicas held, from start to end."""
         return self.starting_s + self.idle_s + self.busy_s
 
 
 class Ledger:
-    """Everything since it was opened. Counters go in as they stand, differences are taken here."""
+    """Books tokens and GPU-seconds since it was created.
+
+    Counters are passed in as they stand; the differences are taken here.
+    """
 
     def __init__(self, prices: Prices) -> None:
         self.prices = prices
@@ -148,7 +151,7 @@ class Ledger:
         replicas: Iterable[Running],
         counted: Mapping[Key, tuple[int, int]],
     ) -> None:
-        """Book what happened in the last ``elapsed_s``; ``counted``: tokens since the beginning."""
+        """Book the last ``elapsed_s``; ``counted`` holds each key's total tokens so far."""
         require(elapsed_s >= 0, "elapsed_s", f"is {elapsed_s}", "time does not run backwards")
         for replica in replicas:
             self._hold(replica, elapsed_s)
@@ -200,17 +203,17 @@ class Ledger:
     # --- money -----------------------------------------------------------------------------------
 
     def gpu_cost(self, model: str, gpu_s: float) -> float:
-        """What so many GPU-seconds of this model cost."""
+        """The cost of so many GPU-seconds of this model."""
         return self.prices.of(model).gpu_hour * gpu_s / HOUR_S
 
     def charge(self, model: str, line: Line) -> float:
-        """What its tokens are sold for."""
+        """The price that a line's tokens are sold for."""
         price = self.prices.of(model)
         asked = line.input_tokens * price.input_million + line.output_tokens * price.output_million
         return asked / MILLION
 
     def seconds(self) -> dict[tuple[str, str], float]:
-        """GPU-seconds by model and what they were for: a use, or a span. They add up to all."""
+        """GPU-seconds by (model, use or span); they add up to all that were held."""
         found: dict[tuple[str, str], float] = {}
         for key, line in self.lines.items():
             place = (key.model, key.use.value)

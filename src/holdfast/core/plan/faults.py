@@ -1,4 +1,4 @@
-"""Faults to inject: what goes wrong, with whom, from when until when.
+"""Faults to inject: the kind of fault, its target, and its time window.
 
 A fault is a plain value and a schedule is a sorted list of them, so the chaos command, the
 simulator and a unit test break a fleet in the same words. Drivers carry faults out; nothing here
@@ -22,7 +22,7 @@ FAULTS_MAX: Final = 100_000  # a schedule beyond this is a typing error in a rat
 
 
 class FaultKind(StrEnum):
-    """What can be done to a replica, a zone, or the checker that watches them."""
+    """The kinds of fault that can be injected into a replica, a zone, or the checker."""
 
     CRASH = "crash"
     HANG = "hang"  # accepts, never answers; the health endpoint stays green
@@ -82,7 +82,7 @@ _STORIES: Final[dict[FaultKind, str]] = {
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """One fault, its target and its window."""
+    """One fault to inject: its kind, its target and its time window."""
 
     kind: FaultKind
     target: str  # a replica id, a zone for ZONE_LOSS, or "*" for all
@@ -119,16 +119,16 @@ class Fault:
         require(killed, "fault.until", "comes before the spot kill", "end it after at + lead_s")
 
     def touches(self, replica_id: str, zone: str) -> bool:
-        """Whether the fault is aimed at this replica, directly, by its zone, or with all."""
+        """Whether the fault targets this replica: by its id, its zone, or all replicas."""
         name = zone if self.kind is FaultKind.ZONE_LOSS else replica_id
         return self.target in (name, EVERYONE)
 
     def holds(self, now: int) -> bool:
-        """Whether ``now`` lies in the window."""
+        """Whether the fault is active at ``now``."""
         return self.at <= now and (self.until is None or now < self.until)
 
     def dies_at(self) -> int | None:
-        """When the target is killed by the fault alone; None where it is not, or only on use."""
+        """When the fault alone kills its target; ``None`` if it does not, or only on use."""
         if self.kind in (FaultKind.CRASH, FaultKind.ZONE_LOSS):
             return self.at
         if self.kind not in (FaultKind.SPOT_NOTICE, FaultKind.LEAK):
@@ -137,7 +137,7 @@ class Fault:
         return death if self.until is None or death < self.until else None
 
     def describe(self) -> str:
-        """One sentence for people."""
+        """The fault as one sentence for people."""
         who = "every replica" if self.target == EVERYONE else self.target
         if self.kind is FaultKind.ZONE_LOSS:
             who = "every zone" if self.target == EVERYONE else f"zone {self.target}"
@@ -157,7 +157,7 @@ Edge = tuple[int, Literal["begin", "end"], Fault]
 
 
 class FaultSchedule:
-    """Faults in the order of their beginning. Immutable after construction."""
+    """Faults sorted by their beginning. Immutable after construction."""
 
     __slots__ = ("_by_replica", "_by_zone", "faults")
 
@@ -175,13 +175,13 @@ class FaultSchedule:
             index.setdefault(fault.target, []).append(fault)
 
     def edges(self) -> list[Edge]:
-        """Every beginning and end by time. At one instant ends go first, so windows may abut."""
+        """Every beginning and end by time; at one instant ends go first, so windows may abut."""
         ends: list[Edge] = [(f.until, "end", f) for f in self.faults if f.until is not None]
         begins: list[Edge] = [(f.at, "begin", f) for f in self.faults]
         return sorted(ends + begins, key=lambda edge: edge[0])
 
     def active(self, target_replica: str, zone: str, now: int) -> list[Fault]:
-        """Faults that hold for this replica now, earliest first."""
+        """The faults that are active for this replica now, earliest first."""
         found: list[Fault] = []
         for faults in (
             self._by_replica.get(target_replica),
@@ -216,7 +216,7 @@ def random_schedule(
     duration_s: tuple[float, float] = (10.0, 300.0),  # from a blip to a slow human
     affected_share_max: float = 0.5,  # beyond half, no policy can be judged: nothing is left
 ) -> FaultSchedule:
-    """Draw faults as a Poisson process per replica, within a bound on how many suffer at once.
+    """Draw faults as a Poisson process per replica, limiting how many suffer at once.
 
     A fault that would exceed ``floor(share x replicas)`` or hit a replica already hit is dropped,
     not postponed: postponing would bunch faults at the edge of the bound. PROBE_BLIND hits the

@@ -1,7 +1,7 @@
 """Control's own records of replicas and models, ready to be joined with platforms' readings.
 
-Everything here is a state without a clock in it: two equal values mean that nothing has changed,
-so whoever draws the fleet need not look at each row to know that. Times are points, not ages.
+Every value here is a state without a clock in it: two equal values mean that nothing has changed,
+so that a display need not compare each row to know that. Times are points, not ages.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRecord:
-    """What control knows of one replica that Holdfast sends requests to.
+    """What control knows of one replica that Holdfast routes requests to.
 
-    The one row that ``/status`` and the joined view are both made of. What only ``/status`` tells
+    The one row that ``/status`` and the joined view are both made of. What only ``/status`` shows
     is left out of comparisons: it changes with every canary, and the view does not show it.
     """
 

@@ -1,10 +1,10 @@
-"""Rows of hosts, groups and replicas, and what is wrong with each: what only shows when joined.
+"""Builds rows of hosts, groups and replicas, with faults that only joined data shows.
 
-No layer sees these alone. A scheduler knows a reservation and no footprint, a host its GPUs and not
-who needs one, a group how many hosts it wants and not that one of them runs another CUDA. Each is
-said in a few words on the row where somebody would look, and on the rows above it.
+No platform layer sees these faults alone. A scheduler knows a reservation and no footprint, a host
+its GPUs and not which replica needs one, a group how many hosts it wants and not that one of them
+runs another CUDA. Each fault is a short text on the row it concerns, and on the rows above it.
 
-Thresholds here decide words on a screen and nothing else; what is an incident is the detectors'.
+Thresholds here decide texts on a screen and nothing else; detectors decide what is an incident.
 """
 
 from collections import Counter
@@ -37,6 +37,9 @@ _RUNS: Final = ("running", "stopping", "pending")
 _ALIVE: Final = tuple(state.value for state in ROUTABLE)
 
 Texts = tuple[str, ...]
+# by id and host of a replica's row: why that host cannot carry it; no other replica is in here.
+# Beside the rows and not in them: what is served as JSON keeps its members
+MisplacedReplicas = Mapping[tuple[str, str], Texts]
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,18 +52,18 @@ class RowOrigin:
 
 
 def size(value: float) -> str:
-    """Bytes as people say them here."""
+    """Format bytes as gigabytes: ``1.2 GB``."""
     return f"{value / GB:.1f} GB"
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """A sum of what is known; None where nothing is."""
+    """The sum of the known values; ``None`` if all are unknown."""
     known = [one for one in values if one is not None]
     return sum(known) if known else None
 
 
 def whole(values: Iterable[int | None]) -> int | None:
-    """The same for counts."""
+    """The sum of the known counts; ``None`` if all are unknown."""
     known = [one for one in values if one is not None]
     return sum(known) if known else None
 
@@ -73,12 +76,12 @@ def _since(now: float, at: float | None) -> float | None:
 
 
 def runs(row: ReplicaRow) -> bool:
-    """Whether it counts as one of its model's replicas."""
+    """Whether a row counts as one of its model's replicas: routed, or not stopped."""
     return row.routed or row.state in _RUNS
 
 
 def ready(row: ReplicaRow) -> bool:
-    """Whether it can serve: as the fleet judges it, or as its platform and its log have it."""
+    """Whether a replica can serve, by its state in the fleet or else by its platform and log."""
     if row.routed:
         return row.state == State.READY
     return row.state == "running" and row.phase not in _LOADING
@@ -110,7 +113,7 @@ def replica_row(
         *origin.errors,
         *_fleet_faults(record),
         *_end_faults(placed, now),
-        *_place_faults(placed.needs_gpu, placed, host),
+        *_misplacements(placed, host),
         *_size_faults(reserved, limit, used),
         *(() if stopped else _silence_faults(placed, silent)),
         *_restart_faults(placed.restarts),
@@ -192,11 +195,22 @@ def _end_faults(placed: Placed, now: float) -> Iterable[str]:
             yield f"pending for {spell_time(waits)}"
 
 
-def _place_faults(needs_gpu: bool | None, placed: Placed, host: Host | None) -> Iterable[str]:
-    """A host that cannot carry it, whatever the scheduler thought."""
+def misplacements(record: ReplicaRecord | None, placed: Placed | None, host: Host | None) -> Texts:
+    """Say why a replica's host cannot carry it, a sentence for each reason; empty if it can.
+
+    Takes control's record and the platform's, as ``replica_row`` does, whose row has the same
+    sentences among its faults. Rows of hosts and models count misplaced replicas by this value.
+    """
+    if placed is None:
+        assert record is not None, "control or a platform knows the replica"
+        placed = _as_placed(record)
+    return tuple(_misplacements(placed, host))
+
+
+def _misplacements(placed: Placed, host: Host | None) -> Iterable[str]:
     if host is None or placed.state not in _RUNS:
         return
-    if needs_gpu and host.gpus == 0:
+    if placed.needs_gpu and host.gpus == 0:
         yield f"misplaced: needs a GPU, and {host.id} has none"
     memory = host.memory_bytes
     need = max(placed.reserved_bytes or 0, placed.used_bytes or 0)
@@ -204,10 +218,15 @@ def _place_faults(needs_gpu: bool | None, placed: Placed, host: Host | None) -> 
         yield f"misplaced: needs {size(need)}, and {host.id} has {size(memory)}"
 
 
+def exceeds_reservation(reserved: int | None, used: int | None) -> bool:
+    """Whether a replica uses clearly more memory than it reserves; False if either is unknown."""
+    return reserved is not None and used is not None and used > TOLERANCE * reserved
+
+
 def _size_faults(reserved: int | None, limit: int | None, used: int | None) -> Iterable[str]:
     if used is None:
         return
-    if reserved is not None and used > TOLERANCE * reserved:
+    if reserved is not None and exceeds_reservation(reserved, used):
         yield f"reserves {size(reserved)}, uses {size(used)}"
     elif limit and used > NEAR_LIMIT * limit:
         yield f"uses {used / limit:.0%} of its limit of {size(limit)}"
@@ -230,8 +249,17 @@ def _restart_faults(restarts: int | None) -> Iterable[str]:
 # --- hosts and groups -----------------------------------------------------------------------------
 
 
-def host_row(host: Host, here: Sequence[ReplicaRow], origin: RowOrigin, now: float) -> HostRow:
-    """One host and what runs on it."""
+def host_row(
+    host: Host,
+    here: Sequence[ReplicaRow],
+    origin: RowOrigin,
+    now: float,
+    misplaced: MisplacedReplicas,
+) -> HostRow:
+    """Build the row of one host with the replicas on it and its faults.
+
+    ``misplaced`` says which replicas this host cannot carry; the row repeats why.
+    """
     bootstrap = None
     if host.launched_at is not None and host.joined_at is not None:
         bootstrap = max(0.0, host.joined_at - host.launched_at)
@@ -263,17 +291,21 @@ def host_row(host: Host, here: Sequence[ReplicaRow], origin: RowOrigin, now: flo
         host.driver,
         host.pressure,
         origin.age_s,
-        tuple([*origin.errors, *_host_faults(host, bootstrap, here)][:_FAULTS_MAX]),
+        tuple([*origin.errors, *_host_faults(host, bootstrap, here, misplaced)][:_FAULTS_MAX]),
     )
 
 
-def _host_faults(host: Host, bootstrap: float | None, here: Sequence[ReplicaRow]) -> Iterable[str]:
+def _host_faults(
+    host: Host,
+    bootstrap: float | None,
+    here: Sequence[ReplicaRow],
+    misplaced: MisplacedReplicas,
+) -> Iterable[str]:
     if host.state:
         yield host.state
-    for one in here:
-        for fault in one.faults:
-            if fault.startswith("misplaced"):
-                yield f"{one.model} {fault}"
+    for row in here:
+        for reason in misplaced.get((row.id, row.host), ()):
+            yield f"{row.model} {reason}"
     memory, used, reserved = host.memory_bytes, host.used_bytes, host.reserved_bytes
     if memory and used is not None and used > NEAR_LIMIT * memory:
         yield f"memory {used / memory:.0%} in use"
@@ -286,7 +318,7 @@ def _host_faults(host: Host, bootstrap: float | None, here: Sequence[ReplicaRow]
 
 
 def never_joined(hosts: Sequence[Host], now: float) -> Mapping[str, str]:
-    """Hosts that were launched long ago and are of no use yet, where others of theirs are."""
+    """Hosts launched long ago but not in use, by id with a text; none if no host is in use."""
     if not any(host.joined_at is not None for host in hosts):
         return {}
     found = {}
@@ -298,7 +330,7 @@ def never_joined(hosts: Sequence[Host], now: float) -> Mapping[str, str]:
 
 
 def counted(values: Iterable[str]) -> str:
-    """One value for all, or how many have which: ``2 spot + 1 on-demand``."""
+    """The common value of all, or how often each occurs: ``2 spot + 1 on-demand``."""
     counts = Counter(value for value in values if value)
     if len(counts) == 1:
         return next(iter(counts))
@@ -306,7 +338,7 @@ def counted(values: Iterable[str]) -> str:
 
 
 def skewed(what: str, values: Mapping[str, str]) -> Texts:
-    """Who differs; nothing where all that is known is the same."""
+    """A text that says how often each value occurs if they differ; empty if they are the same."""
     counts = Counter(value for value in values.values() if value)
     if len(counts) < 2:
         return ()
@@ -323,7 +355,7 @@ def _used(hosts: Sequence[HostRow]) -> int | None:
 def group_row(
     name: str, group: Group | None, hosts: Sequence[HostRow], origin: RowOrigin
 ) -> GroupRow:
-    """Hosts of one group, summed; None is said of what no host of it tells."""
+    """Build the row of a host group: sums over its hosts; ``None`` where no host tells a value."""
     uptimes = [one.uptime_s for one in hosts if one.uptime_s is not None]
     faults = [*origin.errors]
     desired = group.desired if group is not None else None
@@ -364,10 +396,13 @@ __all__ = [
     "PENDING_S",
     "REJOINED_S",
     "TOLERANCE",
+    "MisplacedReplicas",
     "RowOrigin",
     "counted",
+    "exceeds_reservation",
     "group_row",
     "host_row",
+    "misplacements",
     "never_joined",
     "ready",
     "replica_row",

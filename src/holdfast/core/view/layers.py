@@ -1,15 +1,15 @@
-"""What each layer around the replicas is seen to be: groups, hosts, placed replicas, queues, disks.
+"""The values that platforms report: groups, hosts, placed replicas, queues, filesystems.
 
     AWS, Kubernetes, agents, this host ─► Reading ─┬─► snapshot_join ─► Snapshot (people)
                                                    └─► reading_diff ─► facts ─► detectors
 
-A source reads one platform and gives back a *reading*: everything it knows at that moment, each
-part with the time at which it was last read well. When one call of several fails, its part keeps
-what it had, with its age and the reason, and the others go on: a view with an old corner is worth
-more than no view. ``None`` is unknown everywhere; it is neither zero nor full.
+A source reads one platform and returns a *reading*: everything it knows at that moment, each part
+with the time of its last successful read. When one call of several fails, its part keeps what it
+had, with its age and the reason, and the others go on: a view with one old part is worth more than
+no view. ``None`` is unknown everywhere; it is neither zero nor full.
 
-Facts, which detectors read, are single observations; a reading is a state. Both are needed: a
-table of hosts cannot be drawn from changes, and an incident cannot be timed from states.
+Facts, which detectors read, are single observations; a reading is a state. Both are needed: a table
+of hosts cannot be drawn from changes, and an incident cannot be timed from states.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """One kind of question to a platform, and how it went the last time."""
+    """One kind of query to a platform: when it last succeeded, its error, its cost."""
 
     name: str  # autoscaling, ecs, sqs, pods …
     at: float | None = None  # when it was last read well, seconds since 1970; None: never
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """Hosts that are made alike: an auto scaling group, a node group, or one host alone."""
+    """Hosts of one kind: an auto scaling group, a node group, or one host alone."""
 
     name: str
     desired: int | None = None
@@ -40,7 +40,7 @@ class Group:
 
 @dataclass(slots=True, frozen=True)
 class Host:
-    """A machine that replicas run on."""
+    """A machine that replicas run on, as its platform or agent reports it."""
 
     id: str
     group: str = ""
@@ -108,7 +108,7 @@ class Placed:
 
 @dataclass(slots=True, frozen=True)
 class Queue:
-    """Work that waits in the platform for a model."""
+    """A queue of the platform with work for a model: waiting, in flight, dead letters."""
 
     name: str
     model: str
@@ -122,7 +122,7 @@ class Queue:
 
 @dataclass(slots=True, frozen=True)
 class Disk:
-    """A filesystem that several hosts read weights from."""
+    """A shared filesystem that hosts read weights from: its load and its limits."""
 
     id: str
     mode: str = ""  # bursting, provisioned, elastic, nfs4, ceph
@@ -139,7 +139,7 @@ class Disk:
 
 @dataclass(slots=True, frozen=True)
 class DesiredReplicas:
-    """What is asked of a platform for one model, and how much of it there is."""
+    """How many replicas of a model a platform is asked for, and how many it has."""
 
     model: str
     desired: int | None = None
@@ -151,7 +151,7 @@ class DesiredReplicas:
 
 @dataclass(slots=True, frozen=True)
 class Reading:
-    """All that one source knows."""
+    """Everything that one source reports at one moment."""
 
     source: str  # its name in the fleet file
     kind: str  # local, aws, kubernetes, agent

@@ -1,8 +1,8 @@
-"""Rows of models, queues, filesystems and unmet demands, and which incident belongs on which row.
+"""Builds rows of models, queues, filesystems and unmet demands; assigns incidents to rows.
 
-An incident goes on every row where somebody would meet it: on the replicas it concerns, on their
-hosts and groups, on their model, on the queue only where the queue is part of it, on a filesystem
-only where that is. A queue beside one ill replica of twenty is not part of its story.
+An incident goes on every row that it affects: on the replicas it concerns, on their hosts and
+groups, on their model, on the queue only where the queue is part of it, on a filesystem only where
+that is. A queue beside one ill replica of twenty is not part of that incident.
 """
 
 from collections import Counter
@@ -15,7 +15,17 @@ from holdfast.core.diagnose.evidence import Evidence, Incident, Sign
 from holdfast.core.failure import Cause
 from holdfast.core.types import seconds
 from holdfast.core.view.fleet_records import ModelRecord
-from holdfast.core.view.host_rows import RowOrigin, ready, runs, size, skewed, total, whole
+from holdfast.core.view.host_rows import (
+    MisplacedReplicas,
+    RowOrigin,
+    exceeds_reservation,
+    ready,
+    runs,
+    size,
+    skewed,
+    total,
+    whole,
+)
 from holdfast.core.view.layers import DesiredReplicas, Disk, Queue
 from holdfast.core.view.snapshot import (
     DiskRow,
@@ -47,7 +57,7 @@ RowT = TypeVar("RowT", GroupRow, HostRow, ReplicaRow, ModelRow, QueueRow, DiskRo
 
 
 def queue_row(queue: Queue, origin: RowOrigin, *, served: bool) -> QueueRow:
-    """One queue; shares come when all are known."""
+    """Build the row of one queue with its faults; ``with_shares`` adds its share later."""
     faults = [*origin.errors]
     if queue.dead_letters:
         faults.append(_letters(queue.dead_letters))
@@ -74,7 +84,7 @@ def _letters(count: int) -> str:
 
 
 def with_shares(rows: Sequence[QueueRow]) -> list[QueueRow]:
-    """Each queue's part of all that waits."""
+    """The rows with each queue's share of all waiting work filled in."""
     waiting = sum(row.visible or 0 for row in rows)
     if not waiting:
         return list(rows)
@@ -84,7 +94,7 @@ def with_shares(rows: Sequence[QueueRow]) -> list[QueueRow]:
 
 
 def disk_row(disk: Disk, origin: RowOrigin) -> DiskRow:
-    """One filesystem; a share only where there is a ceiling."""
+    """Build the row of one filesystem; its used share only where a limit is known."""
     metered = disk.metered_bytes_s
     counted = disk.read_bytes_s if metered is None else metered
     share = None
@@ -120,8 +130,13 @@ def model_rows(
     queues: Sequence[QueueRow],
     wishes: Mapping[str, DesiredReplicas],
     cuda: Mapping[str, str],
+    misplaced: MisplacedReplicas,
 ) -> list[ModelRow]:
-    """Every model that anybody names; ``cuda`` is that of each replica's host, by row id."""
+    """Build a row for every model in control's records, replicas, queues or platform demands.
+
+    ``cuda`` is the CUDA version of each replica's host, by row id; ``misplaced`` says which
+    replicas their hosts cannot carry.
+    """
     of: dict[str, list[ReplicaRow]] = {name: [] for name in records}
     backlog: dict[str, list[QueueRow]] = {}
     for member in replicas:
@@ -136,7 +151,7 @@ def model_rows(
     rows = []
     for name, members in of.items():
         if name:
-            row = _model_row(name, records.get(name), members, wishes.get(name), cuda)
+            row = _model_row(name, records.get(name), members, wishes.get(name), cuda, misplaced)
             mine = waiting.get(name)
             share = mine / all_waiting if mine is not None and all_waiting else None
             dead = whole(queue.dead_letters for queue in backlog.get(name, ()))
@@ -151,18 +166,19 @@ def _model_row(
     members: Sequence[ReplicaRow],
     wish: DesiredReplicas | None,
     cuda: Mapping[str, str],
+    misplaced: MisplacedReplicas,
 ) -> ModelRow:
     living = [row for row in members if runs(row)]
     up = sum(ready(row) for row in living)
     faults: list[str] = []
     if living and not up:
         faults.append("no replica is ready")
-    small = [row for row in living if _small(row)]
+    small = [row for row in living if exceeds_reservation(row.reserved_bytes, row.used_bytes)]
     if small:
         first = small[0]
         told = f"reserve {size(first.reserved_bytes or 0)}, use {size(first.used_bytes or 0)}"
         faults.append(f"{len(small)} of {len(living)} {told}")
-    lost = sum(any(fault.startswith("misplaced") for fault in row.faults) for row in living)
+    lost = sum((row.id, row.host) in misplaced for row in living)
     if lost:
         faults.append(f"{lost} misplaced")
     faults += skewed("CUDA", {row.id: cuda.get(row.id, "") for row in living})
@@ -194,10 +210,6 @@ def _model_row(
     )
 
 
-def _small(row: ReplicaRow) -> bool:
-    return any(fault.startswith("reserves ") for fault in row.faults)
-
-
 # --- demands that cannot be met -------------------------------------------------------------------
 
 
@@ -207,7 +219,7 @@ def unmet_rows(
     replicas: Sequence[ReplicaRow],
     now: float,
 ) -> list[UnmetRow]:
-    """What was asked for and is not there: unplaced, pending for a reason, or simply missing."""
+    """Build a row for each demand that is not met: unplaced, pending or missing replicas."""
     told: list[UnmetRow] = []
     asked: set[tuple[str, str]] = set()
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -251,7 +263,7 @@ def _there(wish: DesiredReplicas, listed: Sequence[ReplicaRow]) -> tuple[int, in
 
 
 def incident_row(incident: Incident, now: int) -> IncidentRow:
-    """One line; ``now`` is core time."""
+    """Build the one-line row of an incident; ``now`` is core time."""
     return IncidentRow(
         incident.id,
         incident.title,
@@ -269,7 +281,7 @@ def incident_row(incident: Incident, now: int) -> IncidentRow:
 
 
 def exhausted_in(incidents: Iterable[Incident], now: int) -> dict[str, float]:
-    """By replica: when its memory is full, as the open leak was last measured."""
+    """Seconds until memory is full, by replica, from the evidence of open leaks."""
     found: dict[str, float] = {}
     for incident in incidents:
         if incident.cause is not Cause.LEAK:
@@ -283,7 +295,7 @@ def exhausted_in(incidents: Iterable[Incident], now: int) -> dict[str, float]:
 
 @dataclass(slots=True)
 class IncidentPlaces:
-    """By kind of row, the incidents of each name."""
+    """The ids of the incidents on each row: for each kind of row a table by its name."""
 
     replicas: dict[str, list[str]] = field(default_factory=dict)
     hosts: dict[str, list[str]] = field(default_factory=dict)
@@ -295,7 +307,7 @@ class IncidentPlaces:
 def concerned(
     incidents: Iterable[Incident], host_of: Mapping[str, str], model_of: Mapping[str, str]
 ) -> IncidentPlaces:
-    """Which incidents belong on which rows; ``host_of`` and ``model_of`` are by replica."""
+    """Find the rows that each incident belongs on; ``host_of`` and ``model_of`` are by replica."""
     found = IncidentPlaces()
     for incident in incidents:
         about, name = incident.about, incident.id
@@ -324,7 +336,7 @@ def concerned(
 
 
 def marked(row: RowT, incidents: Iterable[str]) -> RowT:
-    """A row with the incidents that concern it."""
+    """The row with these incident ids; the same row if there are none."""
     names = tuple(dict.fromkeys(incidents))
     return replace(row, incidents=names) if names else row
 

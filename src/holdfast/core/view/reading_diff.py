@@ -1,20 +1,21 @@
-"""Compares readings of platforms and tells what changed: readings in, facts out.
+"""Compares successive readings of platforms and returns what changed as facts.
 
     Reading, Reading, … ─► differences ─► Declared, ProcessEnded, QueueSeen … ─► detectors
 
-A reading is a state and is said again every few seconds; a fact is news. So this remembers what it
-has told: an end is told once, however long the platform lists the task; a replica is declared when
-something of it changes; measurements are told with each reading, because detectors count them.
+A reading is a state and is repeated every few seconds; a fact is news. So this remembers which
+facts it returned: an end is reported once, however long the platform lists the task; a replica is
+declared when its configuration changes; measurements are reported with each reading, because
+detectors count them.
 
-What was not read just now is not told. A part that failed keeps its rows in the view, and here they
-are silent: old memory told again would be a measurement that nobody made.
+What was not read just now is not reported. A part that failed keeps its rows in the view, and
+yields no facts: an old value reported again would be a measurement that was never made.
 
 Silence is judged by the phase that the log itself named. While loading every line counts. While
-serving a replica is held to its own habit: one that used to speak every few seconds and stops is
-silent, one that never had a habit is only idle, unless its last word was that a request came in.
-How far the log itself has been read bounds it: what could not be read may well have been said.
+serving a replica is compared with its own habit: one that wrote every few seconds and stops is
+silent, one that never had a habit is only idle, unless its last line was that a request came in.
+How far the log itself has been read bounds it: what could not be read may well have been written.
 
-Rejected: an end at each look that a task is stopped. One death would be read as ten.
+Rejected: an end at each reading in which a task is stopped. One death would be read as ten.
 """
 
 from collections import deque
@@ -64,7 +65,7 @@ _BY_ITSELF: Final = "essential container"  # a platform's words for an end that 
 
 @dataclass(slots=True, frozen=True)
 class ReadingDiffConfig:
-    """How long things are remembered, and how long silence is normal."""
+    """How long ended replicas are remembered, and how long silence is normal."""
 
     keep_s: float = 600.0  # an ended replica stays known: its end is evidence for so long
     past_s: float = 900.0  # at the first look: ends before this are history, not news
@@ -108,7 +109,7 @@ class _Book:
 
 
 class ReadingDiff:
-    """Remembers what was told of each source, and turns a new reading into facts."""
+    """Turns each new reading of a source into facts; remembers what it reported before."""
 
     def __init__(self, config: ReadingDiffConfig | None = None) -> None:
         self._config = config or ReadingDiffConfig()
@@ -117,18 +118,18 @@ class ReadingDiff:
         self._launched: Collection[str] = ()
 
     def follow(self, routed: Mapping[str, str], launched: Collection[str] = ()) -> None:
-        """Which endpoints are replicas of the fleet, and which of these it launched itself.
+        """Set which endpoints belong to replicas of the fleet, and which replicas it launched.
 
-        Of what Holdfast launched the launcher knows more and sooner: nothing is told of it here.
+        Nothing is reported of launched replicas: the launcher knows more of them, and sooner.
         """
         self._routed, self._launched = routed, launched
 
     def name_of(self, placed: Placed) -> str:
-        """Its id: that of the fleet where it has one."""
+        """The replica's id in the fleet, or its platform's id where it has none."""
         return (placed.replica or self._routed.get(placed.endpoint, "") or placed.id)[:_NAME_CHARS]
 
     def take(self, reading: Reading, now: int, wall: float) -> list[Fact]:
-        """What is new in a reading; ``now`` is core time and ``wall`` seconds since 1970."""
+        """The facts that are new in a reading; ``now``: core time, ``wall``: seconds since 1970."""
         book = self._books.pop(reading.source, None) or _Book()
         self._books[reading.source] = book
         while len(self._books) > SOURCES_MAX:
@@ -146,7 +147,7 @@ class ReadingDiff:
         return facts
 
     def forget(self, source: str) -> list[Fact]:
-        """A source is no longer asked: nobody knows of its replicas any more."""
+        """Drop a source that is no longer read; return ``Gone`` for each of its replicas."""
         book = self._books.pop(source, None)
         return [Gone(name) for name in book.replicas] if book is not None else []
 

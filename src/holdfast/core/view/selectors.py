@@ -1,4 +1,4 @@
-"""Label selectors as ``kubectl -l`` takes them, as tests for labels.
+"""Parses label selectors in the syntax of ``kubectl -l`` into tests for labels.
 
 An API server could choose itself, but what is reserved on a host is the sum over *all* pods on it,
 so all of them are read anyway. A second list for those of interest would cost as much as the first.
@@ -30,7 +30,7 @@ _IS_VALUE: Final = re.compile(_VALUE)
 
 @lru_cache(maxsize=256)
 def parse_selector(text: str) -> Selector:
-    """A test for labels, or a ``ConfigError``. An empty selector fits everything."""
+    """Parse a selector into a test for labels; ``ConfigError`` if invalid; empty fits all."""
     terms: list[Selector] = []
     at, text = 0, text.strip()
     while at < len(text):

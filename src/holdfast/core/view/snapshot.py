@@ -1,7 +1,7 @@
-"""The one picture that the terminal, the web and ``--json`` show: rows, already joined.
+"""The rows of the joined view that the terminal, the web page and ``--json`` show.
 
-Whoever draws it decides nothing: which incident belongs on which row, what is misplaced and what
-is too small has been decided by ``snapshot_join``. Every value that can be unknown can be ``None``.
+A display decides nothing: which incident belongs on which row, what is misplaced and what is too
+small has been decided by ``snapshot_join``. Every value that can be unknown can be ``None``.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(slots=True, frozen=True)
 class SourceRow:
-    """One part of one source: how old what it says is, and what is wrong with it."""
+    """One query of one source: the age of its data, and its error."""
 
     source: str
     kind: str
@@ -24,7 +24,7 @@ class SourceRow:
 
 @dataclass(slots=True, frozen=True)
 class GroupRow:
-    """Hosts of one group, summed."""
+    """The row of one host group: sums over its hosts."""
 
     name: str
     source: str
@@ -52,7 +52,7 @@ class GroupRow:
 
 @dataclass(slots=True, frozen=True)
 class HostRow:
-    """One host."""
+    """The row of one host: hardware, memory, replicas on it, faults and incidents."""
 
     id: str
     source: str
@@ -82,7 +82,7 @@ class HostRow:
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRow:
-    """One replica, routed by Holdfast or only seen on its platform."""
+    """The row of one replica, routed by Holdfast or only seen on its platform."""
 
     id: str
     model: str
@@ -124,7 +124,7 @@ class ReplicaRow:
 
 @dataclass(slots=True, frozen=True)
 class ModelRow:
-    """One model over all layers."""
+    """The row of one model: replicas, load, latency and error budget over all layers."""
 
     name: str
     ready: int = 0
@@ -146,7 +146,7 @@ class ModelRow:
 
 @dataclass(slots=True, frozen=True)
 class QueueRow:
-    """One queue: of gateways or of a platform."""
+    """The row of one queue, of the gateways or of a platform."""
 
     name: str
     model: str
@@ -164,7 +164,7 @@ class QueueRow:
 
 @dataclass(slots=True, frozen=True)
 class DiskRow:
-    """One shared filesystem."""
+    """The row of one shared filesystem: bandwidth, operations and their limits."""
 
     id: str
     source: str
@@ -183,7 +183,7 @@ class DiskRow:
 
 @dataclass(slots=True, frozen=True)
 class UnmetRow:
-    """A demand that cannot be met now."""
+    """The row of a demand for replicas that is not met: how many are missing, and why."""
 
     model: str
     missing: int
@@ -194,7 +194,7 @@ class UnmetRow:
 
 @dataclass(slots=True, frozen=True)
 class IncidentRow:
-    """One incident that is not closed, in a line."""
+    """The row of one incident that is not closed."""
 
     id: str
     title: str
@@ -212,7 +212,7 @@ class IncidentRow:
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """Everything, at one moment."""
+    """The joined view of the whole fleet at one moment: all tables of rows."""
 
     at: float  # seconds since 1970
     version: int = 0  # grows with each that differs

@@ -1,8 +1,8 @@
-"""What differs between two pictures of the fleet, for whoever keeps the first.
+"""Computes the difference between two snapshots, for a client that has the first.
 
-Rows are compared by their place. One that is another replica than before differs in every field
-and comes out right all the same; a table that is longer or shorter than before is sent whole. So
-nobody has to know what makes a row the same row.
+Rows are compared by their position. A row that holds another replica than before differs in every
+field and still comes out right; a table of another length is sent whole. So no rule is needed for
+what makes a row the same row.
 """
 
 from dataclasses import fields
@@ -15,9 +15,11 @@ _TABLES: Final = tuple(one.name for one in fields(Snapshot) if one.name not in _
 
 
 def changes(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """``head``: all of it; ``rows``: by table and place, the fields that differ; ``whole`` tables.
+    """What a client must change to get from one snapshot to the next.
 
-    ``since`` is the version that must be there for the rest to make sense.
+    ``head`` holds all fields that are not tables; ``rows`` the changed fields, by table and
+    position; ``whole`` the tables of another length. ``since`` is the version that the client must
+    have.
     """
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     whole: dict[str, Any] = {}

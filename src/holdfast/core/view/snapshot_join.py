@@ -19,11 +19,13 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core.diagnose.causes.rule import spell_time
 from holdfast.core.diagnose.evidence import Incident
-from holdfast.core.view.fleet_records import FleetRecords
+from holdfast.core.view.fleet_records import FleetRecords, ReplicaRecord
 from holdfast.core.view.host_rows import (
+    MisplacedReplicas,
     RowOrigin,
     group_row,
     host_row,
+    misplacements,
     never_joined,
     replica_row,
     runs,
@@ -92,13 +94,13 @@ def join(
     names: Mapping[str, str] | None = None,
     took_s: float | None = None,
 ) -> Snapshot:
-    """The snapshot of this moment: ``now`` in seconds since 1970, ``core_now`` for incidents.
+    """Build the snapshot; ``now`` is in seconds since 1970, ``core_now`` is for incidents.
 
-    ``names`` are ids of the fleet by endpoint, for replicas that it does not show at present.
+    ``names`` maps endpoints to replica ids, for replicas that ``records`` does not list at present.
     """
     open_ones = [one for one in incidents if one.closed_at is None]
     parts = _gathered(readings, now)
-    replicas = _replicas(parts, records, open_ones, now, names or {})
+    replicas, misplaced = _replicas(parts, records, open_ones, now, names or {})
     exhausted = exhausted_in(open_ones, core_now)
     if exhausted:
         replicas = [_leaking(row, exhausted) for row in replicas]
@@ -106,12 +108,13 @@ def join(
     for row in replicas:
         if row.host and runs(row):
             on_host.setdefault(row.host, []).append(row)
-    hosts = [_host(one, on_host, parts.late, now) for one in parts.hosts.values()]
+    hosts = [_host(one, on_host, parts.late, now, misplaced) for one in parts.hosts.values()]
     groups = _groups(parts, hosts)
     queues = _queues(parts, records, replicas)
     wishes = {wish.model: wish for _, wish in parts.wishes}
     cuda = {row.id: parts.hosts[row.host][0].cuda for row in replicas if row.host in parts.hosts}
-    models = model_rows({one.name: one for one in records.models}, replicas, queues, wishes, cuda)
+    of_control = {one.name: one for one in records.models}
+    models = model_rows(of_control, replicas, queues, wishes, cuda, misplaced)
     snapshot = Snapshot(
         now,
         calls=sum(part.calls for one in readings for part in one.parts),
@@ -200,8 +203,11 @@ def _replicas(
     incidents: Iterable[Incident],
     now: float,
     names: Mapping[str, str],
-) -> list[ReplicaRow]:
-    """Routed ones first, as the fleet lists them; then what only platforms list."""
+) -> tuple[list[ReplicaRow], MisplacedReplicas]:
+    """Build all rows, and say which replicas are misplaced.
+
+    Routed replicas come first, as the fleet lists them; then what only platforms list.
+    """
     by_id = {one.id: one for one in records.replicas}
     by_endpoint = {**names, **{one.endpoint: one.id for one in records.replicas if one.endpoint}}
     mine: dict[str, list[tuple[Placed, RowOrigin]]] = {}
@@ -214,6 +220,17 @@ def _replicas(
             named = replace(placed, id=name) if name and placed.state in _STATES else placed
             others.append((named, where))
     rows: list[ReplicaRow] = []
+    misplaced: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def add(
+        record: ReplicaRecord | None, placed: Placed | None, host_id: str, origin: RowOrigin
+    ) -> None:
+        host, _ = parts.hosts.get(host_id, (None, None))
+        row = replica_row(record, placed, host, origin, now)
+        rows.append(row)
+        if reasons := misplacements(record, placed, host):
+            misplaced[row.id, row.host] = reasons
+
     nowhere = RowOrigin(FLEET)
     for one in records.replicas:
         found = sorted(mine.get(one.id, ()), key=_liveliest)
@@ -226,14 +243,12 @@ def _replicas(
             if live is not None and placed.state in _STATES:
                 live = _filled(live, placed)
         others += ended
-        host = parts.hosts.get(live.host if live is not None and live.host else one.host)
-        rows.append(replica_row(one, live, host[0] if host else None, where, now))
+        add(one, live, live.host if live is not None and live.host else one.host, where)
     named_by = {name for incident in incidents for name in incident.replicas}
     for placed, where in others:
         if placed.state in _STATES or _in_sight(placed, named_by, now):
-            host = parts.hosts.get(placed.host)
-            rows.append(replica_row(None, placed, host[0] if host else None, where, now))
-    return rows
+            add(None, placed, placed.host, where)
+    return rows, misplaced
 
 
 def _liveliest(pair: tuple[Placed, RowOrigin]) -> tuple[int, float]:
@@ -262,9 +277,10 @@ def _host(
     on_host: Mapping[str, list[ReplicaRow]],
     late: Mapping[str, str],
     now: float,
+    misplaced: MisplacedReplicas,
 ) -> HostRow:
     host, where = pair
-    row = host_row(host, on_host.get(host.id, ()), where, now)
+    row = host_row(host, on_host.get(host.id, ()), where, now, misplaced)
     told = late.get(host.id)
     return row if told is None else replace(row, faults=(*row.faults, told))
 

@@ -1,11 +1,11 @@
-"""How old each corner of a reading is, and what is wrong with whoever feeds it.
+"""Tells how old each kind of row of a reading is, and which errors its source has.
 
-A source asks its platform several questions, and each kind of row hangs on some of them: a queue on
-one, a replica on three. When one question fails its rows keep their values; what this adds is who
-they came from, how old they are and why they are not newer. Facts for detectors are made of fresh
-rows only: a queue that is told again because nobody could ask is not one that stands still.
+A source queries its platform for several things, and each kind of row needs some of them: a queue
+one, a replica three. When one query fails its rows keep their values; this adds the source they
+came from, how old they are and why they are not newer. Facts for detectors are made of fresh rows
+only: a queue depth repeated because the query failed is not a queue that stands still.
 
-Parts may name the rows they feed; else their names tell, since platforms have few words for them.
+Parts may name the rows they feed; else their names decide, since platforms have few words for them.
 Rejected: one age for a whole reading. The oldest part would make everything else look old as well.
 """
 
@@ -43,7 +43,7 @@ _BY_WORD: Final[dict[str, tuple[str, ...]]] = {
 
 
 def feeds(part: Part) -> tuple[str, ...]:
-    """The kinds of rows that hang on a part; the narrowest word of its name decides."""
+    """The kinds of rows that a part feeds: as it says, else by the narrowest word of its name."""
     if part.feeds:
         return part.feeds
     found = [_BY_WORD[word] for word in _WORD.findall(part.name.lower()) if word in _BY_WORD]
@@ -51,7 +51,7 @@ def feeds(part: Part) -> tuple[str, ...]:
 
 
 class Freshness:
-    """One reading: when each kind of row was last read well, and why not later."""
+    """When each kind of row of one reading was last read successfully, and why not later."""
 
     __slots__ = ("_ages", "_errors", "_reading")
 
@@ -68,17 +68,17 @@ class Freshness:
                     self._errors.setdefault(kind, []).append(f"{part.name}: {part.error}")
 
     def read_at(self, *kinds: str) -> float | None:
-        """When the oldest of them was read well; None: one of them never was."""
+        """The oldest successful read among these kinds of rows; ``None`` if one never succeeded."""
         ages = [self._ages.get(kind, self._reading.at) for kind in kinds]
         known = [age for age in ages if age is not None]
         return min(known) if len(known) == len(ages) else None
 
     def errors(self, *kinds: str) -> tuple[str, ...]:
-        """What is wrong with who feeds them, each once."""
+        """The errors of the parts that feed these kinds of rows, each once."""
         return tuple(dict.fromkeys(one for kind in kinds for one in self._errors.get(kind, ())))
 
     def fresh(self, kind: str) -> bool:
-        """Whether rows of this kind are of this reading and not of an earlier one."""
+        """Whether rows of this kind come from this reading and not from an earlier one."""
         return kind not in self._errors and self._ages.get(kind, self._reading.at) is not None
 
 

@@ -1,7 +1,7 @@
-"""Causes that show in answers: broken off, cut short, wrong, empty, refused, or drifting.
+"""Rules of causes that show in answers: broken off, cut short, wrong, empty, refused, drifting.
 
-These replicas are up and answer. What is wrong is what they say, and only somebody who reads the
-whole answer, or knows what it should be, can tell.
+These replicas are up and answer. The fault is in what they say, and shows only in a whole answer or
+in comparison with what it should be.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Causes that keep a replica from getting ready: its model, its memory, its disk, its driver.
+"""Rules of causes that keep a replica from getting ready: model, memory, disk or driver.
 
 A replica that is silent while it loads has a loading problem, whatever the queues say meanwhile.
 """

@@ -1,7 +1,7 @@
-"""Causes that sit in a replica's process: it died, it stands still, it runs short of something.
+"""Rules of causes in a replica's process: it died, it hangs, or it runs short of a resource.
 
-What a process does not do any more shows in the same few ways from outside. What tells them apart
-is how far an answer gets: no connection, no first token, no next token, or all of it, late.
+From outside, all of these look alike. What tells them apart is how far an answer gets: no
+connection, no first token, no next token, or all of it, late.
 """
 
 from typing import Final

@@ -1,11 +1,11 @@
-"""What a rule about a cause says, and how its advice is put into numbers.
+"""What a rule says of a cause (proofs, consequences, advice), and advice filled with numbers.
 
     CauseRule: signs that prove it, signs that follow from it, causes that it explains, what to do
 
 Rules are data. The engine in ``diagnosis.py`` knows none of the causes by name, so that a new cause
 is a new row, and so that the pages for people are made from the same rows that decide. Rejected:
-one function for each cause. Functions look into each other's findings, and nobody can then say
-which cause explains which without running them.
+one function for each cause. Functions look into each other's findings, and which cause explains
+which can then only be found by running them.
 """
 
 import re
@@ -20,7 +20,7 @@ from holdfast.core.types import require
 
 
 class During(StrEnum):
-    """In which part of a replica's life a sign has to be seen to prove something."""
+    """The phase of a replica (loading, serving, any) in which a sign must be seen to count."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -28,7 +28,7 @@ class During(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a cause sits in: those that share it share the incident."""
+    """The level at which a cause sits; replicas that share it share one incident."""
 
     REPLICA = "replica"
     MODEL = "model"
@@ -38,7 +38,7 @@ class Scope(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Proof:
-    """Signs that prove a cause when all of them hold."""
+    """A set of signs that together prove a cause with a stated confidence."""
 
     signs: frozenset[Sign]
     confidence: float  # that the cause is this one, 0 to 1, if nothing else is known
@@ -56,7 +56,7 @@ class Proof:
 
 @dataclass(slots=True, frozen=True)
 class CauseRule:
-    """One cause: how it is known, what it brings with it, and what to do."""
+    """One cause: its proofs, its consequences, the causes it explains, and what to do."""
 
     failure_class: Class
     proofs: tuple[Proof, ...]
@@ -80,7 +80,7 @@ def proof(
     least: Mapping[str, float] | None = None,
     most: Mapping[str, float] | None = None,
 ) -> Proof:
-    """A proof as a rule writes it: ``proof(Sign.REFUSES, at=0.7)``."""
+    """Build a ``Proof`` in the short form that rules use: ``proof(Sign.REFUSES, at=0.7)``."""
     return Proof(frozenset(signs), at, during, acts, frozenset(without), least or {}, most or {})
 
 
@@ -92,7 +92,7 @@ def _ends_row(rules: Rules, cause: Cause) -> bool:
 
 
 def closure(rules: Rules) -> dict[Cause, frozenset[Cause]]:
-    """What each cause explains, directly or through another; refuses rules that go in circles.
+    """The causes that each cause explains, directly or indirectly; refuses circular rules.
 
     A cause that may be a mere symptom ends the row: a prefill that died explains why a decode got
     no cache, not that the prefill itself would be slow.
@@ -141,7 +141,7 @@ def _spell(value: float, unit: str) -> str:
 
 
 def spell_time(value: float) -> str:
-    """Seconds as people say them: 0.4 s, 45 s, 12 min, 3.5 h."""
+    """Format seconds for people: 0.4 s, 45 s, 12 min, 3.5 h."""
     if value < 10:
         return f"{value:.1f} s"
     if value < 120:
@@ -150,7 +150,7 @@ def spell_time(value: float) -> str:
 
 
 def fill(template: str, numbers: Mapping[str, float]) -> str:
-    """Advice with what was measured; a part in brackets falls away where a number is unknown."""
+    """Put measured numbers into an advice template; ``[…]`` is dropped if its number is unknown."""
 
     def spelled(found: re.Match[str]) -> str:
         name, unit = found.group(1), found.group(2) or ""
@@ -167,18 +167,18 @@ def fill(template: str, numbers: Mapping[str, float]) -> str:
 
 
 def names_in(template: str) -> frozenset[str]:
-    """The numbers that a template asks for."""
+    """The names of the numbers that an advice template uses."""
     return frozenset(match.group(1) for match in _FIELD.finditer(template))
 
 
 def signs_of(rules: Iterable[CauseRule]) -> frozenset[Sign]:
-    """Every sign that proves something by these rules."""
+    """Every sign that occurs in a proof of these rules."""
     return frozenset(sign for rule in rules for one in rule.proofs for sign in one.signs)
 
 
 @dataclass(slots=True)
 class Proven:
-    """A cause that the signs at hand prove."""
+    """A cause that the present signs prove, with its confidence and those signs."""
 
     cause: Cause
     confidence: float

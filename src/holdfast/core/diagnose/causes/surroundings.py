@@ -1,7 +1,7 @@
-"""Causes around a replica: its GPU, its peers, its place, the requests and the work that waits.
+"""Rules of causes around a replica: GPU, peers, host, killing requests and waiting work.
 
-Waiting work is the last to know: whatever stops a replica shows in a queue. These rules name a
-queue as the cause only where nothing behind it does.
+Whatever stops a replica shows in a queue later. These rules therefore name a queue as the cause
+only where nothing behind it explains it.
 """
 
 from typing import Final

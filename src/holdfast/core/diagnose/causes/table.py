@@ -1,10 +1,10 @@
-"""Every cause that an incident can have: one table, in the order of the taxonomy.
+"""The table of all cause rules, in the order of the taxonomy.
 
     loading ─ process ─ answers ─ surroundings ─ routing
 
-The rows are apart by what somebody has to understand to change them: how replicas load, how their
-processes fail, what they answer, and what is around them. The table is the one place where all of
-them meet; it is refused at import if a cause is missing or if two explain each other.
+The rows are grouped by what one has to understand to change them: how replicas load, how their
+processes fail, what they answer, and what is around them. Only this table holds all of them; it is
+refused at import if a cause is missing or if two explain each other.
 """
 
 from typing import Final

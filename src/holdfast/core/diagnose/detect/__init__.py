@@ -1,5 +1,5 @@
-"""Detectors: from what was seen to a judgement, one to a file, each with its reason.
+"""Detectors: each turns facts into evidence of one kind of trouble, one detector per file.
 
-A detector that cannot fire is a decoration, and one that fires on ordinary work is worse. Each is
+A detector that never fires is useless, and one that fires on ordinary work is worse. Each is
 therefore tested with what it must catch and with what it must let pass.
 """

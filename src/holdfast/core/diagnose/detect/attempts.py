@@ -1,4 +1,4 @@
-"""What users' requests meet on a replica: refusals, resets, silence, errors, nonsense.
+"""Detects failures of users' requests on a replica: refusals, resets, timeouts, errors, nonsense.
 
     the last 10 s of one replica: three failures of a kind, and a fifth of all that ended
                                   or two of them, and nothing succeeded
@@ -6,13 +6,13 @@
     the last 2 s: five of a kind, which open a breaker, and a fifth of all that ended
         └─► a timeout, and most of its peers have it too? ── yes ─► the fleet is slow: nobody
 
-One failure is chance and says nothing. A share alone would accuse whoever had one request that
-failed, a number alone whoever has the most traffic; together they accuse neither. Timeouts wait two
-seconds for what the peers tell: in a fleet that gets slow as a whole, somebody is always the first.
-And timeouts that come all at once are one pause, however many requests were in it: they count when
-a canary gets no answer either, or when they come again. Silence does not count: of a replica that
-is asked once in ten seconds nothing is heard for a while. Beside as many answers that end well they
-are load, and beside fewer unless they go on for most of the window.
+One failure is chance and says nothing. A share alone would accuse a replica with one request that
+failed, a number alone the one with the most traffic; together they accuse neither. Timeouts wait
+two seconds for reports on the peers: in a fleet that gets slow as a whole, one replica is always
+the first. And timeouts that come all at once are one pause, however many requests were in it: they
+count when a canary gets no answer either, or when they come again. Missing reports do not count: a
+replica that is asked once in ten seconds has none for a while. Beside as many answers that end well
+they are load, and beside fewer unless they go on for most of the window.
 
 Backpressure is no failure. It is a sign only where a replica says nothing else for the whole
 window. Rejected: the breaker's own counts. A breaker has to be quick and may be wrong, evidence
@@ -58,7 +58,7 @@ _ROW: Final = 5  # failures that open a breaker
 
 @dataclass(slots=True, frozen=True)
 class AttemptsConfig:
-    """How many failures of a kind are a sign."""
+    """How many failures of one kind, within which time and share, are a sign."""
 
     window_s: float = 10.0  # long enough for three requests, short enough to be news
     failures_min: int = 3  # of a kind: two at once come from one lost connection
@@ -138,7 +138,7 @@ class _Book:
 
 
 class AttemptsDetector:
-    """Signs in what gateways saw of users' requests."""
+    """Finds failing replicas in gateways' reports on users' requests."""
 
     reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded, Looked)
 
@@ -155,7 +155,7 @@ class AttemptsDetector:
     def take(
         self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded | Looked, now: int
     ) -> Sequence[Evidence]:
-        """What gateways told of one replica, or a second that passed."""
+        """Take one report on a replica's requests, a canary, an end or a tick; return new signs."""
         if isinstance(fact, Looked):
             found: list[Evidence] = []
             for replica in tuple(self._open):
@@ -186,7 +186,7 @@ class AttemptsDetector:
         return self._judge(fact.replica, book, now)
 
     def forget(self, replica: str) -> None:
-        """Drop its window."""
+        """Drop the recorded failures of a replica."""
         self._books.pop(replica, None)
         self._open.pop(replica, None)
 

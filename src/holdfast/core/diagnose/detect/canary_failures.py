@@ -1,4 +1,4 @@
-"""What canaries bring back: wrong answers, none at all, errors, and late ones.
+"""Detects failing canaries: wrong answers, no answer, errors, refusals and late answers.
 
     wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
     timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS;
@@ -6,11 +6,11 @@
     fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
-A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary
-of a model fails, what they share is suspect: the checker where answers came, else whatever keeps
-all of them silent. Nobody is accused on their word until one of them passes, or users fail as
-well; but of a closed port, which nothing shared closes. Of a model that has never answered anybody
-they say nothing: its replicas are not started yet.
+A timeout while users' tokens move is a busy replica, whatever the canary got. While every canary of
+a model fails, what they share is suspect: the checker where answers came, else whatever keeps all
+of them silent. No replica is accused by canaries until one of them passes, or users' requests fail
+as well; except of a closed port, which nothing shared closes. While a model has never answered, its
+failed canaries prove nothing: its replicas are not started yet.
 
 Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
 defined there too. Here slow ones add up by how slow they are: three that take four times as long
@@ -57,7 +57,7 @@ _UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
 
 @dataclass(slots=True, frozen=True)
 class ProbingConfig:
-    """How many canaries in a row are a sign."""
+    """How many failed or slow canaries in a row are a sign."""
 
     silent_row: int = 2  # one may have met a pause; two are ten seconds of silence
     errors_row: int = 2  # one error is chance
@@ -126,7 +126,7 @@ _SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS, Sign.UNREACHABLE)
 
 
 class ProbingDetector:
-    """Signs in what canaries brought back."""
+    """Finds replicas whose canaries fail or are slow repeatedly."""
 
     reads: ClassVar[tuple[type, ...]] = (
         *(CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
@@ -145,7 +145,7 @@ class ProbingDetector:
     def take(
         self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded | StateChanged, now: int
     ) -> Sequence[Evidence]:
-        """One canary, or the fleet's doubt about all of them."""
+        """Take one canary result, doubt about canaries, an end or a state; return new signs."""
         if isinstance(fact, CanariesDoubted):
             return self._doubted(fact, now) if fact.model in self._speak else NOTHING
         if isinstance(fact, StateChanged):
@@ -187,7 +187,7 @@ class ProbingDetector:
                 del self._speak[next(iter(self._speak))]
 
     def forget(self, replica: str) -> None:
-        """Drop its rows."""
+        """Drop the canary counts of a replica."""
         self._books.pop(replica, None)
 
     def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:

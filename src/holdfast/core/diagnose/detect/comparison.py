@@ -1,7 +1,7 @@
-"""Who answers otherwise than its peers, from live requests that two replicas were asked.
+"""Finds the replica that answers differently from its peers, from repeated live requests.
 
-When A and B disagree, one of them is wrong and nobody knows which. Over many comparisons the wrong
-one disagrees with several peers while those agree with each other:
+When A and B disagree, one of them is wrong and it is not known which. Over many comparisons the
+wrong one disagrees with several peers while those agree with each other:
 
     A with B, C, D: 4 of 45 disagree      B, C, D among each other: 0 of 45 ─► A is the odd one
 
@@ -11,7 +11,7 @@ for a replica that lies in a tenth of its answers than for that noise. The weigh
 below zero (a CUSUM), so that an old good record does not hide what began a minute ago.
 
 How much is enough depends on the noise. Where the others hardly ever disagree three disagreements
-will do; where they do, or nobody knows yet, more is asked for: the sum is fooled by chance about
+will do; where they do, or it is not known yet, more are needed: the sum is fooled by chance about
 once in e^threshold rows of comparisons, and noise begins many rows. Once one is named it explains
 the disagreements of its peers with it, and a second one can be found among the rest.
 
@@ -43,7 +43,7 @@ _NOISE_BEFORE: Final[tuple[float, float]] = (1.5, 40.0)
 
 @dataclass(slots=True, frozen=True)
 class ComparisonConfig:
-    """When disagreement is no chance any more."""
+    """How much disagreement with peers is more than chance."""
 
     wrong_share: float = 0.1  # of its answers: what a partly broken replica gets wrong
     enough_quiet: float = 8.0  # sum where peers hardly ever disagree: three disagreements
@@ -137,7 +137,7 @@ class PeerComparison:
         self._pools: dict[tuple[str, str], _Pool] = {}
 
     def take(self, fact: Compared | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """Two answers to one request."""
+        """Take one comparison of two answers, or a process end; return the odd replica's sign."""
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # what it got wrong it had in memory
             return NOTHING
@@ -156,7 +156,7 @@ class PeerComparison:
         return NOTHING if fact.agreed else self._name(pool, (fact.replica, fact.peer), now)
 
     def forget(self, replica: str) -> None:
-        """Drop every comparison with it: those of its peers with it as well."""
+        """Drop every comparison that a replica took part in, those of its peers included."""
         for key, pool in tuple(self._pools.items()):
             pool.drop(replica)
             if not pool.suspicions:

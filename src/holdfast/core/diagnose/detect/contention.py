@@ -1,15 +1,15 @@
-"""Too many cold starts on one filesystem: everybody loads, nobody arrives.
+"""Detects a shared filesystem that is saturated because too many replicas load at once.
 
 Forty containers that share 100 MB/s get 2.5 MB/s each, and 10 GB take more than an hour. Seen from
 one replica it is a slow load; seen from the filesystem it is bandwidth at its ceiling while
-operations are far from theirs, so whoever looks at operations finds nothing wrong.
+operations are far from theirs, so that nothing looks wrong in the count of operations.
 
     filesystem: read of permitted, operations ─► held for a while, by several that load ─► full
     replica: bytes read in the last minute ─► when it will be done ─► compared with others' loads
 
 A filesystem without a known ceiling (an elastic one has none for reads) has no percentage: then
 only the loads themselves speak. What is read must be counted as the ceiling counts it; where reads
-are metered at a third of their bytes, whoever feeds the fact has metered them. Nothing read for a
+are metered at a third of their bytes, the source of the fact has metered them. Nothing read for a
 while is a stuck load and no slow one; silence has its own detector.
 
 Rejected: a fixed time for a load. Weights differ by three orders of magnitude. Rejected: full speed
@@ -49,7 +49,7 @@ _Fact = FilesystemSeen | PhaseSeen | Declared | StateChanged | ProcessEnded | Lo
 
 @dataclass(slots=True, frozen=True)
 class ContentionConfig:
-    """When a shared filesystem is full, and when a load is slow."""
+    """When a shared filesystem counts as saturated, and a load as slow."""
 
     full: float = 0.90  # of the permitted bandwidth; averages over a minute never show all of it
     operations_low: float = 0.50  # above it bandwidth is not the only thing that is short
@@ -133,7 +133,7 @@ class ContentionDetector:
         self.refused = 0  # filesystems that did not fit
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """A sight of a filesystem or of a load; or time for what still holds."""
+        """Take a filesystem's load, a replica's loading progress or a tick; return new signs."""
         if isinstance(fact, FilesystemSeen):
             return list(self._watch(fact, now))
         if isinstance(fact, Looked):
@@ -152,7 +152,7 @@ class ContentionDetector:
         return list(self._slow(fact.replica, now))
 
     def forget(self, replica: str) -> None:
-        """Gone for good."""
+        """Drop the loading progress of a replica that left the fleet."""
         self._loads.pop(replica, None)
         self._fast(replica)
 

@@ -1,7 +1,7 @@
-"""What every detector is: facts in, evidence out, and nothing said too often.
+"""The interface of detectors (facts in, evidence out), and the limit on repeating a sign.
 
 A detector reads the kinds of facts it names and returns evidence when a sign shows, and again every
-``REPEAT`` while it holds: whoever joins evidence into incidents takes silence for the end of it.
+``REPEAT`` while it holds: the diagnosis takes missing repetition for the end of a sign.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ NOTHING: Final[Sequence[Evidence]] = ()
 
 
 class Detector(Protocol):
-    """One detector for a whole fleet; it keeps its own books for each replica."""
+    """Interface of a detector: one object watches a whole fleet, with records per replica."""
 
     reads: ClassVar[tuple[type, ...]]  # the kinds of facts it wants to see
 
     def take(self, fact: Any, now: int) -> Sequence[Evidence]:
-        """One fact of a kind it reads, in the order of time."""
+        """Take one fact of a kind that it reads, in order of time; return the evidence found."""
 
     def forget(self, replica: str) -> None:
-        """This replica is gone for good, or begins a new life: what was known of it is void."""
+        """Drop all records of a replica that is gone or has a new process."""
 
 
 class Pace:
-    """Whether something may be said again."""
+    """Limits how often the same sign is reported while it holds."""
 
     __slots__ = ("_said",)
 
@@ -35,7 +35,7 @@ class Pace:
         self._said: dict[object, int] = {}
 
     def due(self, key: object, now: int) -> bool:
-        """True for the first time, and then at most once in ``REPEAT``."""
+        """Whether to report this key now: the first time, then at most once per ``REPEAT``."""
         last = self._said.get(key)
         if last is not None and 0 <= now - last < REPEAT:
             return False
@@ -43,7 +43,7 @@ class Pace:
         return True
 
     def over(self, key: object) -> None:
-        """It no longer holds: the next time is a first one."""
+        """Note that a sign no longer holds, so that its next report is due at once."""
         self._said.pop(key, None)
 
 

@@ -1,4 +1,4 @@
-"""Answers that are no longer what they were: longer, shorter, less sure, of another scale.
+"""Detects answers that changed: longer, shorter, less certain or on another scale than before.
 
 A dependency changes, a driver rounds otherwise, a quantised file takes the place of another: every
 answer still comes, and all of them are a little different. Each model and revision has a baseline
@@ -7,24 +7,24 @@ of its healthy answers, learned once, frozen and versioned. Every later value is
     value ─► its rank in the baseline, as a normal score ─► two-sided CUSUM per replica: decides
                                                         └─► deciles since it began: PSI confirms
 
-Ranks because lengths have tails without end and scores pile up at their bounds: a rank has a
-normal distribution whatever the values had, and one huge value weighs no more than three sigma.
-PSI measures the size of what the CUSUM found, so that a shift which is real and too small to
-matter, as when a router sends one replica slightly other prompts, is not told.
+Ranks because lengths have tails without end and scores pile up at their bounds: a rank has a normal
+distribution whatever the values had, and one huge value weighs no more than three sigma. PSI
+measures the size of what the CUSUM found, so that a shift which is real and too small to matter, as
+when a router sends one replica slightly other prompts, is not reported.
 
-A shift is first *found*, and then *told*. The line where it is found has half a sigma within 60
-samples at the median, and chance crosses it less than once in 40,000; a perfectly known baseline
-would make that once in some 60,000, and no rule has much more of both: the information is not
-there. A replica may well give 40,000 samples a day, so that what is found is nobody's incident yet:
-the replica's canaries are called, which cost little and may know at once. Some thirty samples later
-the same sum is at the line of an incident, which chance reached 3 times in 20 million
-(``bench/detectors.py``); and where a replica gives 100,000 samples a day that line rises with the
-logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
+A shift is first *suspected*, and then *reported*. The threshold of suspicion finds half a sigma
+within 60 samples at the median, and chance crosses it less than once in 40,000; a perfectly known
+baseline would make that once in some 60,000, and no rule has much more of both: the information is
+not there. A replica may well give 40,000 samples a day, so that a suspicion is not an incident yet:
+the replica's canaries are called, which cost little and may prove it at once. Some thirty samples
+later the same sum is at the threshold of an incident, which chance reached 3 times in 20 million
+(``bench/detectors.py``); and where a replica gives 100,000 samples a day that threshold rises with
+the logarithm of the volume, so that ``false_alarm_days`` holds for it, too.
 
-A shift of most replicas at once is of the model, or of its users: it is told once, about the
+A shift of most replicas at once is of the model, or of its users: it is reported once, about the
 model, and only after it has lasted. The two-sigma line of common practice is in the numbers and
-decides nothing: a mean that moved by one sigma never crosses it. Rejected: a baseline that
-follows (it learns the drift), and CUSUM on plain values (one long answer is an alarm).
+decides nothing: a mean that moved by one sigma never crosses it. Rejected: a baseline that follows
+(it learns the drift), and CUSUM on plain values (one long answer is an alarm).
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ _TOLD_AT_MAX: Final = 48.0  # a thousand samples a second, and more
 
 @dataclass(slots=True, frozen=True)
 class DriftConfig:
-    """When a moved distribution of answers is told."""
+    """How large a shift of answers' statistics is suspected, and how large is reported."""
 
     window_s: float = 86_400.0  # of the baseline: a day has all of its hours
     samples_min: int = 500  # in it: fewer do not say where the middle is
@@ -163,7 +163,7 @@ class _Track:
 
 
 class DriftFigures(NamedTuple):
-    """How far the answers of a model are from what they were."""
+    """The present mean of a model's statistic, its baseline mean, and how far it has moved."""
 
     statistic: str
     now: float  # mean over its replicas of their latest answers
@@ -172,7 +172,7 @@ class DriftFigures(NamedTuple):
 
 
 class OutputDriftDetector:
-    """Learns a baseline for each model, revision and statistic; then holds replicas to it."""
+    """Learns healthy output per model, revision and statistic; finds replicas that deviate."""
 
     reads: ClassVar[tuple[type, ...]] = (OutputSeen,)
 
@@ -186,7 +186,7 @@ class OutputDriftDetector:
         self.refused = 0  # values that are no numbers, statistics nobody knows, baselines too many
 
     def take(self, fact: OutputSeen, now: int) -> Sequence[Evidence]:
-        """Values of finished answers of one replica."""
+        """Take statistics of a replica's finished answers; learn them or return drift signs."""
         known = self._census.replicas.get(fact.replica)
         if known is None or fact.statistic not in STATISTICS:
             self.refused += known is not None
@@ -212,12 +212,12 @@ class OutputDriftDetector:
         return (*found, *self._tell(fact.replica, track, side, now))
 
     def forget(self, replica: str) -> None:
-        """It is gone; the baseline of its model stays."""
+        """Drop a replica's recorded values; the baseline of its model stays."""
         for statistic in self._tracks.pop(replica, {}):
             self._pace.over((replica, statistic))
 
     def figures(self) -> dict[str, DriftFigures]:
-        """Of each model the statistic that moved furthest, for charts."""
+        """For each model the statistic that moved furthest from its baseline, for charts."""
         tracks: dict[tuple[str, str], list[_Track]] = {}
         for own in self._tracks.values():
             for statistic, track in own.items():
@@ -232,11 +232,11 @@ class OutputDriftDetector:
         return found
 
     def baselines(self) -> dict[str, Any]:
-        """Every frozen baseline, as JSON data."""
+        """Every frozen baseline, as JSON-ready data."""
         return {"baselines": [ruler.baseline.plain() for ruler in self._rulers.values()]}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Baselines of an earlier run; what was being learned for them is dropped."""
+        """Load baselines of an earlier run; one being learned for the same key is dropped."""
         for plain in data.get("baselines", ()):
             try:
                 baseline = Baseline(**{**plain, "grid": tuple(plain["grid"])})

@@ -1,4 +1,4 @@
-"""What the answers of a model were like when it was healthy, and a ruler made of that.
+"""Learns how a model's healthy answers are distributed, and ranks later values in that.
 
 A baseline is learned once from a window of answers, frozen and versioned; only its quantiles stay.
 A ruler places later values in it: by rank, as a normal score, and by decile.
@@ -25,7 +25,7 @@ _DAY: Final = 86_400 * SECOND
 
 @dataclass(slots=True, frozen=True)
 class Baseline:
-    """What healthy answers looked like; frozen. Units are those of the statistic."""
+    """The frozen distribution of one statistic of healthy answers, in that statistic's unit."""
 
     model: str
     revision: str
@@ -49,11 +49,11 @@ class Baseline:
 
     @property
     def two_sigma(self) -> tuple[float, float]:
-        """The line of common practice: two deviations of the values around their mean."""
+        """Mean minus and plus two standard deviations, for charts; decides nothing."""
         return self.mean - 2 * self.sd, self.mean + 2 * self.sd
 
     def plain(self) -> dict[str, Any]:
-        """JSON data."""
+        """The baseline as JSON-ready data."""
         return {name: getattr(self, name) for name in self.__slots__} | {"grid": list(self.grid)}
 
 
@@ -61,7 +61,7 @@ Key = tuple[str, str, str]  # model, revision, statistic
 
 
 class Learning:
-    """Values of a baseline in the making: every one counted, evenly spaced ones kept."""
+    """Collects values for a new baseline: counts every one, keeps evenly spaced ones."""
 
     __slots__ = ("_kept", "_skip", "_stride", "began", "moments", "replicas")
 
@@ -73,7 +73,7 @@ class Learning:
         self._stride = self._skip = 1
 
     def add(self, value: float) -> None:
-        """One value of a healthy answer."""
+        """Add one value of a healthy answer."""
         self.moments.add(value)
         self._skip -= 1
         if self._skip:
@@ -85,7 +85,7 @@ class Learning:
         self._skip = self._stride
 
     def freeze(self, key: Key, now: int) -> Baseline:
-        """What was learned, for good."""
+        """Build the finished baseline from the values collected so far."""
         kept = sorted(self._kept)
         count = len(kept)
         points = min(_GRID, count)
@@ -104,7 +104,7 @@ class Learning:
 
 
 class Ruler:
-    """A baseline made ready to measure with: normal scores and deciles by rank, and its limits."""
+    """Ranks values in a baseline: gives each its normal score and its decile."""
 
     __slots__ = (
         "_deciles",
@@ -146,7 +146,7 @@ class Ruler:
         return bisect_left(self._grid, value) + bisect_right(self._grid, value)
 
     def place(self, value: float) -> tuple[float, int]:
-        """Its normal score in the baseline, and its decile."""
+        """The normal score and the decile of a value in the baseline."""
         rank = self._rank(value)
         return self._scores[rank], self._deciles[rank]
 

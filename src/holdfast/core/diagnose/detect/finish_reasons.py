@@ -1,8 +1,8 @@
-"""Answers that end for other reasons than they used to.
+"""Detects replicas whose answers end for other reasons (stop, length …) than before.
 
 A tokenizer that lost its end-of-text token runs every answer into its length; a wrong chat template
 ends them at the first token or turns tool calls into prose. Each is well formed and no check of one
-answer sees it, but the shares of finish reasons jump. A replica is told of only when it differs
+answer sees it, but the shares of finish reasons jump. A replica is reported only when it differs
 both from what it was and from what its peers are now:
 
     recent shares ≠ its own frozen baseline   and   ≠ its peers' recent shares   ─► sign
@@ -34,7 +34,7 @@ OTHER: Final = "other"  # all that have no name above: engines may invent as man
 
 @dataclass(slots=True, frozen=True)
 class FinishReasonConfig:
-    """When the ends of answers are no longer what they were."""
+    """How far shares of finish reasons must move to be a sign."""
 
     window_s: float = 3_600.0  # of the baseline; shares settle far sooner than lengths
     samples_min: int = 500  # in it: a share is known within some 2 points
@@ -94,7 +94,7 @@ class FinishReasonDetector:
         self._half = nanos(config.recent_s / 2)
 
     def take(self, fact: FinishesSeen, now: int) -> Sequence[Evidence]:
-        """Counts of finish reasons since the last fact of this replica."""
+        """Take a replica's counts of finish reasons; return a sign if they moved."""
         counts = _named(fact.reasons)
         if not counts or fact.replica not in self._census.replicas:
             return NOTHING
@@ -110,7 +110,7 @@ class FinishReasonDetector:
         return self._judge(fact.replica, ends, now)
 
     def forget(self, replica: str) -> None:
-        """It is gone, or another process has its name."""
+        """Drop the recorded finish reasons of a replica."""
         self._ends.pop(replica, None)
         self._pace.over(replica)
 

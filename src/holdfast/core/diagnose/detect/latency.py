@@ -1,4 +1,4 @@
-"""The same question, nothing else running, and it takes longer than it did.
+"""Detects a lasting slowdown of a replica's canaries on an idle engine, against its own past.
 
 A canary asks the same thing every time. On an idle replica its latency has one owner, the
 environment: a driver, a clock that throttles, a neighbour, a fallback to a slower kernel. Each
@@ -8,8 +8,8 @@ replica is held to its own past, learned once and then frozen; the fleet's compa
     right answers with nothing else running ─► log latency ─► CUSUM upward ─► still slower now? ─►
 
 Logarithms, because a latency is slower by a factor; a median and its spread, because one canary in
-ten meets somebody else's work. It must last: neighbours come and go within a quarter of an hour,
-what was changed stays. Becoming faster is no failure and is not told. An answer that was right and
+ten runs beside other work. It must last: neighbours come and go within a quarter of an hour, what
+was changed stays. Becoming faster is no failure and is not reported. An answer that was right and
 judged slow counts as well: leaving it out would hide the drift.
 
 Rejected: learning from busy replicas with the load regressed out. Batching makes that relation a
@@ -38,7 +38,7 @@ _UNSEEN: Final = 60 * SECOND  # between two idle canaries; what was in a longer 
 
 @dataclass(slots=True, frozen=True)
 class CanaryDriftConfig:
-    """When a canary takes longer than it used to."""
+    """How much slower, and for how long, idle canaries must be to be a sign."""
 
     window_s: float = 1_800.0  # of the baseline: half an hour has warmed every cache
     samples_min: int = 60  # idle canaries in it
@@ -111,7 +111,7 @@ class _Past:
 
 
 class CanaryDriftDetector:
-    """Holds each replica's canaries on an idle engine to that replica's own past."""
+    """Compares each replica's canaries on an idle engine with that replica's own past."""
 
     reads: ClassVar[tuple[type, ...]] = (CanaryAnswered,)
 
@@ -122,7 +122,7 @@ class CanaryDriftDetector:
         self._pace = Pace()
 
     def take(self, fact: CanaryAnswered, now: int) -> Sequence[Evidence]:
-        """One canary. Only right answers with nothing else running say anything here."""
+        """Take one canary result; only right answers on an idle engine count."""
         latency = fact.latency_s
         if not fact.verdict.right or fact.running != 0 or latency is None:
             return NOTHING
@@ -152,7 +152,7 @@ class CanaryDriftDetector:
         return (Evidence(Sign.CANARY_DRIFTED, about, now, "latency", text, numbers),)
 
     def forget(self, replica: str) -> None:
-        """It is gone."""
+        """Drop the recorded latencies of a replica."""
         self._pasts.pop(replica, None)
         self._pace.over(replica)
 

@@ -1,4 +1,4 @@
-"""Memory that only ever grows, and not because there is more to do.
+"""Detects memory leaks: growth that traffic, caches and allocator steps do not explain.
 
 Memory of a server goes up for many honest reasons: more traffic, caches that fill, allocators that
 take a larger block at each new peak, garbage that waits for its collector. A leak is what is left
@@ -9,11 +9,11 @@ each of twelve blocks:
        ─► climbs in a line?   not in a few steps, not to a plateau, not up and down again ─► sign
 
 The middle value of a block is free of bursts, and goes with its traffic; the lowest one goes with
-the lowest traffic, which nobody counted. Two or three steps may hold all the growth of an
-allocator, so they are taken out before what remains is judged. A plateau is told by slowing down,
-and a sawtooth by having come down before. How much evidence is needed depends on how much time
-there is: a short scale speaks only where memory would be full soon, so that warming up, which
-looks like a leak for minutes, is not told, and a leak that kills in minutes is found in two.
+the lowest traffic, which is not counted. Two or three steps may hold all the growth of an
+allocator, so they are taken out before what remains is judged. A plateau is recognised by slowing
+down, and a sawtooth by having come down before. How much evidence is needed depends on how much
+time there is: a short scale speaks only where memory would be full soon, so that warming up, which
+looks like a leak for minutes, is not reported, and a leak that kills in minutes is found in two.
 
 Rejected: the slope of the raw series. It finds every leak and fires at every morning's traffic.
 Rejected: a bound on memory used; vLLM and others take nearly all of it on purpose.
@@ -59,7 +59,7 @@ _SCALES: Final = (
 
 @dataclass(slots=True, frozen=True)
 class LeakConfig:
-    """When growth of memory is a leak."""
+    """How steady and how large growth of memory must be to count as a leak."""
 
     bytes_per_min_min: float = 2e6  # slower ones take days; caches and allocators creep so, too
     climb_min_bytes: float = 64e6  # over a window: allocators round to this
@@ -345,7 +345,7 @@ class _Memory:
 
 
 class LeakDetector:
-    """Watches the memory of every replica, host's and GPU's apart, on six scales."""
+    """Looks for leaks in every replica's host and GPU memory, on six time scales."""
 
     reads: ClassVar[tuple[type, ...]] = (MemorySeen, ProcessEnded)
 
@@ -357,7 +357,7 @@ class LeakDetector:
         self.refused = 0  # samples of a fifth device
 
     def take(self, fact: MemorySeen | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """One look at a replica's memory, or the end of its process."""
+        """Take one measurement of a replica's memory, or its process end; return leak signs."""
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
             return NOTHING
@@ -385,7 +385,7 @@ class LeakDetector:
         return (self._evidence(fact, found[0], now),)  # the shortest scale: the present slope
 
     def forget(self, replica: str) -> None:
-        """Its process is gone, and what it leaked with it."""
+        """Drop the recorded memory measurements of a replica."""
         for device in self._memories.pop(replica, {}):
             self._pace.over((replica, device))
 

@@ -1,4 +1,4 @@
-"""What a replica's log and the driver of its GPU say, one sign for each kind of line.
+"""Turns known lines of a replica's log and faults of its GPU driver into signs.
 
 A line names its reason where numbers only show its effect, so most count from the first one. Two
 do not: engines write about a full cache whenever they put a request off, which is ordinary once,
@@ -44,7 +44,7 @@ MEANINGS: Final[Mapping[Mark, tuple[Sign, str]]] = {
 
 @dataclass(slots=True, frozen=True)
 class LogLineConfig:
-    """How often what is ordinary once must come to be a sign."""
+    """How often lines that are ordinary once must repeat to be a sign."""
 
     kv_lines: int = 2  # about a full cache: one request put off is what caches are for
     kv_s: float = 60.0  # within this
@@ -74,7 +74,7 @@ class _Book:
 
 
 class LogLineDetector:
-    """Lines of logs, and faults that the driver of a GPU reports."""
+    """Maps log lines and GPU driver faults to signs."""
 
     reads: ClassVar[tuple[type, ...]] = (LineSeen, GpuFault, ProcessEnded)
 
@@ -86,7 +86,7 @@ class LogLineDetector:
         self._books: dict[str, _Book] = {}
 
     def take(self, fact: LineSeen | GpuFault | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """What this line or fault is a sign of."""
+        """Take one log line, GPU fault or process end; return its sign, if any."""
         book = self._books.get(fact.replica)
         if isinstance(fact, ProcessEnded):
             # The reason it wrote while dying must not hold back the next life's; damage of a GPU
@@ -104,7 +104,7 @@ class LogLineDetector:
         return self._line(book, fact, now)
 
     def forget(self, replica: str) -> None:
-        """Drop what it wrote."""
+        """Drop the counted lines of a replica."""
         self._books.pop(replica, None)
 
     def _line(self, book: _Book, fact: LineSeen, now: int) -> Sequence[Evidence]:

@@ -1,8 +1,8 @@
-"""A reservation or a limit below what a replica needs.
+"""Detects memory reservations and limits that are smaller than what a replica needs.
 
-The two lie in different ways. Too small a *reservation* lets the scheduler put too much on one
-host, and memory runs out for whoever grabs last. Too small a *limit* has the kernel kill the
-replica, as a rule when it takes its first request, and again after each restart.
+The two fail in different ways. Too small a *reservation* lets the scheduler put too much on one
+host, and memory runs out for the replica that allocates last. Too small a *limit* has the kernel
+kill the replica, as a rule when it takes its first request, and again after each restart.
 
     footprint = the most of
         measured    the peak of its host memory, over all its lives
@@ -10,7 +10,7 @@ replica, as a rule when it takes its first request, and again after each restart
         its peers   the peak of another replica of the same deployment, once this one was killed
         its death   at least its limit, when the kernel killed it there
 
-Declared weights accuse nobody while it is unknown where they lie: on a GPU they cost the host
+Declared weights are no sign while it is unknown where they lie: on a GPU they cost the host
 nothing. After a kill they are taken for what they are, the likeliest number there is. A replica
 that lived long before it was killed grew or met a large request; one such end says nothing of its
 size, unless a peer is seen to use more than its limit.
@@ -49,7 +49,7 @@ _FLAGS: Final = {  # how it is known, as a name for the fix
 
 @dataclass(slots=True, frozen=True)
 class MemoryLimitConfig:
-    """How a footprint is reckoned and what is set aside for it."""
+    """How a replica's need for memory is estimated and compared with its reservation and limit."""
 
     tolerance: float = 1.05  # of a reservation; a few per cent over it crowd nobody out
     headroom: float = 1.10  # on the footprint: 3.5 GB measured is 4 GB to set
@@ -97,7 +97,7 @@ class _Book:
 
 
 class MemoryLimitDetector:
-    """Holds what replicas use, and how they end, against what was set aside for them."""
+    """Compares what replicas use, and how they end, with their reservations and limits."""
 
     reads: ClassVar[tuple[type, ...]] = (Declared, MemorySeen, ProcessEnded, Looked)
 
@@ -111,7 +111,7 @@ class MemoryLimitDetector:
     def take(
         self, fact: Declared | MemorySeen | ProcessEnded | Looked, now: int
     ) -> Sequence[Evidence]:
-        """An order, a measurement or an end; or time for what still holds."""
+        """Take a declaration, a memory measurement, a process end or a tick; return new signs."""
         if isinstance(fact, Looked):
             return [said for name in tuple(self._open) for said in self._judge(name, now)]
         known = self._census.replicas.get(fact.replica)
@@ -134,7 +134,7 @@ class MemoryLimitDetector:
         return list(self._judge(fact.replica, now))
 
     def forget(self, replica: str) -> None:
-        """Gone for good."""
+        """Drop the recorded memory peaks of a replica that left the fleet."""
         self._books.pop(replica, None)
         self._over(replica)
 

@@ -1,4 +1,4 @@
-"""A replica on a host that cannot carry it.
+"""Detects replicas on hosts without the GPU or the memory that they need.
 
 Schedulers place what was declared, not what is needed: a model that needs a GPU lands on a host
 without one and crawls or dies, a large one on a host whose memory others have taken. Each layer
@@ -38,7 +38,7 @@ _Fact = Declared | HostSeen | StateChanged | ProcessEnded | Looked
 
 @dataclass(slots=True, frozen=True)
 class PlacementConfig:
-    """How much too small a host must be."""
+    """By how much a host must be too small to be a sign."""
 
     margin: float = 0.02  # of what it needs; declared sizes and hosts' totals are rounded
 
@@ -55,7 +55,7 @@ class _Book:
 
 
 class PlacementDetector:
-    """Holds each replica against the host it was put on."""
+    """Compares each replica's needs with the host it runs on."""
 
     reads: ClassVar[tuple[type, ...]] = (Declared, HostSeen, StateChanged, ProcessEnded, Looked)
 
@@ -68,7 +68,7 @@ class PlacementDetector:
         self._pace = Pace()
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """An order, a host or a change of a replica; or time for what still holds."""
+        """Take a declaration, a host, a replica's change or a tick; return misplacement signs."""
         if isinstance(fact, Looked):
             names = tuple(self._open)
         elif isinstance(fact, HostSeen):
@@ -80,7 +80,7 @@ class PlacementDetector:
         return [said for name in names for said in self._judge(name, now)]
 
     def forget(self, replica: str) -> None:
-        """Gone for good."""
+        """Drop what is recorded of a replica that left the fleet."""
         book = self._books.pop(replica, None)
         if book is None:
             return

@@ -1,15 +1,16 @@
-"""A request that kills: the same fingerprint on the deaths of two replicas.
+"""Detects a request that kills replicas: one fingerprint present at the deaths of two.
 
     death of r1 with f on it ─► f is noted
     death of r2 with f on it ─► within ten minutes: SAME_REQUEST_KILLS, and f is blocked for an hour
 
-Whoever retries such a request hands the fleet to it, one replica at a time. Requests that merely
-stood beside it move together and may be blocked with it: a few exact requests are refused for an
-hour, which is a smaller loss than the third replica.
+Each retry of such a request kills one more replica. Requests that merely stood beside it move
+together and may be blocked with it: a few exact requests are refused for an hour, which is a
+smaller loss than the third replica.
 
 The notes belong to the request, not to the replica: platforms replace a dead replica by one with
-another name, and forgetting the dead one would acquit its killer. They are bounded by number and
-by age instead. Rejected: waiting for a third death to be sure. The third is the one to prevent.
+another name, and forgetting the dead one would forget which request killed it. They are bounded by
+number and by age instead. Rejected: waiting for a third death to be sure. The third is the one to
+prevent.
 """
 
 from collections import OrderedDict
@@ -31,7 +32,7 @@ _SAME_MOMENT: Final = 50 * MILLISECOND  # on one host: whatever took both down, 
 
 @dataclass(slots=True, frozen=True)
 class PoisonConfig:
-    """How many deaths make a killer, and for how long it is kept out."""
+    """How many deaths mark a request as deadly, and for how long it is refused."""
 
     deaths: int = 2  # of different replicas: one may be chance, a third would be our fault
     within_s: float = 600.0  # clients that retry by themselves come back within minutes
@@ -47,7 +48,7 @@ class PoisonConfig:
 
 
 class PoisonDetector:
-    """Which requests were on the deaths of several replicas."""
+    """Finds and blocks requests that were running when several replicas died."""
 
     reads: ClassVar[tuple[type, ...]] = (RequestDied,)
 
@@ -64,13 +65,13 @@ class PoisonDetector:
 
     @property
     def blocked(self) -> dict[str, int]:
-        """The fingerprints that are refused, and until when (core time)."""
+        """Fingerprints of refused requests, and until when each is refused (core time)."""
         now = self._now
         self._blocked = {one: until for one, until in self._blocked.items() if until > now}
         return dict(self._blocked)
 
     def take(self, fact: RequestDied, now: int) -> Sequence[Evidence]:
-        """One request that was on a replica when it died."""
+        """Take one request that was on a replica at its death; block it if it killed before."""
         self._now = now = max(now, self._now)  # a clock that steps back frees nobody
         if not fact.fingerprint:
             return NOTHING
@@ -95,7 +96,7 @@ class PoisonDetector:
         return [Evidence(Sign.SAME_REQUEST_KILLS, about, now, "gateway", text, numbers)]
 
     def forget(self, replica: str) -> None:
-        """Drop what is the replica's own; deaths stay with the request that was there."""
+        """Drop a replica's own records; deaths stay recorded with the request."""
         self._paces.pop(replica, None)
 
     def _note(self, fact: RequestDied, now: int) -> dict[str, tuple[int, str]]:

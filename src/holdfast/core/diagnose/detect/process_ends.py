@@ -1,4 +1,4 @@
-"""How processes end, freeze, hang in their load and give up their port.
+"""Detects processes that exit, freeze, hang while loading or stop listening on their port.
 
     ProcessEnded ─► asked for? ── yes ─► nothing: it did as it was told
                         └─ no ─► EXITED, and what else the end shows: memory, the load, a request
@@ -43,7 +43,7 @@ _REFUSED: Final = (Signal.REFUSED, Conclusion.REFUSED_REPEATEDLY)
 
 @dataclass(slots=True, frozen=True)
 class ProcessEndConfig:
-    """When an end belongs to a request, and when ends repeat."""
+    """When a process end is blamed on a request, and when ends count as repeated."""
 
     on_request_s: float = 60.0  # of its first work; what kills a replica does it sooner or later
     again_count: int = 3  # like ends: twice is bad luck, three times is a reason
@@ -86,7 +86,7 @@ class _Book:
 
 
 class ProcessEndDetector:
-    """Ends, freezes, loads that hang, ports that refuse, wrong revisions and silence."""
+    """Finds signs in exits, freezes, hung loads, refused ports, wrong revisions and silence."""
 
     reads: ClassVar[tuple[type, ...]] = (
         *(ProcessEnded, StateChanged, PhaseSeen, ProcessFrozen, FellSilent, AttemptsSeen, Looked),
@@ -111,7 +111,7 @@ class ProcessEndDetector:
         | Looked,
         now: int,
     ) -> Sequence[Evidence]:
-        """What this fact says about a replica's process."""
+        """Take one fact about a replica's process, or a tick; return the signs it shows."""
         if isinstance(fact, Looked):
             return self._repeat(now) if self._holding else NOTHING
         book = self._books.get(fact.replica)
@@ -135,7 +135,7 @@ class ProcessEndDetector:
         return self._silent(book, fact, now)
 
     def forget(self, replica: str) -> None:
-        """Drop its lives and its ends."""
+        """Drop the recorded starts and ends of a replica."""
         self._books.pop(replica, None)
         self._holding.pop(replica, None)
 

@@ -1,17 +1,17 @@
-"""Work that waits: queues that grow, letters that die, chains that back up, nobody to serve.
+"""Detects waiting work: growing queues, dead letters, backed-up chains, models without replicas.
 
     depth of a model's queue, what the model finished meanwhile ─► growing, or standing still
     a model of a chain whose queue grows, and a later one that is short ─► it waits for that one
     states of a model's replicas ─► none ready, and not because somebody wanted it so
 
-A queue is worth a word when it hurts: it rose through a whole minute, is near its highest, and
-what waits now waits a minute more. Depth alone says little. A burst rises at once and falls; a fast
+A queue is reported when it harms: it rose through a whole minute, is near its highest, and what
+waits now waits a minute more. Depth alone says little. A burst rises at once and falls; a fast
 model works off five hundred in twelve seconds. A queue that stands still while its model finishes
-nothing is as bad as one that grows, and is told under the same sign. While a model is started and
-nothing of it has failed, its queue is allowed to wait.
+nothing is as bad as one that grows, and is reported under the same sign. While a model is started
+and nothing of it has failed, its queue is allowed to wait.
 
-Who finishes how much is known where gateways tell of it. For a queue of a platform whose consumers
-nobody watches the age of its oldest message speaks instead; and where that is unknown too, growth
+How much is finished is known where gateways report it. For a queue of a platform whose consumers
+are not watched the age of its oldest message decides instead; and where that is unknown too, growth
 alone does.
 
 Rejected: a slope fitted by least squares. One jump gives a fine slope. Pairs of samples are counted
@@ -52,7 +52,7 @@ _Fact = QueueSeen | ChainDeclared | AttemptsSeen | StateChanged | Looked
 
 @dataclass(slots=True, frozen=True)
 class QueuesConfig:
-    """When waiting work is a sign."""
+    """How long and how fast a queue must grow or stand to be a sign."""
 
     window_s: float = 60.0  # it grows through all of it; bursts of a few seconds are daily life
     stand_s: float = 120.0  # standing still; one long answer in one piece is done by then
@@ -115,7 +115,7 @@ class _Life:
 
 
 class QueuesDetector:
-    """Watches the queues of models, and whether anybody is there to work them off."""
+    """Watches models' queues, and whether a ready replica is there to serve them."""
 
     reads: ClassVar[tuple[type, ...]] = (
         *(QueueSeen, ChainDeclared, AttemptsSeen, StateChanged, Looked),
@@ -135,7 +135,7 @@ class QueuesDetector:
         self.refused = 0  # models and chains that did not fit
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """A depth, a result, a chain or a state; or time for what still holds."""
+        """Take a queue's depth, finished work, a chain, a state or a tick; return new signs."""
         self._now = now
         if isinstance(fact, Looked):
             return [said for model in tuple(self._unready) for said in self._judge(model, now)]
@@ -160,7 +160,7 @@ class QueuesDetector:
         return NOTHING
 
     def forget(self, replica: str) -> None:
-        """Gone for good."""
+        """Drop the state of a replica that left the fleet."""
         life = self._lives.pop(replica, None)
         if life is None:
             return

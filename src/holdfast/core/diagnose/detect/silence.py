@@ -1,4 +1,4 @@
-"""Silence where there should be a sound: of a load that hangs, or of requests that do not move.
+"""Detects silence of a replica that should produce output: while it loads, or with requests on it.
 
 Each replica's output is listened to all the time: log lines, metrics that move, tokens, canaries.
 How long silence is normal depends on what the replica is doing, so the patience is the phase's:
@@ -9,8 +9,8 @@ While it loads every sound counts. While it serves log lines do not: access logs
 periodic statistics go on beside an engine that stands still. An idle replica has nothing to say,
 and of one whose number of requests is unknown nothing is concluded.
 
-Rejected: one timeout for all. It is either longer than anybody's patience with a hung request, or
-shorter than a compilation. Rejected: the log as the only sound; engines with quiet logs serve well.
+Rejected: one timeout for all. It is either longer than users wait for a hung request, or shorter
+than a compilation. Rejected: the log as the only sound; engines with quiet logs serve well.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ SOURCES: Final = (LOG, METRICS, TOKENS, CANARY)
 
 @dataclass(slots=True, frozen=True)
 class SilenceConfig:
-    """How long silence is normal, by phase."""
+    """How long a replica may be silent, by phase."""
 
     loading_s: float = 120.0  # between two sounds; a shard from a slow network takes a minute
     compile_s: float = 600.0  # compilers and graph captures say nothing for minutes
@@ -51,7 +51,7 @@ class SilenceConfig:
 
 @dataclass(slots=True, frozen=True)
 class Silence:
-    """Since when nothing was heard, in which phase, and what was heard last."""
+    """A silence that is too long: since when, in which phase, and the last source heard."""
 
     phase: str
     since: int
@@ -60,7 +60,7 @@ class Silence:
 
 
 class Heartbeat:
-    """What was heard of one process. A new process gets a new one."""
+    """Tracks when one process last gave any output; a new process gets a new one."""
 
     __slots__ = ("_busy_since", "_heard", "_patience", "_since", "name")
 
@@ -78,22 +78,23 @@ class Heartbeat:
         self._busy_since: int | None = None  # requests run without a break
 
     def beat(self, source: str, now: int) -> None:
-        """Something was heard."""
+        """Record output from a source: log, metrics, tokens or canary."""
         if source not in SOURCES:
             raise ValueError(f"{source!r} is no source of heartbeats: use one of {SOURCES}")
         self._heard[source] = max(now, self._heard.get(source, now))
 
     def phase(self, name: str, now: int) -> None:
-        """It says what it does now. Any name that is not known has the patience of loading."""
+        """Set the phase the process is in; an unknown name is treated like loading."""
         if name != self.name:
             self.name = name
             self._since = now
             self._busy_since = None
 
     def silent(self, now: int, running: int | None) -> Silence | None:
-        """Silence beyond what is normal. ``running``: requests on it; None = unknown.
+        """The present silence if it is too long, else ``None``; ``running``: requests on it.
 
-        Unknown is not zero: it neither accuses nor starts the wait anew.
+        While serving, a replica without requests is never silent, and with ``None`` (unknown)
+        nothing is concluded: unknown is not zero, and does not restart the wait either.
         """
         if self.name != SERVING:
             source, last = self._latest(SOURCES)

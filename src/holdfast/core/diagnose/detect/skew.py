@@ -1,17 +1,17 @@
-"""Replicas that should be the same and are not: one deployment on two environments.
+"""Detects replicas of one model and revision that run on different software versions.
 
 A model on CUDA 11.8 and on 12.1 runs on both and answers a little differently; nothing crashes, and
-days later somebody notices the answers. The versions themselves say it before the first request.
+the answers are noticed days later. The versions themselves show it before the first request.
 
     versions of one (model, revision) ─► per aspect: which values, held by whom ─► the minority
 
 Only replicas of one revision are compared: during a rollout the other revision differs on purpose.
 What is not known of a replica is no difference. Images are compared by digest with digests and by
 tag with tags, since a tag cannot be held against a digest. With as many on one side as on the other
-nobody is the odd one, and the evidence concerns the model.
+neither side is the odd one, and the evidence concerns the model.
 
 Rejected: one piece of evidence for each odd replica. A batch of newer hosts is one mistake.
-Rejected: a table of versions that get along; nobody keeps such a table true.
+Rejected: a table of compatible versions; such a table is never kept up to date.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _Deployment = tuple[str, str]  # model and revision
 
 @dataclass(slots=True, frozen=True)
 class SkewConfig:
-    """What is compared, and how much of it is told."""
+    """Which versions are compared, how long reports may settle, how many replicas are named."""
 
     aspects: tuple[str, ...] = ("cuda", "driver", "engine", "digest", "image")  # all that is known
     flag_mutable_images: bool = True  # a tag may mean another image tomorrow
@@ -68,7 +68,7 @@ def _comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
 
 
 class SkewDetector:
-    """Compares the versions of the replicas of each model and revision."""
+    """Compares the software versions of the replicas of each model and revision."""
 
     reads: ClassVar[tuple[type, ...]] = (VersionsSeen, Declared, Gone, Looked)
 
@@ -81,7 +81,7 @@ class SkewDetector:
         self._pace = Pace()
 
     def take(self, fact: VersionsSeen | Declared | Gone | Looked, now: int) -> Sequence[Evidence]:
-        """A version, an order or a departure; or time for what still holds."""
+        """Take versions, a declaration, a departure or a tick; return version differences."""
         if isinstance(fact, Looked):
             return [said for one in tuple(self._wrong) for said in self._judge(one, now)]
         if isinstance(fact, Gone):
@@ -100,7 +100,7 @@ class SkewDetector:
         return list(self._judge(deployment, now))
 
     def forget(self, replica: str) -> None:
-        """It no longer belongs to what it belonged to."""
+        """Drop what is recorded of a replica that left its model."""
         deployment = self._member.pop(replica, None)
         if deployment is None:
             return

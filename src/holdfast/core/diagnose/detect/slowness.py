@@ -1,4 +1,4 @@
-"""A replica whose users wait many times longer than those of its peers, at the same time.
+"""Detects a replica whose users wait many times longer than its peers' users, at the same time.
 
     first tokens there, each as a multiple of what the pool takes for prompts of that length
         └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s,
@@ -9,11 +9,11 @@
 
 Canaries judge latency only where nothing else runs, because beside a long prompt the same question
 takes longer. A replica that is never idle is therefore judged here, by its users' own waits. They
-come as multiples of what is usual for their length, so that somebody's long prompts accuse nobody;
-and a fleet that is slow as a whole has no peers that are not. One that gives its users as many
-tokens as its peers do is full, not slow. And a canary that comes back quickly through all that runs
-there says that the engine is as fast as ever: users wait for each other. A pool with too little for
-its load is slow in turns, one replica after the other.
+come as multiples of what is usual for their length, so that one user's long prompts accuse no
+replica; and a fleet that is slow as a whole has no peers that are not. One that gives its users as
+many tokens as its peers do is full, not slow. And a canary that comes back quickly through all that
+runs there says that the engine is as fast as ever: users wait for each other. A pool with too
+little for its load is slow in turns, one replica after the other.
 
 Routing leaves a slow replica one request in some seconds: too few for a middle, and often enough
 that canaries seldom find it idle. So few must agree, every one of them, and for longer; and where
@@ -45,7 +45,7 @@ _QUICK: Final = 2.0  # times what its peers' canaries take: half way from well t
 
 @dataclass(slots=True, frozen=True)
 class SlownessConfig:
-    """When users' waits are a replica's own fault."""
+    """How much longer than at peers users must wait, and for how long, to be a sign."""
 
     factor: float = 3.0  # times the pool's usual wait; load alone makes two of it
     peers_max: float = 1.5  # the peers' own middle: above it the fleet is slow, not one of it
@@ -102,7 +102,7 @@ class SlownessDetector:
     def take(
         self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded, now: int
     ) -> Sequence[Evidence]:
-        """First tokens since the last report; a new process begins anew."""
+        """Take users' waits, a canary or a process end of a replica; return slowness signs."""
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
             return NOTHING
@@ -122,7 +122,7 @@ class SlownessDetector:
         return self._judge(fact.replica, book, now)
 
     def forget(self, replica: str) -> None:
-        """Drop its waits."""
+        """Drop the recorded waits of a replica."""
         self._books.pop(replica, None)
         self._pace.over(replica)
 

@@ -1,4 +1,4 @@
-"""An engine that works and gets nowhere: stalled, starved, fragmented, full, or dripping.
+"""Detects engines that are up but make no progress: stalled, starved, out of cache, or very slow.
 
     running > 0, no token for 15 s ───────────────────► STALLED
     waiting > 0, running = 0 for 20 s, peers serve ───► STARVED
@@ -10,7 +10,7 @@ All times are *seen* times: what an engine did between two looks that lie far ap
 a clock that jumps is no time either, so a gap counts as one look. Unknown numbers neither accuse
 nor excuse. A replica that prefills a long prompt emits nothing for a while: before the first token
 of a busy spell it has twice the time, and twice the longest pause that ended well is allowed. Where
-peers stand still too, something larger may be at work, and everybody has twice the time.
+peers stand still too, a shared cause is likely, and every replica has twice the time.
 
 The pace of one request falls with the number beside it. A replica is therefore measured at its
 load: at as many requests or more it was as quick, and with fewer it emitted as much in sum.
@@ -52,7 +52,7 @@ _POWERS_MAX: Final = 16  # 65,536 requests at once are as good as more
 
 @dataclass(slots=True, frozen=True)
 class StallConfig:
-    """How long an engine may get nowhere."""
+    """How long an engine may make no progress before it is a sign."""
 
     stalled_s: float = 15.0  # requests run, no token: far above any pause between two tokens
     prefill_factor: float = 2.0  # times that before the first token of a busy spell
@@ -193,7 +193,7 @@ _Found = tuple[Sign, str, dict[str, float]]
 
 
 class StallDetector:
-    """Signs of an engine that is up, works, and gets nowhere."""
+    """Finds engines that run requests and make little or no progress."""
 
     reads: ClassVar[tuple[type, ...]] = (
         *(LoadSeen, AttemptsSeen, MemorySeen, LineSeen, ProcessEnded),
@@ -212,7 +212,7 @@ class StallDetector:
     def take(
         self, fact: LoadSeen | AttemptsSeen | MemorySeen | LineSeen | ProcessEnded, now: int
     ) -> Sequence[Evidence]:
-        """What an engine says of itself, or what users and hosts saw of it."""
+        """Take an engine's load, users' requests, memory, a log line or an end; return signs."""
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # counters begin anew, and so does its work
             return NOTHING
@@ -238,7 +238,7 @@ class StallDetector:
         ]
 
     def forget(self, replica: str) -> None:
-        """Drop its counters and what was seen of them."""
+        """Drop the recorded counters of a replica."""
         self._books.pop(replica, None)
 
     # --- facts ---
