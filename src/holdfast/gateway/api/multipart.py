@@ -42,7 +42,7 @@ _token: Final = re.compile(rb"[0-9A-Za-z'+_.-]+").fullmatch
 
 
 class Field(msgspec.Struct, gc=False):
-    """One part of a form."""
+    """One part of a form: a plain field or a file."""
 
     name: str
     value: bytes | memoryview
@@ -50,7 +50,7 @@ class Field(msgspec.Struct, gc=False):
     content_type: bytes = b""
 
     def text(self) -> str:
-        """The value of a plain field; empty if it is not text."""
+        """Return the value as text; empty if it is not UTF-8."""
         try:
             return bytes(self.value).decode()
         except UnicodeDecodeError:
@@ -58,7 +58,7 @@ class Field(msgspec.Struct, gc=False):
 
 
 def boundary_of(content_type: bytes) -> bytes:
-    """The boundary that a content type names, or ``ApiError`` 415."""
+    """Return the boundary that a content type names, or raise ``ApiError`` 415."""
     match = _content_type(content_type)
     if match is None:
         message = "Send the form as multipart/form-data with a boundary of 1 to 70 characters."
@@ -68,7 +68,7 @@ def boundary_of(content_type: bytes) -> bytes:
 
 
 def parse(body: bytes, boundary: bytes, fields_max: int) -> list[Field]:
-    """The fields of a form in their order, or ``ApiError`` 400."""
+    """Return the fields of a form in their order, or raise ``ApiError`` 400."""
     opening = b"--" + boundary
     delimiter = b"\r\n" + opening
     if not body.startswith(opening):
@@ -103,7 +103,7 @@ def parse(body: bytes, boundary: bytes, fields_max: int) -> list[Field]:
 
 
 def encode(fields: Iterable[Field], boundary: bytes) -> bytes:
-    """The form as bytes. The boundary must not occur in a value."""
+    """Return the form as bytes. The boundary must not occur in a value."""
     pieces: list[bytes | memoryview] = []
     for field in fields:
         head = f'content-disposition: form-data; name="{_quoted(field.name)}"'
@@ -118,7 +118,7 @@ def encode(fields: Iterable[Field], boundary: bytes) -> bytes:
 
 
 def content_type_of(boundary: bytes) -> bytes:
-    """The content type of a form with this boundary."""
+    """Return the content type of a form with this boundary."""
     if _token(boundary) is None:
         return b'multipart/form-data; boundary="%b"' % boundary
     return b"multipart/form-data; boundary=%b" % boundary
