@@ -1,15 +1,23 @@
-"""Forms with files, as /v1/audio/transcriptions takes them: read strictly, written anew.
+"""Parses multipart/form-data bodies under strict rules, and writes them anew for the engine.
 
-A form is never passed on as it came. Parsers differ in what they make of a second name, a folded
-header or bytes before the first boundary, and an engine that reads another model out of a form than
-the gateway did serves somebody what was not granted. So a form is taken apart under narrow rules,
-and what goes out is put together from the parts.
+A form, such as /v1/audio/transcriptions takes, is never passed on as it came. Parsers differ in
+what they make of a second name, a folded header or bytes before the first boundary, and if an
+engine read another model out of a form than the gateway did, it would serve a model that the tenant
+may not use. So a form is taken apart under narrow rules, and what goes out is put together from the
+parts.
 
 The contents stay views of the body that came in: a file of 30 MB is copied once, when it is
 written. The client's boundary is used again, since it is known not to occur in any part.
 
 Rejected: the standard library's ``email`` parser, which copies every part several times, splits at
 lone line feeds, and repairs what it should refuse.
+
+Rejected, by measurement (``bench/multipart.py``): python-multipart 0.0.33. An upload of 200 KB with
+four fields costs about 165 µs of CPU instead of 55, a form of two short fields 55 instead of 8, an
+upload of 30 MB the same 6 ms. Of the 31 malformed forms that the tests require to be refused it
+accepts 11. Ten of these a caller could refuse by reading every header itself, as ``_field`` does
+here; the eleventh, bytes behind the last boundary, is dropped without a report to the caller. The
+library writes no forms either, so it would replace only the loop in ``parse``.
 """
 
 import re
