@@ -1,8 +1,8 @@
-"""The gateway's end of its line to control: frames in, frames out, and never a reason to wait.
+"""Connects a gateway to control over a Unix socket: receives frames, sends reports, never waits.
 
-Control may be late, frozen or gone: then nothing comes, and only a counter notices. What cannot be
-sent is dropped and counted, because a gateway that piles up reports for a dead control ends as the
-second dead process.
+Control may be late, frozen or gone. Then no frame arrives, and reports that cannot be sent are
+dropped and counted: a gateway that kept them for a dead control would run out of memory and die
+too.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _log = structlog.get_logger("holdfast.gateway.link")
 
 
 class Link(asyncio.Protocol):
-    """One gateway's connection to control, made again whenever it breaks."""
+    """Keeps one gateway's connection to control and opens it again whenever it breaks."""
 
     def __init__(self, gateway_id: str, pid: int, path: str, hear: Callable[[Frame], None]) -> None:
         self._hello = Hello(gateway_id, pid, PROTOCOL)
@@ -42,11 +42,11 @@ class Link(asyncio.Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether control is there, as far as a socket can tell."""
+        """Whether the connection to control is open."""
         return self._transport is not None
 
     async def keep(self) -> None:
-        """Connect, and connect again, for as long as the process lives."""
+        """Connect to control and reconnect after every break; runs until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             self._lost.clear()
@@ -59,13 +59,13 @@ class Link(asyncio.Protocol):
             await asyncio.sleep(_AGAIN_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who we are."""
+        """Send ``Hello``, which identifies this gateway to control."""
         self._transport = transport
         self._reader = FrameReader()
         self.send(self._hello)
 
     def data_received(self, data: bytes) -> None:
-        """Frames of control's; one that makes no sense ends the connection, not the gateway."""
+        """Pass each frame from control to ``hear``; close the connection at a malformed one."""
         try:
             for frame in self._reader.feed(data):
                 self._hear(frame)
@@ -74,12 +74,12 @@ class Link(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - all ends are alike
-        """Control went away."""
+        """Note that the connection to control is closed, so that ``keep`` opens another."""
         self._transport = None
         self._lost.set()
 
     def send(self, frame: ToControl) -> bool:
-        """Send a frame if control reads; whether it was sent."""
+        """Send a frame and return True, or False if control is away or does not read."""
         transport = self._transport
         if transport is None or transport.get_write_buffer_size() > _UNSENT_BYTES_MAX:
             return False
@@ -87,14 +87,14 @@ class Link(asyncio.Protocol):
         return True
 
     def news(self, action: Report | Summary) -> None:
-        """Pass on what the flow has seen, or count that it was lost."""
+        """Send a report or summary of the flow to control, or count it in ``dropped``."""
         if self.send(seen_to_frame((action,), self.dropped)):
             self.dropped = 0
         else:
             self.dropped += 1
 
     def close(self) -> None:
-        """Break the connection."""
+        """Close the connection to control, if it is open."""
         if self._transport is not None:
             self._transport.close()
 

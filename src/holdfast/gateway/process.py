@@ -1,13 +1,13 @@
-"""One gateway process: from its listening socket to its last answer.
+"""Runs one gateway process: reads its config, serves clients, follows control, drains at the end.
 
-It waits for a config from control; if control does not answer within a second it starts from the
-last state that control left on disk, because a gateway that cannot start without control would make
-control part of the request path. From then on everything happens in callbacks of one event loop:
-connections, attempts, a tick every few milliseconds, frames of control's.
+The process waits for a config from control; if control does not answer within a second, it starts
+from the last state that control left on disk, because a gateway that cannot start without control
+would make control part of the request path. From then on everything happens in callbacks of one
+event loop: connections, attempts, a tick every few milliseconds, frames from control.
 
-To stop is to drain: readiness turns 503, new connections are still taken for a moment (balancers
-need time to notice), then the socket is left to others, what runs is finished, and what still runs
-at the deadline is ended with an error that says so.
+Stopping means draining: readiness turns 503, new connections are still accepted for a moment (load
+balancers need time to notice), then the listening socket is closed, requests under way are
+finished, and requests that still run at the deadline are ended with an error that says so.
 """
 
 import asyncio
@@ -73,18 +73,18 @@ _log = structlog.get_logger("holdfast.gateway")
 
 
 class Streams:
-    """One random stream per purpose; gateways must not draw alike, so each has its own seed."""
+    """Makes one random generator per name from a seed; each gateway has a seed of its own."""
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
 
     def __call__(self, name: str) -> Random:
-        """The stream of that name."""
+        """Return a random generator seeded by this name: the same name gives the same numbers."""
         return Random(blake2b(name.encode(), key=self._seed, digest_size=16).digest())
 
 
 class GatewayProcess:
-    """Everything one gateway process owns."""
+    """Runs one gateway process: its link to control, its request driver and its HTTP server."""
 
     def __init__(self, index: int, socket_path: str, state_path: Path) -> None:
         self.gateway_id = f"gateway-{index}"
@@ -110,11 +110,11 @@ class GatewayProcess:
     # --- life ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Drain, and then be done."""
+        """Make ``run`` drain the gateway and return."""
         self._stop.set()
 
     async def run(self, listener: socket.socket, accepting: Callable[[], object]) -> None:
-        """Start, serve, drain; ``accepting`` is called when clients can connect."""
+        """Start, serve until ``stop``, then drain; calls ``accepting`` when clients can connect."""
         loop = asyncio.get_running_loop()
         keeping = loop.create_task(self._link.keep())
         try:

@@ -1,7 +1,7 @@
 """The members of engines' answers and chunks that the gateway reads, and the decoders for them.
 
-Only members that somebody judges are listed. Ids, models, log probabilities and whatever an engine
-adds are skipped without building anything. What the shapes mean is said in ``answers`` and
+Only members that the gateway judges are listed. Ids, models, log probabilities and whatever an
+engine adds are skipped without building anything. How the members are judged is in ``answers`` and
 ``chunks``.
 """
 
@@ -16,7 +16,7 @@ _NULL: Final = Raw(b"null")  # a union with Raw would decode what it is meant to
 
 
 class ReportedUsage(msgspec.Struct, gc=False):
-    """Tokens as an engine counts them."""
+    """The ``usage`` object of an answer or chunk: tokens as the engine counts them."""
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -25,7 +25,7 @@ class ReportedUsage(msgspec.Struct, gc=False):
 
 
 class ErrorAnswer(msgspec.Struct, gc=False):
-    """An error in place of an answer or of a chunk, nested or outermost."""
+    """An error body in place of an answer or chunk, nested in ``error`` or at the top level."""
 
     error: Any = None
     object: Any = None
@@ -33,7 +33,7 @@ class ErrorAnswer(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """What is said, whole or a piece of it."""
+    """The message of a chat choice, or the delta of one in a stream."""
 
     content: str | list[Raw] | None = None
     reasoning: Any = None
@@ -49,7 +49,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class ChatChunkChoice(msgspec.Struct, gc=False):
-    """Of a chunk of chat."""
+    """One choice in a chunk of a chat stream."""
 
     index: Count | None = 0
     delta: Message | None = None
@@ -57,7 +57,7 @@ class ChatChunkChoice(msgspec.Struct, gc=False):
 
 
 class TextChunkChoice(msgspec.Struct, gc=False):
-    """Of a chunk of completions."""
+    """One choice in a chunk of a completions stream."""
 
     text: str | None = None
     index: Count | None = 0
@@ -65,7 +65,7 @@ class TextChunkChoice(msgspec.Struct, gc=False):
 
 
 class ChatChunk(msgspec.Struct, gc=False):
-    """A chunk of chat."""
+    """One chunk of a chat stream."""
 
     choices: list[ChatChunkChoice] | None = None
     usage: ReportedUsage | None = None
@@ -73,7 +73,7 @@ class ChatChunk(msgspec.Struct, gc=False):
 
 
 class TextChunk(msgspec.Struct, gc=False):
-    """A chunk of completions."""
+    """One chunk of a completions stream."""
 
     choices: list[TextChunkChoice] | None = None
     usage: ReportedUsage | None = None
@@ -84,7 +84,7 @@ class TextChunk(msgspec.Struct, gc=False):
 
 
 class ChatChoice(msgspec.Struct, gc=False):
-    """Of an answer of chat."""
+    """One choice in a whole chat answer."""
 
     message: Message
     index: Count | None = 0
@@ -92,7 +92,7 @@ class ChatChoice(msgspec.Struct, gc=False):
 
 
 class TextChoice(msgspec.Struct, gc=False):
-    """Of an answer of completions."""
+    """One choice in a whole completions answer."""
 
     text: str | None
     index: Count | None = 0
@@ -100,7 +100,7 @@ class TextChoice(msgspec.Struct, gc=False):
 
 
 class ChatAnswer(msgspec.Struct, gc=False):
-    """An answer of chat."""
+    """A whole answer of /v1/chat/completions."""
 
     choices: list[ChatChoice]
     usage: ReportedUsage | None = None
@@ -108,7 +108,7 @@ class ChatAnswer(msgspec.Struct, gc=False):
 
 
 class CompletionsAnswer(msgspec.Struct, gc=False):
-    """An answer of completions."""
+    """A whole answer of /v1/completions."""
 
     choices: list[TextChoice]
     usage: ReportedUsage | None = None
@@ -119,27 +119,27 @@ class CompletionsAnswer(msgspec.Struct, gc=False):
 
 
 class Part(msgspec.Struct, gc=False):
-    """Of an item of a response."""
+    """One part of the content of an output item in a /v1/responses answer."""
 
     text: str | None = None
     refusal: str | None = None
 
 
 class Item(msgspec.Struct, gc=False):
-    """Of a response."""
+    """One output item of a /v1/responses answer."""
 
     type: str = "message"
     content: list[Part] | None = None
 
 
 class Reason(msgspec.Struct, gc=False):
-    """Why a response is not complete."""
+    """The ``incomplete_details`` of a /v1/responses answer: why it is not complete."""
 
     reason: str | None = None
 
 
 class ResponsesAnswer(msgspec.Struct, gc=False):
-    """An answer of /v1/responses."""
+    """A whole answer of /v1/responses."""
 
     output: list[Item]
     status: str | None = None
@@ -152,13 +152,13 @@ class ResponsesAnswer(msgspec.Struct, gc=False):
 
 
 class Vector(msgspec.Struct, gc=False):
-    """One embedding."""
+    """One embedding in an answer; the vector stays raw JSON."""
 
     embedding: Raw
 
 
 class EmbeddingsAnswer(msgspec.Struct, gc=False):
-    """An answer of embeddings."""
+    """An answer of /v1/embeddings."""
 
     data: list[Vector]
     usage: ReportedUsage | None = None
@@ -166,14 +166,14 @@ class EmbeddingsAnswer(msgspec.Struct, gc=False):
 
 
 class Rank(msgspec.Struct, gc=False):
-    """How well one document fits."""
+    """The relevance score of one document in a rerank answer."""
 
     relevance_score: float | None = None
     score: float | None = None
 
 
 class RerankAnswer(msgspec.Struct, gc=False):
-    """An answer of rerank."""
+    """An answer of /v1/rerank; engines name the list ``results`` or ``data``."""
 
     results: list[Rank] | None = None
     data: list[Rank] | None = None
@@ -182,14 +182,14 @@ class RerankAnswer(msgspec.Struct, gc=False):
 
 
 class Image(msgspec.Struct, gc=False):
-    """One picture."""
+    """One image in an answer, as a URL or in base64."""
 
     url: Raw = _NULL
     b64_json: Raw = _NULL
 
 
 class ImagesAnswer(msgspec.Struct, gc=False):
-    """An answer with pictures."""
+    """An answer of /v1/images/generations."""
 
     data: list[Image]
     usage: ReportedUsage | None = None
@@ -197,14 +197,14 @@ class ImagesAnswer(msgspec.Struct, gc=False):
 
 
 class Output(msgspec.Struct, gc=False):
-    """One tensor."""
+    """One output tensor in an answer of KServe's protocol."""
 
     datatype: str | None = None
     data: Raw = Raw(b"[]")
 
 
 class InferAnswer(msgspec.Struct, gc=False):
-    """An answer of KServe's protocol."""
+    """An answer of KServe's infer protocol."""
 
     outputs: list[Output]
     error: Any = None

@@ -1,18 +1,18 @@
-"""What an answer in one piece says: whether it is one, whether it is empty, and what it cost.
+"""Reads whole (not streamed) answers of engines: text, emptiness, errors and token counts.
 
     body ─► read_answer(kind) ─► Answer: text, finish reason, empty?, error?, tokens
 
-A status of 200 proves nothing. An engine that lost its weights, or a proxy in front of one that
-died, answers 200 with an empty text, an empty list, a vector of nulls, or a page of HTML; whoever
-passes that on has lied for it. So every answer is looked at before the client gets it, by a typed
-decoder that skips all that need not be judged.
+A status of 200 proves nothing. An engine that lost its weights, or a proxy in front of a dead one,
+answers 200 with an empty text, an empty list, a vector of nulls, or a page of HTML, and a client
+must not get that as an answer. So every answer is checked before the client gets it, by a typed
+decoder that skips everything that need not be judged.
 
-*Empty* is an answer that ended without a text, a tool call, reasoning, a refusal or media. Two ends
-explain an empty text and are believed: ``content_filter``, and ``length``, as a limit of few tokens
-may be spent before the first letter of text; but an engine that itself counts no token at all has
-not reached a limit. ``stop`` with an empty text is empty even where tokens were counted: a broken
-replica that says nothing but the end of text looks exactly like that, and a second opinion of
-another replica is cheap.
+*Empty* is an answer that ended without a text, a tool call, reasoning, a refusal or media. Two
+finish reasons explain an empty text and are accepted: ``content_filter``, and ``length``, as a
+limit of few tokens may be used up before the first letter of text; but an engine that itself counts
+no token at all has not reached a limit. ``stop`` with an empty text is empty even where tokens were
+counted: a broken replica that produces nothing but the end of text looks exactly like that, and
+asking another replica is cheap.
 
 Vectors may be megabytes. They are never turned into Python numbers: msgspec has checked the JSON,
 one search for the letter n finds a null (how most serialisers write NaN), and a bounded look at the
@@ -38,11 +38,11 @@ _LOOK_BASE64: Final = 256  # 48 numbers of four bytes
 
 
 class MalformedAnswerError(ValueError):
-    """The body is not an answer of this kind. Its text never quotes the body."""
+    """Raised when a body is not an answer of the expected kind. Its text never quotes the body."""
 
 
 class AnswerKind(StrEnum):
-    """Which shape the answer must have."""
+    """The shapes that an answer can have; each API route expects one of them."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -55,7 +55,7 @@ class AnswerKind(StrEnum):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """What matters of one answer."""
+    """The judged content of one whole answer: text, finish reason, empty, error, token counts."""
 
     text: str = ""  # of choice 0
     finish_reason: str | None = None  # of choice 0
@@ -67,12 +67,12 @@ class Answer(msgspec.Struct, gc=False):
 
     @property
     def said(self) -> tuple[str, str | None]:
-        """The text and why it ended."""
+        """The text and the finish reason of choice 0."""
         return self.text, self.finish_reason
 
 
 def nothing_said(finish_reason: str | None, completion_tokens: int | None) -> bool:
-    """Whether an end without any content is a failure of the replica; for streams as well."""
+    """Whether an answer without content, ended for this reason, counts as a replica's failure."""
     if finish_reason not in _BELIEVED:
         return True
     return finish_reason == "length" and completion_tokens == 0
@@ -264,7 +264,7 @@ _READERS: Final[dict[str, Callable[[bytes], Answer]]] = {
 
 
 def read_answer(body: bytes, kind: AnswerKind) -> Answer:
-    """Read a whole answer. Raises only ``MalformedAnswerError``."""
+    """Decode and judge a whole answer of this kind. Raises only ``MalformedAnswerError``."""
     try:
         answer = _READERS[kind](body)
         if not body.isascii():

@@ -1,9 +1,9 @@
-"""Authenticates a request: from the API key in its headers to the tenant it belongs to.
+"""Authenticates a request: finds the tenant that the API key in its headers belongs to.
 
-Keys are known by their SHA-256 digests alone. A digest finds its entry in a dict and is compared
-again in constant time; what the dict's own timing tells is about the digest, and nobody can choose
-a key by its digest. Whatever is wrong with a key, the answer is the same. A header sent twice
-arrives joined by a comma and a space, which no key contains; an empty key has no tenant.
+Keys are stored as SHA-256 digests only. A digest finds its entry in a dict and is compared again in
+constant time; the dict's own timing reveals something about the digest, and an attacker cannot
+choose a key by its digest. Whatever is wrong with a key, the answer is the same. A header sent
+twice arrives joined by a comma and a space, which no key contains; an empty key has no tenant.
 
 Rejected: remembering recent keys to save the hash (0.8 µs). It would keep plain keys in memory,
 where a dump finds them.
@@ -27,7 +27,7 @@ _REFUSAL: Final = "The API key is missing or not valid. Send it as 'Authorizatio
 
 @dataclass(slots=True, frozen=True)
 class Tenant:
-    """One tenant, as far as a request needs to know it."""
+    """One tenant: its name, priority, and the models and regions it may use."""
 
     name: str
     priority: Priority = Priority.INTERACTIVE
@@ -35,16 +35,19 @@ class Tenant:
     region_names: tuple[str, ...] = ()  # whose replicas may serve it; empty = all
 
     def may_use(self, model: str) -> bool:
-        """Whether it may ask for this public name. A virtual one includes what it leads to."""
+        """Whether the tenant may ask for this public model; a virtual one includes its targets."""
         return not self.models or model in self.models
 
     def may_be_served_in(self, region: str) -> bool:
-        """Whether a replica of this region may see its requests."""
+        """Whether replicas in this region may serve the tenant's requests."""
         return not self.region_names or region in self.region_names
 
 
 class TenantDirectory:
-    """Finds the tenant of a key. Without any tenants, everybody is the one tenant ``default``."""
+    """Finds the tenant of an API key.
+
+    With no tenants configured, every request is ``default``'s.
+    """
 
     __slots__ = ("_anonymous", "_by_digest", "by_name")
 
@@ -67,7 +70,7 @@ class TenantDirectory:
             self._anonymous = self.by_name[ANONYMOUS] = Tenant(ANONYMOUS)
 
     def who(self, headers: Mapping[bytes, bytes]) -> Tenant:
-        """The tenant whose key these headers hold, or ``ApiError`` 401. Hot."""
+        """Return the tenant whose key these headers hold, or raise ``ApiError`` 401. Hot."""
         anonymous = self._anonymous
         if anonymous is not None:
             return anonymous

@@ -1,12 +1,12 @@
-"""Reads a request body once, checks every limit, and says what the request asks for.
+"""Parses a request body once, checks every limit, and returns what the request asks for.
 
 Prompts stay bytes. A typed decoder takes the few members that routing, quota and continuation need
 and leaves the rest as raw text inside the body that came in; ``jsontext`` proves that the engine
 will read the same members. Every limit is checked here, before anything is queued, and a refusal
 names the member and the fix without quoting what was sent.
 
-What the gateway does not need to know it does not judge: ranges of temperatures, roles, schemas and
-pictures are the engine's business, and engines learn new members faster than gateways.
+The gateway does not judge what it does not need: ranges of temperatures, roles, schemas and images
+are the engine's business, and engines learn new members faster than gateways.
 
 Rejected: pydantic models of the whole API. They cost a hundred times as much for a long prompt, and
 refuse tomorrow's parameters.
@@ -52,7 +52,10 @@ _NOT_STREAMED: Final = "only streams of chat and completions are continued"
 
 
 class ParsedRequest(msgspec.Struct, gc=False):
-    """What one request asks for. Built for every request: a struct is the cheapest object."""
+    """A checked request body: model, options, limits and prompt size, as the gateway needs them.
+
+    Built for every request: a struct is the cheapest object.
+    """
 
     route: Route
     api: Api
@@ -98,7 +101,10 @@ def parse(
     prefix_blocks: int = 0,
     headers: Mapping[bytes, bytes] = _NO_HEADERS,
 ) -> ParsedRequest:
-    """Read a request, or raise ``ApiError``. ``prefix_blocks`` bounds the prefix; 0: none."""
+    """Parse and check the body of a request, or raise ``ApiError``.
+
+    ``prefix_blocks``: how many hashes of the prompt's beginning to keep; 0: none.
+    """
     api = route.api
     if api is Api.TRANSCRIPTIONS:
         return _parse_form(route, content_type, body, limits)
@@ -485,7 +491,7 @@ def _check_content_type(content_type: bytes) -> None:
 
 
 def check_coding(coding: bytes) -> None:
-    """No compressed body: a short one could grow beyond every limit."""
+    """Raise ``ApiError`` 415 for a compressed body: a short one could expand beyond every limit."""
     if coding.strip().lower() != b"identity":
         message = "Send the body as it is, without content-encoding."
         raise ApiError(415, INVALID, "unsupported_media_type", message)

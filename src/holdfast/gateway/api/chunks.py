@@ -1,14 +1,14 @@
-"""What one payload of a chat or completions stream says, read into a typed value.
+"""Reads one payload of a chat or completions stream into a typed, judged ``Chunk``.
 
     payload ─► read_chunk ─► Chunk: text, meaningful?, beyond text?, finish reason, error, usage
 
 Only the members that a relay must judge are decoded; ids, models, log probabilities and whatever
 an engine adds are skipped without building anything. The reader accepts what engines really send
-(nulls, missing ids, an empty list of choices, content in parts) and refuses what only looks like
-it, because a replica that sends such bytes is ill and must not be trusted with the next request.
+(nulls, missing ids, an empty list of choices, content in parts) and refuses what only resembles a
+chunk, because a replica that sends such bytes is broken and should not get the next request.
 
-Rejected: a test by bytes that an ordinary chunk is ordinary (its neighbour with another word in
-it). It is sound only when everything around the text is the same in two chunks, and with usage in
+Rejected: a test by bytes that an ordinary chunk is ordinary (equal to the previous one but for the
+text). It is sound only when everything around the text is the same in two chunks, and with usage in
 every chunk, which continuation wants, nothing is ever the same.
 """
 
@@ -34,21 +34,24 @@ GIVEN_UP: Final = frozenset({"abort", "error"})
 
 
 class StreamApi(StrEnum):
-    """Which of the two streams of chunks it is."""
+    """The two APIs whose streams consist of chunks: chat and completions."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
 
 
 class Usage(msgspec.Struct, gc=False):
-    """Tokens by the engine's own count."""
+    """Token counts of a prompt and an answer, as the engine reports them."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """One chunk, judged. Built for every token: a struct costs a third of a slotted class."""
+    """One judged chunk of a stream: its text, finish reason, error and usage.
+
+    Built for every token: a struct costs a third of a slotted class.
+    """
 
     text: str  # of choice 0
     meaningful: bool  # something a client would show or act on, in any choice
@@ -62,7 +65,7 @@ class Chunk(msgspec.Struct, gc=False):
 
     @property
     def role_only(self) -> bool:
-        """It opens an answer and says nothing yet: hold it until something follows."""
+        """Whether the chunk opens an answer without content: hold it until content follows."""
         return self.choices > 0 and not (self.meaningful or self.finished or self.error)
 
 
@@ -74,12 +77,12 @@ _CHAT: Final = StreamApi.CHAT  # an enum's member is looked up for a quarter of 
 
 
 def read_chunk(payload: bytes, api: StreamApi) -> Chunk:
-    """Read one payload. Raises only ``MalformedStreamError``."""
+    """Read one payload of a stream of this API. Raises only ``MalformedStreamError``."""
     return read_chat_chunk(payload) if api is _CHAT else read_text_chunk(payload)
 
 
 def read_chat_chunk(payload: bytes) -> Chunk:
-    """``read_chunk`` for a caller that chose once per stream."""
+    """Read one payload of a chat stream. Raises only ``MalformedStreamError``."""
     try:
         chat = decode_chat_chunk(payload)
         if not payload.isascii():
@@ -148,7 +151,7 @@ def _chat_chunk(choices: list[ChatChunkChoice], usage: ReportedUsage | None) -> 
 
 
 def read_text_chunk(payload: bytes) -> Chunk:
-    """``read_chunk`` of completions for a caller that chose once per stream."""
+    """Read one payload of a completions stream. Raises only ``MalformedStreamError``."""
     try:
         plain = decode_text_chunk(payload)
         if not payload.isascii():
@@ -211,7 +214,7 @@ def _error_chunk(code: Any, usage: Usage | None) -> Chunk:
 
 
 def strip_usage(payload: bytes) -> bytes:
-    """The chunk without its top-level ``usage``, which the client did not ask for.
+    """Remove the top-level ``usage``, which the client did not ask for, from a chunk's payload.
 
     ``payload`` must have been read before. In valid JSON a quote inside a text is escaped, so that
     ``,"usage":{`` begins a member. If the first ``}`` behind it is the last byte but one, and no

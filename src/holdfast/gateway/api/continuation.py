@@ -1,19 +1,20 @@
-"""Going on with an answer on another replica, so that the client sees one answer and no seam.
+"""Continues a broken-off answer on another replica, so that the client sees one answer.
 
     what was said ─► continued_body ─► another replica of the same revision ─► Seam ─► the client
 
-Two halves. The *request* asks the engine to go on: with the answer so far as the last message of
-the assistant, or at the end of the prompt, and with so many tokens fewer to say. The *seam* makes
-the second stream look like the rest of the first: its ids, no second role, nothing said twice,
-stop strings that began before the cut, one sum of tokens, and a last chunk that says what happened.
+There are two halves. The *request* asks the engine to continue: with the answer so far as the last
+message of the assistant, or at the end of the prompt, and with a token limit lowered by what was
+said. The *seam* makes the second stream look like the rest of the first: its ids, no second role,
+nothing said twice, stop strings that began before the cut, one sum of tokens, and a last chunk that
+says that the answer was continued.
 
-Blanks at the end of what a chat had said are not sent back. Many chat templates trim a message, so
-that an engine would go on without them anyway; asked to go on after the last word, it says them
+Blanks at the end of a chat's text are not sent back. Many chat templates trim a message, so that an
+engine would continue without them anyway; asked to continue after the last word, it produces them
 again and the seam drops them. A prompt of /v1/completions passes no template and is sent exactly.
 
-Bodies and chunks are opened only as far as needed: every member that is not ours to change goes
-out as the bytes that came in. Rejected: replaying token ids, which only the replica that said them
-can give, and which no OpenAI-compatible API takes for a chat.
+Bodies and chunks are decoded only as far as needed: every member that is not changed goes out as
+the bytes that came in. Rejected: replaying token ids, which only the replica that produced them can
+give, and which no OpenAI-compatible API takes for a chat.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +38,7 @@ _Members = dict[str, Raw]
 
 
 class CannotContinueError(ValueError):
-    """This request cannot be continued; the text says why and quotes nothing of it."""
+    """Raised when a request cannot be continued; the text says why and quotes nothing of it."""
 
 
 # --- the request ----------------------------------------------------------------------------------
@@ -48,9 +49,10 @@ _LENGTHS: Final = ("max_tokens", "max_completion_tokens", "n_predict")
 def can_continue(
     body: bytes, api: StreamApi, how: Continuation, continues_prompt: bool = True
 ) -> Decision:
-    """Whether an answer to this request could go on elsewhere, as far as the request tells.
+    """Decide whether an answer to this request could be continued on another replica.
 
-    What the answer did meanwhile (a tool call, reasoning) is told by ``Chunk.beyond_text``.
+    Only the request is judged. What the answer holds (a tool call, reasoning) may forbid it later:
+    ``Chunk.beyond_text``.
     """
     try:
         why = _refusal(_decode_members(body), api, how, continues_prompt)
@@ -67,9 +69,10 @@ def continued_body(
     said_tokens: int,
     continues_prompt: bool = True,
 ) -> bytes:
-    """The request that makes another replica go on after ``said``; all else is kept as it was.
+    """Return the request body that makes another replica continue after the text ``said``.
 
-    Where the limit of tokens is used up already, one token remains: engines refuse to say none.
+    All other members are kept as they were. Where the limit of tokens is used up already, one token
+    remains: engines refuse a limit of none.
     """
     allowed = can_continue(body, api, how, continues_prompt)
     if not allowed:
@@ -176,12 +179,12 @@ def _raw(value: Any) -> Raw:
 
 
 def text_of(payloads: Iterable[bytes], api: StreamApi) -> str:
-    """The text of choice 0 in payloads that were kept, the second stream's as the seam made it."""
+    """Return the text of choice 0 in kept payloads; a second stream's as ``Seam`` rewrote them."""
     return "".join([read_chunk(payload, api).text for payload in payloads if payload != DONE])
 
 
 def said_again(payloads: Sequence[bytes], api: StreamApi) -> int:
-    """Tokens at the end of what was said that are not sent back, and so are said once more.
+    """Count the tokens at the end of the text that are not sent back, so the engine repeats them.
 
     They are the blanks behind the last word of a chat, one token for each event that holds nothing
     else. Without them in the sum, an answer of limited length would end that many tokens early.
@@ -211,10 +214,10 @@ _decode_timed: Final = msgspec.json.Decoder(_Timed).decode
 def running_tokens(
     payloads: Iterable[bytes], api: StreamApi, *, one_token_per_event: bool = False
 ) -> int | None:
-    """Tokens said so far by the engine's own count; ``None``: it did not count aloud.
+    """Return the tokens so far by the engine's own count; None if the stream reported none.
 
-    It counts in the ``usage`` of a chunk, or in ``timings.predicted_n``. Events are counted only
-    behind its last word, and only where an event is known to hold one token.
+    The count is in the ``usage`` of a chunk, or in ``timings.predicted_n``. Events are counted only
+    after the last such report, and only where an event is known to hold one token.
     """
     told: int | None = None
     events = 0
@@ -250,7 +253,7 @@ _STOP_CHARS_MAX: Final = 1_024  # of a stop string, looked for across the seam
 
 
 class Seam:
-    """Joins the stream of another replica to what the client has seen.
+    """Rewrites the stream of a second replica so that it continues what the client has seen.
 
     For the next continuation build a new one from the same first chunk, with all that was said.
     """
@@ -297,7 +300,10 @@ class Seam:
         self.stopped = False  # by a stop string across the seam: the rest of the stream is ignored
 
     def rewrite(self, payload: bytes) -> list[bytes]:
-        """The payloads to send for one of the new stream: one, or none while nothing is sure."""
+        """Return the payloads to send for one payload of the second stream: one, or none.
+
+        None are sent for repeated text, or while text is held that may begin a stop string.
+        """
         if payload == DONE:
             return [payload]
         chunk = read_chunk(payload, self._api)

@@ -1,7 +1,7 @@
-"""The body that an engine gets: the client's, with the name the engine gives the model.
+"""Builds the body for an engine: the client's, with the engine's own name of the model.
 
-Streams are asked to tell their usage, where the engine can, whether the client wanted it or not:
-without it nobody knows what an answer cost, or how much of it was said when a replica died.
+Streams are asked to report their usage, where the engine can, whether the client wanted it or not:
+without it the cost of an answer is unknown, and so is how much was said when a replica died.
 """
 
 from typing import Any, Final
@@ -24,7 +24,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def upstream_body(ask: ParsedRequest, model: str, *, ask_usage: bool, running_usage: bool) -> bytes:
-    """The body for an engine that calls the model so. Hot.
+    """Return the body to send to an engine that knows the model under the name ``model``. Hot.
 
     ``ask_usage``: let a stream end with its usage, whether or not the client wanted it;
     ``running_usage``: with every chunk, too.

@@ -1,4 +1,4 @@
-"""What a client is told when it does not get an answer: one exception, one shape, one table.
+"""The errors that clients get: one exception, OpenAI's error shape, one table of codes.
 
     ApiError                      status and type      codes
      ├─ the request is wrong      400 invalid_request  invalid_json, invalid_value, …_required,
@@ -6,7 +6,7 @@
      │                            404 invalid_request  unknown_url, model_not_found
      │                            405 invalid_request  method_not_allowed
      │                            415 invalid_request  unsupported_media_type
-     ├─ nobody knows who asks     401 invalid_request  invalid_api_key
+     ├─ the API key is not known  401 invalid_request  invalid_api_key
      ├─ it asked for too much     429 rate_limit       rate_limit_exceeded
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,
      │                                                 no_ready_replica, overloaded
@@ -20,7 +20,7 @@ helps: they obey ``x-should-retry`` before anything else and ``retry-after-ms`` 
 
 A message is written here or is an engine's own refusal of this very request. The reasons of the
 flow stay inside: they name revisions and counts that are the operator's business. The text of the
-exception itself is status and code only, so that whoever logs one cannot log a prompt.
+exception itself is status and code only, so that logging it cannot log a prompt.
 """
 
 from collections.abc import Mapping
@@ -116,17 +116,17 @@ class ApiError(Exception):
 
 
 def error_body(error: ApiError, request_id: str) -> bytes:
-    """The body of the response."""
+    """Return the JSON body of an error response."""
     return _encode({"error": _told(error, request_id)})
 
 
 def error_event(error: ApiError, request_id: str) -> bytes:
-    """The last event of a stream that had begun and cannot go on."""
+    """Return the error as the last event of a stream that has begun and cannot go on."""
     return b"data: %b\n\n" % _encode({"error": _told(error, request_id)})
 
 
 def error_headers(error: ApiError) -> bytes:
-    """Whether and when to come back. The content type is the caller's to add."""
+    """Return the header lines that say whether and when to retry; without a content type."""
     status = error.status
     if status in _RETRY_STATUSES:
         wait_s = min(max(error.retry_after_s, 1.0), _WAIT_MAX_S)
@@ -152,7 +152,7 @@ def _told(error: ApiError, request_id: str) -> dict[str, str | None]:
 
 
 def rate_limit_headers(numbers: Mapping[str, float]) -> bytes:
-    """What ``Quota.headers`` counted, under OpenAI's names."""
+    """Return the values of ``Quota.headers`` as header lines under OpenAI's names."""
     lines = []
     for kind in ("requests", "tokens"):
         limit = numbers.get(f"limit_{kind}")
@@ -167,7 +167,7 @@ def rate_limit_headers(numbers: Mapping[str, float]) -> bytes:
 
 
 def duration(duration_s: float) -> str:
-    """Seconds as OpenAI writes them: ``12ms``, ``1s``, ``8.64s``, ``6m0s``, ``1h0m0s``."""
+    """Format seconds as OpenAI writes them: ``12ms``, ``1s``, ``8.64s``, ``6m0s``, ``1h0m0s``."""
     millis = ceil(min(max(duration_s, 0.0), 1e9) * 1000.0 - 1e-6)  # forgives float rounding
     if 0 < millis < 1000:
         return f"{millis}ms"
@@ -183,24 +183,30 @@ def duration(duration_s: float) -> str:
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
-    """The request is wrong; ``message`` names the member and the fix and quotes nothing."""
+    """Make a 400 error; ``message`` must name the member and the fix, and quote nothing."""
     return ApiError(400, INVALID, code, message, param)
 
 
 def unknown_model() -> ApiError:
-    """No such model, or not for this tenant: who may not use it need not know that it exists."""
+    """Make the 404 error for a model that does not exist or that the tenant may not use.
+
+    One error for both: a tenant that may not use a model need not know that it exists.
+    """
     message = FINISHES["model_not_found"] or ""
     return ApiError(404, INVALID, "model_not_found", message, "model")
 
 
 def blocked() -> ApiError:
-    """This very request ended several replicas; it is not to be sent again as it is."""
+    """Make the 422 error for a request that control blocked, since several replicas died of it."""
     message = "This request is blocked: replicas of the model failed on it. Change it."
     return ApiError(422, INVALID, "request_blocked", message)
 
 
 def from_code(status: int, code: str, reason: str, retry_after_s: float = 0.0) -> ApiError:
-    """An error for a code of the flow."""
+    """Make the client's error for a status and code of the flow.
+
+    Each code has a fixed message; ``reason`` is shown only for codes whose message is None.
+    """
     message = FINISHES.get(code, _UNKNOWN_CODE)
     kind = _TYPES.get(status, INVALID if status < 500 else _TYPES[500])
     param = "model" if code == "model_not_found" else None
@@ -210,7 +216,10 @@ def from_code(status: int, code: str, reason: str, retry_after_s: float = 0.0) -
 
 
 def from_finish(finish: Finish, refusal: tuple[int, bytes] | None = None) -> ApiError:
-    """The flow's last word as an error; an engine's ``refusal`` is passed on in its own words."""
+    """Make the client's error for the flow's result.
+
+    An engine's own ``refusal`` of the request (status, body) is passed on with its message.
+    """
     if refusal is not None and finish.code == "bad_request":
         return _from_engine(*refusal)
     return from_code(finish.status, finish.code, finish.reason, finish.retry_after_s)

@@ -1,4 +1,4 @@
-r"""JSON that means one thing only: to the gateway that judges it and to the engine that runs it.
+r"""Makes sure that the gateway and the engine read the same members out of one JSON text.
 
 A request is judged here and executed elsewhere, by another parser. Wherever two parsers may read
 one text differently, a client can show each what it wants to see: a member named twice (the first
@@ -91,7 +91,7 @@ _UNWANTED_PREFIXES: Final = ("aws_", "azure_", "litellm_", "vertex_")
 def open_object(
     decode: Callable[[bytes], Members], text: bytes, fixes: Mapping[str, str], depth_max: int
 ) -> tuple[Members, bytes, Extras, Counts]:
-    """The members of a request, its text made safe, members unknown to the struct, and counts.
+    """Decode a request and return its members, its cleaned text, unknown members and counts.
 
     ``decode`` makes a struct of raw members that may all be absent; ``fixes`` says for each member
     what it must be. Raises only ``ApiError``. Hot.
@@ -159,7 +159,7 @@ def _is_unwanted(name: str, known: Collection[str]) -> bool:
 
 
 def with_members(text: bytes, members: Mapping[str, object]) -> bytes:
-    """The object with these members set or replaced. Its own names must be free of escapes."""
+    """Return the JSON object with these members set or replaced; its names must have no escapes."""
     if not members:
         return text
     if text.endswith(b"}") and not any(b'"%b"' % name.encode() in text for name in members):
@@ -176,7 +176,7 @@ def with_members(text: bytes, members: Mapping[str, object]) -> bytes:
 
 
 def unreadable(error: Exception, fixes: Mapping[str, str]) -> ApiError:
-    """Why a text could not be read, in words for its sender; msgspec's never quote the text."""
+    """Make the client's error for a JSON text that could not be decoded, without quoting it."""
     if isinstance(error, RecursionError):
         return _too_deep()
     if isinstance(error, UnicodeDecodeError):
@@ -263,7 +263,7 @@ def _openings(text: bytes) -> tuple[int, int]:
 
 
 def depth(text: bytes) -> int:
-    """How deep a valid JSON text is nested. Slow: about 2 ns a byte."""
+    """Return how deep a valid JSON text is nested. Slow: about 2 ns a byte."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(text.split(b'"')[::2])  # every second piece is a string's inside

@@ -1,12 +1,12 @@
-"""What a prompt weighs and how it begins, without a tokenizer.
+"""Estimates the tokens of a prompt and hashes its beginning, without a tokenizer.
 
 Tokens are estimated from bytes, and the ratio is corrected by what the engine reports: a gateway in
 front of many models cannot hold a tokenizer for each, and needs a size, not a count.
 
-The beginning of a prompt is named by a chain of hashes over blocks of its raw JSON: two prompts
-share the first k hashes if their first k blocks are the same bytes. CRC-32 continues over a prefix
-at no extra cost, is the same in every process (``hash()`` is not), and nobody gains by a collision:
-the request merely goes to a replica with nothing of it in its cache.
+The beginning of a prompt is identified by a chain of hashes over blocks of its raw JSON: two
+prompts share the first k hashes if their first k blocks are the same bytes. CRC-32 continues over a
+prefix at no extra cost and is the same in every process (``hash()`` is not). A collision gains an
+attacker nothing: the request merely goes to a replica with nothing of it in its cache.
 
 Rejected: hashing messages one by one. A conversation with long messages then has few hashes, and a
 single long document has one.
@@ -28,13 +28,13 @@ _TOKENS_MIN: Final = 8  # fewer say more about special tokens than about text
 
 
 def estimate_tokens(n_bytes: int, bytes_per_token: float = BYTES_PER_TOKEN) -> int:
-    """Tokens of a text of so many bytes, at least one."""
+    """Return the estimated tokens of a text of so many bytes, at least one."""
     tokens = int(n_bytes / bytes_per_token)
     return tokens if tokens > 0 else 1
 
 
 class TokenRatio:
-    """Bytes per token of one model, learned from the usage that its engines report."""
+    """Learns the bytes per token of one model from the usage that its engines report."""
 
     __slots__ = ("bytes_per_token", "reports")
 
@@ -43,7 +43,7 @@ class TokenRatio:
         self.reports = 0
 
     def observe(self, text_bytes: int, tokens: int) -> None:
-        """So many bytes were so many tokens. What cannot be is not believed beyond the bounds."""
+        """Learn from a text of so many bytes and tokens; the ratio is clamped to sane bounds."""
         if tokens < _TOKENS_MIN or text_bytes <= 0:
             return
         ratio = min(max(text_bytes / tokens, _RATIO_MIN), _RATIO_MAX)
@@ -53,18 +53,19 @@ class TokenRatio:
         self.bytes_per_token += share * (ratio - self.bytes_per_token)
 
     def tokens(self, n_bytes: int) -> int:
-        """Tokens of so many bytes, by what was learned."""
+        """Return the estimated tokens of so many bytes by the learned ratio."""
         return int(n_bytes / self.bytes_per_token) or 1  # as estimate_tokens, without the call
 
     def snapshot(self) -> dict[str, object]:
-        """For dashboards."""
+        """Return the ratio and the number of reports, for dashboards."""
         return {"bytes_per_token": self.bytes_per_token, "reports": self.reports}
 
 
 class Blocks(Sequence[int]):
-    """Hashes of the whole blocks at the beginning of a prompt, each covering all before it.
+    """The chained hashes of the whole blocks at the beginning of a prompt, as a lazy sequence.
 
-    They are made when they are looked at: routing mostly stops at the first.
+    Each hash covers its block and all before it. They are computed when they are read: routing
+    mostly stops at the first.
     """
 
     __slots__ = ("_count", "_seed", "_start", "_text")

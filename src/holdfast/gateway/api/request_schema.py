@@ -1,8 +1,8 @@
 """The members of request bodies that the gateway reads, by API, and the decoders for them.
 
-Typed are the members that decide something here. Raw are those that are often sent and go on as
-they came: listing them costs a few nanoseconds each, and a request without any member that is not
-listed is proven clean in one step (``jsontext``). The rest may be sent all the same.
+Members that decide something in the gateway are typed. Members that are often sent and passed on
+unchanged are raw: listing them costs a few nanoseconds each, and a request without any unlisted
+member is proven clean in one step (``jsontext``). Unlisted members may be sent all the same.
 
 Numbers that may have a fraction are raw on purpose: written again they may be longer than they
 came (``1`` and ``1.0``), and the proof rests on texts that never grow.
@@ -22,7 +22,7 @@ Items = list[Raw] | None | UnsetType
 
 
 class Common(msgspec.Struct, gc=False):
-    """Of every request in JSON that names its model."""
+    """The members of every JSON request that names its model in the body."""
 
     model: Text = UNSET
     user: Text = UNSET
@@ -35,7 +35,7 @@ class Common(msgspec.Struct, gc=False):
 
 
 class Generation(Common, gc=False):
-    """Of chat and completions."""
+    """The members that chat and completions requests share."""
 
     stream_options: Part = UNSET
     max_tokens: Whole = UNSET
@@ -52,7 +52,7 @@ class Generation(Common, gc=False):
 
 
 class ChatRequest(Generation, gc=False):
-    """POST /v1/chat/completions."""
+    """The members of POST /v1/chat/completions."""
 
     messages: Part = UNSET  # a list, whose elements are looked at only where it must be
     max_completion_tokens: Whole = UNSET
@@ -69,7 +69,7 @@ class ChatRequest(Generation, gc=False):
 
 
 class CompletionsRequest(Generation, gc=False):
-    """POST /v1/completions."""
+    """The members of POST /v1/completions."""
 
     prompt: Part = UNSET
     best_of: Whole = UNSET
@@ -78,7 +78,7 @@ class CompletionsRequest(Generation, gc=False):
 
 
 class EmbeddingsRequest(Common, gc=False):
-    """POST /v1/embeddings."""
+    """The members of POST /v1/embeddings."""
 
     input: Part = UNSET
     encoding_format: Part = UNSET
@@ -86,7 +86,7 @@ class EmbeddingsRequest(Common, gc=False):
 
 
 class RerankRequest(Common, gc=False):
-    """POST /v1/rerank."""
+    """The members of POST /v1/rerank."""
 
     query: Part = UNSET
     documents: Items = UNSET
@@ -95,7 +95,7 @@ class RerankRequest(Common, gc=False):
 
 
 class ResponsesRequest(Common, gc=False):
-    """POST /v1/responses."""
+    """The members of POST /v1/responses."""
 
     input: Part = UNSET
     instructions: Part = UNSET
@@ -109,7 +109,7 @@ class ResponsesRequest(Common, gc=False):
 
 
 class SpeechRequest(Common, gc=False):
-    """POST /v1/audio/speech."""
+    """The members of POST /v1/audio/speech."""
 
     input: Part = UNSET
     voice: Part = UNSET
@@ -117,7 +117,7 @@ class SpeechRequest(Common, gc=False):
 
 
 class ImagesRequest(Common, gc=False):
-    """POST /v1/images/generations."""
+    """The members of POST /v1/images/generations."""
 
     prompt: Part = UNSET
     n: Whole = UNSET
@@ -125,7 +125,7 @@ class ImagesRequest(Common, gc=False):
 
 
 class InferRequest(msgspec.Struct, gc=False):
-    """POST /v2/models/{model}/infer; the model is in the path."""
+    """The members of POST /v2/models/{model}/infer; the model is in the path."""
 
     id: Part = UNSET
     inputs: Items = UNSET
@@ -134,20 +134,20 @@ class InferRequest(msgspec.Struct, gc=False):
 
 
 class StreamOptions(msgspec.Struct, gc=False):
-    """Of ``stream_options``."""
+    """The members of ``stream_options``: whether a stream reports its usage."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
 class Format(msgspec.Struct, gc=False):
-    """Of ``response_format``."""
+    """The members of ``response_format``: which format the answer must have."""
 
     type: str = "text"
 
 
 class TextOptions(msgspec.Struct, gc=False):
-    """Of ``text``, where /v1/responses keeps the format."""
+    """The members of ``text`` in /v1/responses, which holds the response format."""
 
     format: Format | None = None
 
@@ -214,12 +214,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def message_bytes(messages: Raw) -> int:
-    """The size of the text of messages, of which some may have pictures or sounds in them."""
+    """Return the text size of messages in bytes; images and sounds count as a fixed size."""
     return sum(map(text_bytes, decode_raws(messages)))
 
 
 def text_bytes(message: Raw) -> int:
-    """The size of a message's text; pictures and sounds in it count as their tokens, roughly."""
+    """Return the text size of a message in bytes; images and sounds count as a fixed size."""
     size = len(message)
     if size <= MEDIA_FROM:
         return size
@@ -276,7 +276,7 @@ HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
 
 
 def forbids_continuation(m: ChatRequest | CompletionsRequest, extras: Mapping[str, Raw]) -> str:
-    """Why an answer could not be continued elsewhere; empty if nothing here says so."""
+    """Return why an answer to this request cannot be continued elsewhere; empty if it can."""
     if not extras and m.n is UNSET and m.logprobs is UNSET:  # as in most requests
         if isinstance(m, CompletionsRequest):
             if m.best_of is UNSET and m.echo is UNSET and m.suffix is UNSET:

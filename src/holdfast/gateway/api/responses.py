@@ -1,4 +1,4 @@
-"""What one event of a /v1/responses stream says. Pure."""
+"""Reads one event of a /v1/responses stream: content, end, failure and token count."""
 
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +11,7 @@ _FAILS: Final = frozenset({"response.failed", "error"})
 
 
 class ResponseEvent(NamedTuple):
-    """One event, judged."""
+    """One judged event of a /v1/responses stream."""
 
     content: bool  # something a client would show or act on
     finished: bool
@@ -37,7 +37,7 @@ _decode: Final = msgspec.json.Decoder(_Event).decode
 
 
 def read_response_event(payload: bytes) -> ResponseEvent:
-    """Read one payload. Raises only ``MalformedStreamError``."""
+    """Read the payload of one event. Raises only ``MalformedStreamError``."""
     try:
         event = _decode(payload)
         if not payload.isascii():

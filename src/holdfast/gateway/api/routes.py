@@ -1,8 +1,8 @@
-"""Which path means what: one table, compared byte by byte.
+"""Maps request paths to API routes: one table, compared byte by byte.
 
-A path is taken as it was sent. Nothing is unescaped, joined or trimmed before it is looked up, so
-that a proxy before the gateway and the gateway cannot read the same bytes as two different paths:
-``//v1``, ``/v1/../``, ``%2f`` and a slash at the end are other paths, and there are none such. Only
+A path is taken as it was sent. Nothing is unescaped, joined or trimmed before the lookup, so that a
+proxy before the gateway and the gateway cannot read the same bytes as two different paths:
+``//v1``, ``/v1/../``, ``%2f`` and a slash at the end are other paths, and those do not exist. Only
 a model's name within a path is unescaped, after the path was recognised, and strictly.
 
 Rejected: a router with patterns. All but two paths are constants, and a dict finds those at once.
@@ -22,7 +22,7 @@ from holdfast.gateway.api.errors import INVALID, ApiError, invalid, unknown_mode
 
 
 class Api(StrEnum):
-    """What is asked for."""
+    """The APIs that a gateway serves."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -38,7 +38,7 @@ class Api(StrEnum):
 
 
 class BodyKind(StrEnum):
-    """How a request's body is written."""
+    """The formats that a request body can have."""
 
     NONE = "none"
     JSON = "json"
@@ -46,7 +46,7 @@ class BodyKind(StrEnum):
 
 
 class ModelIn(StrEnum):
-    """Where a request names its model."""
+    """The places where a request can name its model."""
 
     BODY = "body"
     PATH = "path"
@@ -55,7 +55,7 @@ class ModelIn(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Route:
-    """One kind of request."""
+    """One API route: method, body format, the engine's path and the kind of answer."""
 
     api: Api
     method: bytes
@@ -67,7 +67,10 @@ class Route:
     lists_models: bool = False  # answered by the gateway itself
 
     def upstream_path(self, model: str, version: str) -> bytes:
-        """The engine's path; ``model``: the engine's name for it, ``version``: empty if none."""
+        """Return the engine's path.
+
+        ``model``: the engine's name of it, ``version``: may be empty.
+        """
         if self.model_in is not ModelIn.PATH:
             return self.upstream
         path = self.upstream + _escape(model)
@@ -126,7 +129,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def find(method: bytes, path: bytes) -> Route:
-    """The route of a request, or ``ApiError`` 404 or 405. Hot."""
+    """Return the route of a method and path, or raise ``ApiError`` 404 or 405. Hot."""
     route = ROUTES.get(path)
     if route is not None and route.method == method:
         return route
@@ -144,7 +147,7 @@ def find(method: bytes, path: bytes) -> Route:
 
 
 def path_model(route: Route, path: bytes) -> tuple[str, str]:
-    """The model and the version, empty if not said, that a path names."""
+    """Return the model and the version (empty if absent) that a path names."""
     if route.api is Api.MODEL:
         return _unescape(path[len(b"/v1/models/") :]), ""
     match = _infer_path(path)
@@ -155,12 +158,12 @@ def path_model(route: Route, path: bytes) -> tuple[str, str]:
 
 
 def is_sane_model(name: str) -> bool:
-    """Whether a name may stand in a header, a log, a label and, escaped, in a path."""
+    """Whether a model's name may stand in a header, a log, a label and, escaped, in a path."""
     return _sane(name) is not None and "/../" not in name and not name.endswith(("/..", "/."))
 
 
 def models_body(route: Route, path: bytes, names: Collection[str]) -> bytes:
-    """The answer to GET /v1/models, or to the question for one of them."""
+    """Return the body for GET /v1/models or /v1/models/{model}; ``ApiError`` 404 if unknown."""
     if route.api is Api.MODELS:
         return _encode({"object": "list", "data": [_model_object(name) for name in names]})
     name, _ = path_model(route, path)

@@ -1,7 +1,7 @@
-"""Resolves virtual models: which real model a public name stands for, for one request.
+"""Resolves virtual models: which real model serves a public name, for one request.
 
 Rules are compiled at start, so that a request walks a short list of comparisons and gets a path
-that was made beforehand. What a rule may look at are facts about a request, never its text.
+that was made beforehand. Rules see facts about a request, never its text.
 
 A hook is the operator's own Python function, imported at start. It is called on the event loop of
 the gateway with a dict of facts and returns a bool (the rule matches or not) or a model's name. It
@@ -28,7 +28,7 @@ _NO_MODELS: Final[frozenset[str]] = frozenset()
 
 
 class RequestFacts:
-    """What rules may know of a request."""
+    """The facts about a request that rules of virtual models compare; never its text."""
 
     __slots__ = ("headers", "json", "prompt_tokens", "stream", "tenant", "tools")
 
@@ -51,7 +51,10 @@ class RequestFacts:
 
 
 class ModelPath:
-    """Where a request goes. Shared between requests: read it, do not change it."""
+    """How a request is served: model, checks, stronger model.
+
+    Shared between requests: read-only.
+    """
 
     __slots__ = ("checks", "escalate", "ladder", "model", "reason")
 
@@ -69,7 +72,7 @@ class ModelPath:
 
 
 class VirtualModels:
-    """The virtual models of one gateway.
+    """Resolves the virtual models of one gateway by their rules, hooks and ladders.
 
     ``models`` are the real ones that a hook may name; ``hook_errors`` counts by hook.
     """
@@ -104,7 +107,7 @@ class VirtualModels:
         return name in self._paths or name in self._rules
 
     def resolve(self, name: str, facts: RequestFacts) -> ModelPath | None:
-        """The path of this request; ``None`` when the name is not a virtual one."""
+        """Return the path of a request for this name, or None if the name is not virtual."""
         for rule in self._rules.get(name, ()):
             if not rule.matches(facts):
                 continue
@@ -234,7 +237,7 @@ class _Rule:
 
 
 def load_hook(name: str, field: str) -> Hook:
-    """The function of that name, or a ``ConfigError`` that says why there is none."""
+    """Import the function ``module:function``, or raise a ``ConfigError`` that says why not."""
     module_name, _, function_name = name.partition(":")
     try:
         module = import_module(module_name)

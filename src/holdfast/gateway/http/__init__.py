@@ -1,4 +1,4 @@
-"""Bytes: the server for clients, connections to replicas, and the framing of both.
+"""HTTP and sockets: the server for clients, the connections to replicas, the framing of both.
 
 Here belongs what knows HTTP and sockets. It knows no model, no tenant and no OpenAI body. May
 import values of ``core``, and nothing of the gateway but this package.

@@ -1,8 +1,8 @@
-"""One request of a client and its answer, as bytes on its connection.
+"""One request of a client and the methods that write its response to the client's connection.
 
-It outlives neither its answer nor its client: ``connection`` is taken away when either is over, and
-late calls of whoever answers do nothing. That is why it is not the connection itself, which would
-save an object per request and let a late call write into somebody else's answer.
+An exchange loses its ``connection`` when the response is complete or the client is gone; later
+calls then do nothing. For this reason the exchange is not the connection itself: that would save
+an object per request, but a late call could write into the response to the next request.
 """
 
 import asyncio
@@ -24,30 +24,33 @@ _NO_CONTENT: Final = 2  # HEAD, 204, 304: pieces are dropped
 
 
 class Draining(Protocol):
-    """Who knows whether connections are to end."""
+    """The server of a connection, as far as an exchange reads it: whether it is draining."""
 
     draining: bool
 
 
 class ExchangeConnection(Protocol):
-    """What an exchange needs of its connection."""
+    """What an exchange uses of its client connection: transport, writes, finish and drop."""
 
     transport: asyncio.Transport
     turn: LoopTurn
 
     @property
     def server(self) -> Draining:
-        """Whose connection it is."""
+        """The server that this connection belongs to."""
 
     def finish(self, exchange: "ClientExchange") -> None:
-        """The answer is complete."""
+        """End an exchange whose response is complete; begin the next request, or close."""
 
     def drop(self) -> None:
-        """Break it now."""
+        """Close the connection at once, without completing a response."""
 
 
 class ClientExchange:
-    """See the contract ``Exchange``; what stands below ``started`` is the server's."""
+    """Implements ``Exchange`` on a client connection.
+
+    Members after ``started`` are private to it.
+    """
 
     __slots__ = (
         "body",
@@ -100,7 +103,7 @@ class ClientExchange:
         self.direct: bytes | None = None  # answered 204 with these lines, without the app
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Send a whole response."""
+        """Send a whole response: status, header lines and body; the exchange is then over."""
         connection = self.connection
         if connection is None:
             return
@@ -123,9 +126,9 @@ class ClientExchange:
         connection.finish(self)
 
     def start(self, status: int, headers: bytes) -> None:
-        """Begin a response of unknown length. Its head shares a system call with the first piece.
+        """Send the head of a response of unknown length; ``write`` and ``end`` follow.
 
-        The writes of one turn are gathered, so the head need not be held back here.
+        ``LoopTurn`` gathers the writes of one turn, so head and first piece share a system call.
         """
         connection = self.connection
         if connection is None:
@@ -146,7 +149,7 @@ class ClientExchange:
         connection.turn.put(connection.transport, head)
 
     def write(self, payload: bytes) -> None:
-        """Send one piece. An empty one is none: it would end the answer."""
+        """Send one piece of the response body. An empty one is ignored: it would end the body."""
         connection = self.connection
         if connection is None or not payload:
             return
@@ -158,7 +161,7 @@ class ClientExchange:
             connection.turn.put(connection.transport, payload)
 
     def end(self) -> None:
-        """Complete it."""
+        """Complete a response that was begun with ``start``."""
         connection = self.connection
         if connection is None:
             return
@@ -168,7 +171,7 @@ class ClientExchange:
         connection.finish(self)
 
     def abort(self) -> None:
-        """Break the connection; the listener is not told what it does itself."""
+        """Close the connection within a response, without calling ``on_client_gone``."""
         if self.connection is not None:
             self.connection.drop()
 

@@ -1,16 +1,16 @@
-"""Recognises a message head that came before on a connection, so that it needs no parsing.
+"""Recognises a message head that was parsed before, so that it need not be parsed again.
 
-Clients that keep their connection send one head over and over, and so do engines with their
-answers; only the stated length differs. To parse it again, line by line, is one of the dearest
-things that a gateway does to a short request. So a head that the parser has judged is remembered
-as bytes, in front of that length and behind it. What is equal to it, byte for byte, with a plain
-number between, is that head again, and the parser would say of it what it said before.
+Clients that keep their connection send the same head over and over, and so do engines with their
+answers; only the stated length differs. Parsing it again, line by line, is one of the most
+expensive things a gateway does for a short request. So a head that the parser accepted is
+remembered as two byte strings, before the length and after it. Data that equal both, byte for byte,
+with a plain number between, are that head again, and the parser would give the same result.
 
-That holds only where a head begins. Whoever asks must know that the parser stands there, and must
-count the body itself, because the parser sees neither.
+This holds only where a head begins. The caller must know that the parser stands at the beginning of
+a message, and must count the body itself, because the parser sees neither head nor body.
 
-One head is remembered, the last. Where heads always differ (a trace, a number of its own for each)
-learning them is in vain: after a few lessons of no use there is one in 64.
+Only the last head is remembered. Where heads always differ (a trace id, a request number), learning
+is useless: after 8 heads that never came again, only one in 64 is learned.
 """
 
 from typing import Final, Generic, TypeVar
@@ -29,7 +29,7 @@ _LESSONS_APART: Final = 64  # heads, from then on
 
 
 class HeadCache(Generic[Said]):
-    """The last head of a connection or of an engine, but for its length, and what it says."""
+    """Remembers the last message head, except its stated length, and what the parser made of it."""
 
     __slots__ = (
         "_after",
@@ -53,7 +53,7 @@ class HeadCache(Generic[Said]):
         self.stated = 0  # the same as a number
 
     def recall(self, data: bytes | bytearray) -> int:
-        """Where the body begins in data that begin with this head; 0: they do not. Hot."""
+        """Return where the body begins in data that begin with the remembered head, else 0. Hot."""
         if not data.startswith(self._before):
             return 0
         begin = self._begin
@@ -69,7 +69,7 @@ class HeadCache(Generic[Said]):
         return end + len(self._after)
 
     def learn(self, head: bytes | bytearray, said: Said) -> None:
-        """Remember a whole head that the parser took, if it is short and states one length."""
+        """Remember a head that the parser accepted, if it is short and states one length."""
         if len(head) > _HEAD_BYTES_MAX:
             return
         if self._hits:
@@ -92,9 +92,10 @@ class HeadCache(Generic[Said]):
 
 
 def end_of_head(data: bytes | bytearray) -> int:
-    """Where the body begins in data that begin with a head that the parser took.
+    """Return where the body begins in data that begin with a complete head.
 
-    It takes CR LF as the end of a line and nothing else, and no line in a head is empty.
+    The parser must have accepted the head: it then ends its lines in CR LF, and none of them is
+    empty.
     """
     return data.find(_END) + len(_END)
 

@@ -1,4 +1,4 @@
-"""The interfaces between server, request and upstream: who calls whom inside a gateway.
+"""The interfaces between the HTTP server, the requests and the connections to replicas.
 
     client ─► server.Exchange ─► App (a driver) ─► upstream.Upstream ─► replica
                     ◄── respond, write ──┘   ▲             │
@@ -13,20 +13,20 @@ from holdfast.core.failure import Kind
 
 
 class Listener(Protocol):
-    """Who answers an exchange, and is told how its client fares."""
+    """Is notified when the client of an exchange leaves, reads too slowly or catches up."""
 
     def on_client_gone(self) -> None:
-        """The client closed or broke its connection before the answer was complete."""
+        """Stop all work: the client closed its connection before the response was complete."""
 
     def on_client_slow(self) -> None:
-        """Its buffer is full: stop producing."""
+        """Stop producing output: the client's write buffer is full."""
 
     def on_client_ready(self) -> None:
-        """There is room again."""
+        """Resume producing output: the client's write buffer has room again."""
 
 
 class Exchange(Protocol):
-    """One request of a client and the place where its answer goes."""
+    """One request of a client, and the methods that send its response."""
 
     method: bytes  # as sent: b"POST"
     path: bytes  # without the query, as sent and checked: visible ASCII, begins with /
@@ -41,55 +41,58 @@ class Exchange(Protocol):
         """Send a whole response. ``headers``: lines that each end in CRLF, without lengths."""
 
     def start(self, status: int, headers: bytes) -> None:
-        """Begin a response of unknown length."""
+        """Send the head of a response of unknown length; ``write`` and ``end`` follow."""
 
     def write(self, payload: bytes) -> None:
-        """Send one piece of it, framed as one chunk."""
+        """Send one piece of the response body, framed as one chunk."""
 
     def end(self) -> None:
-        """Complete it."""
+        """Complete the response that ``start`` began."""
 
     def abort(self) -> None:
-        """Break the connection: the response cannot be completed honestly."""
+        """Close the connection within a response, which the client then sees as broken."""
 
 
 class App(Protocol):
-    """What a server serves."""
+    """The application behind the HTTP server: gets each request's head, then all of it."""
 
     def on_head(self, exchange: Exchange) -> None:
-        """Headers are here, the body is not: answer now (it is then closed), or let it come."""
+        """Inspect a request before its body is read; answer at once, which closes, or return."""
 
     def on_request(self, exchange: Exchange) -> None:
-        """The request is complete."""
+        """Handle a request whose body is complete."""
 
 
 class Caller(Protocol):
-    """Who called a replica. Exactly one of on_end and on_failure comes, unless cancelled."""
+    """Receives the response of one call: on_head, on_data, then either on_end or on_failure.
+
+    A cancelled call gets neither of the two.
+    """
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Status and headers (names in lower case) of the response."""
+        """Take the status and the headers (names in lower case) of the response."""
 
     def on_data(self, data: bytes) -> None:
-        """A piece of the body, without transfer framing."""
+        """Take a piece of the response body, without transfer framing."""
 
     def on_end(self) -> None:
-        """The response is complete."""
+        """Note that the response is complete."""
 
     def on_failure(self, kind: Kind, detail: str) -> None:
-        """It will not be; ``detail`` holds no text of the request or the answer."""
+        """Note that the response failed; ``detail`` holds no text of the request or the answer."""
 
 
 class Call(Protocol):
-    """One call of a replica under way."""
+    """One call of a replica under way, for its caller to cancel, pause or resume."""
 
     def cancel(self) -> None:
-        """Close it; nothing more is reported. Harmless when it is over."""
+        """End the call and its connection without a callback; harmless when the call is over."""
 
     def pause(self) -> None:
-        """Stop reading until resumed."""
+        """Stop reading the response until ``resume``."""
 
     def resume(self) -> None:
-        """Read on."""
+        """Read the response again after ``pause``."""
 
 
 __all__ = ["App", "Call", "Caller", "Exchange", "Listener"]

@@ -1,26 +1,26 @@
 """Groups the work of one turn of the event loop: read everything, handle it, send everything.
 
-A turn reads from every socket that has something, and each read mostly ends in a write somewhere
-else. To do all of that at once means, over and over: a system call, parse, decide, another system
-call, a wake-up of whoever reads there. Each kind together is cheaper twice: the kernel and the
-interpreter no longer throw each other out of the caches and branch tables of a core at every
-request, and whoever reads is woken once for many of them. It saves a third of what a request costs
-(``docs/internals/compiled.md``). What was read first in a turn waits until the others were read,
-too; nobody waits for a clock, and a lone request for nobody.
+A turn of the event loop reads from every socket that has data, and most reads lead to a write on
+another socket. Handled one by one, each costs a system call, parsing, a decision, another system
+call and a wake-up of the receiver. Grouping each kind of work is cheaper twice: the kernel and the
+interpreter no longer evict each other from the caches and branch tables of a core at every request,
+and a receiver is woken once for many of them. It saves a third of what a request costs
+(``docs/internals/compiled.md``). A read waits until the other reads of its turn are done; nothing
+waits for a timer, and a single request waits for nothing.
 
-    received  handle it when all was read, in order
-    catch_up  handle now what was read: before anything is judged that it may concern, such as the
-              end of a connection or a deadline
-    put       send it at the end of this turn, in order
-    send      send now what is kept for this one: it is about to be closed, or its end written
-    forget    send nothing: it is given up
+    received  handle these data after all reads of this turn, in order
+    catch_up  handle now what was read: before a decision that the data may change, such as the end
+              of a connection or a deadline
+    put       send these bytes at the end of this turn, in order
+    send      send now what is kept for one connection: it is about to be closed
+    forget    drop what is kept for one connection: it is given up
 
-Both are bounded twice, in bytes and in number: what a turn brings beyond is handled and sent at
-once, so that a client that does not read is noticed, and nobody waits for very many others. A long
-read is handled at once, too: more may follow, and whoever is full must be able to say so.
+Reads and writes are bounded in bytes and in number: beyond the bound they are handled and sent at
+once, so that a client that does not read is noticed and no connection waits for very many others. A
+long read is handled at once, too: more may follow, and its connection must be able to pause.
 
 Rejected: to leave it to the event loop. uvloop writes at once while nothing is waiting to be sent.
-Rejected: a timer, as in Nagle's algorithm: a lone request would wait for what does not come.
+Rejected: a timer, as in Nagle's algorithm: a single request would wait for data that do not come.
 """
 
 from asyncio import AbstractEventLoop, Transport
@@ -34,17 +34,17 @@ CONNECTIONS_MAX: Final = 64  # with something to be sent to them; likewise
 
 
 class Reader(Protocol):
-    """A connection that was read from."""
+    """A connection whose received data ``LoopTurn`` delivers."""
 
     def take(self, data: bytes) -> None:
-        """Act on it."""
+        """Handle data that were read from this connection."""
 
     def break_off(self) -> None:
-        """It could not, by a fault of its own: end the connection."""
+        """End the connection, because ``take`` raised an exception."""
 
 
 class LoopTurn:
-    """The reads and writes of one turn of the event loop."""
+    """Collects the reads and writes of one turn of the event loop and handles them in groups."""
 
     __slots__ = ("_bytes", "_due", "_kept", "_loop", "_unread", "_unread_bytes")
 
@@ -57,7 +57,7 @@ class LoopTurn:
         self._due = False  # the end of the turn was asked for
 
     def received(self, reader: Reader, data: bytes) -> None:
-        """Let it be handled when all that can be read was read."""
+        """Keep data of a connection for ``reader.take`` until all reads of this turn are done."""
         unread, size = self._unread, len(data)
         unread.append((reader, data))
         self._unread_bytes += size
@@ -68,7 +68,7 @@ class LoopTurn:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Handle what was read. Whoever handles may call it again: the order stays."""
+        """Handle all kept data, in order. May be called again from within ``Reader.take``."""
         unread = self._unread
         self._unread_bytes = 0
         while unread:
@@ -81,7 +81,7 @@ class LoopTurn:
                 reader.break_off()
 
     def put(self, transport: Transport, data: bytes, more: bytes = b"") -> None:
-        """Send it at the end of this turn; ``more`` follows without being copied behind it."""
+        """Send ``data``, then ``more``, at the end of this turn, without copying them together."""
         kept = self._kept
         parts = kept.get(transport)
         if parts is None:
@@ -98,21 +98,21 @@ class LoopTurn:
             self.flush()
 
     def holds(self, transport: Transport) -> bool:
-        """Whether something for it was not sent yet."""
+        """Whether bytes for this transport are kept and not sent yet."""
         return transport in self._kept
 
     def send(self, transport: Transport) -> None:
-        """Send what is kept for this one."""
+        """Send now what is kept for this transport."""
         parts = self._kept.pop(transport, None)
         if parts is not None:
             _send(transport, parts)
 
     def forget(self, transport: Transport) -> None:
-        """Nobody wants what is kept for this one."""
+        """Drop what is kept for this transport."""
         self._kept.pop(transport, None)
 
     def flush(self) -> None:
-        """Send everything that is kept."""
+        """Send now what is kept for all transports."""
         kept, self._kept = self._kept, {}  # what follows from sending may put more
         self._bytes = 0
         for transport, parts in kept.items():

@@ -1,8 +1,9 @@
-"""Parses a client's bytes into checked requests, or finds one reason to refuse what follows.
+"""Parses the bytes of a client connection into checked requests, or into one refusal.
 
-The parser (llhttp) reports while it is fed, and it parses all it is fed, pipelined requests too. So
-its callbacks only collect: requests stand in ``arrived`` from the end of their head on, and whoever
-feeds looks there afterwards. A refusal stops the parser for good; requests before it stay valid.
+The parser (llhttp) calls back while it is fed, and it parses all it is fed, pipelined requests too.
+So its callbacks only collect: a request stands in ``arrived`` as soon as its head is complete, and
+the connection looks there after feeding. A refusal stops the parser for good; requests before it
+stay valid.
 
 What is bounded, and by what:
 
@@ -14,12 +15,12 @@ What is bounded, and by what:
 A head that came before on the connection does not go through the parser (``head_cache``), and its
 body does not either: it is counted here. The parser stays where it stood, between two requests.
 
-    where the parser stands   at the beginning of a request, if the read before was taken up to its
-                              last byte by one that is complete: its head, its body, nothing else
+    where the parser stands   at the beginning of a request, if the previous read was used up to its
+                              last byte by a complete request: its head, its body, nothing else
 
 ``Upgrade: h2c`` is ignored, as RFC 9110 allows, because Java's standard client sends it with its
-first requests. The parser skips the body of such a request; a fresh one, that saw the same framing
-and no wish to upgrade, goes on in its place.
+first requests. The parser skips the body of such a request; a new parser, which is given the same
+framing without the upgrade, continues in its place.
 """
 
 from collections import deque
@@ -57,7 +58,7 @@ class _RefusedError(Exception):
 
 
 class RequestParser:
-    """The reading half of one connection."""
+    """Turns the bytes of one client connection into ``ClientExchange`` objects in ``arrived``."""
 
     __slots__ = (
         "_at_start",
@@ -109,7 +110,7 @@ class RequestParser:
         self._due = 0  # bytes to come of the body behind a known head
 
     def feed(self, data: bytes | bytearray) -> None:
-        """Take what came. Not to be called again after a failure."""
+        """Parse bytes into ``arrived`` and ``failure``. Must not be called after a failure."""
         if self._due:
             self._take_body(data)
             return
@@ -184,7 +185,7 @@ class RequestParser:
             self._at_start = self._took_all(len(data), incoming, size)
 
     def close(self) -> None:
-        """Let go of the parser: it holds methods of ours, a cycle."""
+        """Release the parser, whose callbacks form a reference cycle with this object."""
         self._parser = None
         self.incoming = self._replay = self._first = self._body = None
         self.arrived.clear()
@@ -192,11 +193,11 @@ class RequestParser:
     # --- what the parser calls ------------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the target."""
+        """Collect a piece of the request target (callback of the parser)."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header line, or one trailer."""
+        """Collect one header or trailer line; refuse a second Host or too many repeated names."""
         headers = self._headers
         name = name.lower()
         if name not in headers:
@@ -210,7 +211,10 @@ class RequestParser:
         headers[name] += b", " + value.rstrip()
 
     def on_headers_complete(self) -> None:
-        """Check the head, usual ones first: each ``in`` below is all a plain request pays."""
+        """Check a complete request head and add its exchange to ``arrived``, or refuse it.
+
+        The usual cases come first: each ``in`` below is all that a plain request pays.
+        """
         url = self._url
         headers = self._headers
         parser = self._parser
@@ -266,7 +270,7 @@ class RequestParser:
             self._first_end = self._note(exchange, url)
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Append a piece to the body of the current request; refuse it beyond ``body_max``."""
         exchange = self.incoming
         assert exchange is not None
         exchange.size = size = exchange.size + len(data)
@@ -281,7 +285,7 @@ class RequestParser:
             self._body += data
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Mark the current request as complete and drop its trailers."""
         exchange = self.incoming
         if exchange is None:  # the parser skips the body of an upgrade
             return

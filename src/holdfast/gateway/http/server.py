@@ -1,22 +1,23 @@
-"""The client side: an HTTP/1.1 server that is lean for good clients and bounded for all others.
+"""The HTTP/1.1 server for clients: one exchange at a time per connection, every resource bounded.
 
 A read is parsed first and acted on afterwards: the app is called when the parser has returned, from
 one loop, ``_pump``, that is never entered twice. So answers come in order by construction: one
-exchange at a time is under way, what was pipelined behind it waits.
+exchange at a time is under way, pipelined requests wait behind it.
 
-Input is read on while an answer is made, since that is the only way to hear that the client left.
-What comes meanwhile is kept unparsed up to a bound; then reading stops, and such a client's leaving
-shows when it is written to. No request is begun while the client does not read the last answers.
+Input is read even while an answer is made, since that is the only way to notice that the client
+left. Such input is kept unparsed up to a bound; then reading stops, and the client's leaving is
+noticed only when something is written to it. No request is begun while the client does not read the
+previous answers.
 
-An end of input counts as the client's leaving, a half-closed connection included, as nginx and
-Envoy see it: who wants the answer keeps the connection open.
+An end of input counts as the client's leaving, a half-closed connection included, as in nginx and
+Envoy: a client that wants the answer keeps the connection open.
 
 After an early answer the connection is not closed at once: bytes still on their way would make the
-kernel send a reset, which destroys the answer in the client's buffer. We end our side and discard
-what comes, for a while.
+kernel send a reset, which destroys the answer in the client's buffer. The server ends its side and
+discards what arrives, for a while.
 
-Time: connections wait in insertion-ordered tables, one per limit, that ``sweep`` reads from the old
-end. Rejected: a timer per connection. Each request would pay for what nearly never fires.
+Time limits: connections stand in insertion-ordered tables, one per limit, that ``sweep`` reads from
+the old end. Rejected: a timer per connection. Each request would pay for what almost never fires.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ Waiting = dict["ClientConnection", int]  # since when; oldest first
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection: parses, starts one exchange at a time, and knows what it waits for."""
+    """One client connection: parses requests and runs one exchange at a time."""
 
     __slots__ = (
         "_current",
@@ -79,7 +80,7 @@ class ClientConnection(asyncio.Protocol):
     # --- what the event loop says ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet it, or turn it away when there are too many."""
+        """Register a new connection, or refuse it with 503 when too many are open."""
         server = self.server
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=server.config.write_buffer_bytes)
@@ -91,11 +92,11 @@ class ClientConnection(asyncio.Protocol):
             self._wait(server.idle)
 
     def data_received(self, data: bytes) -> None:
-        """It is taken when all that can be read was read."""
+        """Give received bytes to ``LoopTurn``, which calls ``take`` after all reads of a turn."""
         self.turn.received(self, data)
 
     def take(self, data: bytes) -> None:
-        """Parse what came, and act on it."""
+        """Parse bytes and start the next exchange; keep them unparsed while one is under way."""
         if self._deaf:
             return
         current = self._current
@@ -108,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
         self._pump()
 
     def eof_received(self) -> None:
-        """The client left."""
+        """Treat the end of input as the client's leaving: end the exchange and close."""
         self.turn.catch_up()
         if self._current is not None:
             self.drop(gone=True)
@@ -116,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
             self.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (not our wording)
-        """It is over; whoever answers hears of it."""
+        """Remove a closed connection from all tables and notify the listener of its exchange."""
         self.turn.catch_up()
         self._deaf = self._left = True
         self._wait(None)
@@ -126,11 +127,11 @@ class ClientConnection(asyncio.Protocol):
         self._intake.close()
 
     def break_off(self) -> None:
-        """A fault of ours: nothing more can be made of it."""
+        """Close the connection at once after an unexpected exception in ``take``."""
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Too much is unsent."""
+        """Make the listener of the exchange stop producing: the write buffer is full."""
         if self._left:
             return
         self._paused = True
@@ -140,7 +141,7 @@ class ClientConnection(asyncio.Protocol):
             self._current.listener.on_client_slow()
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Let the listener or the next request go on: the write buffer has room again."""
         self._paused = False
         self.server.slow.pop(self, None)
         if self._current is None:
@@ -277,7 +278,7 @@ class ClientConnection(asyncio.Protocol):
     # --- how it ends ----------------------------------------------------------------------------
 
     def finish(self, exchange: ClientExchange) -> None:
-        """The answer is complete: turn to the next request, or close."""
+        """End an exchange whose answer is complete: start the next request, or close."""
         exchange.connection = exchange.listener = self._current = None
         self.served += 1
         if exchange.closes:
@@ -286,7 +287,7 @@ class ClientConnection(asyncio.Protocol):
             self._pump()
 
     def refuse(self, refusal: Refusal, *, linger: bool = True) -> None:
-        """Answer what is being received with an error, and close."""
+        """Answer the request that is being received with an error, and close the connection."""
         self.server.counters[refusal.code] += 1
         self._left = True
         exchange = self._forget()
@@ -298,7 +299,7 @@ class ClientConnection(asyncio.Protocol):
         self.leave(linger=linger)
 
     def leave(self, *, linger: bool = False) -> None:
-        """Close when all is sent; lingering, also when the client has ended its side."""
+        """Close when all bytes are sent; ``linger``: and when the client has ended its side."""
         self._deaf = self._left = True
         self._forget()
         self.server.slow.pop(self, None)
@@ -313,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()
 
     def drop(self, *, gone: bool = False) -> None:
-        """Break it now. Who answers is told if it was not its own wish."""
+        """Close at once; ``gone``: notify the listener of the exchange that its client is gone."""
         self._deaf = self._left = True
         if not gone and self._current is not None:
             self._current.listener = None
@@ -324,7 +325,10 @@ class ClientConnection(asyncio.Protocol):
         self.transport.abort()
 
     def check_progress(self, table: Waiting, now_ns: int) -> None:
-        """Nothing could be sent for long: let it go, unless the last answer still trickles out."""
+        """Drop a slow reader.
+
+        Give it more time only if its last answer is complete and shrinking.
+        """
         unsent = self.transport.get_write_buffer_size()
         if self._current is None and unsent < self._unsent:
             self._unsent = unsent
@@ -336,7 +340,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 class Server:
-    """All client connections of one process; the owner listens, sweeps and drains."""
+    """Holds all client connections of one process; its owner must call ``sweep`` and ``drain``."""
 
     def __init__(
         self,
@@ -367,25 +371,25 @@ class Server:
 
     @property
     def open(self) -> int:
-        """How many connections there are."""
+        """How many client connections are open."""
         return len(self.connections)
 
     @property
     def busy(self) -> int:
-        """How many of them receive, answer, or still send."""
+        """How many client connections receive a request, wait for an answer, or still send one."""
         return len(self.connections) - len(self.idle)
 
     def protocol(self) -> ClientConnection:
-        """The factory for ``loop.create_server``."""
+        """Make the protocol object of a new connection; the factory for ``loop.create_server``."""
         return ClientConnection(self)
 
     def reconfigure(self, config: HttpConfig, cors_origins: tuple[str, ...]) -> None:
-        """Follow a new config: limits of time at once, the others on new connections."""
+        """Apply a new config: time limits at once, the other limits to new connections only."""
         self.config = config
         self.cors = syntax.Cors(cors_origins)
 
     def sweep(self, now_ns: int) -> None:
-        """Enforce every limit of time. To be called a few times a second."""
+        """Close or refuse connections beyond a time limit. To be called a few times a second."""
         self.turn.catch_up()  # what has come is not late
         config = self.config
         # From the last table of a connection's life to the first: nobody moves twice in one sweep.
@@ -403,10 +407,10 @@ class Server:
             late.refuse(syntax.HEAD_TIMEOUT)
 
     def drain(self) -> None:
-        """Let connections end: idle ones now, others with their next answer.
+        """Begin to close all connections: idle ones now, the others after their next answer.
 
-        One that has not brought its first request yet was made by a client that could not know;
-        it may bring one within a second.
+        A connection without a first request gets one more second: its client could not know that
+        the server is draining.
         """
         self.turn.catch_up()
         self.draining = True
@@ -415,7 +419,7 @@ class Server:
                 connection.leave()
 
     def close(self) -> None:
-        """Break what is left."""
+        """Close all remaining connections at once."""
         for connection in list(self.connections):
             connection.drop(gone=True)
 

@@ -1,16 +1,16 @@
-"""Cutting a stream of bytes into server-sent events, however the network cut it before.
+"""Splits a stream of bytes into server-sent events, independent of how the network cut it.
 
     bytes ─► feed ─► [payload, …]            chat and completions: only the data matters
     bytes ─► feed_named ─► [(name, payload)] /v1/responses: the event's name matters too
 
 Replicas are judged by what they send, so this reader is stricter than a browser: a line that is
-neither a comment nor one of the four fields of the standard means that somebody else is talking
-(an error page, bare JSON, a broken engine), and the stream is malformed. A browser would skip it
-and wait for ever. Once malformed, a stream stays so.
+neither a comment nor one of the four fields of the standard means that the bytes are something else
+(an error page, bare JSON, output of a broken engine), and the stream is malformed. A browser would
+skip the line and wait for ever. Once malformed, a stream stays so.
 
 Almost every piece that arrives is exactly one event on one line, and takes the first branch. Many
-events in one piece take the second. Only what is left, an event in two pieces, CR line ends,
-several data lines, is read line by line. Rejected: one regular expression over a growing buffer,
+events in one piece take the second. Everything else (an event in two pieces, CR line ends, several
+data lines) is read line by line. Rejected: one regular expression over a growing buffer,
 which reads a long event again for each of its pieces.
 """
 
@@ -20,11 +20,11 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class MalformedStreamError(ValueError):
-    """The bytes are not the protocol. Its text never quotes them: they may be an answer."""
+    """Raised when bytes are no valid event stream. Its text never quotes them."""
 
 
 def framed(payload: bytes, name: bytes = b"") -> bytes:
-    """An event as bytes. A payload is JSON: lines of it may be joined by blanks, and so one is."""
+    """Return a payload as the bytes of one event; line breaks in it (JSON) become blanks."""
     if 10 in payload:
         payload = payload.replace(b"\n", b" ")
     if name:
@@ -33,7 +33,7 @@ def framed(payload: bytes, name: bytes = b"") -> bytes:
 
 
 class EventSplitter:
-    """One stream's events. Feeding it piece by piece or at once gives the same events."""
+    """Splits the bytes of one stream into events, however they are cut into pieces."""
 
     __slots__ = (
         "_after_cr",
@@ -66,11 +66,11 @@ class EventSplitter:
 
     @property
     def pending(self) -> bool:
-        """Bytes of an unfinished event are here: a stream that ends now was cut inside it."""
+        """Whether an unfinished event is buffered: a stream that ends now was cut inside it."""
         return bool(self._rest) or self._touched
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads of the events that are complete now."""
+        """Add bytes and return the payloads of the events that are complete now."""
         if self._between:
             payload = data[6:-2]
             # Put together again and compared: half the cost of asking for its begin and its end.
@@ -87,7 +87,7 @@ class EventSplitter:
         return [payload for _, payload in self._read(data)]
 
     def feed_named(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """As ``feed``, each with the name of its event: empty where it has none."""
+        """Add bytes and return (name, payload) of the events complete now; a name may be empty."""
         return self._read(data)
 
     def _blocks(self, data: bytes) -> list[bytes] | None:

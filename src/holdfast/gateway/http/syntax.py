@@ -2,7 +2,7 @@
 
 Everything that can be known in advance is bytes when the process starts: a status line, the whole
 answer to each kind of broken request. The texts are fixed, so no answer of this module can repeat
-what a client sent. Rejected: quoting the offending header "to help". It ends up in somebody's log.
+what a client sent. Rejected: quoting the offending header "to help". It ends up in logs.
 
 The parser (llhttp in its strict mode) refuses by itself: control characters in values and targets,
 obs-fold, spaces before a colon, bare LF, names that are no tokens, more than one length, a length
@@ -47,20 +47,20 @@ _CORS_EXPOSED: Final = (
 
 
 def status_line(status: int) -> bytes:
-    """The first line of a response; an unregistered status has an empty phrase."""
+    """Return the first line of a response; an unregistered status has an empty phrase."""
     known = STATUS_LINES.get(status)
     return known if known is not None else b"HTTP/1.1 %d \r\n" % status
 
 
 def error_json(message: str, kind: str, code: str | None) -> bytes:
-    """An error in the shape that OpenAI's SDKs read."""
+    """Return an error body in the JSON shape that OpenAI's SDKs read."""
     error = {"message": message, "type": kind, "param": None, "code": code}
     return orjson.dumps({"error": error})
 
 
 @dataclass(slots=True, frozen=True)
 class Refusal:
-    """One way to turn a request away; its response is made once. The connection is then closed."""
+    """A fixed error response to a broken request, built once; the connection is closed after it."""
 
     status: int
     code: str  # for clients, and the name of its counter
@@ -128,7 +128,7 @@ def host_is_valid(host: bytes) -> bool:
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes] | None:
-    """Path and query of a target that the parser took; None if it is not one of ours.
+    """Split a request target into path and query; None for a target that is not supported.
 
     The absolute form must be accepted (RFC 9112, 3.2.2); its authority is dropped as Host is:
     requests are routed by their model, never by a host name.
@@ -147,39 +147,39 @@ def split_target(target: bytes) -> tuple[bytes, bytes] | None:
 
 
 def check_version(version: str, data: bytes | bytearray) -> Refusal | None:
-    """Judge what the parser made of a request line that is not plainly HTTP/1.1.
+    """Return a refusal unless the protocol is HTTP/1.1 or HTTP/1.0.
 
-    It takes RTSP lines too and does not tell. They do no harm, so that finding them where they are
-    usually found, in the same read, is enough.
+    llhttp also accepts RTSP request lines and reports no difference. They do no harm, so it is
+    enough to look for them in the current read, where they usually are.
     """
     return None if version in {"1.0", "1.1"} and b" RTSP/" not in data else BAD_VERSION
 
 
 def check_coding(coding: bytes, *, old: bool) -> Refusal | None:
-    """Only ``chunked`` is decoded; from HTTP/1.0 any coding is a fault (RFC 9112, 6.1)."""
+    """Return a refusal unless the coding is ``chunked``; HTTP/1.0 may use none (RFC 9112, 6.1)."""
     if old:
         return MALFORMED
     return None if coding.lower() == b"chunked" else TRANSFER_CODING
 
 
 def check_expectation(expectation: bytes) -> Refusal | None:
-    """100-continue is the only expectation there is."""
+    """Return a refusal unless the Expect header is ``100-continue``."""
     return None if expectation.lower() == b"100-continue" else EXPECTATION
 
 
 def check_upgrade(method: bytes, protocol: bytes | None) -> Refusal | None:
-    """Leaving HTTP is not offered; an offer of HTTP/2 may be ignored."""
+    """Return a refusal for CONNECT and upgrades; None for ``Upgrade: h2c``, which is ignored."""
     ignored = method != b"CONNECT" and protocol is not None and protocol.lower() == b"h2c"
     return None if ignored else NO_TUNNELS
 
 
 def size_of(target: bytes, headers: dict[bytes, bytes]) -> int:
-    """About how many bytes a head had on the wire."""
+    """Return about how many bytes a head of this target and these headers had on the wire."""
     return len(target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 class Cors:
-    """Which pages of other origins may use this gateway from a browser."""
+    """Makes the CORS header lines for the origins that may use this gateway from a browser."""
 
     __slots__ = ("_any", "_origins")
 
@@ -191,7 +191,7 @@ class Cors:
         return bool(self._origins)
 
     def lines(self, origin: bytes | None) -> bytes:
-        """What a response to this origin carries; nothing for others."""
+        """Return the CORS header lines of a response to this origin; empty if it is not allowed."""
         if origin is None:
             return b""
         if self._any:
@@ -203,7 +203,7 @@ class Cors:
         return b""
 
     def preflight(self, method: bytes, headers: dict[bytes, bytes]) -> bytes:
-        """The lines that answer a preflight beside :meth:`lines`; nothing if it is none of ours."""
+        """Return the lines that answer a CORS preflight; empty if it is none or not allowed."""
         if method != b"OPTIONS" or b"access-control-request-method" not in headers:
             return b""
         if not self.lines(headers.get(b"origin")):

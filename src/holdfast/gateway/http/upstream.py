@@ -1,13 +1,13 @@
-"""The connections to one replica: kept while idle, opened when none is, the youngest used first.
+"""Pools the connections to one replica: reuses the most recently used, opens one when none is idle.
 
 Last in, first out: the few connections in use stay warm and the rest grow old and are closed, so
-that a pool shrinks after a burst. Rejected: a connection waiting for any call (a call that came
-while it was opened could take another's); it saves a little at the start of a burst, and
-afterwards nobody can say whose connection failed. Rejected: a timer per connection; ``sweep``
-looks at the oldest ones and is called from the gateway's one coarse clock.
+that a pool shrinks after a burst. Rejected: giving a connection that is being opened to any waiting
+call; it saves a little at the start of a burst, and afterwards a failed connection can no longer be
+attributed to a call. Rejected: a timer per connection; ``sweep`` looks at the oldest ones and is
+called from the gateway's one coarse clock.
 
-Nothing here follows redirects or reads proxies from the environment: an endpoint is where the
-operator said it is.
+Redirects are not followed and proxy settings of the environment are not read: an endpoint is where
+the operator said it is.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _SHORTAGE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, err
 
 
 class Upstream:
-    """How one replica is called."""
+    """Sends requests to one replica over a pool of connections."""
 
     __slots__ = (
         "_addresses",
@@ -91,19 +91,19 @@ class Upstream:
 
     @property
     def idle(self) -> int:
-        """Connections kept for later."""
+        """How many open connections wait for a call."""
         return len(self._idle)
 
     @property
     def busy(self) -> int:
-        """Calls under way, those whose connection is being opened among them."""
+        """How many calls are under way, including those whose connection is still being opened."""
         return len(self._busy)
 
     def call(self, caller: Caller, method: bytes, path: bytes, headers: bytes, body: bytes) -> Call:
         """Send one request. ``path`` begins with a slash; ``headers`` are lines with CRLF.
 
-        Never raises and never calls back before it has returned. The caller vouches for the text
-        of method, path and headers: there is no line break in them that it did not mean.
+        Never raises and never calls back before it has returned. The caller guarantees that method,
+        path and headers contain no line break that it did not intend.
         """
         base = self._endpoint.base
         if body or method not in _WITHOUT_BODY:
@@ -122,7 +122,7 @@ class Upstream:
         return connection.begin(caller, head, body, bodyless=method == b"HEAD")
 
     def sweep(self, now_ns: int) -> None:
-        """Give up connections that take too long to open, close those idle for too long."""
+        """Fail calls whose connection opens too slowly; close connections idle for too long."""
         self._waited += min(now_ns - self._swept_at, _LOOK_MAX)
         self._swept_at = now_ns
         begun_before = self._waited - self._connect_ns
@@ -143,7 +143,7 @@ class Upstream:
         del self._idle[:old]
 
     def close(self) -> None:
-        """Close the idle connections. Calls go on; their connections are not kept."""
+        """Close the idle connections now, the others after their calls."""
         self._closed = True
         self._addresses.close()
         idle, self._idle = self._idle, []
@@ -151,7 +151,7 @@ class Upstream:
             connection.shut()
 
     def abandon(self) -> None:
-        """Close, and cut the calls under way too."""
+        """Close the idle connections and fail all calls under way with ``Kind.DRAINED``."""
         self._turn.catch_up()
         self.close()
         for connection in list(self._busy):
@@ -160,11 +160,11 @@ class Upstream:
     # --- what connections report ------------------------------------------------------------------
 
     def opened(self, connection: UpstreamConnection) -> None:
-        """It is connected."""
+        """Note that a connection is established (called by the connection)."""
         self._opening.pop(connection, None)
 
     def finished(self, connection: UpstreamConnection, *, keep: bool) -> None:
-        """Its call is over; ``keep``: it can carry another."""
+        """Take back a connection whose call is over; ``keep``: it can carry another call."""
         self._busy.discard(connection)
         if not keep:
             self._opening.pop(connection, None)
@@ -175,7 +175,7 @@ class Upstream:
             self._idle.append(connection)
 
     def lost(self, connection: UpstreamConnection) -> None:
-        """It broke while it had no call."""
+        """Remove an idle connection that broke."""
         if connection in self._idle:
             self._idle.remove(connection)
 

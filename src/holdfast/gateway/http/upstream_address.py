@@ -1,10 +1,11 @@
-"""Where a replica is: an endpoint's URL, checked once, and the addresses behind its name.
+"""Parses and checks the URL of a replica's endpoint, and looks up the addresses of its host name.
 
 A name is looked up whenever a connection is opened, so that a replica that moved is found. The
 last addresses are kept: when the resolver fails, or takes longer than half of what a connection
-may take, they are used instead. Rejected: leaving the lookup to ``create_connection``; it folds
-the errors of several addresses into one text, and forgets what worked. Rejected: a cache with a
-lifetime; pooled connections make lookups rare, and a stale cache sends requests to a stranger.
+may take, they are used instead. Rejected: leaving the lookup to ``create_connection``; it merges
+the errors of several addresses into one text, and forgets which address worked. Rejected: a cache
+with a lifetime; pooled connections make lookups rare, and a stale cache sends requests to a machine
+that is no longer ours.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """The address of a replica, as the operator wrote it, and what follows from it."""
+    """A replica's URL, checked, and its parts: host, port, TLS, base path, Host header."""
 
     url: str
     tls: bool = field(init=False)
@@ -84,7 +85,7 @@ def _is_literal(host: str) -> bool:
 
 
 class Addresses:
-    """The addresses of one endpoint: the best one first."""
+    """Looks up the addresses of one endpoint and orders them, the one that worked last first."""
 
     __slots__ = ("_endpoint", "_known", "_lookup", "_loop", "_patience_s", "lookups_failed")
 
@@ -99,7 +100,7 @@ class Addresses:
         self.lookups_failed = 0
 
     async def current(self) -> tuple[str, ...]:
-        """Where the endpoint is now, or was last; empty when its name was never found."""
+        """Look up and return the addresses, or the last known ones; empty if never resolved."""
         if self._endpoint.literal:
             return self._known
         if self._lookup is None or self._lookup.done():
@@ -109,17 +110,17 @@ class Addresses:
         return self._known
 
     def prefer(self, address: str) -> None:
-        """It answered: try it first."""
+        """Put an address first that accepted a connection."""
         if self._known[:1] != (address,):
             self._known = tuple(dict.fromkeys((address, *self._known)))[:ADDRESSES_MAX]
 
     def demote(self, address: str) -> None:
-        """It did not: try it last."""
+        """Put an address last that did not accept a connection."""
         if address in self._known:
             self._known = (*(other for other in self._known if other != address), address)
 
     def close(self) -> None:
-        """Give up a lookup under way."""
+        """Cancel a lookup under way."""
         if self._lookup is not None:
             self._lookup.cancel()
 

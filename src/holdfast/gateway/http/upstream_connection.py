@@ -1,21 +1,21 @@
-"""One connection to a replica, carrying one call at a time.
+"""One connection to a replica: sends a request, parses the response, carries one call at a time.
 
 llhttp judges what is malformed. Its callbacks only collect (a body's pieces go straight into a
-list, without a step through Python); the caller hears of them when the parser has returned. So it
-may cancel at any time, and the chunks of one read reach it as one piece.
+list, without a step through Python); the caller is called when the parser has returned. So the
+caller may cancel at any time, and the chunks of one read reach it as one piece.
 
-The bulk of the work is streams of events, where one read is one whole chunk. Between two chunks
-llhttp keeps nothing. So a read that begins there and is exactly one plain chunk is cut here, and
-llhttp stays where it stood: 1 µs less, of 7. Anything else goes to llhttp.
+Most of the work is streams of events, where one read is one whole chunk. Between two chunks llhttp
+keeps no state. So a read that begins there and is exactly one plain chunk is cut here, without
+llhttp: 1 µs less, of 7. Anything else goes to llhttp.
 
     where llhttp stands   known without asking it, from a read that ends in LF LF CR LF, if the
                           last piece of body it found there ends in LF LF: were the chunk not
                           complete, its piece would end as the read does; had the next chunk's
                           first line begun, the CR LF would follow a digit, not an LF
 
-An answer whose head came before, from any connection to this replica, does not need llhttp either
-(``head_cache``), if one read is the whole of it. When a call begins, llhttp stands at the beginning
-of a response: the last one was complete, and whatever comes between two calls ends the connection.
+A response whose head came before, from any connection to this replica, does not need llhttp either
+(``head_cache``), if one read is all of it. When a call begins, llhttp stands at the beginning of a
+response: the last one was complete, and any byte between two calls ends the connection.
 
 Rejected, by measurement: llhttp's callbacks for the begin and end of chunks, to know the same;
 they cost 1 µs for each chunk of a read that holds several. Rejected: cutting several chunks here;
@@ -65,18 +65,18 @@ _FIRST_LINES: Final = _first_lines()
 
 
 class Owner(Protocol):
-    """Whose connection it is."""
+    """The pool of a connection: is notified when it opens, ends a call, or breaks while idle."""
 
     heads: HeadCache[Head]  # of the replica's answers
 
     def opened(self, connection: "UpstreamConnection") -> None:
-        """It is connected."""
+        """Note that a connection is established."""
 
     def finished(self, connection: "UpstreamConnection", *, keep: bool) -> None:
-        """Its call is over; ``keep``: it can carry another."""
+        """Take back a connection whose call is over; ``keep``: it can carry another call."""
 
     def lost(self, connection: "UpstreamConnection") -> None:
-        """It broke while it had no call."""
+        """Remove an idle connection that broke."""
 
 
 class _StopError(Exception):
@@ -84,7 +84,7 @@ class _StopError(Exception):
 
 
 class Running:
-    """A call under way. It lets go of its connection when it is over."""
+    """Implements ``Call`` for a call under way; refers to no connection once the call is over."""
 
     __slots__ = ("connection",)
 
@@ -92,23 +92,23 @@ class Running:
         self.connection: UpstreamConnection | None = connection
 
     def cancel(self) -> None:
-        """Close it; nothing more is reported. Harmless when it is over."""
+        """End the call and its connection without a callback; harmless when the call is over."""
         if self.connection is not None:
             self.connection.drop()
 
     def pause(self) -> None:
-        """Stop reading until resumed."""
+        """Stop reading the response until ``resume``."""
         if self.connection is not None:
             self.connection.pause()
 
     def resume(self) -> None:
-        """Read on."""
+        """Read the response again after ``pause``."""
         if self.connection is not None:
             self.connection.resume()
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """A socket, its parser, and the call it carries, if any."""
+    """A socket to a replica with its response parser and the call that it carries, if any."""
 
     __slots__ = (
         "_at_boundary",
@@ -158,7 +158,7 @@ class UpstreamConnection(asyncio.Protocol):
     # --- the call ---------------------------------------------------------------------------------
 
     def begin(self, caller: Caller, head: bytes, body: bytes, *, bodyless: bool) -> Running:
-        """Send a request, at once or when connected. ``bodyless``: its answer has no body."""
+        """Send a request, now or once connected; ``bodyless``: its response has no body."""
         self._caller = caller
         self._bodyless = bodyless
         self._headers: dict[bytes, bytes] | None = {}  # None: the head is over, trailers follow
@@ -179,14 +179,14 @@ class UpstreamConnection(asyncio.Protocol):
         return running
 
     def fail(self, kind: Kind, detail: str) -> None:
-        """End the call, if there is one, and the connection with it."""
+        """Close the connection and report this failure to the caller under way, if any."""
         caller = self._caller
         self.drop()
         if caller is not None:
             caller.on_failure(kind, detail)
 
     def drop(self) -> None:
-        """Close at once and say nothing: what was not sent is dropped, the engine sees it end."""
+        """Close the connection at once, discard unsent bytes, and report nothing to the caller."""
         if self.opening is not None:
             self.opening.cancel()
             self.opening = None
@@ -196,18 +196,18 @@ class UpstreamConnection(asyncio.Protocol):
         self._let_go(keep=False)
 
     def shut(self) -> None:
-        """Close an idle connection politely (with TLS there is a goodbye to send)."""
+        """Close an idle connection in order, which with TLS includes the closing message."""
         if self._transport is not None:
             self._transport.close()
 
     def pause(self) -> None:
-        """Stop reading; what was read is still delivered."""
+        """Stop reading from the socket; bytes that were read already are still delivered."""
         self._paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
+        """Read from the socket again."""
         self._paused = False
         if self._transport is not None:
             self._transport.resume_reading()
@@ -246,7 +246,7 @@ class UpstreamConnection(asyncio.Protocol):
     # --- the socket -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the request that waits."""
+        """Send the request that waits for this connection; close if it was cancelled."""
         self.opening = None
         self._owner.opened(self)
         self._transport = opened = cast("asyncio.Transport", transport)
@@ -260,12 +260,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._turn.put(opened, head, body)
 
     def data_received(self, data: bytes) -> None:
-        """It is taken when all that can be read was read."""
+        """Give received bytes to ``LoopTurn``, which calls ``take`` after all reads of a turn."""
         self.untaken += 1
         self._turn.received(self, data)
 
     def take(self, data: bytes) -> None:
-        """Deliver a whole chunk directly, hand anything else to the parser."""
+        """Deliver received bytes to the caller, through the parser unless one plain chunk."""
         self.untaken -= 1
         caller = self._caller
         if caller is None:
@@ -289,12 +289,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._parse(caller, data)
 
     def break_off(self) -> None:
-        """A fault of ours: its call fails when the connection is gone."""
+        """Close the connection, and so fail its call, after an exception in ``take``."""
         if self._transport is not None:
             self._transport.abort()
 
     def eof_received(self) -> None:
-        """The replica will say no more."""
+        """Complete a response that ends with the connection; fail the call in every other case."""
         self._turn.catch_up()
         if self._caller is not None and self._until_close:
             self._finish(keep=False)
@@ -302,7 +302,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._broken(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone, by its end, by an error, or because we closed it."""
+        """Fail the call under way, if any, and release the parser, after the socket was closed."""
         self._turn.catch_up()
         self._broken(exc)
         self._transport = None
@@ -392,12 +392,12 @@ class UpstreamConnection(asyncio.Protocol):
         caller.on_data(payload)
 
     def on_message_begin(self) -> None:
-        """A response begins; after a complete one, that is one too many."""
+        """Stop the parser at a second response to one request (callback of the parser)."""
         if self._complete:
             raise _StopError("a response that was not asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect it; trailers are not headers and are dropped."""
+        """Collect a response header; trailers are dropped."""
         headers = self._headers
         if headers is None:
             return
@@ -408,7 +408,7 @@ class UpstreamConnection(asyncio.Protocol):
             headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Judge the framing."""
+        """Check status and framing of a response head; stop the parser if they are not allowed."""
         headers = self._headers
         parser = self._parser
         assert headers is not None, "one head for each response"
@@ -433,7 +433,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._until_close = not framed and not empty
 
     def on_message_complete(self) -> None:
-        """The end of a response, or of an interim one."""
+        """Mark the response as complete; after an interim (1xx) response, await the next head."""
         if self._headers is not None:
             self._headers = {}
         elif self._parser is not None:

@@ -1,11 +1,13 @@
-"""One attempt of a request on one replica, from its first byte to its end, judged as it comes.
+"""One attempt of a request on one replica: receives the response, judges it, reports to the flow.
 
-    WholeAttempt    collects an answer in one piece and looks at it before anybody else does
-    StreamAttempt   reads every event, holds the opening back, relays the rest (stream_attempts.py)
+    WholeAttempt    collects a whole answer and judges it before the client gets it
+    StreamAttempt   reads every event, holds the first ones back, relays the rest
+                    (stream_attempts.py)
     BytesAttempt    relays what cannot be read, such as audio
 
-An attempt knows what was received; what becomes of the request is the flow's business. So each
-reports three things at most: first content, silence, and its end with what was observed.
+An attempt knows what was received; the flow decides what becomes of the request. So each attempt
+reports at most three things to the flow: first content, silence, and its end with what was
+observed.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +36,7 @@ _JSON_BYTES: Final = b"inference-header-content-length"  # KServe: how much of a
 
 
 class AttemptOwner(ObservedRequest, Protocol):
-    """The request of an attempt, as far as the attempt reads and tells it anything."""
+    """The request of an attempt, with the members and methods that attempts use."""
 
     flow: Flow | None
     attempts: "dict[int, Attempt]"
@@ -44,53 +46,53 @@ class AttemptOwner(ObservedRequest, Protocol):
 
     @property
     def port(self) -> FlowPort:
-        """The way to the flow."""
+        """The port through which events are reported to the flow."""
 
     @property
     def observer(self) -> Observer:
-        """Who counts what happens."""
+        """The observer that counts and records events."""
 
     @property
     def serial(self) -> int:
-        """The flow's name for the request."""
+        """The number that identifies the request in the flow."""
 
     @property
     def answer_bytes_max(self) -> int:
-        """How long an answer in one piece may be."""
+        """The longest whole answer that is accepted, in bytes."""
 
     def forget(self, attempt: "Attempt") -> None:
-        """An attempt is over."""
+        """Remove an attempt that is over from the request."""
 
     def broke_off(self, tokens: int) -> None:
-        """An attempt ended early after so many tokens were shown."""
+        """Count the tokens that the client got from an attempt that ended early."""
 
     def cannot_continue(self) -> None:
-        """The answer went beyond text."""
+        """Mark the request as not continuable on another replica."""
 
     def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
-        """An engine counted its tokens."""
+        """Use an engine's token counts to improve later estimates for the model."""
 
     def tokens_of(self, model: str, text_bytes: int) -> int:
-        """How many tokens so much text of a model has, by estimate."""
+        """Return the estimated tokens of an answer of so many bytes by this model."""
 
     def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
-        """An answer came in one piece."""
+        """Keep a whole answer until the flow decides whether it is sent."""
 
     def took_empty(self, events: bytes) -> None:
-        """A stream ended without a word."""
+        """Keep the events of a stream that ended without content."""
 
     def show(self, attempt: "Attempt", content_type: bytes) -> None:
-        """The client may see what this attempt brings."""
+        """Begin the client's response with the content of this attempt."""
 
     def relay(self, event: bytes, payload: bytes) -> None:
-        """Pass one event on."""
+        """Send one event to the client; ``payload`` is the data within ``event``."""
 
     def relay_payloads(self, payloads: list[bytes]) -> None:
-        """Pass events on."""
+        """Send payloads to the client, each as one event."""
 
 
 class Attempt(ABC):
-    """What all attempts share: the call, the error bodies, the report of the end."""
+    """Base of all attempts: holds the call, reads error bodies, reports the end to the flow."""
 
     __slots__ = (
         "_failing",
@@ -138,7 +140,7 @@ class Attempt(ABC):
     # --- what the replica says -------------------------------------------------------------------
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """The status decides how the body is read."""
+        """Take the response status: anything but 2xx makes the body an error message."""
         self.status = status
         if status != 200:
             if 200 < status < 300:
@@ -147,7 +149,7 @@ class Attempt(ABC):
             self._retry_after_s = _seconds(headers.get(b"retry-after"))
 
     def on_data(self, data: bytes) -> None:
-        """Collect; the bound keeps a talkative replica from filling the memory."""
+        """Collect the body up to a bound; beyond it a whole answer fails as malformed."""
         if self.over:
             return
         self._size += len(data)
@@ -159,7 +161,7 @@ class Attempt(ABC):
         self._pieces.append(data)
 
     def on_end(self) -> None:
-        """Complete: an error is read here, an answer by the kind of attempt."""
+        """Judge the complete response: an error here, an answer in ``_complete``."""
         if self.over:
             return
         if self._failing:
@@ -168,7 +170,7 @@ class Attempt(ABC):
             self._complete()
 
     def on_failure(self, kind: Kind, detail: str) -> None:  # noqa: ARG002 - the kind says it all
-        """The connection failed under it."""
+        """End the attempt with the failure of its connection."""
         if not self.over:
             self._broken(kind)
 
@@ -193,7 +195,7 @@ class Attempt(ABC):
     # --- what the flow is told -------------------------------------------------------------------
 
     def content(self) -> bool:
-        """Tell the flow of the first content; whether this attempt may go on."""
+        """Report the first content to the flow; return whether this attempt may go on."""
         self.begun = True
         proxied = self.proxied
         self.first = proxied.port.now_ns()
@@ -201,7 +203,7 @@ class Attempt(ABC):
         return not self.over
 
     def end(self, kind: Kind | None, tokens: int = 0, retry_after_s: float = 0.0) -> None:
-        """Tell the flow that it is over."""
+        """Report the end of this attempt to the flow and the observer; ``kind`` None: success."""
         self.over = True
         proxied = self.proxied
         proxied.forget(self)
@@ -215,25 +217,25 @@ class Attempt(ABC):
         proxied.port.tell(proxied.flow, event)
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
-        """Give it up for what it sent: the replica need not go on."""
+        """Cancel the call because of what the replica sent, and report the end with this kind."""
         if self.call is not None:
             self.call.cancel()
         self.end(kind, tokens)
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """Cancel the call without reporting its end: the attempt is no longer needed."""
         self.over = True
         self.proxied.forget(self)
         if self.call is not None:
             self.call.cancel()
 
     def close(self) -> None:
-        """Close its connection; harmless if its response has ended."""
+        """Close the connection; does nothing if the response has ended."""
         if self.call is not None:
             self.call.cancel()
 
     def on_silence(self, now: int) -> None:
-        """End it if all was said; otherwise let the flow judge that it is silent for too long."""
+        """End an attempt whose answer is complete; otherwise report its silence to the flow."""
         if not self.over and not self.conclude():
             self.last = self.excused = now  # patience, if any, lasts as long again
             proxied = self.proxied
@@ -242,27 +244,30 @@ class Attempt(ABC):
 
     @property
     def replica_id(self) -> str:
-        """The replica it was sent to."""
+        """The id of the replica that the attempt was sent to."""
         return self.target.replica_id
 
     def conclude(self) -> bool:
-        """End it now as a success if all was said and only the end of the response is missing."""
+        """End the attempt as a success if its answer is complete but its response is not.
+
+        Return whether it was ended.
+        """
         return False
 
     def measured(self) -> tuple[str, float] | None:
-        """A statistic of its answer, where there is one."""
+        """Return a statistic of the answer, by name, or None."""
         return None
 
     def tokens(self) -> int:
-        """Tokens that reached the client so far, as well as it is known."""
+        """Return the tokens that reached the client so far, by count or estimate."""
         return 0
 
     def prompt_tokens(self) -> int:
-        """Tokens of its prompt, by the engine's count or by an estimate."""
+        """Return the tokens of the prompt, by the engine's count or by an estimate."""
         return self.proxied.request.prompt_tokens
 
     def stuck(self, now: int) -> Kind | None:
-        """How it has failed by now, where its replica is found stalled; None: not yet."""
+        """Return how the attempt fails now if its replica is known to be stalled; None: not yet."""
         return kind_when_stalled(
             now - self.last,
             self.prompt_tokens(),
@@ -272,17 +277,17 @@ class Attempt(ABC):
         )
 
     def chunks(self) -> int:
-        """How many pieces its content came in; 0: not known."""
+        """Return how many chunks of content arrived; 0: not known."""
         return 0
 
     def pause(self) -> None:
-        """The client does not read: stop reading too."""
+        """Stop reading from the replica, because the client reads too slowly."""
         if self.call is not None and not self.paused:
             self.paused = True
             self.call.pause()
 
     def resume(self, now: int) -> None:
-        """The client reads again; the pause was nobody's silence."""
+        """Read from the replica again; the pause does not count as the replica's silence."""
         if self.call is not None and self.paused:
             self.paused = False
             self.last = now
@@ -290,12 +295,12 @@ class Attempt(ABC):
 
 
 class WholeAttempt(Attempt):
-    """An answer in one piece: nothing is shown before all of it was looked at."""
+    """Collects an answer in one piece and judges it before the client gets any of it."""
 
     __slots__ = ("_content_type", "_json_bytes")
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Its type is passed on."""
+        """Take the status and the content type, which the client will get."""
         if status == 200:
             self.status = status
         else:
@@ -355,7 +360,7 @@ class WholeAttempt(Attempt):
 
 
 class BytesAttempt(Attempt):
-    """Bytes that only the client can judge: shown from the first one on."""
+    """Relays an answer that the gateway cannot read, such as audio, from its first byte on."""
 
     __slots__ = ("_content_type",)
 
@@ -364,12 +369,12 @@ class BytesAttempt(Attempt):
         self._content_type = b"application/octet-stream"
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Its type is passed on."""
+        """Take the status and the content type, which the client will get."""
         super().on_head(status, headers)
         self._content_type = headers.get(b"content-type", self._content_type)
 
     def on_data(self, data: bytes) -> None:
-        """Pass it on as it is."""
+        """Relay bytes to the client unchanged; the first ones begin the response."""
         if self.over:
             return
         if self._failing:

@@ -1,9 +1,10 @@
-"""Asks a second replica, in the background, what a first one has just answered, and compares.
+"""Asks a second replica, in the background, a question that was just answered, and compares.
 
-The policy is the core's (``core.health.answer_comparison``): which answers, of whom, how many at
-once, and when two agree. Here are the bytes. A second question goes past the flow: no client waits
-for it, no tenant pays for it, no breaker counts it, and one that is not answered says nothing about
-anybody. Only that two replicas agreed or not leaves this module; both texts go with the comparison.
+The policy is the core's (``core.health.answer_comparison``): which answers, which replicas, how
+many at once, and when two answers agree. This module sends and reads the bytes. The second question
+bypasses the flow: no client waits for it, no tenant pays for it, no breaker counts it, and a
+question without an answer is no evidence against a replica. Only whether two replicas agreed leaves
+this module; both texts are dropped after the comparison.
 """
 
 from collections import deque
@@ -53,26 +54,26 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class AnsweredRequest(Protocol):
-    """A request whose answer is complete, as far as a comparison needs it."""
+    """A request whose answer is complete, with the members that a comparison uses."""
 
     @property
     def ask(self) -> ParsedRequest:
-        """What the client asked for."""
+        """The parsed body: what the client asked for."""
 
     @property
     def flow(self) -> Flow | None:
-        """The flow it ran in."""
+        """The flow in which the request ran."""
 
     @property
     def route(self) -> Route:
-        """Which API was called."""
+        """The API route that was called."""
 
     @property
     def tenant(self) -> Tenant:
-        """Who asked."""
+        """The tenant that asked."""
 
     def said(self) -> tuple[str, str | None]:
-        """The whole text of its answer and why it ended; no text where it was not kept."""
+        """Return the whole text of the answer (empty if not kept) and its finish reason."""
 
 
 class Comparisons:
@@ -107,7 +108,7 @@ class Comparisons:
         self.models: dict[str, AnswerComparison] = {}  # those that opted in
 
     def configure(self, configs: Mapping[str, ComparingConfig]) -> None:
-        """Follow a config; models whose section did not change go on as before."""
+        """Apply a new config; models whose section did not change keep their state."""
         known, self.models = self.models, {}
         for model, config in configs.items():
             same = known.get(model)
@@ -116,11 +117,11 @@ class Comparisons:
             self.models[model] = same
 
     def keeps(self, ask: ParsedRequest, model: str) -> bool:
-        """Whether the text of an answer to this may be wanted later."""
+        """Whether the text of an answer to this request must be kept for a comparison."""
         return ask.greedy and model in self.models and ask.api in _APIS
 
     def consider(self, proxied: AnsweredRequest, finish: Finish) -> None:
-        """An answer is complete: perhaps have it compared, after it was sent."""
+        """Decide whether to compare a complete answer; if so, ask a second replica soon."""
         ask, model = proxied.ask, finish.model
         comparing = self.models.get(model)
         if comparing is None or not ask.greedy or finish.continued or ask.api not in _APIS:
@@ -137,7 +138,7 @@ class Comparisons:
                 self._soon(second.ask, proxied)
 
     def sweep(self, now: int) -> None:
-        """Give up those that take too long."""
+        """Give up second questions that were not answered in time."""
         while self._running:
             second = next(iter(self._running))
             if second.due > now:
@@ -145,13 +146,13 @@ class Comparisons:
             second.give_up()
 
     def take(self) -> list[tuple[str, str, bool]]:
-        """The results since the last call."""
+        """Return and clear the results, as (replica, second replica, agreed)."""
         results = list(self._results)
         self._results.clear()
         return results
 
     def call(self, second: "_Second", proxied: AnsweredRequest, text: str) -> Call | None:
-        """Send the question on; ``None`` where it cannot be asked again."""
+        """Send the question to the second replica; None where it cannot be asked again."""
         ask = proxied.ask
         target = self._targets.get(second.peer)
         body = None if target is None else _asked_again(ask, target.served_as, len(text))
@@ -163,12 +164,12 @@ class Comparisons:
         return target.upstream.call(second, b"POST", path, _JSON + target.headers, body)
 
     def spent(self, model: str, answer: Answer) -> None:
-        """What a second answer cost, where its engine tells."""
+        """Count the tokens of a second answer, as its engine reports them."""
         read, said = answer.prompt_tokens or 0, answer.completion_tokens or 0
         self._counters.ledger.ours(model, Use.COMPARISON, read, said)
 
     def ended(self, second: "_Second", agreed: bool | None) -> None:
-        """One is over; ``None``: without a result."""
+        """Record the result of a comparison; ``agreed`` None: there was no usable answer."""
         self._running.pop(second, None)
         second.comparing.end(second.replica, second.peer, agreed, self._port.now_ns())
         result = "unanswered"

@@ -1,11 +1,11 @@
-"""Runs the core's flow for the requests of one gateway: events in, actions carried out at once.
+"""Connects requests to the core's flow: passes events in, executes the actions that come out.
 
-Every event becomes a call of ``Flow.handle``, and every action it returns is handed to the request
-it concerns. All timers of the flow hang on ``tick``; silences of streams and long waits of clients
-are looked for there too, in one pass, so that no request costs a timer of its own.
+Every event becomes a call of ``Flow.handle``, and every action it returns is handed to its request.
+All timers of the flow are driven by ``tick``; silent streams and clients that wait for long are
+looked for there too, in one pass, so that no request needs a timer of its own.
 
-A new config never disturbs what runs: requests under way end in the flow they began in, and a new
-flow takes the new ones. Only where the policies changed is there a new flow; replicas come and go
+A new config never disturbs requests under way: they end in the flow in which they began, and a new
+flow takes the new ones. There is a new flow only where the policies changed; replicas come and go
 with the view.
 """
 
@@ -40,69 +40,69 @@ News = Callable[[Report | Summary], None]
 
 
 class FlowRequest(Protocol):
-    """A request that lives in a flow, and carries out what the flow decides for it."""
+    """A request in a flow, with the methods that execute the flow's decisions."""
 
     flow: Flow | None
 
     @property
     def serial(self) -> int:
-        """The flow's name for it."""
+        """The number that identifies the request in the flow."""
 
     @property
     def request(self) -> Request:
-        """What the flow knows of it."""
+        """The request in the form that the flow uses."""
 
     def dispatch(self, action: Dispatch) -> None:
-        """Start an attempt."""
+        """Start an attempt on the replica that the flow chose."""
 
     def abort(self, action: Abort) -> None:
         """Cancel an attempt."""
 
     def finish(self, action: Finish) -> None:
-        """End the request: it has left the flow."""
+        """End the request with the flow's result: it has left the flow."""
 
     def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
-        """End its attempts on a replica, so that it goes on elsewhere."""
+        """End the attempts on a replica, so that the flow tries another one."""
 
     def cut(self) -> None:
-        """End it with an honest error: the gateway stops."""
+        """End the request with an error, because the gateway stops."""
 
     def sign_of_life(self) -> None:
-        """Tell the client that its request still waits."""
+        """Send the client a comment that says its request still waits."""
 
 
 class WatchedAttempt(Protocol):
-    """An attempt whose answer is under way, and whose silence is watched."""
+    """An attempt that is receiving an answer and is watched for silence."""
 
     @property
     def last(self) -> int:
-        """When its last byte came, or its silence was excused."""
+        """When the last byte arrived, or the flow last excused the silence (ns)."""
 
     @property
     def excused(self) -> int:
-        """When its silence was last excused."""
+        """When the flow last excused the silence of this attempt (ns)."""
 
     @property
     def silence_max(self) -> int:
-        """How long it may be silent."""
+        """How long the attempt may be silent (ns)."""
 
     @property
     def paused(self) -> bool:
-        """Whether its client does not read: then silence is not the replica's."""
+        """Whether reading is paused because the client is slow: silence then does not count."""
 
     @property
     def replica_id(self) -> str:
-        """The replica that answers."""
+        """The id of the replica that answers."""
 
     def on_silence(self, now: int) -> None:
-        """It has been silent for too long."""
+        """Handle that the attempt was silent for longer than ``silence_max``."""
 
     def close(self) -> None:
-        """Close its connection, if that is still open."""
+        """Close the connection, if it is still open."""
 
 
 class FlowPort:
-    """What requests use of the flow: its clock, its events, and being watched while they wait."""
+    """Runs the flow for all requests of a gateway: events, actions, timers, config changes."""
 
     __slots__ = (
         "_demand",
@@ -157,12 +157,12 @@ class FlowPort:
     # --- requests --------------------------------------------------------------------------------
 
     def next_serial(self) -> int:
-        """A name for a request in the flow."""
+        """Return a new number that identifies a request in the flow."""
         self._serial = serial = self._serial + 1
         return serial
 
     def open(self, proxied: FlowRequest, now: int, *, streams: bool) -> None:
-        """Hand a request to the flow; ``streams``: its client is told while it waits."""
+        """Hand a request to the flow; ``streams``: send its client comments while it waits."""
         proxied.flow = flow = self.flow
         request = proxied.request
         if self.metered:
@@ -174,29 +174,29 @@ class FlowPort:
         self._carry_out(flow.handle(Arrived(request), now))
 
     def deadline(self, model: str, priority: Priority, now: int) -> int:
-        """When a whole request is over; a batch request may wait in the queue beyond it."""
+        """Return the deadline (ns) of a request; 0: the flow's own, as for batch requests."""
         whole = self.settings.request_ns.get(model)
         if whole is None or priority is _BATCH:
             return 0  # the flow's own
         return now + whole
 
     def tell(self, flow: Flow | None, event: FlowEvent) -> None:
-        """Report an event and carry out what follows from it."""
+        """Pass an event to the flow and execute the actions that it returns."""
         assert flow is not None, "it is not in a flow yet"
         actions = flow.handle(event, self.now_ns())
         if actions:
             self._carry_out(actions)
 
     def soon(self, flow: Flow | None, event: FlowEvent) -> None:
-        """Report an event after what is being done now."""
+        """Pass an event to the flow in the next turn of the event loop."""
         self._loop.call_soon(self.tell, flow, event)
 
     def answers(self, proxied: FlowRequest) -> None:
-        """A request waits no longer: no more signs of life."""
+        """Stop sending waiting comments to a request whose answer begins or which is over."""
         self._waiting.pop(proxied, None)
 
     def linger(self, attempt: WatchedAttempt) -> None:
-        """An attempt's answer is complete, its response is not: it should end at once."""
+        """Close the connection of an attempt in 1 s if its response does not end by itself."""
         self._lingering[attempt] = self.now_ns() + _LINGER
 
     def _carry_out(self, actions: list[FlowAction]) -> None:
@@ -229,7 +229,7 @@ class FlowPort:
     # --- time ------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Let time pass, every ten to twenty milliseconds; whether streams were looked at."""
+        """Run due timers; call every 10 to 20 ms. Return whether streams were checked, too."""
         now = self.now_ns()
         self.tell(self.flow, Tick())
         if self._retiring:
@@ -270,22 +270,22 @@ class FlowPort:
 
     @property
     def flows(self) -> tuple[Flow, ...]:
-        """The flow of new requests, and those of earlier configs that still have some."""
+        """The flow of new requests, and those of earlier configs that still have requests."""
         return (self.flow, *self._retiring)
 
     def view(self, view: FleetView) -> None:
-        """Follow control's view of the fleet."""
+        """Pass control's new view of the fleet to all flows."""
         self._view = view
         for flow in self.flows:
             self.tell(flow, ViewChanged(view))
 
     def take_demand(self) -> dict[str, float]:
-        """Requests by tenant since the last call, for the shares of their quotas."""
+        """Return and clear the number of requests by tenant, from which quota shares are lent."""
         demand, self._demand = self._demand, {}
         return demand
 
     def reconfigure(self, settings: Settings) -> None:
-        """Follow a new config; what runs goes on in its old flow."""
+        """Apply new settings; requests under way stay in their old flow if policies changed."""
         changed = settings.flow != self.settings.flow
         self.settings = settings
         self.metered = bool(settings.flow.quotas)

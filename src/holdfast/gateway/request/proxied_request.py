@@ -1,17 +1,17 @@
-"""One client's request, from its body to its answer, in whatever attempts it took.
+"""Serves one client's request: body, decision, attempts on replicas, judgement, answer.
 
 Read from top to bottom, as a request goes:
 
     begin               the body is read and checked; refused here, or
     _decide             handed to the flow, which queues it and chooses a replica
-    dispatch            an attempt on one replica, first or repeated or continuing another
+    dispatch            an attempt on one replica: first, repeated, or continuing another
     show, relay         a stream's content goes to the client as it comes
-    finish              the flow's last word: the answer is judged, and another model asked, or
-    _succeed, _fail     the one answer: whole, the end of a stream, or an honest error
+    finish              the flow's result: the answer is judged, and another model asked, or
+    _succeed, _fail     the one answer: whole, the end of a stream, or an error
 
-The route and the tenant were found before (``request_driver``). The flow decides; the bytes are
-here. What is kept of the text, so that another replica can go on from there, is bounded, is never
-logged and goes with the request.
+The route and the tenant were found before (``request_driver``). The flow decides; this module
+handles the bytes. The text that is kept so that another replica can continue an answer is bounded,
+is never logged and is dropped with the request.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ _STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMP
 
 
 class RequestContext:
-    """What all requests of a gateway share: the way to the flow, the replicas, the observer."""
+    """What all requests of a gateway share: the port to the flow, the replicas, the observer."""
 
     __slots__ = ("comparisons", "observer", "port", "ratios", "targets")
 
@@ -84,7 +84,7 @@ class RequestContext:
 
 
 class ProxiedRequest:
-    """Serves one request of a client; the exchange's listener and the flow's executor for it."""
+    """Serves one request of a client: listens to its exchange and executes the flow's decisions."""
 
     __slots__ = (
         "_answer",
@@ -171,7 +171,7 @@ class ProxiedRequest:
     # --- read the body ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Check a request whose body is complete, and hand it to the flow."""
+        """Check a request whose body is complete, and hand it to the flow or refuse it."""
         exchange, port = self.exchange, self.port
         settings = port.settings
         try:
@@ -244,18 +244,18 @@ class ProxiedRequest:
     # --- the client, while it waits --------------------------------------------------------------
 
     def on_client_gone(self) -> None:
-        """Nobody waits: what runs for it is called back."""
+        """Tell the flow that the client left, which cancels all attempts."""
         if self.flow is not None:
             self.port.tell(self.flow, ClientGone(self.serial))
 
     def on_client_slow(self) -> None:
-        """Stop reading from whoever answers."""
+        """Stop reading from the replicas that answer."""
         self.slow = True
         for attempt in self.attempts.values():
             attempt.pause()
 
     def on_client_ready(self) -> None:
-        """Read on."""
+        """Read from the replicas again."""
         self.slow = False
         now = self.port.now_ns()
         for attempt in self.attempts.values():
@@ -264,7 +264,7 @@ class ProxiedRequest:
     # --- attempt ---------------------------------------------------------------------------------
 
     def dispatch(self, action: Dispatch) -> None:
-        """Start an attempt, as the flow asks."""
+        """Start an attempt on the replica that the flow chose."""
         target = self._context.targets.get(action.replica_id)
         if target is None:  # the view is ahead of the config; the flow will try another
             gone = Ended(self.serial, action.attempt, Kind.REFUSED)
@@ -339,7 +339,7 @@ class ProxiedRequest:
         )
 
     def abort(self, action: Abort) -> None:
-        """Call an attempt back."""
+        """Cancel an attempt, as the flow asks, and record its end."""
         attempt = self.attempts.get(action.attempt)
         if attempt is not None:
             said = attempt.tokens()
@@ -349,27 +349,27 @@ class ProxiedRequest:
             attempt.cancel()
 
     def forget(self, attempt: Attempt) -> None:
-        """It is over."""
+        """Remove an attempt that is over."""
         self.attempts.pop(attempt.number, None)
         self.port.streaming.pop(attempt, None)
 
     def broke_off(self, tokens: int) -> None:
-        """An attempt ended early after the client had seen so much of it."""
+        """Count the tokens that the client got from an attempt that ended early."""
         self._said_tokens = max(0, self._said_tokens + tokens - self._said_again)
         self._said_again = 0
 
     @property
     def said_tokens(self) -> int:
-        """What the client was shown by attempts that broke off."""
+        """How many tokens the client got from attempts that broke off."""
         return max(0, self._said_tokens - self._said_again)
 
     def cannot_continue(self) -> None:
-        """The answer went beyond text: only this replica can go on with it."""
+        """Mark the request as not continuable: its answer holds more than plain text."""
         self.request.continuable = self._keeps = False
         self._memory.clear()
 
     def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
-        """An engine counted: the next estimates for its model are better."""
+        """Use an engine's token counts to improve later estimates for the model."""
         self._context.ratios.learn(
             self.request.model,
             self.serial,
@@ -380,13 +380,13 @@ class ProxiedRequest:
         )
 
     def tokens_of(self, model: str, text_bytes: int) -> int:
-        """Tokens of so much answer, by what the model's engines have reported before."""
+        """Return the estimated tokens of an answer of so many bytes by this model."""
         return self._context.ratios.of(model).answer.tokens(text_bytes)
 
     def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
-        """End its attempts on a replica that is leaving, or its stuck ones where that is stalled.
+        """End the attempts on a replica that is leaving; ``stalled``: only those that are stuck.
 
-        The flow goes on elsewhere.
+        The flow then tries another replica.
         """
         for attempt in list(self.attempts.values()):
             if attempt.replica_id != replica_id or attempt.over:
@@ -396,7 +396,7 @@ class ProxiedRequest:
                 attempt.fail(kind, attempt.tokens())
 
     def cut(self) -> None:
-        """End it with an honest error: the gateway stops and will not wait any longer."""
+        """End the request with an error: the gateway stops and its time to drain is over."""
         self.request.continuable = False
         if not self.attempts:
             self._give_up()
@@ -408,18 +408,18 @@ class ProxiedRequest:
     # --- what attempts bring ---------------------------------------------------------------------
 
     def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
-        """An answer in one piece, kept until the flow says that it is the one."""
+        """Keep a whole answer until the flow decides whether it is sent."""
         self._answer = (body, answer, content_type)
         if answer.empty:
             self._empties += 1
 
     def took_empty(self, events: bytes) -> None:
-        """A stream ended properly without a word; its events are sent if that is the answer."""
+        """Keep the events of a stream without content; they are sent if no replica has any."""
         self._empties += 1
         self._empty = events
 
     def show(self, attempt: Attempt, content_type: bytes) -> None:
-        """Begin the response: from here on the client sees what the attempt brings."""
+        """Begin the client's response with this attempt's content, unless the answer is held."""
         if self._held is not None:
             return  # kept until it was checked; meanwhile signs of life go on
         self.port.answers(self)
@@ -431,7 +431,7 @@ class ProxiedRequest:
         self.exchange.start(200, head + self._labels(attempt.target, attempt.number + 1))
 
     def relay(self, event: bytes, payload: bytes) -> None:
-        """Pass one event on, whose payload is this."""
+        """Send one event to the client, or hold it; ``payload`` is the data within ``event``."""
         if self._keeps:
             self._remember(payload)
         if self._held is not None:
@@ -440,7 +440,7 @@ class ProxiedRequest:
             self.exchange.write(event)
 
     def relay_payloads(self, payloads: list[bytes]) -> None:
-        """Pass events on."""
+        """Send payloads to the client, each as one event, or hold them."""
         if not payloads:
             return
         if self._keeps:
@@ -458,13 +458,13 @@ class ProxiedRequest:
             self.cannot_continue()
 
     def _give_up(self) -> None:
-        """It waits in the queue and the gateway leaves: say so while there is time."""
+        """Answer 503 to a request that still waits in the queue, because the gateway stops."""
         leaving = Finish(self.serial, 503, "overloaded", "the gateway leaves", retry_after_s=1.0)
         self.exchange.listener = None
         self._fail(leaving)
 
     def sign_of_life(self) -> None:
-        """The wait is long: tell the client and every proxy between that somebody is here."""
+        """Send the client an event-stream comment, so that it and proxies keep waiting."""
         exchange = self.exchange
         if not exchange.started:
             exchange.start(200, _EVENTS + b"x-request-id: %b\r\n" % self.request_id)
@@ -473,7 +473,7 @@ class ProxiedRequest:
     # --- judge -----------------------------------------------------------------------------------
 
     def finish(self, finish: Finish) -> None:
-        """The flow's last word on it."""
+        """Send the final answer or error of the flow, or ask a stronger model first."""
         self.port.answers(self)
         self.observer.saw_finish(self, finish)
         if finish.status == 499:
@@ -491,7 +491,7 @@ class ProxiedRequest:
             self._fail(finish)
 
     def said(self) -> tuple[str, str | None]:
-        """The whole text of the answer and why it ended; no text where it was not kept."""
+        """Return the whole text of the answer (empty if not kept) and its finish reason."""
         if not self.ask.stream:
             return ("", None) if self._answer is None else self._answer[1].said
         memory = self._memory if self._keeps else ()
@@ -592,7 +592,7 @@ class ProxiedRequest:
 
 
 def refuse(exchange: Exchange, error: ApiError, request_id: bytes, counters: Counters) -> None:
-    """Answer with an error before any work was done."""
+    """Answer an exchange with an error before the request reaches the flow, and count it."""
     counters.refused(error.status, error.code)
     exchange.listener = None
     head = _JSON + b"x-request-id: %b\r\n" % request_id

@@ -1,8 +1,9 @@
-"""The pages that load balancers probe: is the gateway alive, does it accept, is a model ready.
+"""Answers the probes of load balancers: ``/livez``, ``/readyz`` and ``/readyz/{model}``.
 
-``/livez``: the event loop of the process runs. ``/readyz``: it accepts, has a fleet view and is not
-draining; a fleet scaled to zero is ready, or nothing could ever wake it. ``/readyz/{model}``: a
-replica that may be chosen exists. They are on the data port, where load balancers look.
+``/livez``: the event loop of the process runs. ``/readyz``: the gateway accepts requests, has a
+fleet view and is not draining; a fleet scaled to zero is ready, or nothing could ever wake it.
+``/readyz/{model}``: a replica that may be chosen exists. The pages are on the data port, where load
+balancers look.
 """
 
 from typing import Final
@@ -26,11 +27,11 @@ class Readiness:
         self.has_view = False
 
     def knows(self, path: bytes) -> bool:
-        """Whether a path is one of the probes' pages."""
+        """Whether a path is one of the probe pages."""
         return path in _PATHS or path.startswith(b"/readyz/")
 
     def ready(self) -> tuple[bool, str]:
-        """Whether new requests are welcome, and why not."""
+        """Return whether the gateway accepts new requests, and the reason."""
         if self.draining:
             return False, "draining"
         if not self.has_view:
@@ -38,7 +39,7 @@ class Readiness:
         return True, "ready"
 
     def answer(self, exchange: Exchange, flow: Flow, now: int) -> None:
-        """Answer a probe."""
+        """Answer a probe with 200 or 503 and the reason as text."""
         path = exchange.path
         if exchange.method not in {b"GET", b"HEAD"}:
             exchange.respond(405, _TEXT + b"allow: GET, HEAD\r\n", b"use GET\n")

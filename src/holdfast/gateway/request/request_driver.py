@@ -1,10 +1,10 @@
-"""The gateway's side of requests as a whole: it admits them, and follows control.
+"""Admits the requests of one gateway process, and applies what control sends.
 
     on_head     route, tenant                   a refusal needs no body
     on_request  ``ProxiedRequest.begin``        body, decision, attempts, judgement, answer
 
 What one request does is in ``proxied_request``; what the flow decides for it is executed through
-``flow_port``; what is counted is ``telemetry.observer``'s. Here they are joined.
+``flow_port``; ``telemetry.observer`` counts. This module joins them.
 """
 
 import asyncio
@@ -61,23 +61,23 @@ class RequestDriver:
 
     @property
     def settings(self) -> Settings:
-        """The config in force."""
+        """The settings in force."""
         return self.port.settings
 
     @property
     def flow(self) -> Flow:
-        """The flow of new requests."""
+        """The flow that takes new requests."""
         return self.port.flow
 
     @property
     def busy(self) -> int:
-        """Requests under way."""
+        """How many requests are under way."""
         return len(self.port.requests)
 
     # --- the server's side -----------------------------------------------------------------------
 
     def on_head(self, exchange: Exchange) -> None:
-        """Find the route and the tenant of a request; refuse it before its body is read."""
+        """Find the route and the tenant of a request, or refuse it before its body is read."""
         port = self.port
         try:
             route = routes.find(exchange.method, exchange.path)
@@ -110,25 +110,25 @@ class RequestDriver:
     # --- control's side --------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Let time pass: to be called every ten to twenty milliseconds."""
+        """Run due timers of all requests; to be called every 10 to 20 ms."""
         if self.port.tick():
             self.comparisons.sweep(self.now_ns())
 
     def view(self, view: FleetView) -> None:
-        """Follow control's view of the fleet."""
+        """Apply control's new view of the fleet."""
         self.readiness.has_view = True
         self.port.view(view)
 
     def load(self, event: LoadReported) -> None:
-        """Take over what an engine reports of its load."""
+        """Pass an engine's reported load to the flow."""
         self.port.flow.handle(event, self.now_ns())
 
     def lease(self, event: Leased) -> None:
-        """Take over this gateway's share of what all gateways share."""
+        """Pass this gateway's share of quotas and trials, lent by control, to the flow."""
         self.port.flow.handle(event, self.now_ns())
 
     def look_at_demand(self, now: int, *, due: bool) -> bool:
-        """Read the demand for all models if it is time, or if somebody begins to wait."""
+        """Read the demand gauges if ``due`` or if a first request waits; return whether."""
         flows = self.port.flows
         if due or self.demand.begun(flows):
             self.demand.read(flows, now)
@@ -136,7 +136,7 @@ class RequestDriver:
         return False
 
     def trials(self, now: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Half-open trials that are due here, and those that run here."""
+        """Return the half-open trials that are due and those that run, as (model, replica id)."""
         wanted: list[tuple[str, str]] = []
         trying: list[tuple[str, str]] = []
         for model, lane in self.port.flow.lanes.items():
@@ -146,16 +146,16 @@ class RequestDriver:
         return wanted, trying
 
     def move(self, replica_id: str, *, stalled: bool = False) -> None:
-        """End what runs at a replica that is leaving, or is stuck at one that is stalled.
+        """End all attempts on a replica that is leaving; ``stalled``: only those that are stuck.
 
-        It goes on elsewhere.
+        The flow then tries other replicas.
         """
         now = self.now_ns()
         for proxied in list(self.port.requests.values()):
             proxied.move(replica_id, now, stalled=stalled)
 
     def reconfigure(self, settings: Settings, targets: dict[str, Target]) -> None:
-        """Follow a new config; what runs goes on under the old one."""
+        """Apply new settings and targets; requests under way stay in their old flow."""
         if targets is not self.targets:
             self.targets.clear()
             self.targets.update(targets)
@@ -166,7 +166,7 @@ class RequestDriver:
         self.port.reconfigure(settings)
 
     def cut_all(self) -> None:
-        """End what still runs with an honest error: the time to drain is over."""
+        """End all requests under way with an error: the time to drain is over."""
         for proxied in list(self.port.requests.values()):
             proxied.cut()
 

@@ -1,4 +1,4 @@
-"""Builds a gateway's settings from a fleet file, once per config; read on every request."""
+"""Builds a gateway's settings and targets from a fleet file, once per config."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from holdfast.gateway.request.targets import Target
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Settings:
-    """What requests read of the config; replaced as a whole when the config changes."""
+    """The parts of the config that requests read; replaced as a whole when the config changes."""
 
     flow: FlowConfig
     http: HttpConfig
@@ -43,14 +43,14 @@ class Settings:
     trace_follow: bool = False  # a caller's own mark decides instead, where it sends one
 
     def continues(self, api: Api, model: str) -> bool:
-        """Whether an answer of this model can be continued at all."""
+        """Whether an answer of this model and API can be continued on another replica."""
         if api is Api.CHAT:
             return model in self.chat_continued
         return api is Api.COMPLETIONS and model in self.prompt_continued
 
 
 def settings_of(file: FleetFile) -> Settings:
-    """Build them; a hook that cannot be imported raises ``ConfigError``."""
+    """Build the settings of a fleet file; a hook that cannot be imported raises ``ConfigError``."""
     names = [model.name for model in file.models]
     virtual = VirtualModels(file.virtual_models, names)
     public = dict.fromkeys(names, False)
@@ -95,11 +95,10 @@ def targets_of(
     detours: Mapping[str, str] = NO_DETOURS,
     turn: LoopTurn | None = None,
 ) -> dict[str, Target]:
-    """The replicas of a file; those that did not change keep their connections.
+    """Build the call targets of all replicas; those that did not change keep their connections.
 
-    ``detours``: replicas that are to be reached at another URL for the time being, and without
-    the engine's credential, which is for the engine alone. ``turn``: the writes that all of them
-    share.
+    ``detours``: other URLs at which to reach some replicas for the time being, without the engine's
+    credential, which is for the engine alone. ``turn``: groups the writes of all connections.
     """
     targets: dict[str, Target] = {}
     for deployed in file.replicas():

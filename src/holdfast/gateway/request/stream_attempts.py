@@ -1,10 +1,10 @@
-"""Attempts that stream events: read one by one, held until worth showing, then relayed.
+"""Attempts that stream events: hold the first ones until content comes, then relay all.
 
-Headers and the chunks without content are held back until the first content comes, so an empty or
-dying stream can still be tried elsewhere without anybody noticing. An opening that looks like the
+Headers and chunks without content are held back until the first content comes, so an empty or dying
+stream can still be tried elsewhere, invisibly for the client. An opening that looks like the
 endless "!!!!" of a broken engine is held a little longer. From the first content on, what arrives
-is relayed as it is, and still read: a finish reason, an error inside the stream, an end without
-either, and output that degenerates must be known when they happen.
+is relayed unchanged, and still read: a finish reason, an error inside the stream, an end without
+either, and degenerate output must be noticed when they happen.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _DEGENERATE: Final = DegenerateConfig()
 
 
 class EventAttempt(Attempt):
-    """What streams of events share: the content type, the end, the report of tokens."""
+    """Base of attempts that receive an event stream: content type, held events, end of stream."""
 
     __slots__ = ("_finished", "_held_bytes", "_splitter")
 
@@ -50,7 +50,7 @@ class EventAttempt(Attempt):
         self._held_bytes = 0  # not shown yet; may grow as long as one event
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """A 200 that is no event stream is somebody else talking."""
+        """Take the status; a 200 that is not an event stream fails as malformed."""
         super().on_head(status, headers)
         kind = headers.get(b"content-type", b"")
         if not self._failing and not kind.lower().startswith(b"text/event-stream"):
@@ -85,7 +85,7 @@ class EventAttempt(Attempt):
             self.end(Kind.EMPTY)
 
     def conclude(self) -> bool:
-        """As above: a replica that hangs behind its last word has said it."""
+        """End the attempt as complete if a finish reason came; return whether it did."""
         if not self._finished:
             return False
         if self.call is not None:
@@ -94,12 +94,12 @@ class EventAttempt(Attempt):
         return True
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
-        """As above, unless all was said: rubbish behind the last word harms nobody."""
+        """Fail the attempt, unless a finish reason came: what follows it does no harm."""
         if not self.conclude():
             super().fail(kind, tokens)
 
     def unshown(self) -> bytes:
-        """The events that were held to the end."""
+        """Return the events that are held back and were not sent, as bytes."""
         return b""
 
     def _nothing_to_say(self) -> bool:
@@ -111,7 +111,7 @@ class EventAttempt(Attempt):
 
 
 class StreamAttempt(EventAttempt):
-    """A stream of chat or completions chunks."""
+    """Receives a stream of chat or completions chunks, judges each and relays it."""
 
     __slots__ = (
         "_choices_left",
@@ -152,7 +152,7 @@ class StreamAttempt(EventAttempt):
         self.usage: Usage | None = None
 
     def on_data(self, data: bytes) -> None:
-        """Read every event in it; relay what may be shown."""
+        """Split received bytes into events, judge each, and relay or hold it."""
         if self.over:
             return
         if self._failing:
@@ -273,22 +273,22 @@ class StreamAttempt(EventAttempt):
         return payload
 
     def unshown(self) -> bytes:
-        """As above."""
+        """Return the payloads that are held back and were not sent, as event bytes."""
         return b"".join(map(framed, self._held))
 
     def measured(self) -> tuple[str, float] | None:
-        """The mean log probability, where the client asked for them."""
+        """Return the mean log probability, if the client asked for log probabilities."""
         return None if self._logprobs is None else self._logprobs.measured()
 
     def prompt_tokens(self) -> int:
-        """As above."""
+        """Return the tokens of the prompt, by the engine's count or by an estimate."""
         usage = self.usage
         if usage is not None and usage.prompt_tokens:
             return usage.prompt_tokens
         return self.proxied.request.prompt_tokens
 
     def chunks(self) -> int:
-        """As above."""
+        """Return how many chunks with content arrived."""
         return self._events
 
     def _learn(self) -> None:
@@ -305,7 +305,7 @@ class StreamAttempt(EventAttempt):
         self.fail(kind, self.tokens())
 
     def tokens(self) -> int:
-        """By the engine's count; where it gave none, by its events or by the bytes of the text."""
+        """Return the tokens of the answer: the engine's count, else by events or text bytes."""
         if self.usage is not None and self.usage.completion_tokens:
             return self.usage.completion_tokens
         if not self.begun:
@@ -316,7 +316,7 @@ class StreamAttempt(EventAttempt):
 
 
 class ResponseAttempt(EventAttempt):
-    """A stream of /v1/responses: named events, relayed one by one, never continued."""
+    """Receives a /v1/responses stream and relays its named events; cannot be continued."""
 
     __slots__ = ("_held", "_tokens")
 
@@ -326,7 +326,7 @@ class ResponseAttempt(EventAttempt):
         self._tokens = 0
 
     def on_data(self, data: bytes) -> None:
-        """Relay event by event from the first content on."""
+        """Split received bytes into events, hold them until the first content, then relay each."""
         if self.over:
             return
         if self._failing:
@@ -371,11 +371,11 @@ class ResponseAttempt(EventAttempt):
         return not self.over
 
     def unshown(self) -> bytes:
-        """As above."""
+        """Return the events that are held back and were not sent, as bytes."""
         return b"".join(self._held)
 
     def tokens(self) -> int:
-        """By the engine's count at the end; before it, nobody knows."""
+        """Return the engine's token count, which comes with the last event; 0 before it."""
         return self._tokens
 
 

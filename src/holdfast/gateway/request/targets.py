@@ -1,4 +1,4 @@
-"""The replicas a gateway can call: address, dialect, name of the model there, credentials."""
+"""A replica as a gateway calls it: address, dialect, the engine's model name, credentials."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from holdfast.gateway.http.upstream_address import Endpoint
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Target:
-    """One replica as this gateway calls it."""
+    """One replica as this gateway calls it: address, dialect, model names and header lines."""
 
     replica_id: str
     model: str  # the public name of what it serves

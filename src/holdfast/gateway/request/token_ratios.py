@@ -19,7 +19,7 @@ class ModelRatios:
 
 
 class TokenRatios:
-    """Bytes per token of every model; bounded, because models come from the config."""
+    """Keeps bytes per token by model; bounded, because models come from the config."""
 
     __slots__ = ("_by_model",)
 
@@ -27,7 +27,7 @@ class TokenRatios:
         self._by_model: dict[str, ModelRatios] = {}
 
     def of(self, model: str) -> ModelRatios:
-        """The ratios of one model."""
+        """Return the ratios of one model."""
         ratios = self._by_model.get(model)
         if ratios is None:
             ratios = self._by_model[model] = ModelRatios()
@@ -42,7 +42,7 @@ class TokenRatios:
         text_bytes: int,
         tokens: int,
     ) -> None:
-        """An engine counted the tokens of a prompt and an answer; ``serial``: of the request."""
+        """Update a model's ratios from an engine's token counts; later only for 1 in 16 serials."""
         ratios = self.of(model)
         if ratios.answer.reports >= _REPORTS_ENOUGH and serial & _SAMPLE_MASK:
             return

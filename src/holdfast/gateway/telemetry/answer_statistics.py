@@ -1,12 +1,12 @@
-"""Measures answers for drift: the mean of their log probabilities, the norm of a vector.
+"""Measures answers for drift detection: mean log probability of a text, norm of an embedding.
 
-Drift of a model's output shows in them before anybody reads a wrong answer. Only what the client
-asked for is measured: to ask for log probabilities on its behalf would change what it gets and what
-it costs. Of embeddings one is measured now and then, because reading a vector costs more than all
-else that is done with it here.
+Drift of a model's output shows in these numbers before a user notices a wrong answer. Only what the
+client asked for is measured: to ask for log probabilities on its behalf would change its answer and
+its cost. One embedding per replica and second is measured, because reading a vector costs more than
+everything else that the gateway does with it.
 
-Nothing here is on the way of an ordinary request: the readers below decode a payload a second time
-instead of burdening the first decoder with members that hardly any answer has.
+An ordinary request does not pass through this module: the readers below decode a payload a second
+time instead of burdening the first decoder with members that hardly any answer has.
 """
 
 from array import array
@@ -57,7 +57,7 @@ class LogprobMean:
         self.readable = True  # False: an engine has its own way to write them
 
     def add(self, payload: bytes) -> None:
-        """Take in a whole answer, or one chunk of it."""
+        """Add the log probabilities in a whole answer or in one chunk of it."""
         try:
             choices = _decode_answer(payload).choices
         except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ class LogprobMean:
                     self._count += 1
 
     def reading(self, read: Callable[[bytes], Chunk]) -> Callable[[bytes], Chunk]:
-        """A reader of chunks that takes them in as well."""
+        """Wrap a chunk reader so that every payload it reads is also passed to ``add``."""
 
         def both(payload: bytes) -> Chunk:
             self.add(payload)
@@ -84,21 +84,21 @@ class LogprobMean:
         return both
 
     def measured(self) -> tuple[str, float] | None:
-        """The mean, under its name; nothing where none was told."""
+        """Return ``("logprob", mean)``, or None if the answer had none or they were unreadable."""
         if not (self._count and self.readable):
             return None
         return ("logprob", self._sum / self._count)
 
 
 def measured_logprob(body: bytes) -> tuple[str, float] | None:
-    """The mean log probability of an answer in one piece."""
+    """Return ``("logprob", mean)`` of a whole answer, or None if it has no log probabilities."""
     logprobs = LogprobMean()
     logprobs.add(body)
     return logprobs.measured()
 
 
 def measured_norm(body: bytes) -> tuple[str, float] | None:
-    """The length of the first vector in an answer; nothing where it is none, or too long."""
+    """Return ``("norm", length)`` of the first embedding in an answer; None if not measurable."""
     if len(body) > _NORM_BYTES_MAX:
         return None
     try:

@@ -1,17 +1,17 @@
-"""What a gateway counts, in plain lists and dictionaries: an addition costs a tenth of a µs.
+"""Counts requests, attempts, tokens and latencies of one gateway in plain lists and dictionaries.
 
-Labels come from the config or from fixed sets, never from a request, so there are at most a few
-hundred series; the bound is there all the same. Control adds up those of all gateways and renders
-them, so that no scrape ever stops a request.
+An addition costs a tenth of a µs. Labels come from the config or from fixed sets, never from a
+request, so there are at most a few hundred series; their number is bounded all the same. Control
+adds up the counters of all gateways and renders them, so that a scrape never delays a request.
 
-Histograms go by OpenTelemetry's names and buckets for generative models: a gateway is a *server* to
-whoever asks, and a *client* of an engine in each attempt. Two things are not as written there. The
-time per chunk is the mean of an attempt, one observation for each: one for every chunk would cost
-more than all the rest that is done with a chunk's time. And a series appears with its first
-observation. Names are put together once for each series, not once a second.
+Histograms use OpenTelemetry's names and buckets for generative models: a gateway is a *server* to
+its clients, and a *client* of an engine in each attempt. Two things differ from those conventions.
+The time per chunk is the mean of an attempt, one observation for each: one for every chunk would
+cost more than everything else that is done with a chunk's time. And a series appears with its first
+observation. Names are built once for each series, not once a second.
 
-Rejected: prometheus_client. An observation by label costs ten times as much, and it would want to
-be scraped here.
+Rejected: prometheus_client. An observation by label costs ten times as much, and it would have to
+be scraped at every gateway.
 """
 
 from bisect import bisect_left
@@ -44,7 +44,7 @@ _ACCOUNTS_MAX: Final = 8_192  # then they are looked up anew; they only save loo
 
 
 class Histogram:
-    """Counts observations by bucket, and knows the names of its series.
+    """Counts observations by bucket under one metric name and set of labels.
 
     ``counts`` holds the sum of all values first, then the count of each bucket.
     """
@@ -59,7 +59,7 @@ class Histogram:
         self._names += [f"{name}_count{{{labels}}}", f"{name}_sum{{{labels}}}"]
 
     def read(self, told: dict[str, int | float]) -> None:
-        """Add its series, cumulative as Prometheus has them; none before the first observation."""
+        """Add the series, cumulative as in Prometheus, to ``told``; none before an observation."""
         totals = list(accumulate(self.counts[1:]))
         if totals[-1]:
             totals.append(totals[-1])
@@ -68,12 +68,12 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many were observed."""
+        """How many values were observed."""
         return sum(self.counts[1:])
 
 
 class ModelHistograms:
-    """Holds the histograms of one model, as the lists that are added to."""
+    """Holds the histograms of one model, each as the list of counts that it adds to."""
 
     __slots__ = (
         "failed",
@@ -109,7 +109,7 @@ class ModelHistograms:
 
 
 class AnswerCounts:
-    """Holds the lists that an ordinary answer is added to: found by one look instead of four."""
+    """Holds the count lists of one (replica, tenant, route), so that an answer needs one lookup."""
 
     __slots__ = ("attempts", "input_tokens", "ok", "output_tokens", "spent")
 
@@ -122,7 +122,7 @@ class AnswerCounts:
 
 
 class Counters:
-    """Counts everything a gateway exports as metrics, since its start."""
+    """Counts everything that a gateway exports as metrics, since its start."""
 
     __slots__ = ("_accounts", "_attempts", "_finished", "_meters", "ledger", "values")
 
@@ -140,7 +140,7 @@ class Counters:
     # --- attempts --------------------------------------------------------------------------------
 
     def attempt(self, replica_id: str, model: str, kind: Kind | None, took: int) -> None:
-        """An attempt ended otherwise than in ``answered``."""
+        """Count an attempt that failed or continued another; ``took`` in ns. Else: ``answered``."""
         self._ended(replica_id, kind, took)
         counts = self.meter(model).ok if kind is None else self.meter(model).failed
         counts[0] += took
@@ -149,7 +149,7 @@ class Counters:
     def answered(
         self, replica_id: str, model: str, tenant: str, via: str, took: int, read: int, said: int
     ) -> None:
-        """An attempt ended with a complete answer that is of use; ``read``, ``said``: tokens."""
+        """Count an attempt that gave a complete answer; ``read``, ``said``: tokens in and out."""
         account = self._accounts.get((replica_id, tenant, via))
         if account is None:
             account = self._account(replica_id, model, tenant, via)
@@ -178,7 +178,7 @@ class Counters:
         return made
 
     def streamed(self, model: str, first: int, per_chunk: int, per_token: int) -> None:
-        """An answer came in pieces: until the first, and between two; 0 where there was one."""
+        """Add the chunk and token times (ns) of a streamed answer; 0: not measurable, left out."""
         meter = self._meters[model]  # that of its attempt
         counts = meter.first_chunk
         counts[0] += first
@@ -193,13 +193,13 @@ class Counters:
             counts[bisect_left(_PER, per_token)] += 1
 
     def first_token(self, model: str, took: int) -> None:
-        """A client is shown the beginning of its answer."""
+        """Add the time (ns) from a request's arrival until its client got the first content."""
         counts = self.meter(model).first_token
         counts[0] += took
         counts[bisect_left(_FIRST, took)] += 1
 
     def meter(self, model: str) -> ModelHistograms:
-        """The histograms of a model; models come from the config."""
+        """Return the histograms of a model, created on first use."""
         known = self._meters.get(model)
         if known is None:
             known = self._meters[model] = ModelHistograms(model)
@@ -213,7 +213,7 @@ class Counters:
     # --- requests --------------------------------------------------------------------------------
 
     def finished(self, finish: Finish, took: int) -> None:
-        """A request ended."""
+        """Count a finished request by model and status, and its duration ``took`` in ns."""
         key = (finish.model, finish.status)
         histogram = self._finished.get(key)
         if histogram is None:
@@ -234,19 +234,19 @@ class Counters:
             self.add(f'extra_attempts_total{{model="{finish.model}"}}', extra)
 
     def refused(self, status: int, code: str) -> None:
-        """A request was refused before the flow saw it."""
+        """Count a request that was refused before it reached the flow."""
         self.add(f'refused_total{{status="{status}",code="{code}"}}')
 
     def escalated(self, model: str, check: str) -> None:
-        """A cheap answer failed a check and the strong model was asked."""
+        """Count an answer that failed a check, so that the stronger model was asked."""
         self.add(f'escalations_total{{model="{model}",check="{check}"}}')
 
     def compared(self, model: str, result: str) -> None:
-        """A second replica was asked: agreed, disagreed, or unanswered."""
+        """Count a comparison of two replicas' answers: agreed, disagreed, or unanswered."""
         self.add(f'comparisons_total{{model="{model}",result="{result}"}}')
 
     def add(self, name: str, amount: float = 1) -> None:
-        """Count anything else; labels must come from a small set."""
+        """Add to the counter of this name with labels; labels must come from a small set."""
         if name not in self.values and len(self.values) >= SERIES_MAX:
             name = "series_overflow_total"
         self.values[name] = self.values.get(name, 0) + amount
@@ -254,7 +254,7 @@ class Counters:
     # --- for control -----------------------------------------------------------------------------
 
     def read(self) -> dict[str, int | float]:
-        """All of it."""
+        """Return all counters and histogram series by name, as control renders them."""
         told: dict[str, int | float] = dict(self.values)
         spent: dict[str, int] = {}
         for (replica_id, kind), (count, took) in self._attempts.items():

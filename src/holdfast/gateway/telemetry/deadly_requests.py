@@ -1,18 +1,18 @@
-"""Finds requests that replicas die of, and refuses those that control has blocked.
+"""Reports requests during which replicas died, and refuses requests that control has blocked.
 
     connection died under a request that was never answered
         ─► (replica, fingerprint) ─► control ─► block ─► refused here
 
-A fingerprint is a keyed hash of the request as it was read, so the same request gives the same one
-at every gateway and nobody without the key can tell what it was. The key comes from control; there
-is no fingerprint without it. It is of what the client asked and not of the bytes for one engine:
-the check comes before a replica is chosen, and engines differ in what is added.
+A fingerprint is a keyed hash of the request as it was read, so the same request has the same
+fingerprint at every gateway, and without the key it reveals nothing. The key comes from control;
+there is no fingerprint without it. The hash covers what the client asked and not the bytes for one
+engine: the check comes before a replica is chosen, and engines differ in what is added.
 
-Replicas die of other things, too, with popular requests on them: one that was answered in the end,
-by whomever, is no killer and is not told.
+Replicas die for other reasons, too, while popular requests run on them: a request that was answered
+in the end, by any replica, is not reported.
 
-Nothing is hashed for ordinary requests. Only a connection that died costs a hash, and while a
-fingerprint is blocked, every request.
+Nothing is hashed for ordinary requests. A hash is computed only when a connection died, and for
+every request while a fingerprint is blocked.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ _KEY_BYTES_MAX: Final = 64  # of blake2b
 
 
 class DeadlyRequests:
-    """Remembers which requests replicas died under, and which ones control has blocked."""
+    """Remembers which requests ran on replicas that died, and which fingerprints are blocked."""
 
     __slots__ = ("_died", "_secret", "blocked")
 
@@ -40,7 +40,10 @@ class DeadlyRequests:
         self.blocked: dict[str, int] = {}  # until when, by fingerprint
 
     def use(self, secret: bytes) -> None:
-        """Take over control's key; what was hashed with another one means nothing any more."""
+        """Set the key of fingerprints.
+
+        A changed key clears all that was hashed with the old one.
+        """
         secret = secret[:_KEY_BYTES_MAX]
         if secret != self._secret:
             self._secret = secret
@@ -48,14 +51,14 @@ class DeadlyRequests:
             self.blocked.clear()
 
     def block(self, fingerprints: Iterable[tuple[str, float]], now: int) -> None:
-        """Refuse these from now on, each for so many seconds, and no others."""
+        """Replace the blocked fingerprints by these, each with the seconds it stays blocked."""
         lasting = [(name, left_s) for name, left_s in fingerprints if left_s > 0]
         self.blocked = {
             name: now + nanos(min(left_s, _BLOCK_S_MAX)) for name, left_s in lasting[:BLOCKED_MAX]
         }
 
     def refuses(self, ask: ParsedRequest, now: int) -> bool:
-        """Whether this request is blocked. Asked only while something is."""
+        """Whether this request is blocked now. Call it only while ``blocked`` is not empty."""
         if not self._secret:
             return False
         name = self._fingerprint(ask)
@@ -68,12 +71,12 @@ class DeadlyRequests:
         return False
 
     def saw(self, replica_id: str, ask: ParsedRequest) -> None:
-        """A connection to this replica died with this request on it."""
+        """Record that the connection to this replica died during this request."""
         if self._secret:
             self._died.append((replica_id, self._fingerprint(ask)))
 
     def take(self) -> list[tuple[str, str]]:
-        """What died since the last call."""
+        """Return and clear the recorded deaths, as (replica id, fingerprint)."""
         died = list(self._died)
         self._died.clear()
         return died

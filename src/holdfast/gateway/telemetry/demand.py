@@ -1,16 +1,16 @@
-"""Measures the demand for each model: how much waits, how fast it is served, how late.
+"""Measures the demand for each model: queue length, tokens per second, time to first token.
 
-Read off the lanes when it is told, about once a second: a request costs nothing for it but one
-count of its first token, which its lane keeps. That somebody begins to wait is told within a tenth
-of a second, because a model at zero is woken by it.
+The gauges are read from the lanes about once a second: a request costs nothing but one count of its
+first token, which its lane keeps. The first waiting request of a model is reported within a tenth
+of a second, because it wakes a model that is scaled to zero.
 
-What ran is counted over the last second, not looked at: short requests that come now and then would
-hardly ever be seen, and their model be taken for idle.
+Active requests are counted over the last second, not sampled: a sample would hardly ever see short
+requests that come now and then, and their model would look idle.
 
-Unknown is left out. Of too few first tokens there is no p95, and a rate needs some time to become
-one; a queue is always known, also that it is empty.
+Unknown values are left out. Too few first tokens give no p95, and a rate needs 10 s of watching; a
+queue is always known, also when it is empty.
 
-Rejected: counters of which control would take the difference. A queue is a state, and control can
+Rejected: counters from which control would take the difference. A queue is a state, and control can
 be gone for a while.
 """
 
@@ -31,7 +31,7 @@ _WIDTH: Final = _SPAN // _BUCKETS
 
 
 class DemandGauges:
-    """Measures the demand for each model; ``gauges`` holds what was last read."""
+    """Measures the demand for each model; ``gauges`` holds the values of the last ``read``."""
 
     __slots__ = ("_rates", "_waited", "gauges")
 
@@ -41,7 +41,7 @@ class DemandGauges:
         self._waited: set[str] = set()  # models for which something waited when it was last read
 
     def begun(self, flows: Iterable[Flow]) -> bool:
-        """Whether something waits for a model for which nothing did."""
+        """Whether requests wait for a model that had none waiting at the last ``read``."""
         for flow in flows:
             for model, lane in flow.lanes.items():
                 if lane.queue.held and model not in self._waited:
@@ -49,7 +49,7 @@ class DemandGauges:
         return False
 
     def read(self, flows: Iterable[Flow], now: int) -> dict[str, int | float]:
-        """Look at every lane; of a model that several flows serve, at all of its lanes."""
+        """Compute the gauges of every model over all of its lanes; store and return them."""
         lanes: dict[str, list[Lane]] = {}
         for flow in flows:
             for model, lane in flow.lanes.items():

@@ -1,8 +1,8 @@
-"""What telemetry reads of a request and of its attempts, as interfaces.
+"""Interfaces of what telemetry reads of a request, its attempts and their replicas.
 
-``gateway.request`` implements them. So telemetry imports nothing of it, and what a counter may look
-at is written down in one place. Four members of a request belong to the observer, which sets them:
-``trace``, ``first_at``, ``died_at`` and ``spent``.
+``gateway.request`` implements them. So telemetry imports nothing of that package, and what a
+counter may read is listed in one place. Four members of a request belong to the observer, which
+sets them: ``trace``, ``first_at``, ``died_at`` and ``spent``.
 """
 
 from typing import Protocol
@@ -27,31 +27,31 @@ class ObservedRequest(Protocol):
 
     @property
     def request_id(self) -> bytes:
-        """The id that the client and ``holdfast explain`` know."""
+        """The id that the client gets and that ``holdfast explain`` takes."""
 
     @property
     def request(self) -> Request:
-        """The request as the flow knows it."""
+        """The request in the form that the flow uses."""
 
     @property
     def ask(self) -> ParsedRequest:
-        """What the client asked for."""
+        """The parsed body: model, limits and options that the client asked for."""
 
     @property
     def tenant(self) -> Tenant:
-        """Who asks."""
+        """The tenant whose key the request carries."""
 
     @property
     def route(self) -> Route:
-        """Which API is called."""
+        """The API route that is called."""
 
     @property
     def exchange(self) -> Exchange:
-        """The client's own headers."""
+        """The HTTP exchange with the client, for its headers."""
 
     @property
     def via(self) -> str:
-        """The virtual name that was asked for, or ``DIRECT``."""
+        """The virtual model that was asked for, or ``DIRECT``."""
 
     @property
     def escalated(self) -> bool:
@@ -59,7 +59,7 @@ class ObservedRequest(Protocol):
 
     @property
     def said_tokens(self) -> int:
-        """Tokens that attempts which broke off had shown."""
+        """How many tokens the client got from attempts that broke off."""
 
 
 class ObservedTarget(Protocol):
@@ -67,19 +67,19 @@ class ObservedTarget(Protocol):
 
     @property
     def replica_id(self) -> str:
-        """Its id in the fleet."""
+        """The replica's id in the fleet."""
 
     @property
     def model(self) -> str:
-        """The public name of the model it serves."""
+        """The public name of the model that the replica serves."""
 
     @property
     def dialect(self) -> Dialect:
-        """The engine it runs."""
+        """The dialect of the replica's engine."""
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it was called."""
+        """The endpoint at which the replica was called."""
 
 
 class ObservedAttempt(Protocol):
@@ -87,41 +87,41 @@ class ObservedAttempt(Protocol):
 
     @property
     def proxied(self) -> ObservedRequest:
-        """The request it is for."""
+        """The request that the attempt belongs to."""
 
     @property
     def target(self) -> ObservedTarget:
-        """The replica it was sent to."""
+        """The replica that the attempt was sent to."""
 
     @property
     def number(self) -> int:
-        """Its number among the attempts of the request, from 0."""
+        """The number of the attempt within its request, from 0."""
 
     @property
     def started(self) -> int:
-        """When it was sent."""
+        """When the attempt was sent."""
 
     @property
     def first(self) -> int:
-        """When its first content came."""
+        """When the first content arrived."""
 
     @property
     def last(self) -> int:
-        """When its last byte came."""
+        """When the last byte arrived."""
 
     @property
     def begun(self) -> bool:
-        """Whether content came."""
+        """Whether content has arrived."""
 
     @property
     def continues(self) -> bool:
-        """Whether it goes on where another attempt broke off."""
+        """Whether the attempt continues the answer of another attempt that broke off."""
 
     def prompt_tokens(self) -> int:
-        """Tokens of its prompt, by the engine's count or by an estimate."""
+        """Return the tokens of the prompt, by the engine's count or by an estimate."""
 
     def chunks(self) -> int:
-        """How many pieces its content came in; 0: not known."""
+        """Return how many chunks of content arrived; 0: not known."""
 
 
 __all__ = ["ObservedAttempt", "ObservedRequest", "ObservedTarget"]

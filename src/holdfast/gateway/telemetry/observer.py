@@ -1,7 +1,7 @@
 """Records what happens to requests and attempts: counters, token ledger, traces, records.
 
-A request tells its observer what happened (``saw_*``) and never learns what is done with it. The
-process reads the parts directly when it reports to control.
+A request reports events to its observer (``saw_*``) and gets nothing back. The process reads the
+parts directly when it reports to control.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from holdfast.gateway.telemetry.traces import Traces, note_attempt, traces_of
 
 
 class Observer:
-    """Everything that one gateway process counts and keeps of its requests."""
+    """Updates counters, token ledger, traces and records from the events of all requests."""
 
     __slots__ = (
         "_died_under",
@@ -44,14 +44,14 @@ class Observer:
         self._norms: dict[str, int] = {}  # by replica: when the next is due; bounded by the config
 
     def configure(self, *, trace_share: float, trace_follow: bool) -> None:
-        """Follow a new config."""
+        """Apply the trace settings of a new config."""
         self._norms.clear()
         self.traces = traces_of(trace_share, follow=trace_follow, before=self.traces)
 
     # --- attempts --------------------------------------------------------------------------------
 
     def saw_end(self, attempt: ObservedAttempt, kind: Kind | None, said: int) -> None:
-        """An attempt is over; ``kind``: how it failed, ``said``: tokens of its answer."""
+        """Record the end of an attempt; ``kind``: how it failed, ``said``: tokens of its answer."""
         now, proxied, target = self.now_ns(), attempt.proxied, attempt.target
         read, took = attempt.prompt_tokens(), now - attempt.started
         if proxied.trace is not None:
@@ -81,7 +81,10 @@ class Observer:
         self.counters.streamed(model, first - attempt.started, per_chunk, per_token)
 
     def saw_answer(self, attempt: ObservedAttempt, read: int, said: int) -> None:
-        """An answer came in one piece; ``read``, ``said``: tokens of prompt and answer."""
+        """Record an attempt with a whole answer.
+
+        ``read``, ``said``: tokens of prompt and answer.
+        """
         now = self.now_ns()
         self._answered(attempt, now - attempt.started, read, said)
         if attempt.proxied.trace is not None:
@@ -96,7 +99,7 @@ class Observer:
             proxied.spent = (model, read, said)
 
     def norm_due(self, replica_id: str) -> bool:
-        """Whether an embedding of this replica is to be measured; one in a second is."""
+        """Whether to measure an embedding of this replica now; true at most once a second."""
         now = self.now_ns()
         if now < self._norms.get(replica_id, 0):
             return False
@@ -106,17 +109,17 @@ class Observer:
     # --- requests --------------------------------------------------------------------------------
 
     def saw_submission(self, proxied: ObservedRequest) -> None:
-        """A request goes to the flow, the first time or again with another model."""
+        """Record that a request enters the flow, the first time or again with another model."""
         if self.traces is not None:
             self.traces.begin(proxied)
 
     def saw_first(self, proxied: ObservedRequest, attempt: ObservedAttempt) -> None:
-        """A client is shown the beginning of its answer."""
+        """Record that the client got the first content of its answer."""
         proxied.first_at = first = attempt.first
         self.counters.first_token(attempt.target.model, first - proxied.request.arrived)
 
     def saw_finish(self, proxied: ObservedRequest, finish: Finish) -> None:
-        """A request is over."""
+        """Record the end of a request: duration, record, trace, and deaths of replicas under it."""
         for replica_id in self._died_under.pop(proxied, ()):
             if finish.status != 200:  # one that was answered in the end kills nobody
                 self.deadly.saw(replica_id, proxied.ask)
@@ -127,7 +130,7 @@ class Observer:
             self.traces.finish(proxied, finish, now)
 
     def saw_escalation(self, proxied: ObservedRequest, check: str) -> None:
-        """A cheap answer failed a check, and a stronger model is asked."""
+        """Record that an answer failed a check and a stronger model is asked."""
         self.counters.escalated(proxied.ask.model, check)
         model, read, said = proxied.spent
         self.counters.ledger.escalated(proxied.tenant.name, model, proxied.via, read, said)

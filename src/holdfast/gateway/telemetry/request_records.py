@@ -1,9 +1,10 @@
 """Keeps records of recent requests for ``holdfast explain``: what happened and why, no text.
 
-A ring: the latest few thousand are kept, the oldest goes when one comes. What somebody will ask
-about is kept apart and always: errors, retries, hedges, continuations, waits in the queue. Of
-answers at the first attempt a bounded number per second is kept; under high load all of them would
-be a memory of less than a second and cost as much as the rest of the bookkeeping.
+Two rings of a few thousand records each; a new record replaces the oldest. Unusual requests, which
+an operator will ask about, are always kept, in a ring of their own: errors, retries, hedges,
+continuations, waits in the queue. Of answers at the first attempt only 64 per second are kept;
+under high load all of them would fill the ring in less than a second and cost as much as the rest
+of the bookkeeping.
 """
 
 from collections import OrderedDict
@@ -20,7 +21,7 @@ _PLAIN_STEPS: Final = 2  # chosen and answered
 
 
 class RequestRecords:
-    """The records of finished requests, by request id."""
+    """Keeps the records of recently finished requests, by request id."""
 
     __slots__ = ("_plain", "_plain_left", "_second", "_unusual")
 
@@ -32,7 +33,7 @@ class RequestRecords:
         self._plain_left = 0  # that may still be kept in this second
 
     def add(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
-        """Keep the record of a request; one that escalated has its first story before its last."""
+        """Keep the record of a finished request; after an escalation, both parts in one record."""
         story = finish.story
         kept, most = self._unusual, _UNUSUAL_MAX
         earlier = None
@@ -63,7 +64,7 @@ class RequestRecords:
             kept.popitem(last=False)
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
-        """The record of a request as plain data; times in seconds since its arrival."""
+        """Return the record of a request as plain data, or None; times in s since its arrival."""
         key = request_id.encode()
         kept = self._plain.get(key) or self._unusual.get(key)
         if kept is None:

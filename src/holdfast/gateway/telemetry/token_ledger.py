@@ -1,12 +1,12 @@
-"""Books tokens by tenant, model, route and what they were for; control makes costs of them.
+"""Counts tokens by tenant, model, route and use; control computes costs from the counts.
 
-One list for each (tenant, model, route), two places in it for each use, the useful one first: what
-an ordinary answer costs is two additions. All three names come from the config; the bound is there
-all the same.
+There is one list for each (tenant, model, route) and two places in it for each use, the useful one
+first: an ordinary answer costs two additions. All three names come from the config; the number of
+rows is bounded all the same.
 
-What an attempt cost is booked when it ends, by what became of it (``core.plan.cost.Use``). An
+The tokens of an attempt are counted when it ends, by how it ended (``core.plan.cost.Use``). An
 engine's own count is used where there is one, the gateway's estimate elsewhere. An attempt that no
-engine took on has cost nothing.
+engine accepted has cost nothing.
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ Row = tuple[str, str, str]  # tenant, model, route
 
 
 class TokenLedger:
-    """Books all tokens of one gateway since its start."""
+    """Counts all tokens of one gateway since its start, by tenant, model, route and use."""
 
     __slots__ = ("_rows",)
 
@@ -45,7 +45,7 @@ class TokenLedger:
     def ended(
         self, attempt: ObservedAttempt, kind: Kind | None, input_tokens: int, output_tokens: int
     ) -> None:
-        """An attempt is over; not for one whose whole answer was of use."""
+        """Count the tokens of an attempt that did not give a whole useful answer."""
         if kind in _NO_WORK and not attempt.begun:
             return
         proxied = attempt.proxied
@@ -57,7 +57,7 @@ class TokenLedger:
     def escalated(
         self, tenant: str, model: str, route: str, input_tokens: int, output_tokens: int
     ) -> None:
-        """What was booked as useful was not: another model is asked."""
+        """Move tokens from useful to escalation: another model is asked instead."""
         row = self.row(tenant, model, route)
         row[_USEFUL] -= input_tokens
         row[_USEFUL + 1] -= output_tokens
@@ -65,13 +65,13 @@ class TokenLedger:
         row[_ESCALATION + 1] += output_tokens
 
     def ours(self, model: str, use: Use, input_tokens: int, output_tokens: int) -> None:
-        """What Holdfast asked on its own; no tenant pays for it."""
+        """Count tokens of a request that Holdfast made itself; no tenant pays for them."""
         row = self.row(NOBODY, model, DIRECT)
         row[_PLACE[use]] += input_tokens
         row[_PLACE[use] + 1] += output_tokens
 
     def read(self, told: dict[str, int | float]) -> None:
-        """Add them as counters."""
+        """Add all counts as ``tokens_total`` series to ``told``."""
         for (tenant, model, route), row in self._rows.items():
             labels = f'tenant="{tenant}",model="{model}",route="{route}"'
             for number, use in enumerate(_USES):
@@ -81,7 +81,7 @@ class TokenLedger:
                         told[name] = row[place]
 
     def row(self, tenant: str, model: str, route: str) -> list[int]:
-        """Where tokens of these are added; read and said that were of use come first."""
+        """Return the counts of (tenant, model, route) to add to: useful input, useful output, …."""
         key = (tenant, model, route)
         row = self._rows.get(key)
         if row is None:

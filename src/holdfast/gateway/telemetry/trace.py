@@ -1,4 +1,4 @@
-"""One traced request: its id, the ids of its attempts, and the spans of those that are over."""
+"""The trace of one request: its id, the span ids of its attempts, and their finished spans."""
 
 from random import getrandbits
 
@@ -17,12 +17,12 @@ class Trace:
         self._ids: dict[int, str] = {}
 
     def line(self, attempt: int) -> bytes:
-        """The header line that tells an engine of the trace; draws the span id of an attempt."""
+        """Draw a span id for an attempt; return the ``traceparent`` header line for its engine."""
         span_id = self._ids[attempt] = f"{getrandbits(64) or 1:016x}"
         return f"traceparent: 00-{self.trace_id}-{span_id}-01\r\n".encode()
 
     def span_id(self, attempt: int) -> str:
-        """The span id of an attempt whose header line was made."""
+        """Return the span id that ``line`` drew for an attempt."""
         return self._ids[attempt]
 
 

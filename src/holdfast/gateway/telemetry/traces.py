@@ -1,12 +1,13 @@
-"""Notes traced requests as they go, and hands them to control in bundles.
+"""Decides which requests are traced, and collects finished traces until control takes them.
 
-Which ones is decided when a request begins, so the others cost one comparison. Control makes spans
-of them and sends them on: a gateway that talked to a collector itself would share its one core with
-the encoding, and wait for nobody knows whom. The ring is bounded; what finds no room is counted.
+The decision falls when a request begins, so untraced requests cost one comparison. Control turns
+the traces into spans and exports them: a gateway that exported them itself would spend its one core
+on encoding and could be delayed by the collector. The list is bounded; traces beyond it are counted
+as dropped.
 
-A caller's ``traceparent`` makes its span the parent of ours. It decides on its own whether to trace
-only where the file says so: otherwise any client could have every request traced. Engines are told
-of traced requests alone, with the span of the attempt, so that what they trace hangs below it.
+A caller's ``traceparent`` makes its span the parent of ours. Its sampling flag decides whether to
+trace only where the fleet file says so: otherwise any client could have every request traced.
+Engines get a ``traceparent`` for traced requests only, with the span of the attempt as parent.
 """
 
 import re
@@ -26,7 +27,7 @@ _PARENT: Final = re.compile(rb"00-((?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-
 
 
 class Traces:
-    """What one gateway notes."""
+    """Collects the traces of one gateway, at most ``TRACES_MAX`` between two calls of ``take``."""
 
     __slots__ = ("_done", "_follow", "_share", "dropped")
 
@@ -37,11 +38,11 @@ class Traces:
         self.dropped = 0
 
     def follow(self, share: float, *, follow: bool) -> None:
-        """Another config."""
+        """Apply the settings of a new config: the share to trace, and whether callers decide."""
         self._share, self._follow = share, follow
 
     def begin(self, proxied: ObservedRequest) -> None:
-        """A request goes to the flow; perhaps note what becomes of it."""
+        """Decide whether to trace a request that enters the flow; if so, set its ``trace``."""
         if proxied.trace is not None:
             return  # it goes there a second time
         parent = _parent(proxied) if self._follow else None
@@ -51,7 +52,7 @@ class Traces:
             proxied.trace = Trace(parent[1].decode() if parent is not None else "")
 
     def finish(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
-        """One is over."""
+        """Add the trace of a finished request to the list, or count it as dropped."""
         trace = proxied.trace
         if trace is None or len(self._done) >= TRACES_MAX:
             self.dropped += 1
@@ -82,12 +83,12 @@ class Traces:
         )
 
     def take_back(self, proxied: ObservedRequest) -> None:
-        """It was not over: a second model is asked."""
+        """Remove the trace of a request that escalates: it goes on with a second model."""
         if self._done and self._done[-1].request_id == proxied.request_id.decode():
             self._done.pop()
 
     def take(self) -> list[TraceRow]:
-        """Those since the last call."""
+        """Return and clear the traces that finished since the last call."""
         taken, self._done = self._done, []
         return taken
 
@@ -98,10 +99,11 @@ def _parent(proxied: ObservedRequest) -> re.Match[bytes] | None:
 
 
 def traces_of(share: float, *, follow: bool, before: Traces | None = None) -> Traces | None:
-    """The traces that a config asks for; ``None``: no request is to be traced.
+    """Return the ``Traces`` that a config asks for, or None if no request is to be traced.
 
-    ``share``: of all requests. ``follow``: a caller's own mark decides, where it sends one.
-    ``before``: what the config before had; what was noted in it is kept.
+    ``share``: the part of all requests that is traced. ``follow``: a caller's own sampling flag
+    decides, where it sends one. ``before``: the object of the config before; it is kept with its
+    collected traces.
     """
     if not (share or follow):
         return None
@@ -119,7 +121,7 @@ def note_attempt(
     input_tokens: int,
     output_tokens: int,
 ) -> None:
-    """One attempt of a traced request is over."""
+    """Add the span of a finished attempt to the trace of its request, if that is traced."""
     trace = proxied.trace
     if trace is None:
         return
