@@ -14,7 +14,6 @@ from holdfast.gateway.api.continuation import (
     Seam,
     can_continue,
     continued_body,
-    running_tokens,
     said_again,
     text_of,
 )
@@ -266,28 +265,17 @@ def usage(prompt, completion):
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
+def counted(payloads, api):
+    """The tokens so far, by the engine's own count."""
+    usages = [read_chunk(payload, api).usage for payload in payloads if payload != DONE]
+    return [usage.completion_tokens for usage in usages if usage is not None][-1]
+
+
 def test_text_is_gathered_from_what_was_kept():
     kept = [first(), chunk("a"), chunk(" b"), chunk(None, "stop"), DONE]
     assert text_of(kept, CHAT) == "a b"
     assert text_of([chunk("x", api=COMPLETIONS)], COMPLETIONS) == "x"
     assert text_of([], CHAT) == ""
-
-
-def test_tokens_are_those_the_engine_counted_last():
-    kept = [first(usage=usage(5, 0)), chunk("a b", usage=usage(5, 2)), chunk(" c")]
-    assert running_tokens(kept, CHAT) == 2
-    assert running_tokens(kept, CHAT, one_token_per_event=True) == 3
-    timed = [chunk("a", timings={"predicted_n": 4, "prompt_n": 9})]
-    assert running_tokens(timed, CHAT) == 4
-
-
-def test_tokens_nobody_counted_are_unknown():
-    kept = [first(), chunk("a"), chunk("b"), DONE]
-    assert running_tokens(kept, CHAT) is None
-    assert running_tokens(kept, CHAT, one_token_per_event=True) == 2
-    assert running_tokens([], CHAT, one_token_per_event=True) is None
-    assert running_tokens([chunk("a", timings={"predicted_n": "x"})], CHAT) is None
-    assert running_tokens([chunk('"predicted_n"', timings=None)], CHAT) is None
 
 
 def test_tokens_of_blanks_that_are_not_sent_back_are_said_again():
@@ -533,7 +521,7 @@ def test_wherever_it_is_cut_the_client_sees_one_answer(words, cuts, api, echoing
     kept = list(engine(words, 0, api))[: places[0] + 1]
     kept = [part.replace(b'"new"', b'"first"') for part in kept]
     for number, following in enumerate([*places[1:], None], 1):
-        said, place = text_of(kept, api), running_tokens(kept, api)
+        said, place = text_of(kept, api), counted(kept, api)
         # Words that the seam held back when the next cut came were not said.
         assert said == "".join(words[:place])
         assert place == places[number - 1] or number > 1

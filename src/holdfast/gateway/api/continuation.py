@@ -211,39 +211,6 @@ class _Timed(msgspec.Struct, gc=False):
 _decode_timed: Final = msgspec.json.Decoder(_Timed).decode
 
 
-def running_tokens(
-    payloads: Iterable[bytes], api: StreamApi, *, one_token_per_event: bool = False
-) -> int | None:
-    """Return the tokens so far by the engine's own count; None if the stream reported none.
-
-    The count is in the ``usage`` of a chunk, or in ``timings.predicted_n``. Events are counted only
-    after the last such report, and only where an event is known to hold one token.
-    """
-    told: int | None = None
-    events = 0
-    for payload in payloads:
-        if payload == DONE:
-            continue
-        chunk = read_chunk(payload, api)
-        events += chunk.meaningful
-        said = None if chunk.usage is None else chunk.usage.completion_tokens
-        if said is None and b'"predicted_n"' in payload:
-            said = _predicted(payload)
-        if said is not None:
-            told, events = said, 0
-    if one_token_per_event and events:
-        return events if told is None else told + events
-    return told
-
-
-def _predicted(payload: bytes) -> int | None:
-    try:
-        timings = _decode_timed(payload).timings
-    except (ValueError, RecursionError):
-        return None  # an engine's extra; its chunk is sound without it
-    return None if timings is None else timings.predicted_n
-
-
 # --- the seam -------------------------------------------------------------------------------------
 
 _IDENTITY: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -450,7 +417,6 @@ __all__ = [
     "Seam",
     "can_continue",
     "continued_body",
-    "running_tokens",
     "said_again",
     "text_of",
 ]
