@@ -1,5 +1,6 @@
 """The docs say what the code does: blocks are fresh, links lead on, commands and snippets work."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -32,7 +33,7 @@ FOLDER = re.compile(r"`((?:tests|docs|examples|bench|src)/[\w./-]*)`")
 SLOW = re.compile(r"#\s*takes (?:(?:half )?an? (?:minute|hour)|(?:a few|some) (?:seconds|minutes))")
 
 # What a reader is asked to make, or what stands for any file.
-NOT_HERE = {"mine.yaml", "bad.yaml", "SCENARIO.yaml", "fleet.yaml"}
+NOT_HERE = {"mine.yaml", "bad.yaml", "SCENARIO.yaml", "fleet.yaml", "NAME.py"}
 WRITTEN = {"report.md", "timeline.svg", "record.json"}  # by a game day
 PLAN_PAGES = {"docs/chaos.md"}  # whose snippets are plans of game days
 
@@ -144,6 +145,74 @@ def test_every_file_that_is_named_exists(name):
         places = (ROOT / said, PACKAGE / said, PACKAGE / "core" / said, ROOT / "examples" / said)
         places += (ROOT / "examples" / "serving" / said,)
         assert any(place.exists() for place in places), f"{name} names {said}"
+
+
+# Pages that lead through the code, naming functions as ``path.py: Class.method``.
+WALKS = ("docs/internals/tour.md", "docs/internals/where.md")
+NAMING = re.compile(r"`([\w./-]+\.(?:py|js): [^`]*)`")
+NAMED = re.compile(r"([\w./-]+\.(?:py|js)): ([A-Za-z_]\w*(?:\.\w+)*)")
+DEFINED_IN_JS = re.compile(
+    r"^(?:export )?(?:const|let|class|(?:async )?function) (\w+)", re.MULTILINE
+)
+
+
+def names_in(scope: ast.Module | ast.ClassDef) -> dict[str, ast.stmt]:
+    """What a module or a class defines: functions, classes and values, by name."""
+    found: dict[str, ast.stmt] = {}
+    for node in scope.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def is_defined(path: Path, dotted: str) -> bool:
+    """Whether a source file defines this name, or this class with this member."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".js":
+        return dotted in DEFINED_IN_JS.findall(source)
+    scope: ast.AST | None = ast.parse(source)
+    for name in dotted.split("."):
+        if not isinstance(scope, ast.Module | ast.ClassDef):
+            return False
+        scope = names_in(scope).get(name)
+    return scope is not None
+
+
+def wrongly_named(text: str) -> list[str]:
+    """The ``path: name`` spans of a page that no file or no definition stands behind."""
+    wrong = []
+    for span in NAMING.findall(text):
+        named = NAMED.fullmatch(span)
+        places = [top / named[1] for top in (PACKAGE, ROOT)] if named else []
+        if not any(place.is_file() and is_defined(place, named[2]) for place in places):
+            wrong.append(span)
+    return wrong
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_every_function_that_a_walk_names_exists(name):
+    assert len(NAMING.findall(text_of(name))) > 40
+    assert wrongly_named(text_of(name)) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "core/request/flow.py: Flow.no_such_method",
+        "core/request/flow.py: NoSuchClass",
+        "core/request/flow.py: Flow.handle.event",
+        "core/request/no_such_file.py: Flow.handle",
+        "core/request/flow.py: Flow.handle()",
+        "ui/web/static/rows.js: noSuchColumns",
+    ],
+)
+def test_a_function_that_does_not_exist_is_found(planted):
+    right = "`core/request/flow.py: Flow.handle` and `ui/web/static/rows.js: replicaColumns`"
+    assert wrongly_named(right) == []
+    assert wrongly_named(f"{right}, then `{planted}`") == [planted]
 
 
 @pytest.mark.parametrize("name", NAMES)
