@@ -36,7 +36,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.core.diagnose.detect.drift import DriftConfig, OutputDriftDetector
+from holdfast.core.diagnose.detect.drift.detector import DriftConfig, OutputDriftDetector
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import Declared, MemorySeen, OutputSeen

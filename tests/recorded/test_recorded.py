@@ -232,6 +232,13 @@ def test_an_earlier_history_goes_on(fleet):
     assert {*kept_series} <= {*fleet.get("/history/series?prefix=replica/small-c/")["series"]}
 
 
+def begins(now, then):
+    """Whether rows have what they had, in the same order; more may follow in each."""
+    if not isinstance(then, list):
+        return now == then
+    return len(now) >= len(then) and all(map(begins, now, then))
+
+
 def test_frames_of_an_earlier_control_are_read_and_written_the_same():
     raw = record.unpacked(KEPT / "state.frames.gz")
     reader = FrameReader()
@@ -243,7 +250,7 @@ def test_frames_of_an_earlier_control_are_read_and_written_the_same():
         size = 4 + int.from_bytes(raw[begin : begin + 4])
         then = msgspec.msgpack.decode(raw[begin + 4 : begin + size])
         now = msgspec.msgpack.decode(encode(frame)[4:])
-        assert now[: len(then)] == then  # a new field goes to the end
+        assert begins(now, then)  # a new field goes to the end
         begin += size
     assert begin == len(raw)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.detect.drift import DriftConfig
+from holdfast.core.diagnose.detect.drift.detector import DriftConfig
 from holdfast.core.diagnose.diagnosis import Closed, Opened
 from holdfast.core.diagnose.evidence import INCIDENTS_MAX, Incident, Sign, Stage
 from holdfast.core.diagnose.facts import (

@@ -18,7 +18,11 @@ from holdfast.core.diagnose.detect.canary_failures import ProbingConfig, Probing
 from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
 from holdfast.core.diagnose.detect.detector import NOTHING, Detector, Pace
-from holdfast.core.diagnose.detect.drift import DriftConfig, DriftFigures, OutputDriftDetector
+from holdfast.core.diagnose.detect.drift.detector import (
+    DriftConfig,
+    DriftFigures,
+    OutputDriftDetector,
+)
 from holdfast.core.diagnose.detect.finish_reasons import FinishReasonConfig, FinishReasonDetector
 from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector

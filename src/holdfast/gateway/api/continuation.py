@@ -200,17 +200,6 @@ def said_again(payloads: Sequence[bytes], api: StreamApi) -> int:
     return blanks
 
 
-class _Timings(msgspec.Struct, gc=False):
-    predicted_n: int | None = None
-
-
-class _Timed(msgspec.Struct, gc=False):
-    timings: _Timings | None = None
-
-
-_decode_timed: Final = msgspec.json.Decoder(_Timed).decode
-
-
 # --- the seam -------------------------------------------------------------------------------------
 
 _IDENTITY: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")

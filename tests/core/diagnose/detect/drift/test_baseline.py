@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.diagnose.detect.drift_baseline import BINS, KEPT_MAX, Baseline, Learning, Ruler
+from holdfast.core.diagnose.detect.drift.baseline import BINS, KEPT_MAX, Baseline, Learning, Ruler
 from holdfast.core.types import SECOND
 
 DAY = 86_400 * SECOND

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.diagnose.detect import drift as module
 from holdfast.core.diagnose.detect.detector import REPEAT
-from holdfast.core.diagnose.detect.drift import DriftConfig, OutputDriftDetector
+from holdfast.core.diagnose.detect.drift import detector as module
+from holdfast.core.diagnose.detect.drift.detector import DriftConfig, OutputDriftDetector
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import Declared, OutputSeen
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry

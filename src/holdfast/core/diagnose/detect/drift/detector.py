@@ -33,7 +33,7 @@ from math import isfinite, log
 from typing import Any, ClassVar, Final, NamedTuple
 
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
-from holdfast.core.diagnose.detect.drift_baseline import BINS, Baseline, Key, Learning, Ruler
+from holdfast.core.diagnose.detect.drift.baseline import BINS, Baseline, Key, Learning, Ruler
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import OutputSeen
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
