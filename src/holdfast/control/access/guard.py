@@ -1,4 +1,4 @@
-"""Who may ask the operators' port anything.
+"""Middleware that decides which HTTP requests the admin port accepts.
 
 Three guards, before anything else looks at a request. A listener on loopback answers only requests
 whose Host is loopback too: a web page that an operator visits could otherwise have its own name
@@ -36,7 +36,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Guard:
-    """Middleware that refuses whoever may not ask."""
+    """ASGI middleware that rejects requests without a permitted host, token, cookie or origin."""
 
     def __init__(
         self, app: Any, *, loopback: bool, token: str | None, sessions: Sessions | None = None
@@ -52,7 +52,7 @@ class Guard:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """One request."""
+        """Check one HTTP request: pass it to the application, or answer with the refusal."""
         if scope["type"] == "http":
             refusal = self._refusal(Request(scope))
             if refusal is not None:
@@ -107,7 +107,7 @@ class Guard:
 
 
 def json_answer(content: object, status: int = 200) -> Response:
-    """As all JSON of this port is sent."""
+    """Build the HTTP response of the admin port with ``content`` as its JSON body."""
     return Response(orjson.dumps(content) + b"\n", status, media_type="application/json")
 
 
@@ -123,7 +123,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _same_host(origin: str, host: str) -> bool:
-    """Whether a page of this origin was served under the name that it now asks."""
+    """Whether a request's Origin header names the host (and port) that the request is sent to."""
     try:
         page, asked = urlsplit(origin), urlsplit(f"//{host}")
         default = _DEFAULT_PORTS[page.scheme]

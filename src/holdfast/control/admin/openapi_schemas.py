@@ -1,4 +1,4 @@
-"""Schemas of what the operators' port answers and reads, derived from the types that are served.
+"""JSON schemas of the admin port's answers and bodies, derived from the types that are served.
 
 The joined view, events and GPUs are served as dataclasses, and their own types are used. Answers
 that are built as dictionaries are typed here, as ``TypedDict``, and mypy checks those that control
@@ -326,7 +326,7 @@ def schemas() -> dict[str, Any]:
 
 
 def _named(value: Any, names: dict[str, str]) -> Any:
-    """The same schema, with references by our names, without classes' titles and defaults."""
+    """Rename a schema's references to our names, and drop the classes' titles and defaults."""
     if isinstance(value, dict):
         return {
             key: f"#/components/schemas/{names[inner]}" if key == "$ref" else _named(inner, names)

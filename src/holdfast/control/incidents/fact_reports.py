@@ -1,4 +1,4 @@
-"""Facts that other sources report: agents on hosts, exporters of a platform, operators' scripts.
+"""Accepts facts over HTTP from other sources: host agents, platform exporters, scripts.
 
     POST /facts ─► each is read, each of whom it speaks is known ─► all of them, or none
 
@@ -51,11 +51,11 @@ _DEVICES: Final = ("host", "gpu")
 
 
 class BadReportError(Exception):
-    """A report that was not taken; the text names the place."""
+    """A fact report was refused as invalid; the text names the wrong entry and field."""
 
 
 class TooMuchError(Exception):
-    """More facts than are taken in a second."""
+    """A fact report was refused: more facts came than are accepted in a second."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"more than {FACTS_PER_S} facts a second; try again in {wait_s:.0f} s")
@@ -63,7 +63,7 @@ class TooMuchError(Exception):
 
 
 class FactReports:
-    """Reads reports, and hands on what they tell."""
+    """Checks reports of facts from other sources and passes the facts to control."""
 
     def __init__(
         self,
@@ -83,7 +83,10 @@ class FactReports:
         self.taken = self.refused = 0  # facts; reports
 
     def take(self, report: object) -> int:
-        """All facts of a report, or none; how many there were."""
+        """Accept all facts of a report, or none; returns how many.
+
+        Raises ``BadReportError`` or ``TooMuchError`` where the report is refused.
+        """
         try:
             facts = self._read(report)
             self._spend(len(facts))
