@@ -75,8 +75,8 @@ class Launcher(Protocol):
     async def adopt(self, watcher: Watcher) -> list[Adopted]:
         """Take over replicas that already run; must be called once, before anything else.
 
-        Reports through the watcher those that ended while nobody watched; they are reported at
-        each adoption until they are forgotten or started again.
+        Replicas that ended while no control ran are reported through the watcher, at each adoption,
+        until they are forgotten or started again.
         """
         ...
 
@@ -87,7 +87,7 @@ class Launcher(Protocol):
     async def stop(self, replica_id: str, grace_s: float) -> Ended | None:
         """Stop a replica, by force after ``grace_s``; None: it does not run.
 
-        The watcher hears of the end before this returns.
+        The watcher is called with the end before this returns.
         """
         ...
 
@@ -130,7 +130,7 @@ class Source(Protocol):
         """Return all that the platform shows now.
 
         What a platform refuses or delays is no exception: the part that failed carries its error
-        and its age, and keeps the rows it had. It limits its own calls.
+        and its age, and keeps the rows it had. A source limits its own calls.
         """
         ...
 

@@ -2,10 +2,11 @@
 
     every few seconds:  who is where ─► logs ─► the host ─► outbox ─► control, over TLS with a token
 
-One thread does all of it in turn. What may hang (a dead mount, a driver) is asked aside, so a turn
-is bounded by the deadline of one report. While control is away the host is looked at as before, the
-tries become rarer, with chance in them so that a whole fleet does not come back in one second, and
-what happened waits in the outbox. If the agent itself hangs, its reports stop, and control says so.
+One thread does all of it in turn. What may hang (a dead mount, a driver) is read in other threads,
+so a turn is bounded by the deadline of one report. While control is unreachable the host is read as
+before, reports are tried less often (with random pauses, so that a whole fleet does not come back
+in one second), and events wait in the outbox. If the agent itself hangs, its reports stop, and
+control shows it as silent.
 
 Rejected: an event loop (it costs as much memory as the rest), a pull by control (hosts behind NAT
 or firewalls could not be asked), and facts to ``POST /facts`` (a picture of a host is a state).

@@ -3,10 +3,10 @@
     pattern ─► files ─► new lines ─► mark_of, phase_of ─► numbered things for control
                     └─► time of the last change ─► spoke_at
 
-When a replica last spoke is the time at which its file last changed: the kernel notes it to the
-second even when the agent looks late. Lines that were there before the agent teach it the phase and
-nothing else, since nobody knows how old they are. A file that was renamed by a rotation is known by
-its inode and not read a second time.
+When a replica last wrote is the time at which its file last changed: the kernel records it to the
+second, even when the agent looks late. Lines that were there before the agent started show the
+phase and nothing else, since their age is unknown. A file that was renamed by a rotation is
+recognised by its inode and not read a second time.
 """
 
 import glob

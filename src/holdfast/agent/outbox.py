@@ -1,9 +1,9 @@
 """A bounded queue of events that wait to be reported while control cannot be reached.
 
-The host itself is told as it is *now*: readings of the past are of no use to anybody, so none are
-kept. What happened (lines, phases, faults) is kept in the order of its numbers, up to a bound and
-up to an age; beyond either the oldest go, and are counted. Rejected: a file on disk. An agent that
-fills the disk of a host in trouble makes the trouble worse.
+The host is always reported as it is *now*; readings of the past are useless, so none are kept.
+Events (lines, phases, faults) are kept in the order of their numbers, up to a bound and up to an
+age; beyond either the oldest are dropped and counted. Rejected: a file on disk. An agent that fills
+the disk of a host in trouble makes the trouble worse.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class Outbox:
         return len(self._kept)
 
     def next_number(self) -> int:
-        """The next event's number."""
+        """Return the next event's number; each call counts one up."""
         self._number += 1
         return self._number
 

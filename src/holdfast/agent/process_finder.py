@@ -2,9 +2,9 @@
 
     /proc/net/tcp, tcp6 ─► the socket that listens ─► /proc/*/fd ─► who holds it, the eldest of them
 
-Walking all descriptors of a host is dear, so a port's holder is looked for once and then only
-checked to live; one that is not found is looked for again now and then. Descriptors of other users'
-processes need root or CAP_SYS_PTRACE; where they cannot be read, the part says so.
+Walking all descriptors of a host is expensive, so a port's process is searched for once and then
+only checked to be alive; one that is not found is searched for again now and then. Descriptors of
+other users' processes need root or CAP_SYS_PTRACE; where they cannot be read, the reason says so.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The agent's settings: control's address, and the processes and logs of replicas.
 
-Everything is checked before the first report: an agent that starts and then says nothing useful is
-itself a silent failure. The token is no setting. It comes from an environment variable or a file,
-since arguments stand in the list of processes for everybody to read.
+Everything is checked before the first report: an agent that starts and then reports nothing useful
+is itself a silent failure. The token is not a setting. It comes from an environment variable or a
+file, since every user can read arguments in the list of processes.
 """
 
 import ipaddress

@@ -1,9 +1,8 @@
 """A stop flag that a signal handler can set at any moment without a lock.
 
-A handler runs between two steps of the main thread, whatever that is doing. Rejected:
-``threading.Event``, which takes a lock to be set and holds it for a moment in ``wait``. A signal
-that comes just then waits for the thread that it interrupted, for ever. Here a handler takes no
-lock, it writes a byte.
+A handler runs between two steps of the main thread, at any point. Rejected: ``threading.Event``,
+which takes a lock to be set and holds it for a moment in ``wait``. A signal that arrives just then
+waits for the thread that it interrupted, for ever. Here a handler takes no lock, it writes a byte.
 """
 
 import os

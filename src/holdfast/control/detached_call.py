@@ -1,8 +1,8 @@
 """Runs calls that may never return (a driver, a user's check) in a thread of their own.
 
-Threads of a pool are waited for when the process ends, and a pool whose threads all hang serves
-nobody else. So such a call has a thread of its own, which ends with the process. Whoever calls
-bounds how many there are at a time.
+Threads of a pool are waited for when the process ends, and a pool whose threads all hang serves no
+other caller. So such a call has a thread of its own, which ends with the process. The caller must
+bound how many run at a time.
 """
 
 import asyncio

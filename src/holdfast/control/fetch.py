@@ -1,9 +1,9 @@
 """Sends one HTTP request to an engine: a fresh connection, one deadline, bounded memory.
 
-A fresh connection each time, because a probe that rides on an old one cannot learn that nobody
-listens any more. Admin ports and hooks are asked by ``http_client``. Rejected: an HTTP library;
+Each request uses a fresh connection, because a probe on an old one cannot detect that the port no
+longer accepts any. Admin ports and hooks are asked by ``http_client``. Rejected: an HTTP library;
 probes need no redirects, cookies, proxies or pools, and a redirect that leads a probe to another
-server would be a lie.
+server would give a false result.
 """
 
 import asyncio

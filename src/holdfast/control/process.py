@@ -3,10 +3,10 @@
     file ─► source ─► deployments ─► loop (fleet) ─► hub ─► gateways
                         launcher       ▲  canaries, loads      │
                                        ├───── seen, stats ◄────┘
-                                       └─► lookout ─► incidents
+                                       └─► incident watch
 
-What it knows is on disk after every change, so that a gateway can start, and another control can go
-on, when this one is dead.
+Config and view are written to disk after every change, so that a gateway can start, and another
+control can take over, when this one is dead.
 """
 
 import asyncio

@@ -3,13 +3,13 @@
     put (any thread, never waits) ─► bounded queue ─► writer ─► file (``history_file``)
     query (a thread that may wait) ◄── blocks of the file + open points in memory (``recall``)
 
-The past is worth less than the present: nothing here may hold up the loop that watches replicas.
-So ``put`` only appends to a queue, what does not fit is counted and lost, the file is opened and
-checked by the writer too, and whatever is wrong with it is told once and then survived. A file that
+The past is worth less than the present: nothing here may block the loop that watches replicas. So
+``put`` only appends to a queue, and what does not fit is counted and lost. The writer also opens
+and checks the file; an error in it is reported once and does not stop the writer. A file that
 cannot be read is kept under another name, and a new one begins.
 
 Time is the wall clock's, because people compare charts with their logs. A clock that is set back
-makes points that lie before others; they are sorted when read. One that leaps ahead would make
+makes points that lie before others; they are sorted when read. A clock that leaps ahead would make
 everything look expired, so nothing expires for an hour after a leap (the bound in bytes holds).
 
 Rejected: the store's own file (its syncs and its size are for state that must not be lost); a time

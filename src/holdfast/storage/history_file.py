@@ -7,8 +7,8 @@
 
 A batch is one row, so writing all series costs one page or two. Each series has its turn once in
 ``turns`` rounds: its open points become a block, and the rows of coarser tiers that they add to are
-written anew. So the work is spread evenly, nothing is summed up only in memory, and after a kill
-the log holds exactly what no block holds yet.
+rewritten. So the work is spread evenly, nothing is summed up only in memory, and after a kill the
+log holds exactly what no block holds yet.
 
 Rejected: downsampling by a query over old points (reads everything again, all at once); a file for
 each day (its bound in bytes would be in days).
@@ -150,6 +150,8 @@ Points = tuple["array[float]", "array[float]"]  # times, values
 
 class HistoryFile:
     """Writes the history's file, and holds the points that are not in a block yet.
+
+    It is used by one thread; the caller's lock guards its memory.
 
     Used by one thread; the caller's lock guards its memory.
     """

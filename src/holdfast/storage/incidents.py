@@ -1,10 +1,10 @@
 """Incidents as rows of the store: one row each, replaced at each change, the oldest pruned.
 
 An incident grows while it is open and is then only read, so it is neither *state*, all of which is
-kept in memory, nor an *event*, which never changes. What waits for the writer is kept by id: ten
-changes of one incident cost one write, and a burst of changes holds no more than there are
-incidents. The facts that an incident was made of are kept beside it, packed, for fewer of them:
-they are a thousand times as large, and who replays an incident does so in days, not in years.
+kept in memory, nor an *event*, which never changes. Rows that wait for the writer are kept by id:
+ten changes of one incident cost one write, and a burst of changes holds no more rows than there are
+incidents. The packed facts of an incident are kept beside it, for fewer incidents: they are a
+thousand times as large, and incidents are replayed within days, not years.
 """
 
 import sqlite3

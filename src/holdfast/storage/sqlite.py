@@ -4,16 +4,18 @@
     add_event ─────────────────────────────► bounded queue ───────────────────┼─► writer ─► file
     put_incident ──────────────────────────► by id (``incidents``) ───────────┘
 
-*State* (replicas, answers, settings) is small and wanted whole, so memory holds all of it and is
-the truth; only the names of what changed wait for the writer. A burst cannot push a replica out,
-ten changes of one replica cost one write, and a file that breaks while we run is written anew.
-*Events* are a history: they queue, at most ``queue_max``, and what does not fit is counted.
+*State* (replicas, answers, settings) is small and always read whole, so memory holds all of it and
+is authoritative; only the names of what changed wait for the writer. A burst cannot push a replica
+out, ten changes of one replica cost one write, and a file that breaks at run time is written again
+from memory. *Events* are a history: they queue, at most ``queue_max``, and what does not fit is
+counted.
 
-Rejected: writing in the event loop (a sync to a slow disk takes a second, and nobody would be
+Rejected: writing in the event loop (a sync to a slow disk takes a second, and no replica would be
 probed meanwhile); a queue of all writes (its bound would have to drop a replica); a JSON file
 replaced by renaming (rewrites 100,000 events to add one).
 
-Every commit is synced. After ``flush`` said yes, neither ``kill -9`` nor a power cut takes it back.
+Every commit is synced. After ``flush`` returned True, neither ``kill -9`` nor a power cut undoes
+it.
 """
 
 import math
@@ -256,7 +258,7 @@ class SqliteStore:
         return orjson.loads(value) if value is not None else None, facts
 
     def _reader(self) -> sqlite3.Connection:
-        """A new connection: any thread may ask, and it costs some 0.2 ms."""
+        """Open a connection for reading (0.2 ms); a new one each time, for any thread."""
         address = f"{self._path.absolute().as_uri()}?mode=ro"
         return sqlite3.connect(address, uri=True, timeout=0.05)
 

@@ -1,6 +1,7 @@
 """The store file's tables and settings, and which SQLite errors are only temporary.
 
-What passes (a lock, a full disk) is waited for. All else is a broken file, and a new one begins.
+After a temporary error (a lock, a full disk) writes are tried again. All other errors mean a broken
+file, and a new one begins.
 """
 
 import sqlite3

@@ -24,8 +24,8 @@ def down(state_dir: Path, waiting: Callable[[int, float], None], *, at_once: boo
 
     Raises ``NotRunningError`` if none runs. ``at_once`` skips draining.
 
-    Whom to signal is asked of the lock, and asked again once a descriptor holds the process: a
-    number that was reused meanwhile is never signalled.
+    The pid is read from the lock, and again once a descriptor holds the process: a pid that was
+    reused meanwhile is never signalled.
     """
     pid = holder(state_dir)
     if not pid:

@@ -1,10 +1,10 @@
 """Checks and fetches what replicas need to start here: the engine's package and the weights.
 
-Looked at before a port is opened or a process started. A replica that could never load would be
-tried, refused and tried again, and the reason would stand in a log that nobody reads first.
+This is checked before a port is opened or a process started. A replica that could never load would
+be started, fail and be started again, with the reason hidden in its log.
 
-What fetches weights is imported where it is used: gateways import this package, too, and do
-without.
+The module that fetches weights is imported where it is used: gateways import this package, too, and
+do not need it.
 """
 
 from collections.abc import Callable

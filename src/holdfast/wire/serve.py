@@ -5,7 +5,7 @@
                 └─ keeps the sockets open, so that what is queued at one outlives its process
 
 Where models are launched, control starts replicas as well, and keeps what it knows of them in a
-state directory that outlives all of this; one ``serve`` at a time has it.
+state directory that outlives all processes; only one ``serve`` at a time can use it.
 
 Control and gateways import what the other does not need, so each is imported where it is run.
 """
@@ -402,7 +402,7 @@ def _keep_from_children(*given: int | None) -> None:
 def _die_with_parent(notice_fd: int | None) -> None:
     """Drain when the supervisor is killed: then no successor is started and no port is held.
 
-    It may have been killed before we came to this line; then nobody reads our notices.
+    The supervisor may have been killed before this call; then the pipe of notices has no reader.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -4,13 +4,12 @@ Each gateway has its own socket on the shared port (SO_REUSEPORT): the kernel sp
 and none wakes two processes. Rejected: one socket for all; under load the one that wakes first
 takes most connections.
 
-Handing a port over: closing a listening socket resets what is queued at it. So whoever leaves first
-attaches a small BPF program to the port by which the kernel gives new connections to the
-successor's sockets only; what was queued before is still accepted, and then closing resets nobody.
-Until everybody has stopped accepting the leaving supervisor keeps its sockets open: the kernel
-numbers them, and the program goes by the numbers.
-The successor removes the program when it is alone. Where the kernel cannot do it, connections are
-spread as before and some may be reset.
+Handing a port over: closing a listening socket resets the connections queued at it. So the leaving
+supervisor first attaches a small BPF program to the port by which the kernel gives new connections
+to the successor's sockets only; those queued before are still accepted, and then closing resets
+none. Until all its gateways have stopped accepting the leaving supervisor keeps its sockets open:
+the kernel numbers them, and the program goes by the numbers. The successor removes the program when
+it is alone. Where the kernel cannot do it, connections are spread as before and some may be reset.
 """
 
 import ctypes

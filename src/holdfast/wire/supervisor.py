@@ -3,9 +3,10 @@
 It only waits: for signals and for children. A child that dies is started again, at once if it had
 lived for a while, else after a growing pause.
 
-A gateway says on a pipe when it accepts connections, and when somebody asked it to leave (SIGTERM).
-Then its successor is started first, and only when that one accepts is it told to go (SIGINT). Both
-accept from the same socket, which stays open here as well, so nothing queued at it is ever lost.
+A gateway writes to a pipe when it accepts connections, and when it was asked to leave (SIGTERM).
+Then its successor is started first, and only when that one accepts is the gateway stopped (SIGINT).
+Both accept from the same socket, which stays open here as well, so no queued connection is ever
+lost.
 
 At the end gateways go first and control last: where it started replicas it ends them itself, in
 order, and is given the time for it.

@@ -1,8 +1,8 @@
 """``holdfast up``: runs a fleet with a state directory, and shows how its replicas start.
 
-It is ``serve`` with a state directory, logs in a file instead of on the screen, and somebody beside
-the supervisor who asks the admin port how the start goes and tells what changes later. That one
-only looks: whatever goes wrong with the display, the fleet runs on.
+It is ``serve`` with a state directory, logs in a file instead of on the screen, and a task beside
+the supervisor that polls the admin port and shows how the start goes and what changes later. The
+task only reads: if the display fails, the fleet runs on.
 """
 
 import asyncio

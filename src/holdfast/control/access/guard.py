@@ -1,16 +1,17 @@
 """Middleware that decides which HTTP requests the admin port accepts.
 
-Three guards, before anything else looks at a request. A listener on loopback answers only requests
-whose Host is loopback too: a web page that an operator visits could otherwise have its own name
-resolve to 127.0.0.1 and read everything here. Where a token is configured every path but ``/livez``
-asks for it; its hash is compared, in constant time, so neither the file nor the memory of this
-process holds the token. And an order (anything but GET) is taken only from a page of this very
-host, or from no page at all: browsers send any page's form to loopback, but they always say in
-Origin whose it is, and they ask before they send JSON.
+Three checks come before anything else looks at a request. A listener on loopback answers only
+requests whose Host is loopback, too: a web page that an operator visits could otherwise have its
+own name resolve to 127.0.0.1 and read everything here. Where a token is configured every path but
+``/livez`` requires it; its hash is compared, in constant time, so neither the file nor the memory
+of this process holds the token. And an order (anything but GET) is accepted only from a page of
+this very host, or from no page at all: browsers send any page's form to loopback, but they always
+name the page's host in Origin, and they ask before they send JSON.
 
-The dashboard's browser shows a cookie in place of the token (``sessions.py``). Its orders carry a
+The dashboard's browser sends a cookie in place of the token (``sessions.py``). Its orders carry a
 secret in a header besides, and so do those of any page where no token is configured. What lies
-under ``/ui`` is open to readers: it is the same for everybody and holds nothing of the fleet.
+under ``/ui`` can be read without a token: it is the same for all users and holds nothing of the
+fleet.
 """
 
 import hmac

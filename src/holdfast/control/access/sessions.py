@@ -1,14 +1,14 @@
 """Browser sessions of the admin port: a cookie in exchange for the token, for half a day.
 
-A page cannot keep the token itself: whatever script ran there could read it, and it opens
-everything. So the token is shown once, and the browser gets a random cookie that no script can
-read and that no other site can make it send. Only hashes of cookies are kept, in memory: a restart
-of control asks for the token again, and nobody who reads the memory of this process later can use
-what is found there.
+A page cannot keep the token itself: any script that ran there could read it, and it opens
+everything. So the token is sent once, and the browser gets a random cookie that no script can read
+and that no other site can make it send. Only hashes of cookies are kept, in memory: after a restart
+of control the token is needed again, and a later dump of this process's memory holds nothing
+usable.
 
-An order by cookie carries a second secret in a header, which follows from the cookie: a page of
+An order by cookie carries a second secret in a header, which is derived from the cookie: a page of
 another site can neither read it nor set the header. Where no token is configured, on loopback,
-orders of pages carry one that is drawn at start.
+orders of pages carry a secret that is drawn at start.
 
 Signed cookies without a list were rejected: one that was handed out could not be taken back.
 """

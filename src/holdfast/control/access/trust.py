@@ -13,7 +13,8 @@ byte is sent: the first bytes hold the token.
 
 Rejected: to verify nothing on loopback. A port above 1024 can be taken by any user of the machine
 while the fleet is down, and would be given the token. Rejected: to load the whole file as
-authorities. It may hold the chain, and then everybody whom that authority ever signed is trusted.
+authorities. It may hold the chain, and then every certificate that this authority ever signed is
+trusted.
 """
 
 import ipaddress

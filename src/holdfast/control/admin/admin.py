@@ -1,10 +1,10 @@
 """The admin port's HTTP paths: answers to questions and a few orders, inside control.
 
-An order is taken on or refused, with a reason, at once; how it goes on is told by ``/status`` and
-``/events``. Waiting for the end instead was rejected: a drain takes minutes, and whoever gave the
-order would not know what a connection that broke meanwhile meant.
+An order is accepted or refused, with a reason, at once; its progress is shown by ``/status`` and
+``/events``. Waiting for the end instead was rejected: a drain takes minutes, and if the connection
+broke meanwhile the caller would not know what became of the order.
 
-``guard.py`` says who may ask, ``openapi.py`` describes each path for programs.
+``guard.py`` decides which requests are allowed, ``openapi.py`` describes each path for programs.
 """
 
 import asyncio
@@ -69,8 +69,8 @@ class IncidentAnswers(Protocol):
 class AdminAnswers(Protocol):
     """Answers the admin port's questions and accepts its orders; ``AdminService`` implements it.
 
-    Orders return whether they were taken on, and why (not). Those that name a replica or a model
-    which does not exist raise the errors above.
+    Orders return whether they were accepted, and why (not). Orders that name an unknown replica or
+    model raise ``UnknownReplicaError`` or ``UnknownModelError``.
     """
 
     @property
@@ -152,6 +152,8 @@ def build_admin(
     sessions: Sessions | None = None,
 ) -> Starlette:
     """Build the ASGI application of the admin port.
+
+    ``more`` are further routes; ``sessions`` holds the browsers that signed in.
 
     ``more`` are further routes; ``sessions`` are the browsers that signed in.
     """

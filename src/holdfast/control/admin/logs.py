@@ -1,8 +1,8 @@
 """Reads the end of a replica's log file and follows what is appended to it.
 
-The file belongs to whoever runs the replica. It grows, and when it is full it is renamed to
-``NAME.1`` and begun anew; a restarted replica may begin another one under the same name. So a
-reader reads its open file to the end before it turns to the one that has the name now.
+The file is written by the replica's launcher. When it is full it is renamed to ``NAME.1`` and a new
+one begins; a restarted replica may begin another one under the same name. So a reader reads its
+open file to the end before it turns to the file that has the name now.
 
 Rejected: inotify, which saves a look of 30 µs four times a second and would need a fallback for
 file systems that do not have it. Reads happen in threads: a disk can hang.

@@ -411,7 +411,7 @@ def _reports() -> _Data:
 
 
 def openapi_document() -> dict[str, Any]:
-    """Build the whole OpenAPI document."""
+    """Build the OpenAPI document of the admin port as plain data."""
     return {
         "openapi": "3.1.0",
         "info": {

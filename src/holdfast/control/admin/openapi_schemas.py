@@ -32,7 +32,7 @@ class RefusalAnswer(TypedDict):
 
 
 class TakenAnswer(TypedDict):
-    """Whether an order was taken on, and why (not)."""
+    """Whether an order was accepted, and why (not)."""
 
     accepted: bool
     reason: str
@@ -53,7 +53,7 @@ class ReloadAnswer(TypedDict):
 
 
 class ReplicaStatus(TypedDict):
-    """One replica in ``/status``."""
+    """The state of one replica in ``/status``."""
 
     id: str
     model: str
@@ -84,7 +84,7 @@ class ReplicaStatus(TypedDict):
 
 
 class StatusAnswer(TypedDict):
-    """Gateways, replicas, models and the config that runs."""
+    """The state of gateways, replicas and models, and the config that runs."""
 
     control: str
     epoch: Epoch
@@ -181,7 +181,7 @@ class EventsAnswer(TypedDict):
 
 
 class CanaryLine(TypedDict):
-    """What one canary found."""
+    """The result of one canary."""
 
     at: Time
     verdict: Annotated[
@@ -192,7 +192,7 @@ class CanaryLine(TypedDict):
 
 
 class CanariesAnswer(TypedDict):
-    """What the last canaries of a replica found."""
+    """The results of a replica's last canaries."""
 
     canaries: list[CanaryLine]
 
@@ -211,7 +211,7 @@ class CostAnswer(TypedDict):
 
 
 class FactReport(TypedDict):
-    """One fact; the fields of its kind stand beside ``kind``."""
+    """One fact: its kind, and the fields of that kind."""
 
     kind: Annotated[
         str,
@@ -220,19 +220,19 @@ class FactReport(TypedDict):
 
 
 class FactsReport(TypedDict):
-    """Facts that another source saw."""
+    """Facts that another source reports."""
 
     facts: Annotated[list[FactReport], Meta(min_length=1, max_length=FACTS_MAX)]
 
 
 class FactsTaken(TypedDict):
-    """How many facts were taken."""
+    """How many facts were accepted."""
 
     taken: Annotated[int, Meta(description="How many facts.")]
 
 
 class AgentReportTaken(TypedDict):
-    """Whether an agent's report was taken."""
+    """Whether an agent's report was accepted."""
 
     taken: bool
 
@@ -244,14 +244,14 @@ class AgentsAnswer(TypedDict):
 
 
 class SeriesNamesAnswer(TypedDict):
-    """Names of series, in order."""
+    """Names of stored time series, in order."""
 
     series: list[str]
     more: bool
 
 
 class SeriesAnswer(TypedDict):
-    """Figures of the past."""
+    """Points of stored time series."""
 
     series: Annotated[dict[str, Any], Meta(description="Rows of a time and a value, by name.")]
     since: float

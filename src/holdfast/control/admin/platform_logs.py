@@ -2,9 +2,9 @@
 
     replica ─► its pod, as discovery or an endpoint says ─► the source that lists it ─► tail
 
-What comes is asked for anew each time and kept nowhere: a copy would be a second, older truth, and
-a place more where what users wrote might lie. Rejected: to follow such a log. One connection to the
-platform for each reader, for hours, is what its own tools are for.
+Each request asks the platform again, and nothing is kept: a copy would be older than the original,
+and one more place where users' texts might lie. Rejected: to follow such a log. One connection to
+the platform for each reader, for hours, is what its own tools are for.
 """
 
 import asyncio

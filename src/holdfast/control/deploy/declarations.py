@@ -1,7 +1,7 @@
 """Derives facts about replicas (memory, host, versions, chains) from the fleet file and host.
 
-The host of a listed endpoint is that of its URL unless the file says otherwise: it is the best
-guess there is, and two replicas at one address do fail together. What nobody declared is unknown.
+The host of a listed endpoint is that of its URL unless the file names another: it is the best guess
+there is, and two replicas at one address do fail together. What is not declared is unknown.
 """
 
 from collections.abc import Mapping

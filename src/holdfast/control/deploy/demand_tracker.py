@@ -1,7 +1,7 @@
 """Adds up the demand for each model from the reports of gateways, engines and the fleet.
 
-Unknown stays unknown: a gateway that does not say how much waits is not one with an empty queue.
-What the others say is then the least there can be: enough to grow by, and never a reason to shrink.
+Unknown stays unknown: a gateway that does not report its queue is not one with an empty queue. The
+sum over the others is then a lower bound: enough to grow by, and never a reason to shrink.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

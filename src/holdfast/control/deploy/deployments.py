@@ -3,8 +3,8 @@
     file, operator, autoscaler ─► DeploymentGoal ┐
     fleet (states), launcher ──► Has   ┴─► Rollout.decide ─► add a unit, or drain one away
 
-Each unit is kept in the store with how it was started, so that another control adopts it. Where a
-unit listens is told to gateways as endpoints of the file: they know no other way and need none.
+Each unit is kept in the store with its start settings, so that another control adopts it. Gateways
+get the addresses of units as endpoints of the fleet file, like all other addresses.
 """
 
 import time

@@ -3,10 +3,10 @@
     source ─► changed ─► reading ─► discovered ─┬─► told to end: DrainAsked, at once
                                                 └─► come, moved, gone: the file with endpoints
 
-Three things are not left to the platform. Whether a replica is *ready* is for canaries to say. What
-is *known* outlives whoever knew it: a source that fails, or that has not answered yet since control
-began, takes nobody away. And what a pod is *called* cannot break the fleet: an id or a URL that
-somebody else has is left out and told, never sent on.
+Three things are not left to the platform. Whether a replica is *ready* is decided by canaries.
+Replicas that are *known* stay: a source that fails, or that has not answered yet since control
+began, removes none. And a pod's *name* cannot break the fleet: a pod whose id or URL another
+replica has is left out, with a notice.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Reads the fleet file: once at the start, and again whenever the file changes.
 
 Every accepted file gets the next epoch. A file that is refused changes nothing: the reasons, each
-with its line, are kept for whoever asks, and the epoch stays. Some settings cannot change while
+with its line, are kept for ``/status``, and the epoch stays. Some settings cannot change while
 processes run that were started with them; a file that changes one of those is refused as a whole,
-because half of a reviewed file is a file that nobody reviewed.
+because half of a reviewed file has not been reviewed.
 
 The file is looked at by its times, not watched by the kernel: a mounted config map is replaced by
 renaming a directory above it, which watchers of the file do not see.

@@ -1,6 +1,6 @@
 """Interfaces that the fleet's loop calls, and the values in which it reports to people.
 
-Apart from the loop, because those who listen to it need not know how it turns.
+They are apart from the loop so that their implementers need not import it.
 """
 
 from dataclasses import dataclass

@@ -2,14 +2,14 @@
 
     reports of each gateway ─► open at whom ─► one event as the first opens, one as the last closes
 
-Every gateway has its own breaker of every replica. A replica that dies opens all of them within a
-second, and one that is ill opens and closes some of them for minutes: told one by one, that would
-push everything else out of the events. So an event is told of all gateways together, and at most
-one in a second of each replica; what moved back and forth in between was never there for whoever
-reads it, and the last word is always true.
+Every gateway has its own breaker for every replica. A replica that dies opens all of them within a
+second, and a flaky one opens and closes some of them for minutes: one event for each change would
+push everything else out of the events. So there is one event for all gateways together, and at most
+one in a second for each replica; changes that were undone in between are not reported, and the last
+event always shows the present state.
 
-Rejected: the states of breakers in each tally. Gateways report a move at once already, and a tally
-is told only of replicas that have traffic, which one whose breakers are open has not.
+Rejected: the states of breakers in each tally. Gateways already report a change at once, and a
+tally covers only replicas that have traffic, which a replica with open breakers has not.
 """
 
 from collections.abc import Callable, Collection

@@ -1,15 +1,16 @@
 """The canary: a test request to a replica, read to its last token, whose answer is judged.
 
-It goes past gateways and their queues, to busy replicas too: what users get is what counts. First
-the engine's own health page, because a page that says *loading* explains a silence; then the
-question. A page that is late explains nothing: a server full of long prompts has no time for pages
-either, and the question has the rest of the deadline. A green page alone admits nobody, except
-where an engine has no question that fits every model (Triton) and the file gives none: then the
-page of the model is all there is, and the verdict says so.
+A canary bypasses gateways and their queues and goes to busy replicas, too: what users get is what
+counts. First the engine's own health page is read, because a page that says *loading* explains a
+missing answer; then the question is sent. A page that is late explains nothing: a server full of
+long prompts has no time for pages either, and the question has the rest of the deadline. A good
+page alone does not make a replica ready, except where an engine has no question that fits every
+model (Triton) and the file gives none: then the page of the model is all there is, and the
+verdict's detail notes it.
 
-Where the file does not say what kind of question fits, a chat is tried, then a completion, then an
-embedding; what an engine refuses as a bad request three times over is a mistake in the file, and
-the reason tells how to mend it.
+Where the file does not set the kind of question, a chat is tried, then a completion, then an
+embedding. An engine that refuses all three as bad requests points to a mistake in the file, and the
+reason says how to correct it.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Loads the users' own checks: functions named in the fleet file that judge a canary's answer.
 
-They are imported when a file is read, so that a name with a mistake is refused with the file and
-not found out by a replica that never gets ready. They run in a thread: nothing of the user's may
-hold up the loop that watches everybody.
+They are imported when a file is read, so that a wrong name is refused with the file, and not
+discovered by a replica that never gets ready. They run in a thread: users' code must not block the
+loop that watches all replicas.
 """
 
 from collections.abc import Callable

@@ -6,11 +6,12 @@
     spot_notice   the platform is said to take it away
     probe_blind   its canaries fail, whatever it answers
 
-One at a time for a replica, and each ends by itself: whoever asked for it may be gone by then. They
-are told as events, so that a history shows which trouble was made on purpose.
+One at a time for a replica, and each ends by itself, because the process that ordered it may be
+gone by then. They are recorded as events, so that a history shows which trouble was made on
+purpose.
 
 All of it is refused unless the fleet file enables chaos, and a detour never gets the engine's
-credential: whoever may reach the admin port could otherwise lead both prompts and credential away.
+credential: otherwise anyone who can reach the admin port could divert both prompts and credential.
 """
 
 from dataclasses import dataclass, replace
@@ -89,8 +90,8 @@ class Disturbances:
     def follow(self, now: int, *, enabled: bool) -> None:
         """Enable or disable chaos as the fleet file says; disabling ends what is under way.
 
-        Rejected: refusing new ones only. Who turns chaos off wants it over, and a detour may have
-        an hour left.
+        Rejected: refusing new ones only. An operator who disables chaos wants it over, and a detour
+        may have an hour left.
         """
         self._enabled = enabled
         if not enabled:

@@ -3,12 +3,12 @@
     facts ─► load, memory, tokens of each replica        counters of gateways ─► rates of each model
     tallies of gateways ─► times of each replica
 
-Rates are sums that fade: a replica that served nothing for half a minute shows nothing, without
-anybody having to tell it so. What gateways count is looked at every ten seconds and kept for an
-hour, in one small row for each model, because an error budget is spent over an hour.
+Rates are fading sums: a replica that served nothing for half a minute shows nothing, without any
+reset. Gateways' counters are sampled every ten seconds and kept for an hour, in one small row for
+each model, because an error budget is spent over an hour.
 
-Times are kept in sketches, and a median is worked out every few seconds, if somebody looks: a fleet
-of hundreds is looked at every second.
+Times are kept in sketches, and a median is computed at most every few seconds, on demand: a view of
+hundreds of replicas is built every second.
 """
 
 import re

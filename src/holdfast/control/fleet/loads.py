@@ -1,8 +1,8 @@
 """Polls each engine's load once a second and passes it on to gateways.
 
-Each replica has its own moment within the second, so that a fleet is not asked in one breath, and
-only so many are asked at a time. An engine that does not answer in time has said nothing: that is
-passed on as ``None``, and gateways then go by what they see themselves.
+The replicas are polled at random moments within the second, and only some at a time, so that a
+fleet is not polled in one burst. An engine that does not answer in time is passed on as ``None``,
+and gateways then go by their own measurements.
 """
 
 import asyncio

@@ -4,15 +4,15 @@
 
 It owns no policy. Two things are its own, because they belong to this driver and not to a fleet:
 
-*Endpoints are not ours to launch.* They were running when we came; when the fleet asks to launch
-one, somebody else will, and we look again after the delay it asked for, at most ``LOOK_AGAIN_S``.
-What the file tells us to launch is ours: the platform does it.
+*Endpoints are not ours to launch.* They ran before control did; when the fleet asks to launch one,
+its operator has to start it, and the loop checks again after the delay the fleet asked for, at most
+``LOOK_AGAIN_S``. Replicas that the file says to launch are started by the platform port.
 
-*A new control must not undo what the old one knew.* A fleet that begins has judged nobody and
-would tell gateways to send nothing to anybody. So replicas that an earlier view knew keep their
-places in the published view until their first probe has a result, or until something is known that
-no probe could refute: its process ended, or somebody wants it out. The same holds for a reload that
-changes how the fleet is watched, and for a replica whose description changed.
+*A new control must not undo what the old one knew.* A new fleet has judged no replica yet and would
+tell gateways to send no requests at all. So replicas of an earlier view keep their rows in the
+published view until their first probe has a result, or until something is known that no probe could
+refute: the process ended, or the replica was drained. The same holds for a reload that changes how
+the fleet is watched, and for a replica whose description changed.
 """
 
 import asyncio

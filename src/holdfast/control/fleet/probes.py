@@ -1,8 +1,9 @@
 """Probes replicas, and turns a missing answer into a verdict.
 
-A probe measures two machines at once. When this process itself was late, silence says nothing about
-the replica: the verdict is *unknown*. An answer that came stands all the same. And a silence is
-read by what users' requests did meanwhile: whether it is the replica's is the fleet's to say.
+A probe measures two machines at once. When this process itself was late, a missing answer says
+nothing about the replica: the verdict is *unknown*. An answer that came counts all the same. A
+missing answer is returned together with what users' requests did meanwhile; the fleet decides
+whether the replica is at fault.
 """
 
 import time

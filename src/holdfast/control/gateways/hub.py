@@ -3,8 +3,8 @@
     gateway ─ Hello ─► hub ─ Welcome, ConfigFrame, ViewFrame, LeaseFrame ─► gateway
     then either side speaks whenever it has something to say
 
-Nothing here waits for a gateway. What it does not read piles up in its own buffer up to a bound;
-beyond that it is let go and may come back, and then it is told the present state in a few frames
+Nothing here waits for a gateway. Frames that it does not read are buffered up to a bound; beyond
+that its connection is dropped. When it connects again it gets the present state in a few frames
 instead of the past in many. Rejected: queues with a policy of what to drop: every frame but the
 last view would need its own reason.
 """

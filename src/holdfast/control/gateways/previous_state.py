@@ -1,7 +1,7 @@
 """Reads the state that the previous control process left: config, view, learned answers.
 
-Each is used as far as it makes sense. What cannot be read is said and left: a control that refuses
-to start for what an earlier one wrote is worse than one that begins with less.
+Each is used as far as it can be read. What cannot be read is logged and left out: a control that
+refuses to start because of old state is worse than one that begins with less.
 """
 
 from pathlib import Path

@@ -1,8 +1,9 @@
 """Keeps the last config and view on disk, for a gateway that starts without control.
 
-Two frames, as they travel: whoever reads frames can read the file. It is replaced by renaming, so
-that a reader sees the old state or the new one, never a part. It lies in the run directory and dies
-with it: what outlives a restart of everything is a matter for a real store.
+The file holds two frames, encoded as on the socket, so that the frame reader reads it. It is
+replaced by renaming, so that a reader sees the old state or the new one, never a part. It lies in
+the run directory and is removed with it; what must survive a restart of everything is kept by the
+store.
 """
 
 import os

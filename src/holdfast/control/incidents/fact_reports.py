@@ -2,13 +2,15 @@
 
     POST /facts ─► each is read, each of whom it speaks is known ─► all of them, or none
 
-What comes in here is judged like everything that control has seen itself, so only such kinds are
-taken as a host or a platform can know: no verdict on a replica, no word of a gateway. The end of a
-process that Holdfast launched is the launcher's to tell. A report is taken whole or not at all:
-whoever sends it learns of the first mistake by its place and field, and can send it again.
+Reported facts are judged like those that control observed itself, so only kinds are accepted that a
+host or a platform can know: no verdict on a replica, no observation of a gateway. The end of a
+process that Holdfast launched is reported by the launcher alone. A report is accepted whole or not
+at all: the error names the first wrong entry and field, and the sender can correct the report and
+send it again.
 
 A fact counts from when it arrives. Times of the sender were rejected: clocks of hosts differ by
-more than a detector's patience, and a report from the past would find its books closed.
+more than a detector's time limits, and a report from the past would come after its window was
+closed.
 """
 
 import time

@@ -1,7 +1,8 @@
 """Reads this host's GPUs in a separate thread: a driver that hangs must not block control.
 
-Nor its end, so a look is detached. While one hangs there is no second one, and the report says that
-the driver is silent instead of repeating what was true before.
+A hanging read must not delay control's end either, so it runs in a detached thread. While one hangs
+no second one is started, and the report says that the driver does not answer instead of repeating
+old figures.
 """
 
 import asyncio

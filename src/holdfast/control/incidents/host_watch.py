@@ -3,12 +3,12 @@
     /proc, cgroups (a thread) ─┐
     GpuWatch's last report ────┴─► MemorySeen, PhaseSeen, VersionsSeen, HostSeen, GpuFault
 
-A look reads /proc in a thread of its own, because a process that is being torn down can hold up
-whoever reads about it. While a look hangs there is no second one, and nothing is said meanwhile:
-memory that was not read is unknown.
+/proc is read in a thread of its own, because reading about a process that is being torn down can
+block. While one read hangs no second one is started, and nothing is reported meanwhile: memory that
+was not read is unknown.
 
-Versions of a model's replicas are told while they are all started alike. In the middle of a rollout
-two builds differ on purpose, and the newcomers' versions can wait for its end.
+Versions of a model's replicas are reported while all of them have the same build. During a rollout
+two builds differ on purpose, and the new replicas' versions can wait for its end.
 """
 
 import asyncio

@@ -1,12 +1,13 @@
 """Stores, shows and exports incidents, and converts their times between clocks.
 
-Core time begins anew with each boot, so an incident is kept with the difference between both clocks
-at that moment: ``{"clock": ns, "incident": {…}}``. People see seconds since 1970, another control
-gets its own core time, and an export keeps core time, because a replay must not know of days.
+Core time starts from zero with each boot, so an incident is kept with the difference between both
+clocks at that moment: ``{"clock": ns, "incident": {…}}``. People see seconds since 1970, another
+control gets its own core time, and an export keeps core time, because a replay must not depend on
+dates.
 
-The facts behind an incident are read from the log while they are still there: when it opens, when
-its cause changes and when it closes. Each time what is new is put behind what was kept before: a
-long incident outlives the ring that its first facts were in.
+The facts behind an incident are read from the log while they are still there: when the incident
+opens, when its cause changes and when it closes. Each time new facts are appended to those stored
+before: a long incident outlives the ring buffer that its first facts were in.
 """
 
 import asyncio

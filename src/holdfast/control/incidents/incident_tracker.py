@@ -3,12 +3,13 @@
     facts ─► queue ─► Investigation.take ─► opened, changed, closed ─► store, hooks, events
                                         └─► acts ─► hands: restart, take out, stop a rollout, page
 
-It owns no policy: what is a failure and what may be done about it is the core's. It must never hold
-up or end the loop that watches replicas. So facts wait in a bounded queue and are judged a few
-milliseconds at a time, and a mistake in a detector costs that one fact: it is logged once for each
-kind and counted, and everybody else goes on.
+It owns no policy: what is a failure and what may be done about it is decided in the core. It must
+never block or end the loop that watches replicas. So facts wait in a bounded queue and are judged a
+few milliseconds at a time, and an error in a detector costs that one fact: it is logged once for
+each kind and counted, and all other facts are judged as usual.
 
-An incident outlives its control: open ones are adopted by the next, in its own core time.
+An incident outlives its control: the next control adopts open ones and converts them to its own
+core time.
 """
 
 import asyncio

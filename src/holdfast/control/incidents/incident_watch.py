@@ -3,8 +3,8 @@
     control ─► saw, notice, answered, seen ─► Observations ─► Incidents ─► store, hooks
     hosts, GPUs, queues of gateways (here, by the clock) ─┘        └─► acts, done here (Hands)
 
-It is apart from ``Control`` because it must be able to fail without it: whatever goes wrong in here
-is logged and counted, and replicas are watched and gateways told as before.
+It is apart from ``Control`` because it must be able to fail alone: an error in here is logged and
+counted, and replicas are watched and gateways updated as before.
 """
 
 import asyncio

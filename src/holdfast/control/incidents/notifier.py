@@ -2,14 +2,13 @@
 
     incident opened, cause changed, closed, page ─► queue of each hook ─► POST, again, given up
 
-Each hook has its own short queue and its own worker, so that one that hangs keeps nobody else
-waiting, and none of them keeps control waiting. What does not fit is dropped, the oldest first, and
-counted: the incident itself is kept by the store. A refusal (4xx) is not tried again, since the
-same words will be refused again.
+Each hook has its own short queue and its own worker, so that a hook that hangs delays neither the
+others nor control. What does not fit is dropped, the oldest first, and counted: the incident itself
+is kept by the store. A refusal (4xx) is not retried, since the same body would be refused again.
 
-Hooks stand in the fleet file and nowhere else; redirects are not followed. Their addresses are
-secrets more often than not: no log, metric or error holds one. What is sent holds names, numbers
-and reasons, never a word of a prompt or of an answer.
+Hooks are set in the fleet file and nowhere else; redirects are not followed. Their addresses are
+often secrets: no log, metric or error holds one. What is sent holds names, numbers and reasons,
+never a word of a prompt or of an answer.
 """
 
 import asyncio
@@ -62,7 +61,7 @@ def as_json(message: HookMessage) -> bytes:
 def as_slack(message: HookMessage) -> bytes:
     """Encode a notification as the JSON body of a Slack incoming webhook.
 
-    Between < and > Slack reads commands: a replica's name must not call everybody in a channel.
+    Between < and > Slack reads commands: a replica's name must not notify a whole channel.
     """
     return orjson.dumps({"text": escape(as_text(message), quote=False)})
 

@@ -1,11 +1,11 @@
 """Prepares agents' readings for the view: corrects their clocks and marks silent agents.
 
-Clocks of hosts differ. Ages are counted from when a report *arrived*; times inside a reading are
-moved by the difference that the report itself shows, and by the same one until it changes, or every
-report would shift every row by its own delay on the network.
+Clocks of hosts differ. Ages are counted from when a report *arrived*. Times inside a reading are
+shifted by the clock difference that the report shows, and by the same difference until it changes
+clearly: otherwise every report would shift every row by its own network delay.
 
-A shared filesystem is seen by each host that mounts it, and each knows only its own share of the
-traffic. Together they are one row.
+A shared filesystem is reported by each host that mounts it, and each knows only its own share of
+the traffic. Together they are one row.
 """
 
 from dataclasses import dataclass, field, fields, replace

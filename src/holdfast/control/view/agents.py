@@ -3,15 +3,15 @@
     POST /agents/NAME ─► size, pace, schema ─► its last reading, in control's time ─► one Reading
                                            └─► lines, phases, GPU faults ─► saw(fact)
 
-An agent that falls silent is the failure this exists to show. After three of its own periods its
-part says for how long nothing came and its host is marked; after ten minutes its rows leave, with a
-note, because a picture of a host that went away on purpose must not stand for ever. One that says
-that it leaves is taken at its word at once.
+Showing that an agent fell silent is the main purpose. After three of its own periods its part says
+for how long no report came and its host is marked; after ten minutes its rows are removed, with a
+note, because a host that was shut down on purpose must not be shown for ever. An agent that reports
+that it stops is removed at once.
 
-Times of other hosts are put right in ``agent_readings.py``. Two agents of one name would paint over
-each other's picture: the later one is taken, the other is told.
+Times of other hosts are corrected in ``agent_readings.py``. Two agents of one name would overwrite
+each other's rows: the later one is accepted, the other gets an error.
 
-``AgentDoor`` lets a token of the agents' own through to these paths only: who can report for a host
+``AgentDoor`` accepts the agents' own token on these paths only: a token that can report for a host
 should not be able to drain a fleet.
 """
 
@@ -301,7 +301,7 @@ def _clock_text(wall: float) -> str:
 def agent_routes(inbox: AgentInbox | Callable[[], AgentInbox | None]) -> list[Route]:
     """The routes ``POST /agents/NAME`` (take a report) and ``GET /agents`` (list agents).
 
-    An inbox can be another one after the config was read again, so it may be asked for each time.
+    The inbox may be replaced when the config is read again, so ``inbox`` can be a function.
     """
 
     def now() -> AgentInbox:

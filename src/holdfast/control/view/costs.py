@@ -1,13 +1,13 @@
 """Adds up the fleet's costs from gateways' token counters and the replicas' running time.
 
-The rule is the core's (``core.plan.cost``). Here are its inputs. How long something ran on a
-replica in the last two seconds: all the time if something runs there now, else as long as the
-attempts that ended meanwhile took, one after the other. The second is exact for short requests that
-do not overlap, and never too much for others. Canaries' tokens are known here, all others by
-gateways.
+The rule is the core's (``core.plan.cost``). Here are its inputs. A replica's busy time in the last
+two seconds is all of it if requests run there now, else the sum of the times of the attempts that
+ended meanwhile. The second is exact for short requests that do not overlap, and never too much for
+others. Canaries' tokens are counted here, all others by gateways.
 
-It begins anew with each control: whoever bills by it scrapes the counters or asks regularly.
-Rejected: keeping it on disk. Two books of the same thing differ one day, and Prometheus has one.
+Costs begin at zero with each control: billing must scrape the counters or read the report
+regularly. Rejected: keeping them on disk. Two records of the same thing differ one day, and
+Prometheus has one.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
     counters, replicas, canaries ─► CostsAndExports ─► GET /cost, /metrics, CloudWatch, traces
 
-Control tells it of a new config and of each canary, and asks it for figures; where those come from
-is known here alone. Apart from control, because nothing here decides anything: whatever goes wrong
-in it must not reach whoever does.
+Control passes it each new config and each canary, and asks it for figures; only this module knows
+where those come from. It is apart from control's other parts because nothing here decides anything:
+an error here must not reach the parts that do.
 """
 
 import asyncio

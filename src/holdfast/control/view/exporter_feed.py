@@ -1,11 +1,11 @@
 """Feeds exporters (CloudWatch, traces) with figures of each model and traced requests.
 
-Figures come from the same counters and gauges that ``/metrics`` shows, so no two pages disagree.
-What has to be a rate is the difference of two looks, one period apart. Exporters work in threads of
-their own (``exporters.delivery``); the loop only puts things into their queues.
+Figures come from the same counters and gauges that ``/metrics`` shows, so the two agree. Rates are
+differences of two samples, one period apart. Exporters work in threads of their own
+(``exporters.delivery``); the loop only fills their queues.
 
 An exporter whose extra is not installed is left out, with an error in the log: a fleet must not
-stop serving because nobody can watch it from there.
+stop serving because it cannot be monitored there.
 """
 
 import asyncio

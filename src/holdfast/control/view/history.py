@@ -4,9 +4,9 @@
     a replica's state, when it changes ─┘
 
 Series are called ``scope/id/metric``: ``model/smollm2/ttft_s``. An id may hold slashes; a scope and
-a metric may not. What a row does not know makes no point. States and verdicts of canaries are
-numbers, sampled like all else, and told once more at the moment they change: an outage of a second
-must not fall between two samples.
+a metric may not. An unknown value makes no point. States and verdicts of canaries are numbers,
+sampled like all else, and written once more at the moment they change: an outage of a second must
+not fall between two samples.
 
 Rejected: keeping each snapshot whole (a hundred times the bytes, and a chart would have to read all
 of them).

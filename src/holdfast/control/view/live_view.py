@@ -3,14 +3,14 @@
     somebody looks ─► once a second at most: what control knows + readings + incidents ─► join
                   ─► bytes, made once ─► everybody who looks
 
-Nothing is joined while nobody looks. While somebody does it is done once a second for all of them,
-and told only when something went in that was not in before: ages alone are no news, and whoever
-draws them can count seconds. A reader that does not read gets no queue: it misses pictures, and is
-dropped when one piece will not go out in time.
+The view is joined only while there are listeners, once a second for all of them, and sent only when
+its inputs changed: ages alone are no change, and a client can count seconds itself. A client that
+does not read gets no queue: it misses versions, and is dropped when one piece cannot be sent in
+time.
 
-Whoever keeps the picture can ask for what changed alone (``?only=changes``): to read the whole
-of 500 replicas anew took a browser longer than to draw what moved. The first event is the whole,
-and so is one that follows upon a picture that this client missed.
+A client that keeps the view can ask for changes alone (``?only=changes``): to parse the whole of
+500 replicas took a browser longer than to draw what changed. The first event is the whole view, and
+so is one that follows a version which this client missed.
 """
 
 import asyncio

@@ -3,10 +3,10 @@
     source ─► read, in its own task ─► reading ─► kept with its age ─► the view
                                             └────► heard ─► reading_diff ─► facts
 
-No platform can hold up another or the fleet: one that does not answer is waited for, while its last
-reading stays with the words "no answer for 40 s" on each of its parts, and nobody asks it a second
-time meanwhile. One that raises, which is a mistake of ours, is asked again after a while that
-doubles; one that cannot even be built, for want of a package, says so in its place.
+No platform can delay another or the fleet: while one does not answer, its last reading stays, with
+"no answer for 40 s" on each of its parts, and no second read is started. A source that raises,
+which is a bug of ours, is read again after a pause that doubles; one that cannot be built, because
+a package is missing, shows that error in its place.
 
 Rejected: one loop that asks all of them. The slowest would set the pace for all.
 """
