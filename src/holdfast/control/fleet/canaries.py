@@ -66,7 +66,7 @@ class CanaryError(FetchError):
 
 
 class Canaries:
-    """Sends canaries to replicas and judges the answers by the known right ones."""
+    """Sends canaries to replicas and judges their answers against the known right ones."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Totals:
     def only(
         self, beginnings: tuple[str, ...], living: Iterable[Mapping[str, float]]
     ) -> dict[str, float]:
-        """The sums of the series whose names begin so, for callers that need a few often."""
+        """The sums of the series whose names start with one of ``beginnings``."""
         sums: dict[str, float] = {}
         for counters in (self._ended, *living):
             for series, value in counters.items():

@@ -65,7 +65,7 @@ class Hands(Protocol):
         """Send a replica no requests, whatever its canaries say."""
 
     def put_back(self, replica: str, reason: str) -> None:
-        """Judge a replica that was taken out by its canaries again."""
+        """End a take-out: from now on the replica's canaries decide again whether it serves."""
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
         """Refuse the revision that a model's rollout brings in."""

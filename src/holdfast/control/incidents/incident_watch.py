@@ -292,7 +292,7 @@ class IncidentWatch:
         return False, f"{replica} was not taken out (it is {state}, or its pool is at its bound)"
 
     def put_back(self, replica: str, reason: str) -> None:
-        """Judge a replica that was taken out by its canaries again."""
+        """End a take-out: from now on the replica's canaries decide again whether it serves."""
         self._loop().tell(TakeOutAsked(replica, reason, out=False))
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
