@@ -1,4 +1,4 @@
-"""The small interfaces between control and the world it cannot be tested in.
+"""The interfaces (ports) between control and the outside: launchers, sources, the store.
 
 A port is as narrow as its user allows, ships a fake, and one contract suite runs against the fake
 and every adapter. Rejected: a base class with shared behaviour. What adapters share would then be
@@ -14,12 +14,12 @@ from holdfast.core.view.layers import Reading
 
 
 class LaunchError(Exception):
-    """A replica could not be started; the text says why and what to do about it."""
+    """A replica could not be started; the text says why and what to do."""
 
 
 @dataclass(slots=True, frozen=True)
 class Order:
-    """What to start, and what control wants to be told about it after its own restart."""
+    """What to start: a replica's command, environment and port, and labels kept with it."""
 
     replica_id: str
     command: tuple[str, ...]  # "{python}" stands for the interpreter that runs Holdfast
@@ -31,7 +31,7 @@ class Order:
 
 @dataclass(slots=True, frozen=True)
 class Ended:
-    """How a replica's process ended. Exactly one of code and signal is known, or neither."""
+    """How a replica's process ended. At most one of code and signal is known."""
 
     code: int | None
     signal: int | None
@@ -51,53 +51,56 @@ class Adopted:
 
 
 class Watcher(Protocol):
-    """Who wants to hear about replicas. Called on the event loop; must return quickly."""
+    """Receives a launcher's reports about replicas. Called on the event loop; must not block."""
 
     def started(self, replica_id: str, pid: int) -> None:
-        """It runs, as far as the operating system knows. Not said of adopted ones."""
+        """A replica's process was started. Not called for adopted replicas."""
 
     def line(self, replica_id: str, text: str) -> None:
-        """The engine wrote a line (shortened where it is long)."""
+        """The engine wrote a line of log (shortened where it is long)."""
 
     def ended(self, replica_id: str, ended: Ended) -> None:
-        """It is gone, with everything it had started. Said once for each start."""
+        """A replica's process and all its children ended. Called once for each start."""
 
     def stopped(self, replica_id: str, stopped: bool) -> None:
-        """Its process is suspended (SIGSTOP, a debugger) or about to end, or goes on."""
+        """A replica's process was suspended (or is about to end), or resumed.
+
+        A suspension comes from SIGSTOP or a debugger.
+        """
 
 
 class Launcher(Protocol):
-    """Starts replicas, watches them, ends them."""
+    """Starts replicas' processes, watches them and stops them."""
 
     async def adopt(self, watcher: Watcher) -> list[Adopted]:
-        """Take over what runs already; must be called once, before anything else.
+        """Take over replicas that already run; must be called once, before anything else.
 
-        Reports through the watcher those that ended while nobody watched; they are reported at
-        each adoption until they are forgotten or started again.
+        Replicas that ended while no control ran are reported through the watcher, at each adoption,
+        until they are forgotten or started again.
         """
         ...
 
     async def start(self, order: Order) -> int:
-        """Start it and return its pid; LaunchError where that cannot be."""
+        """Start a replica and return its pid; ``LaunchError`` where that fails."""
         ...
 
     async def stop(self, replica_id: str, grace_s: float) -> Ended | None:
-        """End it, kindly for so long and then by force. None: it does not run.
+        """Stop a replica, by force after ``grace_s``; None: it does not run.
 
-        The watcher hears of the end before this returns.
+        The watcher is called with the end before this returns.
         """
         ...
 
     def pid(self, replica_id: str) -> int | None:
-        """The engine's process, while it runs."""
+        """The pid of a replica's engine; None: it does not run."""
         ...
 
     def log_path(self, replica_id: str) -> Path | None:
-        """Where its output is kept, also after its end, until it is forgotten."""
+        """The log file of a replica, also after its end, until it is forgotten."""
         ...
 
     def forget(self, replica_id: str) -> None:
-        """Remove what is kept of one that ended. One that runs is left alone."""
+        """Delete what is kept of a replica that ended; a running one is left alone."""
         ...
 
     async def close(self, *, leave_running: bool) -> None:
@@ -106,7 +109,7 @@ class Launcher(Protocol):
 
 
 class UnreadableError(Exception):
-    """A platform was asked for something and did not give it; the text says why, for people."""
+    """A platform did not give what was asked of it; the text says why, for people."""
 
     def __init__(self, text: str, status: int | None = None) -> None:
         super().__init__(text)
@@ -114,43 +117,46 @@ class UnreadableError(Exception):
 
 
 class Source(Protocol):
-    """One platform that is looked at. Each runs in a task of its own and waits for nobody."""
+    """A platform (cloud, cluster, host) that control polls for hosts, replicas and queues.
+
+    Each is read in a task of its own.
+    """
 
     name: str  # in the fleet file, and on every row it feeds
     kind: str  # local, aws, kubernetes, agent
     period_s: float  # between two readings
 
     async def read(self) -> Reading:
-        """All that it knows now.
+        """Return all that the platform shows now.
 
         What a platform refuses or delays is no exception: the part that failed carries its error
-        and its age, and keeps the rows it had. It limits its own calls.
+        and its age, and keeps the rows it had. A source limits its own calls.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections and threads."""
+        """Release connections and threads."""
         ...
 
 
 @runtime_checkable
 class Tailed(Protocol):
-    """A source that also has the logs of what it lists."""
+    """A source that also gives the logs of the replicas it lists."""
 
     name: str
 
     async def tail(self, placed_id: str, lines: int) -> list[str]:
-        """The last lines, in their order; ``UnreadableError`` where it cannot have them."""
+        """The last lines of a log, in order; ``UnreadableError`` where the platform gives none."""
         ...
 
 
 class StoreError(Exception):
-    """The store cannot be opened, or was given something that it does not keep."""
+    """The store cannot be opened, or was given a value that it cannot keep."""
 
 
 @dataclass(slots=True, frozen=True)
 class StoredEvent:
-    """Something that happened in the fleet, as the store keeps it."""
+    """An event of the fleet, as the store keeps it."""
 
     at: float  # seconds since 1970
     model: str
@@ -161,31 +167,31 @@ class StoredEvent:
 
 
 class Store(Protocol):
-    """What control must know again after a restart: replicas, answers, settings, incidents.
+    """Persists what control needs after a restart: replicas, answers, settings, incidents.
 
     Values are plain data, as JSON has it. What is given is copied at once, and what is returned is
     a fresh copy. No method waits for a disk; ``StoreError`` where a value cannot be kept.
     """
 
     def put_replica(self, replica_id: str, data: dict[str, Any]) -> None:
-        """Keep what is known of a replica that control launched, in place of what was kept."""
+        """Store the data of a launched replica, replacing what was stored before."""
 
     def drop_replica(self, replica_id: str) -> None:
-        """Forget a replica; one that is not kept is no mistake."""
+        """Delete a replica; an unknown id is not an error."""
 
     def replicas(self) -> dict[str, dict[str, Any]]:
-        """All replicas by id."""
+        """The data of all stored replicas, by id."""
         ...
 
     def put_answers(self, data: dict[str, Any]) -> None:
-        """Keep the known answers of canaries."""
+        """Store the known answers of canaries, replacing all stored before."""
 
     def answers(self) -> dict[str, Any]:
-        """The known answers of canaries; empty where none were kept."""
+        """The known answers of canaries; empty where none were stored."""
         ...
 
     def put_setting(self, key: str, value: Any) -> None:
-        """Keep one setting, such as a wanted number of replicas."""
+        """Store one setting, such as a wanted number of replicas."""
 
     def settings(self) -> dict[str, Any]:
         """All settings by key."""
@@ -200,7 +206,7 @@ class Store(Protocol):
         reason: str,
         kind: str | None = None,
     ) -> bool:
-        """Keep an event that happened at ``at``, in seconds since 1970; False: it was not kept."""
+        """Store an event of time ``at`` (seconds since 1970); False: it was dropped."""
         ...
 
     def events(self, limit: int = 1_000, replica: str | None = None) -> list[StoredEvent]:
@@ -215,7 +221,7 @@ class Store(Protocol):
         data: dict[str, Any],
         facts: bytes | None = None,
     ) -> None:
-        """Keep an incident in place of what was kept of it.
+        """Store an incident, replacing what was stored of it.
 
         ``facts`` is the packed export of its facts; ``None`` leaves what was kept of them.
         """
@@ -229,7 +235,7 @@ class Store(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """How the store fares, as plain data for people and metrics."""
+        """The store's own state (path, queue, problems), as plain data for people and metrics."""
         ...
 
 

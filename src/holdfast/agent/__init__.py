@@ -1,11 +1,12 @@
-"""A small process on a host that control is not on: looks, listens to logs, and reports.
+"""The agent: a small process on another host that reports the host and its logs to control.
 
     every few seconds:  who is where ─► logs ─► the host ─► outbox ─► control, over TLS with a token
 
-One thread does all of it in turn. What may hang (a dead mount, a driver) is asked aside, so a turn
-is bounded by the deadline of one report. While control is away the host is looked at as before, the
-tries become rarer, with chance in them so that a whole fleet does not come back in one second, and
-what happened waits in the outbox. If the agent itself hangs, its reports stop, and control says so.
+One thread does all of it in turn. What may hang (a dead mount, a driver) is read in other threads,
+so a turn is bounded by the deadline of one report. While control is unreachable the host is read as
+before, reports are tried less often (with random pauses, so that a whole fleet does not come back
+in one second), and events wait in the outbox. If the agent itself hangs, its reports stop, and
+control shows it as silent.
 
 Rejected: an event loop (it costs as much memory as the rest), a pull by control (hosts behind NAT
 or firewalls could not be asked), and facts to ``POST /facts`` (a picture of a host is a state).
@@ -43,7 +44,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Agent:
-    """One agent: ``run`` until told to stop."""
+    """Reads a host, follows its replicas' logs, and reports both to control."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Agent:
         self._sending = False
 
     def run(self, stop: StopSignal) -> None:
-        """Until then; the last report says that this one leaves."""
+        """Read and report every period until ``stop`` is set; then send a last report."""
         period_s = self._config.local.period_s
         while not stop.is_set():
             reading = self.look()
@@ -84,13 +85,13 @@ class Agent:
         self.leave()
 
     def hurry(self) -> None:
-        """Called by a signal's handler: a report that hangs is given up."""
+        """Abort a report that is being sent, by raising ``SendError`` (for signal handlers)."""
         if self._sending:
             self._sending = False
             raise SendError("told to end meanwhile")
 
     def once(self) -> str:
-        """Look and report once; empty, or what went wrong."""
+        """Read and report once; returns empty, or what went wrong."""
         try:
             answer = self._send(self.look(), DEADLINE_S)
         except SendError as error:
@@ -98,7 +99,7 @@ class Agent:
         return "" if answer.status in _TAKEN else _refusal(answer)
 
     def leave(self) -> None:
-        """Tell control, in one short try, and close what is open."""
+        """Send a last report, in one short try, and close the logs."""
         deadline_s = LAST_S if self._failing_since is None else LAST_FAILING_S
         try:
             self._send(self.look(), deadline_s, leaving=True)
@@ -109,7 +110,7 @@ class Agent:
     # --- looking ---------------------------------------------------------------------------------
 
     def look(self) -> Reading:
-        """The host and its logs as they are now; what happened goes into the outbox."""
+        """Read the host and its logs now; new events go into the outbox."""
         found = self._finder.find()
         for name, (pid, _) in found.items():
             before = self._found.get(name, (None, ""))[0]
@@ -163,14 +164,14 @@ class Agent:
         return found
 
     def _read_gpus(self) -> GpuReport:
-        """In a thread of its own; it is alone with the watch."""
+        """Read the GPUs and collect new Xid faults (runs in a thread of its own)."""
         if not self._watch.listening:
             self._watch.start()
         self._xids.extend(self._watch.poll())
         return read_gpus(None, self._watch)
 
     def _blame(self, xid: Xid) -> None:
-        """A fault of the GPU counts against whoever is on it."""
+        """Put a GPU fault into the outbox for each replica on that GPU."""
         gpus = self._host.gpus.gpus if self._host.gpus is not None else ()
         pids = {pid for gpu in gpus if gpu.uuid == xid.uuid for pid, _ in gpu.processes}
         for replica, usage in self._host.usages.items():

@@ -1,7 +1,8 @@
-"""The agent's own process: ``python -m holdfast.agent SETTINGS``, which ``holdfast agent`` becomes.
+"""The agent's process: ``python -m holdfast.agent SETTINGS``, which ``holdfast agent`` executes.
 
-The command line reads and checks its options, and is then replaced by this, which needs none of the
-libraries that reading fleet files takes: half of the memory for as long as the host is up.
+The command line reads and checks its options, and is then replaced by this process, which needs
+none of the libraries that reading fleet files takes: that halves the memory used for as long as the
+host is up.
 """
 
 import os
@@ -17,7 +18,7 @@ from holdfast.core.types import ConfigError
 
 
 def main(arguments: list[str]) -> int:
-    """Run until SIGTERM or SIGINT; with ``once`` in front, report once."""
+    """Run the agent until SIGTERM or SIGINT; with ``once`` as first argument, report once."""
     once = arguments[:1] == ["once"]
     config = msgspec.json.decode(arguments[-1], type=AgentConfig)
     try:

@@ -1,12 +1,12 @@
-"""What the logs of a host's replicas say: marks, phases, and when each last spoke. Never a line.
+"""Follows replicas' log files for known marks and phases; the lines themselves are not sent.
 
     pattern ─► files ─► new lines ─► mark_of, phase_of ─► numbered things for control
                     └─► time of the last change ─► spoke_at
 
-When a replica last spoke is the time at which its file last changed: the kernel notes it to the
-second even when the agent looks late. Lines that were there before the agent teach it the phase and
-nothing else, since nobody knows how old they are. A file that was renamed by a rotation is known by
-its inode and not read a second time.
+When a replica last wrote is the time at which its file last changed: the kernel records it to the
+second, even when the agent looks late. Lines that were there before the agent started show the
+phase and nothing else, since their age is unknown. A file that was renamed by a rotation is
+recognised by its inode and not read a second time.
 """
 
 import glob
@@ -34,7 +34,7 @@ _PLACE: Final = "{replica}"
 
 @dataclass(slots=True)
 class Spoken:
-    """What one replica's logs have told so far."""
+    """The last phase that a replica's logs showed, and when they last changed."""
 
     phase: str = ""
     spoke_at: float | None = None  # seconds since 1970
@@ -43,7 +43,7 @@ class Spoken:
 
 @dataclass(slots=True)
 class News:
-    """What was new at one look."""
+    """The marks and phases that one read of the logs found."""
 
     marks: list[tuple[str, Mark, str]] = field(default_factory=list)  # replica, mark, peer
     phases: list[tuple[str, str]] = field(default_factory=list)  # replica, phase
@@ -58,7 +58,7 @@ class _File:
 
 
 class Logs:
-    """Follows the files of some patterns."""
+    """Follows the log files that match some patterns."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Logs:
         self.problem = ""
 
     def look(self) -> News:
-        """What came since the last look."""
+        """Read what was appended to all log files, and return the marks and phases in it."""
         now = self._clock()
         if self._scanned_at is None or now - self._scanned_at >= SCAN_EVERY_S:
             self._scan(first=self._scanned_at is None)
@@ -95,13 +95,13 @@ class Logs:
         return news
 
     def began(self, replica: str) -> None:
-        """It has a new process: what the one before said last holds no longer."""
+        """Forget a replica's phase: it has a new process."""
         spoken = self.spoken.get(replica)
         if spoken is not None:
             spoken.phase = ""
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Close all log files."""
         for file in self._files.values():
             file.tail.close()
         self._files.clear()
@@ -188,7 +188,7 @@ class Logs:
 
 
 def _any(pattern: str) -> str:
-    """A piece of a shell's pattern as an expression."""
+    """Convert a piece of a shell pattern to a regular expression."""
     words: Mapping[str, str] = {"*": "[^/]*", "?": "[^/]"}
     return "".join(words.get(letter) or re.escape(letter) for letter in pattern)
 

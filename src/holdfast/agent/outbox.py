@@ -1,9 +1,9 @@
-"""What waits to be told while control is away: the newest of everything, and how much was lost.
+"""A bounded queue of events that wait to be reported while control cannot be reached.
 
-The host itself is told as it is *now*: readings of the past are of no use to anybody, so none are
-kept. What happened (lines, phases, faults) is kept in the order of its numbers, up to a bound and
-up to an age; beyond either the oldest go, and are counted. Rejected: a file on disk. An agent that
-fills the disk of a host in trouble makes the trouble worse.
+The host is always reported as it is *now*; readings of the past are useless, so none are kept.
+Events (lines, phases, faults) are kept in the order of their numbers, up to a bound and up to an
+age; beyond either the oldest are dropped and counted. Rejected: a file on disk. An agent that fills
+the disk of a host in trouble makes the trouble worse.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ AGE_MAX_S: Final = 300.0  # older than this it explains nothing that still happe
 
 
 class Outbox:
-    """Numbered things, oldest first."""
+    """Numbered events that wait to be reported, oldest first; the oldest are dropped when full."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, ReportedEvent]] = deque()
@@ -33,19 +33,19 @@ class Outbox:
         return len(self._kept)
 
     def next_number(self) -> int:
-        """Each thing has its own."""
+        """Return the next event's number; each call counts one up."""
         self._number += 1
         return self._number
 
     def put(self, thing: ReportedEvent, now: float) -> None:
-        """Keep it until it is told; ``now`` is a clock that goes forward."""
+        """Add an event; ``now`` is in seconds of a monotonic clock."""
         if len(self._kept) >= KEPT_MAX:
             self._kept.popleft()
             self.dropped += 1
         self._kept.append((now, thing))
 
     def waiting(self, now: float) -> list[ReportedEvent]:
-        """What goes into the next report, with the ages it has now."""
+        """The events for the next report, with their present ages; expired ones are dropped."""
         while self._kept and now - self._kept[0][0] > AGE_MAX_S:
             self._kept.popleft()
             self.dropped += 1
@@ -53,12 +53,12 @@ class Outbox:
         return [_aged(thing, max(0.0, now - since)) for since, thing in first]
 
     def told(self, things: list[ReportedEvent]) -> None:
-        """Control has these."""
+        """Remove events that control has accepted."""
         numbers = {thing.number for thing in things}
         self._kept = deque(kept for kept in self._kept if kept[1].number not in numbers)
 
     def refused(self, things: list[ReportedEvent]) -> None:
-        """Control will never take these: the rest must not wait behind them."""
+        """Drop events that control will never accept, so that later ones can be sent."""
         self.dropped += len(things)
         self.told(things)
 

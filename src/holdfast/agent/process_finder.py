@@ -2,9 +2,9 @@
 
     /proc/net/tcp, tcp6 ─► the socket that listens ─► /proc/*/fd ─► who holds it, the eldest of them
 
-Walking all descriptors of a host is dear, so a port's holder is looked for once and then only
-checked to live; one that is not found is looked for again now and then. Descriptors of other users'
-processes need root or CAP_SYS_PTRACE; where they cannot be read, the part says so.
+Walking all descriptors of a host is expensive, so a port's process is searched for once and then
+only checked to be alive; one that is not found is searched for again now and then. Descriptors of
+other users' processes need root or CAP_SYS_PTRACE; where they cannot be read, the reason says so.
 """
 
 import os
@@ -23,7 +23,7 @@ _PID_CHARS_MAX: Final = 32
 
 
 class ProcessFinder:
-    """The processes of the replicas that somebody named."""
+    """Finds the processes of the configured replicas."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ProcessFinder:
         self._denied = 0  # processes whose descriptors are not ours to read
 
     def find(self) -> dict[str, tuple[int | None, str]]:
-        """By id: its pid, or None and why not."""
+        """The pid of each replica by its id, or None and the reason."""
         self._look_for_ports()
         return {rule.id: self._one(rule) for rule in self._rules}
 
@@ -76,7 +76,7 @@ class ProcessFinder:
                 self._held[port] = (pid, start)
 
     def _listening(self, ports: set[int]) -> dict[str, int]:
-        """Ports by the inode of the socket that listens on them."""
+        """Map the inode of each listening socket to its port."""
         found: dict[str, int] = {}
         for name in ("tcp", "tcp6"):
             for line in text_of(self._proc / "net" / name).splitlines()[1:]:
@@ -108,7 +108,7 @@ class ProcessFinder:
         return found
 
     def _eldest(self, pids: set[int]) -> int:
-        """Of a family that shares a socket, the one whose parent is not of it."""
+        """Of processes that share a socket, the one whose parent is not among them."""
         for pid in sorted(pids):
             words = text_of(self._proc / str(pid) / "stat").rpartition(")")[2].split()
             if len(words) > 1 and words[1].isdecimal() and int(words[1]) not in pids:

@@ -18,7 +18,7 @@ _TELLS_CHARS_MAX: Final = 300
 
 
 class SendError(Exception):
-    """No answer came; the text says why, for people."""
+    """A report got no answer; the text says why, for people."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,7 +31,7 @@ class ReportAnswer:
 
 
 class ReportSender:
-    """Posts reports to one control."""
+    """Posts an agent's reports to one control."""
 
     def __init__(self, url: str, name: str, token: str, ca: str = "") -> None:
         self._url = url.rstrip("/")
@@ -40,7 +40,7 @@ class ReportSender:
         self._tls = _context(ca) if url.startswith("https:") else None
 
     def send(self, body: bytes, deadline_s: float = DEADLINE_S) -> ReportAnswer:
-        """Control's answer, or ``SendError``."""
+        """Post a report (JSON) and return control's answer, or raise ``SendError``."""
         try:
             answer = request(
                 self._url,

@@ -1,8 +1,8 @@
-"""How an agent is set up: where control is, which processes are replicas, whose logs are where.
+"""The agent's settings: control's address, and the processes and logs of replicas.
 
-Everything is checked before the first report: an agent that starts and then says nothing useful is
-itself a silent failure. The token is no setting. It comes from an environment variable or a file,
-since arguments stand in the list of processes for everybody to read.
+Everything is checked before the first report: an agent that starts and then reports nothing useful
+is itself a silent failure. The token is not a setting. It comes from an environment variable or a
+file, since every user can read arguments in the list of processes.
 """
 
 import ipaddress
@@ -33,7 +33,7 @@ _ENGINE: Final = re.compile(r"(?:(?P<id>[^=\s]{1,200})=)?(?P<engine>[a-z]+)")
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRule:
-    """How the process of one replica is found."""
+    """How to find the process of one replica."""
 
     id: str
     model: str
@@ -44,7 +44,7 @@ class ReplicaRule:
 
 @dataclass(slots=True, frozen=True)
 class LogRule:
-    """Which files are whose log."""
+    """Which log files belong to which replica."""
 
     pattern: str  # as of the shell; "{replica}" stands for an id
     replica: str = ""  # empty: by "{replica}", or by an id in the file's name
@@ -52,7 +52,7 @@ class LogRule:
 
 @dataclass(slots=True, frozen=True)
 class AgentConfig:
-    """One agent."""
+    """The settings of one agent, checked on construction."""
 
     url: str  # of control's admin port
     name: str  # of this agent: one host has one
@@ -76,7 +76,7 @@ class AgentConfig:
 
 
 def check_url(url: str) -> None:
-    """Https, or http to this very host: a token that crosses a wire in the clear is given away."""
+    """Require https, or http to this machine: else the token would cross the network readable."""
     fix = "write https://host:port, control's admin port"
     try:
         parts = urlsplit(url)
@@ -92,7 +92,7 @@ def check_url(url: str) -> None:
 
 
 def read_replicas(texts: Sequence[str], engines: Sequence[str] = ()) -> tuple[ReplicaRule, ...]:
-    """From ``ID=MODEL:port=8000`` and ``vllm`` or ``ID=vllm``."""
+    """Parse ``--replica`` (``ID=MODEL:port=8000``) and ``--engine`` (``vllm`` or ``ID=vllm``)."""
     spoken = _engines(engines)
     rules: list[ReplicaRule] = []
     for text in texts:
@@ -123,7 +123,7 @@ def _engines(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_logs(texts: Sequence[str]) -> tuple[LogRule, ...]:
-    """From ``/var/log/engine/{replica}.log`` or ``ID=/var/log/engine.log``."""
+    """Parse ``--log``: ``/var/log/engine/{replica}.log`` or ``ID=/var/log/engine.log``."""
     rules: list[LogRule] = []
     for text in texts:
         told = _LOG.fullmatch(text)
@@ -135,7 +135,7 @@ def read_logs(texts: Sequence[str]) -> tuple[LogRule, ...]:
 
 
 def read_token(environment: Mapping[str, str]) -> str:
-    """From the variable, or from the file that another variable names."""
+    """Read the token from its environment variable, or from the file that another one names."""
     token, path = environment.get(TOKEN_VARIABLE, ""), environment.get(TOKEN_FILE_VARIABLE, "")
     if not token and path:
         try:
@@ -153,7 +153,7 @@ def read_token(environment: Mapping[str, str]) -> str:
 
 
 def default_name() -> str:
-    """The hostname, as far as it is a name."""
+    """The agent's default name: the hostname, with invalid characters replaced."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", os.uname().nodename)[:63].strip("-._")
     return name or "host"
 

@@ -1,9 +1,8 @@
-"""Tells the main thread to stop; a signal handler may set it at any moment.
+"""A stop flag that a signal handler can set at any moment without a lock.
 
-A handler runs between two steps of the main thread, whatever that is doing. Rejected:
-``threading.Event``, which takes a lock to be set and holds it for a moment in ``wait``. A signal
-that comes just then waits for the thread that it interrupted, for ever. Here a handler takes no
-lock, it writes a byte.
+A handler runs between two steps of the main thread, at any point. Rejected: ``threading.Event``,
+which takes a lock to be set and holds it for a moment in ``wait``. A signal that arrives just then
+waits for the thread that it interrupted, for ever. Here a handler takes no lock, it writes a byte.
 """
 
 import os
@@ -11,7 +10,7 @@ import select
 
 
 class StopSignal:
-    """``set`` once, by anybody; ``wait`` and ``is_set`` are the main thread's."""
+    """A flag to stop the main thread, which waits for it; any thread or handler may set it."""
 
     __slots__ = ("_poll", "_told", "_writing")
 
@@ -22,17 +21,17 @@ class StopSignal:
         self._told = False
 
     def set(self) -> None:
-        """It is to end."""
+        """Set the flag and wake the main thread."""
         if not self._told:
             self._told = True
             os.write(self._writing, b"!")
 
     def is_set(self) -> bool:
-        """Whether it was said."""
+        """Whether the flag is set."""
         return self._told
 
     def wait(self, seconds: float) -> None:
-        """Until it is said, or for so long."""
+        """Wait until the flag is set, for at most ``seconds``."""
         self._poll.poll(max(0.0, seconds) * 1_000)
 
 

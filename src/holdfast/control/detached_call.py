@@ -1,8 +1,8 @@
-"""Calls into code that may never return: a driver's, or a check of the user's.
+"""Runs calls that may never return (a driver, a user's check) in a thread of their own.
 
-Threads of a pool are waited for when the process ends, and a pool whose threads all hang serves
-nobody else. So such a call has a thread of its own, which ends with the process. Whoever calls
-bounds how many there are at a time.
+Threads of a pool are waited for when the process ends, and a pool whose threads all hang serves no
+other caller. So such a call has a thread of its own, which ends with the process. The caller must
+bound how many run at a time.
 """
 
 import asyncio
@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 async def detached(call: Callable[..., T], *arguments: Any) -> T:
-    """What the call returns or raises; who gives up waiting leaves it to itself."""
+    """Run a call in a thread of its own and return its result.
+
+    A caller that is cancelled leaves the thread running.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 

@@ -1,9 +1,9 @@
-"""One request to an engine: a fresh connection, one deadline, bounded memory.
+"""Sends one HTTP request to an engine: a fresh connection, one deadline, bounded memory.
 
-A fresh connection each time, because a probe that rides on an old one cannot learn that nobody
-listens any more. Admin ports and hooks are asked by ``http_client``. Rejected: an HTTP library;
+Each request uses a fresh connection, because a probe on an old one cannot detect that the port no
+longer accepts any. Admin ports and hooks are asked by ``http_client``. Rejected: an HTTP library;
 probes need no redirects, cookies, proxies or pools, and a redirect that leads a probe to another
-server would be a lie.
+server would give a false result.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class _Reading(asyncio.Protocol):
-    """Sends one request and reads one response."""
+    """asyncio protocol that sends one HTTP request and reads one response."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -50,7 +50,7 @@ class _Reading(asyncio.Protocol):
             self._fail("broken", f"no HTTP ({type(error).__name__})")
 
     def eof_received(self) -> bool:
-        """A body without a length ends where the connection does."""
+        """End the response: a body without a length ends with the connection."""
         if not self._head_only_so_far and not self._framed():
             self.on_message_complete()
         return False
@@ -71,7 +71,7 @@ class _Reading(asyncio.Protocol):
 
     @property
     def moved_s(self) -> float:
-        """From the first to the last piece so far."""
+        """Seconds from the first to the last piece of the body so far."""
         return self._last - self._first
 
     def on_body(self, body: bytes) -> None:
@@ -97,7 +97,7 @@ class _Reading(asyncio.Protocol):
 
 
 async def listens(url: str, within_s: float) -> bool:
-    """Whether a connection to it can be opened. It says nothing about who answers there."""
+    """Whether a TCP connection to the URL can be opened; not who answers there."""
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(within_s):
@@ -120,7 +120,7 @@ async def fetch(
     method: str | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> HttpAnswer:
-    """GET ``url + path``, or POST a JSON body there, or raise ``FetchError``.
+    """Send one GET, or one POST with a JSON body, and return the answer; or raise ``FetchError``.
 
     Without ``tls`` an https address is checked against the system's authorities.
     """

@@ -1,13 +1,13 @@
-"""One HTTP request to an admin port or a hook: one deadline for all of it, bounded memory.
+"""Sends one HTTP request to an admin port or a hook: one deadline, bounded memory.
 
-Commands, agents and hooks share this client. It is the standard library's ``http.client``, with
-two things added: the deadline covers the whole exchange, however slowly bytes come, and
-a certificate may be pinned (``access.trust``). Redirects and proxies are not followed: a token must
-not reach somebody else. It blocks; an event loop calls it in a thread. ``fetch`` asks engines
-instead, where a fresh connection is itself the question.
+Commands, agents and hooks share this client. It is the standard library's ``http.client``, with two
+things added: the deadline covers the whole exchange, however slowly bytes come, and a certificate
+may be pinned (``access.trust``). Redirects and proxies are not followed: a token must not reach
+another server. It blocks; an event loop calls it in a thread. Engines are asked by ``fetch``
+instead, where opening a fresh connection is part of the test.
 
 Measured (CPU time of the import, and what it adds to an agent of 23 MB): ``http.client`` 44 ms and
-1 MB, urllib3 172 ms and 6 MB, httpx 212 ms and 7 MB. Commands import it each time they run.
+1 MB, urllib3 172 ms and 6 MB, httpx2 212 ms and 7 MB. Commands import it each time they run.
 """
 
 import http.client
@@ -27,7 +27,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class FetchError(Exception):
-    """A request that brought no answer: ``refused``, ``timeout`` or ``broken``."""
+    """A request got no answer; ``what`` is ``refused``, ``timeout`` or ``broken``."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class FetchError(Exception):
 
 
 class UntrustedError(FetchError):
-    """The server's certificate does not prove that it is the one that was meant."""
+    """The server's certificate could not be verified."""
 
     def __init__(self, error: ssl.SSLCertVerificationError) -> None:
         why = str(getattr(error, "verify_message", "") or "it cannot be verified")
@@ -56,7 +56,7 @@ class UntrustedError(FetchError):
 
 @dataclass(slots=True, frozen=True)
 class HttpAnswer:
-    """The answer to one request."""
+    """Status, headers and body of an HTTP response."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -64,7 +64,7 @@ class HttpAnswer:
 
 
 class _BoundedReader(io.RawIOBase):
-    """Reads from a socket until a point in time."""
+    """Raw stream that reads from a socket until a deadline."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:
         self._connection = connection
@@ -79,7 +79,7 @@ class _BoundedReader(io.RawIOBase):
 
 
 class _BoundedSocket:
-    """What ``http.client`` needs of a socket; the owner of the connection closes it."""
+    """The part of a socket that ``http.client`` uses, with a deadline on each operation."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:
         self._connection = connection
@@ -110,7 +110,7 @@ def request(
     tls: ssl.SSLContext | None = None,
     cut_at: int | None = None,
 ) -> HttpAnswer:
-    """GET ``url + path``, or POST a JSON body there, or raise ``FetchError``.
+    """Send one GET, or one POST with a JSON body, and return the answer; or raise ``FetchError``.
 
     Without ``tls`` an https address is checked against the system's authorities. A body of more
     than 4 MiB is refused; with ``cut_at`` no more than so many bytes are read, and those are taken.
@@ -150,7 +150,7 @@ def request(
 
 
 def _connected(parts: SplitResult, tls: ssl.SSLContext | None, until: float) -> socket.socket:
-    """A connection to the first of the host's addresses that answers."""
+    """Connect to the first of the host's addresses that answers, with TLS where asked for."""
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     secure = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -188,7 +188,7 @@ def _left(until: float) -> float:
 
 
 def tls_reason(error: ssl.SSLError) -> str:
-    """What went wrong with TLS, in words."""
+    """Describe a TLS error in words."""
     return (error.reason or type(error).__name__).lower().replace("_", " ")
 
 

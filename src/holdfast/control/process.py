@@ -1,12 +1,12 @@
-"""Everything control does, put together: one object that the hub, the loop and operators talk to.
+"""The control process: builds its parts, connects them, and runs them until it is stopped.
 
     file ─► source ─► deployments ─► loop (fleet) ─► hub ─► gateways
                         launcher       ▲  canaries, loads      │
                                        ├───── seen, stats ◄────┘
-                                       └─► lookout ─► incidents
+                                       └─► incident watch
 
-What it knows is on disk after every change, so that a gateway can start, and another control can go
-on, when this one is dead.
+Config and view are written to disk after every change, so that a gateway can start, and another
+control can take over, when this one is dead.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ _log = structlog.get_logger("holdfast.control")
 
 
 class Control:
-    """The control process."""
+    """The control process: connects fleet loop, gateways, deployments, incidents and the view."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Control:
         self.admin = self._admin()
 
     def _let_disturb(self) -> None:
-        """Let disturbances reach what probes, what judges incidents, and what hears launches."""
+        """Connect the disturbances to probes, to facts and to signs of life of launches."""
         self.loop.reach = self._disturbances.reach
         self._lookout.distort = self._disturbances.distorted
         self._deployments.launches.deaf = self._disturbances.deaf
@@ -191,12 +191,12 @@ class Control:
 
     @property
     def file(self) -> FleetFile:
-        """The config that runs."""
+        """The fleet file that is in use."""
         return self._source.file
 
     @property
     def incidents(self) -> IncidentTracker:
-        """Failures that were found, and what was done about them."""
+        """The incidents of this control and the actions taken on them."""
         return self._lookout.incidents
 
     def _version(self, replica_id: str) -> str:
@@ -209,7 +209,7 @@ class Control:
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until it is told to stop."""
+        """Run all parts until ``stop`` is set; then stop the launched replicas, too."""
         async with self._hub.listening(self._run_dir / SOCKET_FILE):
             await self._deployments.adopt()
             self._follow(self._source.file)
@@ -252,7 +252,7 @@ class Control:
                     self._after_reading(before)
 
     async def reload(self) -> bool:
-        """Read the file again, now; whether it is what runs."""
+        """Read the fleet file again now; whether it was accepted."""
         async with self._reloading:
             before = self._source.epoch
             await self._source.reload()
@@ -277,7 +277,7 @@ class Control:
         self._adopt()
 
     def _adopt(self) -> None:
-        """What the file says, with replicas where control knows them, is what everybody follows."""
+        """Distribute the fleet file with the endpoints of launched and discovered replicas."""
         places = self._deployments.endpoints() | self._discovery.endpoints()
         file = self._source.file.with_endpoints(places)
         text = file.to_json()
@@ -311,7 +311,7 @@ class Control:
                     gateway.send(encode(frame))
 
     async def _count(self) -> None:
-        """Keep what gateways counted, for rates over a minute and over an hour."""
+        """Sample gateways' counters periodically, for rates over a minute and an hour."""
         while True:
             self._lookout.figures.sample(self._counters(), time.monotonic_ns())
             await asyncio.sleep(SAMPLE_S)
@@ -324,11 +324,11 @@ class Control:
         )
 
     def _counters(self) -> dict[str, float]:
-        """What all gateways counted, those that ended included."""
+        """The sums of all gateways' counters, including gateways that have ended."""
         return self._totals.with_those_of(one.counters for one in self._hub.gateways.values())
 
     def _load_gauges(self) -> dict[str, float]:
-        """What gateways, engines and GPUs say of the load."""
+        """Gauges of the load, from gateways, deployments, engines and GPUs."""
         gauges = gateway_gauges(gateway.gauges for gateway in self._hub.gateways.values())
         for part in (self._deployments, self._demand_tracker, self._gpus):
             gauges |= part.gauges()
@@ -337,7 +337,7 @@ class Control:
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 
     def publish(self, view: FleetView) -> None:
-        """A view, new or said again."""
+        """Send the fleet's view to gateways, and save it if it is new."""
         if self._view is None or (view.epoch, view.version) != (
             self._view.epoch,
             self._view.version,
@@ -347,11 +347,11 @@ class Control:
         self._hub.broadcast(self._view)
 
     def move(self, action: Move) -> None:
-        """Cut what runs on a replica."""
+        """Make gateways cut the attempts that run on a replica; if ``stalled``, only stuck ones."""
         self._hub.broadcast(MoveFrame(action.model, action.replica_id, action.stalled))
 
     def note(self, notice: Notice) -> None:
-        """A fact for people: into the log, and into the history."""
+        """Record a notice: in the events, the log, the history and the investigation."""
         self._lookout.notice(notice)
         if notice.signal and self.sampler is not None:
             self.sampler.state_changed(notice.replica_id, notice.what, time.time())
@@ -362,7 +362,7 @@ class Control:
         _log.info(notice.what, model=notice.model, replica=notice.replica_id, reason=notice.reason)
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """A canary came back."""
+        """Pass a canary's result to the history, the investigation and the costs."""
         if self.sampler is not None:
             verdict = result.verdict.with_lateness(slow=slow)
             before = self.loop.asked(result.replica_id)
@@ -372,7 +372,7 @@ class Control:
         self._costs_and_exports.answered(result)
 
     def broadcast(self, frame: ToGateway) -> None:
-        """Tell every gateway."""
+        """Send a frame to every gateway."""
         self._hub.broadcast(frame)
 
     def _save(self) -> None:
@@ -387,7 +387,7 @@ class Control:
     # --- what gateways say (Listener) ------------------------------------------------------------
 
     def greeting(self, gateway: Gateway) -> list[ToGateway]:
-        """All that a gateway needs to serve."""
+        """The frames that a newly connected gateway needs to serve, in order."""
         self._lease_broker.came(gateway.id)
         frames: list[ToGateway] = [
             Welcome(self._epoch, self._id, secret=self._lookout.secret),
@@ -399,14 +399,14 @@ class Control:
         return [*frames, *self._lookout.greeting(), *self._disturbances.greeting()]
 
     def on_seen(self, gateway: Gateway, frame: SeenFrame) -> None:
-        """Passive evidence."""
+        """Pass a gateway's observations to the investigation, breakers and fleet."""
         seen = frame_to_seen(frame, gateway.name)
         self._lookout.seen(seen, frame)
         self._breakers.seen(seen, time.monotonic_ns())
         self.loop.seen(seen)
 
     def on_stats(self, gateway: Gateway, frame: StatsFrame) -> None:
-        """How it fares. A process that drains has no say in leases any more."""
+        """Update leases from a gateway's stats. A gateway that drains no longer counts."""
         if self._hub.current(gateway.id) is not gateway:
             return
         self._lease_broker.on_stats(gateway.id, frame, time.monotonic_ns())
@@ -414,7 +414,7 @@ class Control:
             gateway.send(encode(self._lease_broker.frame_for(gateway.id)))
 
     def on_gone(self, gateway: Gateway) -> None:
-        """Its connection ended."""
+        """Handle the end of a gateway's connection: keep its counters, free its leases."""
         self._totals.keep(gateway.counters)
         if self._hub.current(gateway.id) is None:
             self._lease_broker.went(gateway.id, time.monotonic_ns())
@@ -425,35 +425,35 @@ class Control:
     # --- what deployments ask for (Host) ---------------------------------------------------------
 
     def tell(self, *events: FleetEvent) -> None:
-        """Something happened to a launched replica."""
+        """Pass events to the fleet."""
         self.loop.tell(*events)
 
     def saw(self, fact: Fact) -> None:
-        """Something was seen of a replica."""
+        """Pass a fact to the investigation of failures."""
         self._lookout.saw(fact)
 
     def replica_names(self) -> Collection[str]:
-        """Of the file and of platforms."""
+        """The ids of all replicas, of the fleet file and of platforms."""
         return self._lookout.declared
 
     def placed(self) -> None:
-        """Who there is, or where somebody listens, has changed."""
+        """Distribute the config again: replicas came, went or changed address."""
         self._adopt()
 
     def health(self, replica_id: str) -> ReplicaHealth | None:
-        """How the fleet judges a replica."""
+        """The fleet's judgement of a replica; None: there is no such replica."""
         return self.loop.health(replica_id)
 
     def demand(self, model: str, now: int) -> Demand:
-        """What a model is asked for at present."""
+        """The present demand for a model."""
         return self._demand_tracker.of(model, self.gateway_gauges(now), self.loop.replicas(), now)
 
     def gateways(self) -> list[Gateway]:
-        """Those that are connected."""
+        """The connected gateways."""
         return list(self._hub.gateways.values())
 
     def gateway_gauges(self, now: int) -> list[Mapping[str, float]]:
-        """What each gateway says of itself, empty for a silent one."""
+        """Each gateway's last gauges; an empty mapping for a silent gateway."""
         gateways = self._hub.gateways.values()
         return [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
 

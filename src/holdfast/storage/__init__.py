@@ -1,1 +1,1 @@
-"""What outlives the processes: one adapter per file."""
+"""Adapters that keep data on disk: control's store, and the history of time series."""

@@ -1,15 +1,15 @@
-"""Time series of the fleet on disk: what the charts show of the time before they were opened.
+"""Time series of the fleet on disk, from which charts show the past.
 
     put (any thread, never waits) ─► bounded queue ─► writer ─► file (``history_file``)
     query (a thread that may wait) ◄── blocks of the file + open points in memory (``recall``)
 
-The past is worth less than the present: nothing here may hold up the loop that watches replicas.
-So ``put`` only appends to a queue, what does not fit is counted and lost, the file is opened and
-checked by the writer too, and whatever is wrong with it is told once and then survived. A file that
+The past is worth less than the present: nothing here may block the loop that watches replicas. So
+``put`` only appends to a queue, and what does not fit is counted and lost. The writer also opens
+and checks the file; an error in it is reported once and does not stop the writer. A file that
 cannot be read is kept under another name, and a new one begins.
 
 Time is the wall clock's, because people compare charts with their logs. A clock that is set back
-makes points that lie before others; they are sorted when read. One that leaps ahead would make
+makes points that lie before others; they are sorted when read. A clock that leaps ahead would make
 everything look expired, so nothing expires for an hour after a leap (the bound in bytes holds).
 
 Rejected: the store's own file (its syncs and its size are for state that must not be lost); a time
@@ -59,7 +59,7 @@ def _tell_nobody(what: str, reason: str) -> None:
 
 
 class History:
-    """One file and the thread that writes it."""
+    """Writes time series to one file in a background thread, and answers queries about them."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class History:
     # --- telling ---------------------------------------------------------------------------------
 
     def put(self, at: float, values: Mapping[str, float | None]) -> bool:
-        """Keep what these series are at this time; ``None`` is unknown, and no point is made.
+        """Queue one point for each series at time ``at``; a value of ``None`` makes no point.
 
-        False when there is no room: it is then counted, and not kept.
+        Returns False when the queue is full: the points are then counted as dropped, and lost.
         """
         if not (math.isfinite(at) and at >= 0):
             raise ValueError("a point has a time")
@@ -126,11 +126,11 @@ class History:
     # --- asking ----------------------------------------------------------------------------------
 
     def names(self, wanted: str = "", match: str = "prefix") -> list[str]:
-        """The series that are kept, in order. It may wait, as ``query``."""
+        """The names of the stored series that match, in order. May wait for the file to open."""
         return matching(self._opened_file()[1], wanted, match)
 
     def _opened_file(self) -> tuple[HistoryFile, dict[str, int]]:
-        """The file and its series; at the start it is checked first, which may take a second."""
+        """The open file and its series, waiting for the check at the start (up to a second)."""
         with self._changed:
             self._changed.wait_for(lambda: self._file is not None or self._closing, OPEN_S)
             if self._file is None:
@@ -138,7 +138,7 @@ class History:
             return self._file, dict(self._file.ids)
 
     def query(self, wanted: Sequence[str], question: Question, match: str = "exact") -> Recalled:
-        """What these series were. It reads the file: not for a thread that must not wait."""
+        """Read the points of the matching series. It reads the file, so it may block."""
         file, known = self._opened_file()
         names = [name for one in wanted for name in matching(known, one, match)]
         ids = {name: known[name] for name in names}
@@ -155,7 +155,7 @@ class History:
             raise HistoryError(f"the history cannot be read now: {error}") from error
 
     def snapshot(self) -> dict[str, Any]:
-        """How it fares, for people and metrics."""
+        """The history's own state (path, queue, problems), for people and metrics."""
         with self._changed:
             file = self._file
             return {
@@ -171,13 +171,13 @@ class History:
             }
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until all that was put before is on disk; False when it is not after so long."""
+        """Wait until all points queued before are on disk; False: not within ``timeout_s``."""
         with self._changed:
             asked = self._asked
             return self._changed.wait_for(lambda: self._written >= asked, timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Write what waits and end the writer; whether everything got onto disk."""
+        """Write the queued points and end the writer; whether all got onto disk."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -214,7 +214,7 @@ class History:
             file.close()
 
     def _opened(self) -> HistoryFile | None:
-        """The file, opened now if it is not; None while that fails."""
+        """The history file, opened now if needed; None while that fails."""
         if self._file is not None:
             return self._file
         try:
@@ -235,7 +235,7 @@ class History:
         return file
 
     def _write(self, file: HistoryFile, taken: Sequence[tuple[Batch, float]]) -> bool:
-        """Whether it is on disk."""
+        """Write batches to the file; whether they are on disk."""
         expire = self._judge_clock(taken)
         try:
             try:
@@ -262,7 +262,7 @@ class History:
         return True
 
     def _begin_anew(self, broken: HistoryFile, error: sqlite3.Error, at: float) -> HistoryFile:
-        """A new file with the last minutes of the one that broke under us."""
+        """Replace a file that broke by a new one, with the points that were still in memory."""
         broken.close()
         self._move_aside(error)
         file = HistoryFile(self.path, self.config, self._told)
@@ -273,7 +273,7 @@ class History:
         return file
 
     def _judge_clock(self, taken: Sequence[tuple[Batch, float]]) -> bool:
-        """Whether the wall clock can be believed when it says that something is old."""
+        """Whether old points may expire: not for a while after the wall clock leapt ahead."""
         for batch, steady in taken:
             if self._before is not None:
                 leap = (batch.at - self._before[0]) - (steady - self._before[1])
@@ -292,7 +292,7 @@ class History:
             self.problem = reason
 
     def _move_aside(self, error: sqlite3.Error) -> None:
-        """Keep the broken file for people, under another name, with what SQLite has beside it."""
+        """Rename a broken file, with SQLite's side files, so that people can examine it."""
         target = self.path.with_name(f"{self.path.name}.broken-{time.time_ns()}")
         for suffix in ("-wal", "-shm", ""):  # the file last: without it this is done again
             part = self.path.with_name(self.path.name + suffix)
@@ -307,7 +307,7 @@ class History:
 
 
 class Past:
-    """The history of a fleet that does not run, from its file alone."""
+    """Answers queries about the history of a stopped fleet, from its file alone."""
 
     def __init__(self, path: Path, config: HistoryConfig | None = None) -> None:
         self.config = config or HistoryConfig()
@@ -323,11 +323,11 @@ class Past:
             raise HistoryError(f"{path}: {error}") from error
 
     def names(self, wanted: str = "", match: str = "prefix") -> list[str]:
-        """The series that are kept, in order."""
+        """The names of the stored series that match, in order."""
         return matching(self._ids, wanted, match)
 
     def query(self, wanted: Sequence[str], question: Question, match: str = "exact") -> Recalled:
-        """What these series were."""
+        """Read the points of the matching series."""
         names = [name for one in wanted for name in matching(self._ids, one, match)]
         ids = {name: self._ids[name] for name in names}
         young = {one: self._open[one] for one in ids.values() if one in self._open}
@@ -337,12 +337,12 @@ class Past:
             raise HistoryError(f"the history cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._reader.close()
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    """A new connection: any thread may ask, and it costs some 0.2 ms."""
+    """Open a read-only connection, which costs 0.2 ms; a new one each time, for any thread."""
     reader = sqlite3.connect(path, timeout=0.2, isolation_level=None)
     reader.execute("PRAGMA query_only = ON")
     return reader

@@ -1,4 +1,4 @@
-"""The file of the history: what lies in it, how it grows, and how it is kept small.
+"""The history's SQLite file: its layout, its writes, and how its size is bounded.
 
     a batch ─► log (one row: all series at one time) ─► memory (open points of each series)
                                                             │ every 15 minutes, by turns
@@ -7,8 +7,8 @@
 
 A batch is one row, so writing all series costs one page or two. Each series has its turn once in
 ``turns`` rounds: its open points become a block, and the rows of coarser tiers that they add to are
-written anew. So the work is spread evenly, nothing is summed up only in memory, and after a kill
-the log holds exactly what no block holds yet.
+rewritten. So the work is spread evenly, nothing is summed up only in memory, and after a kill the
+log holds exactly what no block holds yet.
 
 Rejected: downsampling by a query over old points (reads everything again, all at once); a file for
 each day (its bound in bytes would be in days).
@@ -84,7 +84,7 @@ _log = structlog.get_logger("holdfast.storage.history")
 
 @dataclass(slots=True, frozen=True)
 class HistoryConfig:
-    """How much of the past is kept, and how finely."""
+    """How long and how finely the history is kept, and its limits."""
 
     step_s: float = 10.0  # between samples: charts of minutes are smooth, 5,000 series stay cheap
     fine_keep_s: float = 7_200.0  # all samples: an incident of the last two hours, as it was
@@ -118,27 +118,27 @@ class HistoryConfig:
 
     @property
     def keeps(self) -> tuple[float, float, float]:
-        """How long each tier is kept."""
+        """How long each tier (fine, minute, quarter hour) is kept, in seconds."""
         return self.fine_keep_s, self.minute_keep_s, self.quarter_keep_s
 
     @property
     def steps(self) -> tuple[float, float, float]:
-        """The distance between two points of each tier."""
+        """The distance between two points of each tier, in seconds."""
         return self.step_s, 60.0, 900.0
 
     @property
     def journal_bytes(self) -> int:
-        """What is left to its journal, which holds a batch or two."""
+        """The part of ``max_bytes`` reserved for SQLite's journal."""
         return min(16 << 20, self.max_bytes // 4)
 
     @property
     def file_bytes(self) -> int:
-        """What the file itself may take."""
+        """The part of ``max_bytes`` that the file itself may take."""
         return self.max_bytes - self.journal_bytes
 
 
 class Batch(NamedTuple):
-    """What was told of some series at one time."""
+    """The values of some series at one time."""
 
     at: float
     names: Sequence[str]
@@ -149,7 +149,12 @@ Points = tuple["array[float]", "array[float]"]  # times, values
 
 
 class HistoryFile:
-    """One connection, and what is not in a block yet. For one thread; ``lock`` guards memory."""
+    """Writes the history's file, and holds the points that are not in a block yet.
+
+    It is used by one thread; the caller's lock guards its memory.
+
+    Used by one thread; the caller's lock guards its memory.
+    """
 
     def __init__(self, path: Path, config: HistoryConfig, told: Callable[[str, str], None]) -> None:
         self._config = config
@@ -182,13 +187,13 @@ class HistoryFile:
         self._logged = max(last or 0, *closed.values(), 0)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     # --- writing ---------------------------------------------------------------------------------
 
     def write(self, batches: Sequence[Batch], *, expire: bool) -> "Written":
-        """One transaction; memory is to follow with ``Written.apply`` once it is on disk."""
+        """Write batches in one transaction; call ``apply`` on the result to update memory."""
         written = Written(self, frozenset(name for batch in batches for name in batch.names))
         before = (self._rounds, self._round, list(self._marks))
         try:
@@ -206,7 +211,7 @@ class HistoryFile:
         return written
 
     def inherit(self, other: "HistoryFile", at: float) -> "Written":
-        """What another file had not in a block yet becomes blocks of this one, which is new."""
+        """Write another file's points that are in no block yet as blocks of this new file."""
         self.ids, self.open = dict(other.ids), dict(other.open)
         written = Written(self, frozenset())
         with self._transaction():
@@ -249,7 +254,7 @@ class HistoryFile:
             written.points.append((batch.at, ids, values))
 
     def _intern(self, name: str, at: float, written: "Written") -> int | None:
-        """A number for a name; the name that was not seen for longest makes room."""
+        """The id of a new series; if there are too many, the one unseen for longest is dropped."""
         count = len(self.ids) + len(written.fresh) - len(written.forgotten)
         if count >= self._config.series_max and not self._make_room(at, written):
             return None
@@ -260,7 +265,7 @@ class HistoryFile:
         return done.lastrowid
 
     def _make_room(self, at: float, written: "Written") -> bool:
-        """Whether somebody could go who has not been heard of since its last turn."""
+        """Drop series that have not been seen since their last turn; whether there were any."""
         if written.full:
             return False
         before = at - 2 * self._config.turns * self._config.step_s
@@ -311,7 +316,7 @@ class HistoryFile:
         written.closed.add(one)
 
     def _add_rows(self, tier: int, one: int, rows: list[Row]) -> None:
-        """To the newest block of the series while it has room, else to a new one."""
+        """Append rows to the newest block of a series while it has room, else to a new one."""
         found = self._connection.execute(_LATEST, (tier, one)).fetchone()
         if found is not None:
             block, last, count, data = found
@@ -332,7 +337,7 @@ class HistoryFile:
     # --- size ------------------------------------------------------------------------------------
 
     def fit(self) -> int:
-        """Keep the file within its bound; how many blocks had to go."""
+        """Delete the oldest blocks until the file is within its bound; returns how many."""
         gone = 0
         page, pages, free = self._sizes()
         while (pages - free) * page > self._config.file_bytes:
@@ -361,7 +366,7 @@ class HistoryFile:
         return size, count, free
 
     def _drop_oldest(self) -> int:
-        """Of the finest tier that has more than its share; nobody's past goes for another's."""
+        """Delete the oldest blocks of the finest tier that exceeds its share."""
         gone = self._connection.execute(_EXPIRE, (self._fullest(), math.inf, _DROPPED)).rowcount
         if not gone:
             # Only the log is left, whose points memory has: they would just not survive a kill.
@@ -378,14 +383,14 @@ class HistoryFile:
         return max(range(3), key=sizes.__getitem__)
 
     def _size_of(self, tier: int) -> float:
-        """About: adding up all blocks would read the whole file."""
+        """Estimate a tier's bytes: adding up all blocks would read the whole file."""
         (count,) = self._connection.execute(_COUNT, (tier,)).fetchone()
         (mean,) = self._connection.execute(_MEAN, (tier,)).fetchone()
         return float(count) * float((mean or 0.0) + _ROW_BYTES)
 
 
 class Written:
-    """What a transaction did, for memory to follow."""
+    """The effects of a committed transaction that memory must still follow."""
 
     __slots__ = (
         *("_file", "closed", "forgotten", "fresh", "full", "logged", "names", "points", "refused"),
@@ -403,7 +408,7 @@ class Written:
         self.full = False  # nobody could make room in this transaction
 
     def apply(self) -> None:
-        """Call it with the lock held."""
+        """Update the file object's memory. Call it with the lock held."""
         file = self._file
         for one in self.closed:
             del file.open[one]
@@ -419,7 +424,7 @@ class Written:
 def keep_open(
     points: dict[int, Points], at: float, ids: Sequence[int], values: Sequence[float]
 ) -> None:
-    """Add one value to each of these series."""
+    """Append one value to each of these series in memory."""
     for one, value in zip(ids, values, strict=True):
         pair = points.get(one)
         if pair is None:
@@ -432,7 +437,7 @@ def keep_open(
 def replay(
     connection: sqlite3.Connection, closed: dict[int, int], points: dict[int, Points]
 ) -> None:
-    """Fill ``points`` with what the log holds and no block does."""
+    """Fill ``points`` from the file's log with the points that are in no block yet."""
     for number, at, data in connection.execute("SELECT id, at, data FROM log ORDER BY id"):
         try:
             ids, values = unpack_batch(data)
@@ -448,14 +453,14 @@ def replay(
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """For the writer: made for its owner only."""
+    """Open the history file for writing, and create it readable by its owner only."""
     if not path.exists():
         path.touch(0o600)
     return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
 
 
 def _prepare(connection: sqlite3.Connection, journal_bytes: int) -> None:
-    """Raises unless the file is whole and of our version."""
+    """Set up the file, or raise if it is damaged or of another version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in {0, _VERSION}:
         raise sqlite3.DatabaseError(f"its version is {version}, not {_VERSION}")

@@ -1,10 +1,10 @@
-"""Incidents as rows of the store: one for each, replaced whenever it changes, the oldest pruned.
+"""Incidents as rows of the store: one row each, replaced at each change, the oldest pruned.
 
 An incident grows while it is open and is then only read, so it is neither *state*, all of which is
-kept in memory, nor an *event*, which never changes. What waits for the writer is kept by id: ten
-changes of one incident cost one write, and a burst of changes holds no more than there are
-incidents. The facts that an incident was made of are kept beside it, packed, for fewer of them:
-they are a thousand times as large, and who replays an incident does so in days, not in years.
+kept in memory, nor an *event*, which never changes. Rows that wait for the writer are kept by id:
+ten changes of one incident cost one write, and a burst of changes holds no more rows than there are
+incidents. The packed facts of an incident are kept beside it, for fewer incidents: they are a
+thousand times as large, and incidents are replayed within days, not years.
 """
 
 import sqlite3
@@ -45,7 +45,7 @@ _Export = tuple[str, float, bytes]
 
 @dataclass(slots=True, frozen=True)
 class Taken:
-    """What the writer took to write; what changed since stays behind."""
+    """The rows and exports that the writer took to write."""
 
     rows: tuple[_Row, ...] = ()
     exports: tuple[_Export, ...] = ()
@@ -55,7 +55,7 @@ class Taken:
 
 
 class IncidentRows:
-    """What waits to be written. Guarded by its owner's lock."""
+    """Holds incidents and exports until the writer stores them. Its owner's lock guards it."""
 
     __slots__ = ("_exports", "_rows", "dropped", "rows_max")
 
@@ -66,7 +66,7 @@ class IncidentRows:
         self.dropped = 0  # the disk was stuck for so long that the oldest had to go
 
     def put(self, incident_id: str, opened: float, stage: str, data: Mapping[str, Any]) -> None:
-        """Keep an incident as it is now."""
+        """Queue an incident's present data to be written."""
         self._rows.pop(incident_id, None)
         self._rows[incident_id] = (incident_id, opened, stage, orjson.dumps(data))
         if len(self._rows) > WAITING_MAX:
@@ -74,7 +74,7 @@ class IncidentRows:
             self.dropped += 1
 
     def put_export(self, incident_id: str, opened: float, packed: bytes) -> None:
-        """Keep what an incident was made of."""
+        """Queue an incident's packed facts to be written."""
         self._exports.pop(incident_id, None)
         self._exports[incident_id] = (incident_id, opened, packed)
         if len(self._exports) > EXPORTS_MAX:
@@ -82,11 +82,11 @@ class IncidentRows:
             self.dropped += 1
 
     def take(self) -> Taken:
-        """What there is to write."""
+        """Return all that waits to be written, without removing it."""
         return Taken(tuple(self._rows.values()), tuple(self._exports.values()))
 
     def written(self, taken: Taken) -> None:
-        """It is on disk; what was put since stays."""
+        """Remove what was written; rows that changed meanwhile stay."""
         for row in taken.rows:
             if self._rows.get(row[0]) is row:
                 del self._rows[row[0]]
@@ -95,17 +95,17 @@ class IncidentRows:
                 del self._exports[export[0]]
 
     def waiting(self) -> dict[str, _Row]:
-        """Rows that are not in the file yet."""
+        """The rows that are not in the file yet, by id."""
         return dict(self._rows)
 
     def waiting_export(self, incident_id: str) -> bytes | None:
-        """Facts that are not in the file yet."""
+        """The packed facts of an incident that are not in the file yet; None: none wait."""
         found = self._exports.get(incident_id)
         return found[2] if found is not None else None
 
 
 def commit(connection: sqlite3.Connection, taken: Taken, rows_max: int) -> None:
-    """Write them, inside a transaction of the caller's."""
+    """Write rows and exports, and prune the oldest, inside the caller's transaction."""
     if taken.rows:
         connection.executemany(_PUT, taken.rows)
         connection.execute(_PRUNE, (rows_max,))
@@ -117,7 +117,7 @@ def commit(connection: sqlite3.Connection, taken: Taken, rows_max: int) -> None:
 def newest(
     reader: sqlite3.Connection | None, waiting: Mapping[str, _Row], stage: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    """The latest incidents, newest first; those that wait for the writer count as they are."""
+    """The latest incidents, newest first, from the file and from the rows that still wait."""
     where, values = ("WHERE stage = ?", [stage]) if stage is not None else ("", [])
     query = f"SELECT * FROM incidents {where} ORDER BY opened DESC, id DESC LIMIT ?"  # noqa: S608
     found: dict[str, _Row] = {}

@@ -1,4 +1,4 @@
-"""How points of a time series are kept small, made coarser, and read back.
+"""Packs points of time series into bytes, summarises them in rows, and unpacks them.
 
     points (t, value) ─► pack ─► a block of bytes, 10 s apart
                      └─► rows (start, mean, min, max, last, samples) ─► pack_rows, 1 or 15 min apart
@@ -27,11 +27,11 @@ DISTANCE_MAX: Final = (1 << 31) - 1  # between two points of a block: 24 days in
 
 
 class PackedError(ValueError):
-    """These bytes are no block of ours."""
+    """Bytes are not a valid block."""
 
 
 class Row(NamedTuple):
-    """What a stretch of time looked like."""
+    """Summary of a series over a stretch of time: mean, low, high, last, number of samples."""
 
     start: float
     mean: float
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 def together(one: Row, other: Row) -> Row:
-    """Two rows of one stretch; ``other`` came later."""
+    """Merge two rows of one stretch into one; ``other`` came later."""
     samples = one.samples + other.samples
     mean = (one.mean * one.samples + other.mean * other.samples) / samples
     low, high = min(one.low, other.low), max(one.high, other.high)
@@ -50,7 +50,7 @@ def together(one: Row, other: Row) -> Row:
 
 
 def rows_of(points: Iterable[tuple[float, float]], width_s: float) -> list[Row]:
-    """Points in the order in which they came, as rows of so many seconds each."""
+    """Summarise points, in the order in which they came, as rows of ``width_s`` seconds each."""
     rows: list[Row] = []
     start = low = high = total = last = 0.0
     count = 0
@@ -74,7 +74,7 @@ def rows_of(points: Iterable[tuple[float, float]], width_s: float) -> list[Row]:
 
 
 def coarser(rows: Iterable[Row], width_s: float) -> list[Row]:
-    """Rows put together into wider ones; neighbours only, so give them in order."""
+    """Merge rows, given in order, into wider ones of ``width_s`` seconds."""
     found: list[Row] = []
     for row in rows:
         start = row.start // width_s * width_s
@@ -87,14 +87,14 @@ def coarser(rows: Iterable[Row], width_s: float) -> list[Row]:
 
 
 def joined(older: Sequence[Row], newer: Sequence[Row]) -> list[Row]:
-    """One after the other; where they meet in one stretch, that is one row."""
+    """Concatenate two lists of rows; if they meet in one stretch, merge those two rows."""
     if older and newer and older[-1].start == newer[0].start:
         return [*older[:-1], together(older[-1], newer[0]), *newer[1:]]
     return [*older, *newer]
 
 
 def runs(times: Sequence[float], distance_max_s: float = DISTANCE_MAX / 1_000) -> Iterator[slice]:
-    """The parts whose neighbours are near enough for one block; nearly always it is one."""
+    """Split times into slices whose neighbours are near enough for one block; nearly always one."""
     begun = 0
     for place in range(1, len(times)):
         if abs(times[place] - times[place - 1]) >= distance_max_s:
@@ -108,7 +108,7 @@ def runs(times: Sequence[float], distance_max_s: float = DISTANCE_MAX / 1_000) -
 
 
 def pack(times: Sequence[float], values: Sequence[float]) -> bytes:
-    """Points as bytes; times to a millisecond."""
+    """Pack points into a block of bytes; times are kept to a millisecond."""
     base = times[0]
     marks = [round((at - base) * 1_000) for at in times]
     distances = array("i", [0, *(b - a for a, b in pairwise(marks))])
@@ -116,7 +116,7 @@ def pack(times: Sequence[float], values: Sequence[float]) -> bytes:
 
 
 def unpack(data: bytes) -> list[tuple[float, float]]:
-    """The points of a block."""
+    """Unpack the points of a block."""
     base, count, body = _opened(data, 4 + 8)
     marks = accumulate(_read("i", body[: 4 * count]))
     return [
@@ -126,7 +126,7 @@ def unpack(data: bytes) -> list[tuple[float, float]]:
 
 
 def pack_rows(rows: Sequence[Row]) -> bytes:
-    """Rows as bytes; their starts are whole seconds."""
+    """Pack rows into a block of bytes; their starts must be whole seconds."""
     base = rows[0].start
     marks = [round(row.start - base) for row in rows]
     distances = array("i", [0, *(b - a for a, b in pairwise(marks))])
@@ -136,7 +136,7 @@ def pack_rows(rows: Sequence[Row]) -> bytes:
 
 
 def unpack_rows(data: bytes) -> list[Row]:
-    """The rows of a block."""
+    """Unpack the rows of a block."""
     base, count, body = _opened(data, 6 * 4)
     size = 4 * count
     marks = accumulate(_read("i", body[:size]))
@@ -149,12 +149,12 @@ def unpack_rows(data: bytes) -> list[Row]:
 
 
 def pack_batch(ids: Sequence[int], values: Sequence[float]) -> bytes:
-    """What was told of many series at one time."""
+    """Pack one value for each of many series (by id) into bytes."""
     return _packed(0.0, len(ids), array("I", ids), array("d", values))
 
 
 def unpack_batch(data: bytes) -> tuple["array[int]", "array[float]"]:
-    """The ids and the values."""
+    """Unpack the ids and values of a batch."""
     _, count, body = _opened(data, 4 + 8)
     ids: array[int] = array("I", _read("I", body[: 4 * count]))  # type: ignore[arg-type]
     return ids, _read("d", body[4 * count :])

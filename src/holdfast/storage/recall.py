@@ -1,4 +1,4 @@
-"""Questions to the history: which tier answers, and how few rows are enough.
+"""Answers queries to the history: chooses the tier, and thins it to the points asked for.
 
     names, since, until, points ─► the finest tier that reaches back so far and is not too long
                                         blocks of the file + open points ─► rows ─► at most 2×points
@@ -41,7 +41,7 @@ Told = list[tuple[float, float | None]]
 
 @dataclass(slots=True, frozen=True)
 class Question:
-    """What somebody wants to know."""
+    """A query to the history: a span of time, and how many points are wanted."""
 
     since: float
     until: float
@@ -52,7 +52,7 @@ class Question:
 
 @dataclass(slots=True, frozen=True)
 class Recalled:
-    """The answer."""
+    """The answer to a query: points by series, and the tier they are from."""
 
     series: dict[str, Told]
     step_s: float = 0.0  # of the tier that answered
@@ -60,7 +60,7 @@ class Recalled:
 
 
 def matching(names: Collection[str], wanted: str, match: str) -> list[str]:
-    """The names meant: ``exact``, ``prefix``, or ``pattern`` with one star for any text."""
+    """The names that match ``wanted``: ``exact``, ``prefix``, or ``pattern`` with one star."""
     if match == "prefix":
         return sorted(name for name in names if name.startswith(wanted))
     if match == "pattern":
@@ -81,7 +81,7 @@ def recall(
     kept_open: Mapping[int, Points],
     question: Question,
 ) -> Recalled:
-    """The answer, from a file and what is not in its blocks yet."""
+    """Answer a query from the file's blocks and from the points that are in no block yet."""
     names = list(wanted)[:SERIES_MAX]
     points = max(2, min(question.points, ROWS_MAX // 2 // max(1, len(names))))
     if question.step_s is not None:  # all rows are wanted: fewer series, rather than parts of them
@@ -215,7 +215,7 @@ def _shown(rows: Iterable[Row], value: str, width_s: float, points: int) -> Told
 
 
 def _gaps(rows: Sequence[tuple[float, float]], step_s: float) -> Told:
-    """The rows, and where nothing was known for a while one that says so."""
+    """Insert a ``None`` value into the rows wherever nothing was known for a while."""
     told: Told = []
     before: float | None = None
     for at, value in rows:
@@ -238,7 +238,7 @@ def _is_state(name: str) -> bool:
 
 
 def _extreme(row: Row) -> float:
-    """Of several states the one furthest from ready: worse ones are above it, younger ones below.
+    """Of the states in a row the one furthest from ready: worse are above, younger below.
 
     A minute in which a replica was away for a second must not look like all others.
     """
@@ -246,7 +246,7 @@ def _extreme(row: Row) -> float:
 
 
 def _changes(rows: Sequence[tuple[float, float, float]], step_s: float, points: int) -> Told:
-    """States when they began; (time, state, state at its end) for each row."""
+    """The changes of a state series; each row is (time, state, state at its end)."""
     told = _runs(rows, step_s)
     while len(told) > 2 * points:  # hundreds of changes: neighbours share a row
         step_s *= 2

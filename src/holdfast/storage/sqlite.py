@@ -1,19 +1,21 @@
-"""What control must know again after it was killed: one SQLite file, one thread that writes it.
+"""Control's ``Store`` in one SQLite file, written by one background thread.
 
     put_replica, put_answers, put_setting ─► memory ─► names of what changed ─┐
     add_event ─────────────────────────────► bounded queue ───────────────────┼─► writer ─► file
     put_incident ──────────────────────────► by id (``incidents``) ───────────┘
 
-*State* (replicas, answers, settings) is small and wanted whole, so memory holds all of it and is
-the truth; only the names of what changed wait for the writer. A burst cannot push a replica out,
-ten changes of one replica cost one write, and a file that breaks while we run is written anew.
-*Events* are a history: they queue, at most ``queue_max``, and what does not fit is counted.
+*State* (replicas, answers, settings) is small and always read whole, so memory holds all of it and
+is authoritative; only the names of what changed wait for the writer. A burst cannot push a replica
+out, ten changes of one replica cost one write, and a file that breaks at run time is written again
+from memory. *Events* are a history: they queue, at most ``queue_max``, and what does not fit is
+counted.
 
-Rejected: writing in the event loop (a sync to a slow disk takes a second, and nobody would be
+Rejected: writing in the event loop (a sync to a slow disk takes a second, and no replica would be
 probed meanwhile); a queue of all writes (its bound would have to drop a replica); a JSON file
 replaced by renaming (rewrites 100,000 events to add one).
 
-Every commit is synced. After ``flush`` said yes, neither ``kill -9`` nor a power cut takes it back.
+Every commit is synced. After ``flush`` returned True, neither ``kill -9`` nor a power cut undoes
+it.
 """
 
 import math
@@ -62,7 +64,7 @@ _log = structlog.get_logger("holdfast.storage")
 class SqliteStore:
     """The ``Store`` of control in one SQLite file.
 
-    Nothing here waits for the disk but the constructor, ``flush`` and ``close``.
+    Only the constructor, ``flush`` and ``close`` wait for the disk.
     """
 
     def __init__(
@@ -95,31 +97,31 @@ class SqliteStore:
     # --- state -----------------------------------------------------------------------------------
 
     def put_replica(self, replica_id: str, data: dict[str, Any]) -> None:
-        """Keep what is known of a replica, in place of what was."""
+        """Store the data of a launched replica, replacing what was stored before."""
         self._put(_REPLICA, replica_id, data)
 
     def drop_replica(self, replica_id: str) -> None:
-        """Forget a replica."""
+        """Delete a replica; an unknown id is not an error."""
         key = (_REPLICA, _clean(replica_id))
         with self._changed:
             if self._state.pop(key, None) is not None:
                 self._note(key)
 
     def replicas(self) -> dict[str, dict[str, Any]]:
-        """All replicas by id; fresh copies."""
+        """The data of all stored replicas, by id, as fresh copies."""
         return self._all(_REPLICA)
 
     def put_answers(self, data: dict[str, Any]) -> None:
-        """Keep the book of known canary answers."""
+        """Store the known answers of canaries, replacing all stored before."""
         self._put(_ANSWERS, "", data)
 
     def answers(self) -> dict[str, Any]:
-        """The book; empty before the first."""
+        """The known answers of canaries; empty where none were stored."""
         found: dict[str, Any] = self._all(_ANSWERS).get("", {})
         return found
 
     def put_setting(self, key: str, value: Any) -> None:
-        """Keep one value of an operator's, such as a wanted number of replicas."""
+        """Store one setting, such as a wanted number of replicas."""
         self._put(_SETTING, key, value)
 
     def settings(self) -> dict[str, Any]:
@@ -161,7 +163,7 @@ class SqliteStore:
         reason: str,
         kind: str | None = None,
     ) -> bool:
-        """Keep an event; False when the queue is full: it is then counted, and not kept."""
+        """Queue an event to be stored; False: the queue is full, and it is dropped and counted."""
         if not math.isfinite(at):
             raise ValueError("an event happens at a time")
         texts = (_clean(model), _clean(replica), _clean(what), _clean(reason))
@@ -180,7 +182,7 @@ class SqliteStore:
             return True
 
     def events(self, limit: int = 1_000, replica: str | None = None) -> list[StoredEvent]:
-        """The newest, oldest of them first; of one replica if asked."""
+        """The newest events, the oldest of them first; of one replica where one is named."""
         if limit <= 0:
             return []
         replica = _clean(replica) if replica is not None else None
@@ -193,7 +195,7 @@ class SqliteStore:
         return [StoredEvent(*row[1:]) for row in newest]
 
     def _older(self, limit: int, replica: str | None, before: int | None) -> list[_Row]:
-        """Rows from the file."""
+        """Rows of events from the file."""
         where = "id < ?" if replica is None else "id < ? AND replica = ?"
         values: list[Any] = [before if before is not None else (1 << 63) - 1]
         if replica is not None:
@@ -217,7 +219,7 @@ class SqliteStore:
         data: dict[str, Any],
         facts: bytes | None = None,
     ) -> None:
-        """Keep an incident in place of what it was, and the packed facts it was made of."""
+        """Store an incident, replacing what was stored of it, and its packed facts if given."""
         with self._changed:
             self._incidents.put(_clean(incident_id), opened, stage, data)
             if facts is not None:
@@ -226,7 +228,7 @@ class SqliteStore:
             self._changed.notify_all()
 
     def incidents(self, limit: int = 100, stage: str | None = None) -> list[dict[str, Any]]:
-        """The latest, newest first."""
+        """The incidents that opened last, newest first; of one stage where one is named."""
         with self._changed:
             waiting = self._incidents.waiting()
         try:
@@ -237,7 +239,7 @@ class SqliteStore:
             return incidents.newest(None, waiting, stage, limit)
 
     def incident(self, incident_id: str) -> tuple[dict[str, Any] | None, bytes | None]:
-        """One incident and its packed facts, as far as they are kept."""
+        """One incident and its packed facts, each None where it is not stored."""
         with self._changed:
             waiting = self._incidents.waiting().get(incident_id)
             facts = self._incidents.waiting_export(incident_id)
@@ -256,20 +258,20 @@ class SqliteStore:
         return orjson.loads(value) if value is not None else None, facts
 
     def _reader(self) -> sqlite3.Connection:
-        """A new connection: any thread may ask, and it costs some 0.2 ms."""
+        """Open a connection for reading (0.2 ms); a new one each time, for any thread."""
         address = f"{self._path.absolute().as_uri()}?mode=ro"
         return sqlite3.connect(address, uri=True, timeout=0.05)
 
     # --- waiting ---------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until all that was put before is on disk; False when it is not after so long."""
+        """Wait until all changes made before are on disk; False: not within ``timeout_s``."""
         with self._changed:
             asked = self._asked
             return self._changed.wait_for(lambda: self._written >= asked, timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Write what waits and end the writer; whether everything got onto disk."""
+        """Write what waits and end the writer; whether all got onto disk."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -277,7 +279,7 @@ class SqliteStore:
         return not self._writer.is_alive() and self._written >= self._asked
 
     def snapshot(self) -> dict[str, Any]:
-        """How it fares, for people and metrics."""
+        """The store's own state (path, queue, problems), as plain data for people and metrics."""
         with self._changed:
             return {
                 "path": str(self._path),
@@ -323,7 +325,7 @@ class SqliteStore:
         return bool(self._dirty or self._queue or self._incidents.take())
 
     def _write(self, values: _Values, rows: list[_Row], taken: Taken) -> bool:
-        """One transaction; whether it is on disk."""
+        """Write values, events and incidents in one transaction; whether they are on disk."""
         try:
             try:
                 self._write_once(values, rows, taken)
@@ -393,7 +395,7 @@ class SqliteStore:
     # --- the file --------------------------------------------------------------------------------
 
     def _begin(self) -> sqlite3.Connection:
-        """Open the file and fill memory from it; from an empty one if it cannot be read."""
+        """Open the file and load it into memory; an unreadable file is replaced by an empty one."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -410,7 +412,7 @@ class SqliteStore:
             raise StoreError(f"{self._path}: {error}") from error
 
     def _open(self, *, load: bool = False) -> sqlite3.Connection:
-        """A connection for one writer."""
+        """Open the writer's connection."""
         if not self._path.exists():
             self._path.touch(0o600)  # others of this machine need not read what replicas are told
         connection = sqlite3.connect(
@@ -440,7 +442,7 @@ class SqliteStore:
         self._last_id = rows[0][0] if rows else 0
 
     def _move_aside(self) -> None:
-        """Keep the broken file for people, under another name, with what SQLite has beside it."""
+        """Rename a broken file, with SQLite's side files, so that people can examine it."""
         if not self._path.exists():
             return
         pattern = f"{self._path.name}.broken-*[0-9]"
@@ -457,7 +459,7 @@ class SqliteStore:
 
 
 def _clean(text: str) -> str:
-    """Bounded, and nothing that UTF-8 cannot hold: one such text would stop every write after."""
+    """Shorten a text and remove what UTF-8 cannot hold: one such text would stop all writes."""
     return text[:TEXT_MAX].encode("utf-8", "replace").decode()
 
 

@@ -1,6 +1,7 @@
-"""How the store's file begins: its tables, its safety, and whose fault it is when it cannot.
+"""The store file's tables and settings, and which SQLite errors are only temporary.
 
-What passes (a lock, a full disk) is waited for. All else is a broken file, and a new one begins.
+After a temporary error (a lock, a full disk) writes are tried again. All other errors mean a broken
+file, and a new one begins.
 """
 
 import sqlite3
@@ -40,7 +41,7 @@ _PASSING: Final = frozenset(
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Raises unless the file is whole and of our version."""
+    """Set up the store's file, or raise if it is damaged or of another version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in {0, _VERSION}:
         raise sqlite3.DatabaseError(f"its version is {version}, not {_VERSION}")
@@ -55,7 +56,7 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def passes(error: sqlite3.Error) -> bool:
-    """Whether it may go away by itself."""
+    """Whether an error may go away by itself (a lock, a full disk)."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
 
 

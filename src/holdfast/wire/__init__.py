@@ -1,1 +1,1 @@
-"""Where objects of all layers are built and joined; every other layer is given what it needs."""
+"""Builds the objects of all layers and connects them: serve, up, down, the process tree."""

@@ -1,4 +1,4 @@
-"""``holdfast down``: the end of a fleet that another process runs."""
+"""``holdfast down``: stops a fleet that another process runs."""
 
 import os
 import select
@@ -13,17 +13,19 @@ _WAIT_S: Final = 1.0  # between two remarks on how long an end takes
 
 
 class NotRunningError(StateDirError):
-    """There is nothing to stop."""
+    """No fleet runs with this state directory, so there is nothing to stop."""
 
     def __init__(self, state_dir: Path) -> None:
         super().__init__(f"no fleet runs with {state_dir}; 'holdfast up' starts one")
 
 
 def down(state_dir: Path, waiting: Callable[[int, float], None], *, at_once: bool) -> int:
-    """End the fleet that runs there and wait for it; its pid. ``NotRunningError`` if none does.
+    """Stop the fleet of a state directory and wait for its end; returns its pid.
 
-    Whom to signal is asked of the lock, and asked again once a descriptor holds the process: a
-    number that was reused meanwhile is never signalled.
+    Raises ``NotRunningError`` if none runs. ``at_once`` skips draining.
+
+    The pid is read from the lock, and again once a descriptor holds the process: a pid that was
+    reused meanwhile is never signalled.
     """
     pid = holder(state_dir)
     if not pid:
@@ -49,7 +51,7 @@ def down(state_dir: Path, waiting: Callable[[int, float], None], *, at_once: boo
 
 
 def _signal(descriptor: int, pid: int, signals: Sequence[signal.Signals]) -> None:
-    """Two different ones for haste: two equal ones that wait together arrive as one."""
+    """Send signals to a process. Haste takes two different ones: equal ones may arrive as one."""
     try:
         for number in signals:
             signal.pidfd_send_signal(descriptor, number)

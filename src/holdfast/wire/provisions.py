@@ -1,10 +1,10 @@
-"""What must be there before replicas can be started here: the engine's package, and the weights.
+"""Checks and fetches what replicas need to start here: the engine's package and the weights.
 
-Looked at before a port is opened or a process started. A replica that could never load would be
-tried, refused and tried again, and the reason would stand in a log that nobody reads first.
+This is checked before a port is opened or a process started. A replica that could never load would
+be started, fail and be started again, with the reason hidden in its log.
 
-What fetches weights is imported where it is used: gateways import this package, too, and do
-without.
+The module that fetches weights is imported where it is used: gateways import this package, too, and
+do not need it.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ Fetching = Callable[[str, int, int], None]  # name, bytes done, bytes in all
 
 
 class ProvisionError(Exception):
-    """Weights could not be had; the text says why."""
+    """Weights could not be fetched; the text says why."""
 
 
 def check_engines(file: FleetFile) -> None:
-    """Refuse a file whose replicas need a package that is not installed."""
+    """Raise ``ConfigError`` if a model needs a package that is not installed."""
     for index, model in enumerate(file.models):
         embedded = model.launch is not None and model.launch.embedded
         there = not embedded or find_spec(_EMBEDDED) is not None
@@ -35,7 +35,7 @@ def check_engines(file: FleetFile) -> None:
 
 
 def named_weights(file: FleetFile) -> list[str]:
-    """Weights that the file calls by a name we know; everything else is the engine's to find."""
+    """The weights that the fleet file names from our catalogue; others are left to the engine."""
     from holdfast.launchers import weights  # noqa: PLC0415 see above
 
     asked = [model.launch.weights for model in file.models if model.launch is not None]
@@ -43,7 +43,7 @@ def named_weights(file: FleetFile) -> list[str]:
 
 
 def fetch_weights(file: FleetFile, fetching: Fetching) -> None:
-    """Have every named set of weights on this machine, or raise ``ProvisionError``."""
+    """Download every named set of weights to this machine, or raise ``ProvisionError``."""
     from holdfast.launchers import weights  # noqa: PLC0415 see above
 
     for name in named_weights(file):

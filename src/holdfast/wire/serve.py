@@ -1,11 +1,11 @@
-"""Where the processes of ``holdfast serve`` are built and joined: the only such place.
+"""Builds and runs the processes of ``holdfast serve``: supervisor, control and gateways.
 
     supervisor ─┬─ control          reads the file, probes, tells gateways; owns the admin port
                 ├─ gateway 0 … N-1  serve clients; each inherits one listening socket
                 └─ keeps the sockets open, so that what is queued at one outlives its process
 
 Where models are launched, control starts replicas as well, and keeps what it knows of them in a
-state directory that outlives all of this; one ``serve`` at a time has it.
+state directory that outlives all processes; only one ``serve`` at a time can use it.
 
 Control and gateways import what the other does not need, so each is imported where it is run.
 """
@@ -65,7 +65,7 @@ _log = structlog.get_logger("holdfast.serve")
 
 @dataclass(slots=True, frozen=True)
 class ServedFleet:
-    """A fleet that runs."""
+    """A running fleet: its file, its URLs and its state directory."""
 
     file: FleetFile
     data: str  # the URL where clients connect, without a path
@@ -75,7 +75,7 @@ class ServedFleet:
 
 @dataclass(slots=True, frozen=True)
 class ServeOptions:
-    """What a command that runs a fleet brings along; the defaults are those of ``serve``."""
+    """Options of a command that runs a fleet; the defaults are those of ``serve``."""
 
     state_dir: Path | None = None  # None: the usual one where models are launched, else none
     log: TextIO | None = None  # where every process logs; None: stderr
@@ -88,7 +88,7 @@ class ServeOptions:
 
 
 def configure_logging(log: TextIO | None = None) -> None:
-    """One JSON object a line on stderr, or into a file, in every process alike."""
+    """Set up logging: one JSON object a line, to stderr or a file, in every process alike."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(_log_level()),
         processors=[
@@ -103,7 +103,7 @@ def configure_logging(log: TextIO | None = None) -> None:
 
 
 def _log_level() -> int:
-    """What is below it is not logged."""
+    """The log level from the environment; messages below it are not logged."""
     name = os.environ.get(LOG_LEVEL_ENV) or "info"
     known = name.lower() in _LEVELS
     require(known, LOG_LEVEL_ENV, f"is {name!r}", f"use one of {', '.join(_LEVELS)}")
@@ -122,7 +122,7 @@ def serve(
     command: Sequence[str] = (),
     host: ServeOptions = ServeOptions(),  # noqa: B008 frozen
 ) -> None:
-    """Run a fleet file until a signal; raises before it starts anything that cannot work."""
+    """Run a fleet file until a signal; raises before starting anything if it cannot work."""
     _log_level()  # the children's, too: they see the same environment
     file = load(path, FleetFile)
     launched = any(model.launch is not None for model in file.models)
@@ -164,7 +164,7 @@ def serve(
 
 
 def _provide(file: FleetFile, fetching: Fetching, *, takeover: bool) -> None:
-    """Fetch what is missing, but not for a fleet whose ports are taken."""
+    """Fetch missing weights, but not for a fleet whose ports are taken."""
     if named_weights(file):
         for address in (file.gateway.address, file.admin.address):
             with _closing(address, 1, takeover):
@@ -210,7 +210,7 @@ async def _supervise(
 
 
 async def _accompany(beside: Awaitable[None], supervisor: Supervisor) -> None:
-    """Until the end begins. Whatever goes wrong here is told, and ends nothing else."""
+    """Run a task beside the supervisor until stopping begins; its errors are only logged."""
     task = asyncio.ensure_future(beside)
     stopping = asyncio.ensure_future(supervisor.stopping())
     try:
@@ -260,7 +260,7 @@ def _url(file: FleetFile, sock: socket.socket) -> str:
 
 
 def _reached(sock: socket.socket) -> str:
-    """Where somebody on this machine connects to it."""
+    """The address by which a client on this machine reaches a listening socket."""
     host, port = sock.getsockname()[:2]
     if host in {"0.0.0.0", "::"}:  # noqa: S104 compared, not bound
         return f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}"  # noqa: S104
@@ -277,7 +277,7 @@ def run_control(
     state_dir: Path | None = None,
     notice_fd: int | None = None,
 ) -> None:
-    """The control process: until SIGTERM; SIGHUP reads the file again."""
+    """Run the control process until SIGTERM; SIGHUP makes it read the fleet file again."""
     configure_logging()
     _keep_from_children(admin_fd, notice_fd)
     _die_with_parent(notice_fd)
@@ -354,7 +354,7 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
 
 
 def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
-    """A gateway process: until SIGINT, or SIGTERM and a successor; then until it is drained."""
+    """Run a gateway process until SIGINT, or SIGTERM and a successor; then drain it."""
     configure_logging()
     _keep_from_children(listen_fd, notice_fd)
     _die_with_parent(notice_fd)
@@ -393,16 +393,16 @@ async def _gateway(
 
 
 def _keep_from_children(*given: int | None) -> None:
-    """What a supervisor gave to us is not for engines: they would hold its ports after us."""
+    """Make the inherited descriptors not inheritable: engines would keep the ports open."""
     for descriptor in given:
         if descriptor is not None:
             os.set_inheritable(descriptor, False)
 
 
 def _die_with_parent(notice_fd: int | None) -> None:
-    """Drain when the supervisor is killed: nobody would start a successor or hold the port.
+    """Drain when the supervisor is killed: then no successor is started and no port is held.
 
-    It may have been killed before we came to this line; then nobody reads our notices.
+    The supervisor may have been killed before this call; then the pipe of notices has no reader.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

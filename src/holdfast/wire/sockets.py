@@ -1,16 +1,15 @@
-"""Listening sockets that outlive the processes that accept from them.
+"""Listening sockets on a shared port, and handing the port over to another supervisor.
 
 Each gateway has its own socket on the shared port (SO_REUSEPORT): the kernel spreads connections,
 and none wakes two processes. Rejected: one socket for all; under load the one that wakes first
 takes most connections.
 
-Handing a port over: closing a listening socket resets what is queued at it. So whoever leaves first
-attaches a small BPF program to the port by which the kernel gives new connections to the
-successor's sockets only; what was queued before is still accepted, and then closing resets nobody.
-Until everybody has stopped accepting the leaving supervisor keeps its sockets open: the kernel
-numbers them, and the program goes by the numbers.
-The successor removes the program when it is alone. Where the kernel cannot do it, connections are
-spread as before and some may be reset.
+Handing a port over: closing a listening socket resets the connections queued at it. So the leaving
+supervisor first attaches a small BPF program to the port by which the kernel gives new connections
+to the successor's sockets only; those queued before are still accepted, and then closing resets
+none. Until all its gateways have stopped accepting the leaving supervisor keeps its sockets open:
+the kernel numbers them, and the program goes by the numbers. The successor removes the program when
+it is alone. Where the kernel cannot do it, connections are spread as before and some may be reset.
 """
 
 import ctypes
@@ -35,7 +34,7 @@ _log = structlog.get_logger("holdfast.serve")
 
 
 class AddressTakenError(Exception):
-    """Somebody else listens there."""
+    """Another process listens on this address."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(
@@ -45,7 +44,7 @@ class AddressTakenError(Exception):
 
 
 def open_listeners(address: Address, number: int, *, takeover: bool) -> list[socket.socket]:
-    """So many sockets on one port, bound and, unless another serves there still, listening.
+    """Open ``number`` sockets on one port; with ``takeover`` they are bound, not yet listening.
 
     A successor's sockets listen from the moment its gateways do: until then the predecessor gets
     every connection.
@@ -85,7 +84,7 @@ def _bind(sock: socket.socket, where: Any, address: Address) -> None:
 
 
 def steer_away(sockets: Sequence[socket.socket]) -> bool:
-    """Have the kernel give new connections to the other sockets of this port; whether it will.
+    """Make the kernel give new connections to others' sockets on this port; whether it will.
 
     A group's sockets are numbered in the order in which they began to listen: ours come first, a
     successor's follow. Numbers out of range mean that the kernel spreads connections as before, so
@@ -96,7 +95,7 @@ def steer_away(sockets: Sequence[socket.socket]) -> bool:
 
 
 def close_steered(sockets: Sequence[socket.socket]) -> None:
-    """Close sockets from which new connections were steered away, with none given to them again.
+    """Close sockets whose new connections are steered away, so that none gets one again.
 
     Whenever one closes, the last of the group takes its number. The numbers that belong to others
     before, between and after all closings are those from ours up to theirs less ours; with as many
@@ -127,7 +126,7 @@ def _steer(sockets: Sequence[socket.socket], first: int, number: int) -> bool:
 
 
 def stop_steering(sockets: Sequence[socket.socket]) -> None:
-    """Let the kernel spread connections over all sockets again."""
+    """Let the kernel spread connections over all sockets of the port again."""
     try:
         sockets[0].setsockopt(socket.SOL_SOCKET, _SO_DETACH_REUSEPORT_BPF, 0)
     except OSError as error:  # nobody had steered, or the kernel cannot: both are as wanted
@@ -135,7 +134,7 @@ def stop_steering(sockets: Sequence[socket.socket]) -> None:
 
 
 def listeners_beside(sockets: Sequence[socket.socket]) -> int:
-    """How many other sockets listen on the same address, by the kernel's own table; 0 = none."""
+    """How many other sockets listen on the same address, by the kernel's table (/proc/net)."""
     family, name = sockets[0].family, sockets[0].getsockname()
     raw = socket.inet_pton(family, name[0])
     words = (raw[i : i + 4] for i in range(0, len(raw), 4))

@@ -1,4 +1,4 @@
-"""The directory that a fleet keeps between its runs, and the lock by which only one run has it.
+"""The state directory of a fleet, and the lock that lets only one run use it.
 
     state dir ─┬─ lock          held while the fleet runs; its text is the pid of the holder
                ├─ up.json       where the fleet is reached; gone when it ended in good order
@@ -28,11 +28,11 @@ _LOOK_S: Final = 0.02  # who only looks has the lock for microseconds
 
 
 class StateDirError(Exception):
-    """The directory cannot be used; the text says why."""
+    """The state directory cannot be used; the text says why."""
 
 
 class StateDirTakenError(StateDirError):
-    """Another fleet runs there."""
+    """Another fleet runs with this state directory."""
 
     def __init__(self, state_dir: Path, pid: int) -> None:
         who = f"pid {pid}" if pid else "a process that starts just now"
@@ -45,7 +45,7 @@ class StateDirTakenError(StateDirError):
 
 @dataclass(slots=True, frozen=True)
 class RunningFleet:
-    """A fleet that runs: who looks after it, and where it is reached."""
+    """A running fleet: the supervisor's pid, its URLs and its fleet file."""
 
     pid: int
     admin: str  # URL, without a path
@@ -55,7 +55,7 @@ class RunningFleet:
 
 
 def default_state_dir(config: Path | None, environment: Mapping[str, str]) -> Path:
-    """Where a fleet file's state is unless somebody says otherwise; None: the built-in fleet."""
+    """The default state directory of a fleet file; ``config`` None: of the built-in fleet."""
     base = Path(environment.get("XDG_STATE_HOME", ""))
     if not base.is_absolute():  # also where it is unset; a relative one means nothing
         base = Path.home() / ".local" / "state"
@@ -67,7 +67,7 @@ def default_state_dir(config: Path | None, environment: Mapping[str, str]) -> Pa
 
 
 def make(state_dir: Path) -> None:
-    """Create it, for its owner only: logs and answers of models are nobody else's business."""
+    """Create the state directory, readable by its owner only: it holds logs and models' answers."""
     with _refusing(state_dir):
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -83,7 +83,10 @@ def _refusing(state_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held(state_dir: Path) -> Iterator[None]:
-    """Have the directory for this process, or raise ``StateDirTakenError``."""
+    """Lock the state directory for this process while the block runs.
+
+    Raises ``StateDirTakenError`` if another process has it.
+    """
     make(state_dir)
     with _refusing(state_dir):
         fd = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -101,7 +104,7 @@ def held(state_dir: Path) -> Iterator[None]:
 
 
 def holder(state_dir: Path) -> int | None:
-    """The pid of who has the directory now: 0 if it has not said so yet, None for nobody."""
+    """The pid of the process that holds the directory: 0 if not written yet, None if free."""
     try:
         fd = os.open(state_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -117,14 +120,14 @@ def holder(state_dir: Path) -> int | None:
 
 
 def write_running(state_dir: Path, running: RunningFleet) -> None:
-    """Tell other commands where the fleet is; replaced in one step, never half written."""
+    """Write where the fleet is reached into ``up.json``, atomically, for other commands."""
     draft = state_dir / f"{UP_FILE}.new"
     draft.write_text(json.dumps(asdict(running), indent=2) + "\n", encoding="utf-8")
     draft.replace(state_dir / UP_FILE)
 
 
 def read_running(state_dir: Path) -> RunningFleet | None:
-    """The fleet that runs there, if one does and it is reachable by now."""
+    """The fleet that runs with this state directory; None: none runs, or it is not up yet."""
     if holder(state_dir) is None:
         return None  # whatever the file says is left over from a crash
     try:
@@ -134,7 +137,7 @@ def read_running(state_dir: Path) -> RunningFleet | None:
 
 
 def _locked(fd: int) -> bool:
-    """Take the lock, unless somebody has it for longer than a look takes (see ``holder``)."""
+    """Take the lock; False: another process holds it for longer than ``holder`` needs to look."""
     for _ in range(_LOOKS):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

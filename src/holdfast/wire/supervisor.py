@@ -1,11 +1,12 @@
-"""Keeps the processes of ``holdfast serve`` running, and does nothing else.
+"""Keeps the processes of ``holdfast serve`` running: starts, restarts and stops them.
 
 It only waits: for signals and for children. A child that dies is started again, at once if it had
 lived for a while, else after a growing pause.
 
-A gateway says on a pipe when it accepts connections, and when somebody asked it to leave (SIGTERM).
-Then its successor is started first, and only when that one accepts is it told to go (SIGINT). Both
-accept from the same socket, which stays open here as well, so nothing queued at it is ever lost.
+A gateway writes to a pipe when it accepts connections, and when it was asked to leave (SIGTERM).
+Then its successor is started first, and only when that one accepts is the gateway stopped (SIGINT).
+Both accept from the same socket, which stays open here as well, so no queued connection is ever
+lost.
 
 At the end gateways go first and control last: where it started replicas it ends them itself, in
 order, and is given the time for it.
@@ -42,7 +43,7 @@ _log = structlog.get_logger("holdfast.serve")
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One place in the process tree: how it is started, and who is there now."""
+    """One place in the process tree: its command, and the process that runs there now."""
 
     name: str
     command: Sequence[str]
@@ -55,7 +56,7 @@ class Child:
 
 @dataclass(slots=True)
 class Tree:
-    """What a supervisor looks after."""
+    """The processes and sockets that a supervisor looks after."""
 
     control: Child
     gateways: list[Child]
@@ -64,7 +65,7 @@ class Tree:
 
 
 class Supervisor:
-    """Starts the tree, keeps it whole, and takes it down in order."""
+    """Starts control and gateways, restarts those that die, and stops them in order."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Supervisor:
         self._ended = asyncio.Event()  # somebody did, since it was last cleared
 
     async def run(self) -> None:
-        """Until a signal says that it is enough, and then until everybody is gone."""
+        """Run the processes until a signal asks to stop, and then until all have ended."""
         loop = asyncio.get_running_loop()
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGCHLD: self._reap,
@@ -118,7 +119,7 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     async def stopping(self) -> None:
-        """Wait until somebody asked for the end."""
+        """Wait until a stop was requested."""
         await self._stop.wait()
 
     def _asked_to_stop(self) -> None:
@@ -166,7 +167,7 @@ class Supervisor:
         _log.info("started", child=child.name, pid=process.pid)
 
     def _on_notice(self, child: Child, process: subprocess.Popen[bytes], reading: int) -> None:
-        """A gateway said something; the end of its pipe is the end of it."""
+        """Handle what a gateway wrote to its pipe; a closed pipe means that it ended."""
         said = os.read(reading, 64)
         if not said:
             self._close_pipe(reading)
@@ -188,7 +189,7 @@ class Supervisor:
             self._later(_SUCCESSOR_S, lambda: self._release(child.name))
 
     def _release(self, name: str) -> None:
-        """A successor accepts: who waited for it may go."""
+        """Stop the predecessor of a gateway that accepts connections now."""
         for process, leaving in self._leaving.items():
             if leaving == name and process.poll() is None:
                 process.send_signal(signal.SIGINT)
@@ -199,7 +200,7 @@ class Supervisor:
         self._pipes.discard(reading)
 
     def _reap(self) -> None:
-        """Somebody ended; signals do not say who."""
+        """Collect children that ended, and start them again; SIGCHLD does not say which."""
         for left in [one for one in self._leaving if one.poll() is not None]:
             name = self._leaving.pop(left)
             _log.info("left", child=name, pid=left.pid, status=left.returncode)
@@ -269,7 +270,7 @@ class Supervisor:
     async def _gone(
         self, children: Sequence[Child], deadline_s: float, hurry_s: float = 0.0
     ) -> None:
-        """Wait for their end; who is still there then, or soon after a second signal, is killed."""
+        """Wait for children to end; kill those left at the deadline or after a second signal."""
         fast = asyncio.ensure_future(self._hurried(hurry_s))
         try:
             async with asyncio.timeout(deadline_s):
@@ -290,7 +291,7 @@ class Supervisor:
         await asyncio.sleep(hurry_s)
 
     def _kill_everybody(self) -> None:
-        """Nobody outlives its supervisor, whatever went wrong."""
+        """Kill all children, so that none outlives the supervisor."""
         tree = self._tree
         for process in (*self._running(tree.gateways), *self._running([tree.control])):
             process.kill()

@@ -1,8 +1,8 @@
-"""``holdfast up``: a fleet with everything around it.
+"""``holdfast up``: runs a fleet with a state directory, and shows how its replicas start.
 
-It is ``serve`` with a state directory, logs in a file instead of on the screen, and somebody beside
-the supervisor who asks the admin port how the start goes and tells what changes later. That one
-only looks: whatever goes wrong with the display, the fleet runs on.
+It is ``serve`` with a state directory, logs in a file instead of on the screen, and a task beside
+the supervisor that polls the admin port and shows how the start goes and what changes later. The
+task only reads: if the display fails, the fleet runs on.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _NAMES_SHOWN: Final = 6  # of models, in one line
 
 @dataclass(slots=True, frozen=True)
 class UpOptions:
-    """Which fleet to run, and how it is shown."""
+    """Options of ``holdfast up``: which fleet to run, and how it is shown."""
 
     config: Path | None  # None: the built-in fleet
     state_dir: Path | None  # None: the usual one of that file
@@ -48,7 +48,7 @@ class UpOptions:
 
 
 def up(wish: UpOptions, screen: StartupScreen, command: Sequence[str] = ()) -> None:
-    """Run a fleet until a signal; raises before it starts anything that cannot work."""
+    """Run a fleet until a signal; raises before starting anything if it cannot work."""
     state_dir = wish.state_dir or default_state_dir(wish.config, os.environ)
     make(state_dir)
     path = wish.config or _written(state_dir)
@@ -71,19 +71,19 @@ def up(wish: UpOptions, screen: StartupScreen, command: Sequence[str] = ()) -> N
 
 
 def _written(state_dir: Path) -> Path:
-    """The built-in fleet file, where one can look at it."""
+    """Write the built-in fleet file into the state directory; returns its path."""
     path = state_dir / "fleet.yaml"
     path.write_text(built_in_text(), encoding="utf-8")
     return path
 
 
 def built_in_text() -> str:
-    """The fleet file of an ``up`` without a config."""
+    """The text of the built-in fleet file, for an ``up`` without a config."""
     return files("holdfast.wire").joinpath(BUILT_IN).read_text(encoding="utf-8")
 
 
 def _keep_small(log_path: Path) -> None:
-    """Move what a full log holds aside. Its writers append, so they go on in the emptied file."""
+    """Copy a log that is full to ``NAME.1`` and empty it; its writers append and go on."""
     try:
         if log_path.stat().st_size <= LOG_BYTES_MAX:
             return
@@ -97,11 +97,11 @@ def _keep_small(log_path: Path) -> None:
 
 
 class _LockedError(Exception):
-    """The admin port asks for a token that we were not given."""
+    """The admin port requires a token, and none was given."""
 
 
 class _Beside:
-    """Asks how the replicas are, and shows it."""
+    """Polls the admin port and shows the state of the replicas."""
 
     def __init__(
         self, wish: UpOptions, served: ServedFleet, screen: StartupScreen, log_path: Path
@@ -116,7 +116,7 @@ class _Beside:
         self._tls = trusting(served.admin, certificate=tls.certificate) if tls else None
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Show the start of the fleet and then its changes, until cancelled."""
         screen = self._screen
         counts = [f"{one.name} ({_wanted(one, {})})" for one in self._served.file.models]
         shown = ", ".join(counts[:_NAMES_SHOWN]) + (", …" if len(counts) > _NAMES_SHOWN else "")
@@ -135,7 +135,7 @@ class _Beside:
             screen.close()
 
     async def _start(self) -> list[Row]:
-        """Show replicas until all are ready, or patience ends."""
+        """Show replicas until all are ready or the time is over; returns their rows."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wish.within_s
         status: Mapping[str, Any] | None = None
@@ -155,7 +155,7 @@ class _Beside:
         return self._noted(status)
 
     async def _status(self) -> Mapping[str, Any] | None:
-        """What the admin port says; None while control does not answer."""
+        """The admin port's ``/status``; None while control does not answer."""
         try:
             answer = await fetch(
                 self._served.admin, "/status", _ASK_S, bearer=self._wish.token, tls=self._tls
@@ -178,7 +178,7 @@ class _Beside:
         return rows
 
     def _compare(self, status: Mapping[str, Any] | None) -> None:
-        """Tell what changed since the last look."""
+        """Show what changed since the last poll."""
         if (status is not None) != self._answers:
             self._answers = status is not None
             told = "answers again" if self._answers else "does not answer; gateways go on alone"
@@ -223,7 +223,7 @@ def _chats(model: ModelSection) -> bool:
 
 
 def _wanted(model: ModelSection, status: Mapping[str, Any]) -> int:
-    """How many replicas it should have: as control says, who knows of earlier orders."""
+    """The number of replicas that a model should have, by control's status or the file."""
     said = (status.get("models") or {}).get(model.name)
     if isinstance(said, dict) and isinstance(said.get("wished"), int):
         return int(said["wished"])

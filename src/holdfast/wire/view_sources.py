@@ -1,4 +1,4 @@
-"""Sources built from the fleet file, for control and for one look without it.
+"""Builds the view's sources from the fleet file, for control and for a single reading.
 
 Each kind brings packages that others do without, so each is imported where it is built; a package
 that is missing is an error of that source alone, and its text says what to install.
@@ -31,7 +31,7 @@ Make = Callable[[Any], Source]
 
 
 def build_source(section: Any, control: "Control | None" = None) -> Source:
-    """One source; raises where its package is missing or its settings cannot work."""
+    """Build one source from its section; raises if its package is missing or settings fail."""
     name = section.called
     if isinstance(section, AwsSection):
         from holdfast.sources.aws.config import AwsConfig  # noqa: PLC0415 boto3 is an extra
@@ -50,7 +50,7 @@ def build_source(section: Any, control: "Control | None" = None) -> Source:
 
 
 def _config(kind: type[Any], section: Any) -> Any:
-    """A source's own config; what the file does not have keeps the source's default."""
+    """Build a source's config from its section; what the file leaves open keeps its default."""
     own = {one.name for one in fields(kind)}
     return kind(**{name: value for name, value in section.settings().items() if name in own})
 
@@ -81,7 +81,7 @@ def _inbox(section: AgentsSection, control: "Control | None") -> Source:
 
 
 def admin_app(control: "Control") -> Any:
-    """The application of a control: its own paths, the dashboard, and the door of agents."""
+    """Build control's ASGI application: admin paths, dashboard and agents' reports."""
     from holdfast.control.access.sessions import Sessions  # noqa: PLC0415
     from holdfast.control.admin.admin import build_admin  # noqa: PLC0415 gateways do without
     from holdfast.control.view.agents import AgentDoor, AgentInbox, agent_routes  # noqa: PLC0415
@@ -124,9 +124,9 @@ def admin_app(control: "Control") -> Any:
 
 
 async def read_once(file: FleetFile, make: Make = build_source) -> Snapshot:
-    """Every source of a file, read once and side by side, joined; what one look can find, found.
+    """Read every source of a fleet file once, concurrently, and join them with incidents found.
 
-    Nothing is known of what gateways do and no canary was asked: that is a running control's.
+    It knows nothing of gateways and canaries: only a running control does.
     """
     began = time.monotonic()
     readings = await asyncio.gather(*(_read(section, make) for section in file.sources))
@@ -142,7 +142,7 @@ async def read_once(file: FleetFile, make: Make = build_source) -> Snapshot:
 
 
 async def _read(section: Any, make: Make) -> Reading:
-    """Its reading, or one that says why there is none."""
+    """Read one source; if that fails, return a reading that says why."""
     source: Source | None = None
     try:
         source = make(section)

@@ -1,4 +1,4 @@
-"""Who may ask the operators' port: tokens, browser sessions, certificates.
+"""Access control of the admin port: tokens, browser sessions, certificates.
 
 Here belongs what decides whether a caller is let in. May import nothing else of control.
 """

@@ -1,16 +1,17 @@
-"""Who may ask the operators' port anything.
+"""Middleware that decides which HTTP requests the admin port accepts.
 
-Three guards, before anything else looks at a request. A listener on loopback answers only requests
-whose Host is loopback too: a web page that an operator visits could otherwise have its own name
-resolve to 127.0.0.1 and read everything here. Where a token is configured every path but ``/livez``
-asks for it; its hash is compared, in constant time, so neither the file nor the memory of this
-process holds the token. And an order (anything but GET) is taken only from a page of this very
-host, or from no page at all: browsers send any page's form to loopback, but they always say in
-Origin whose it is, and they ask before they send JSON.
+Three checks come before anything else looks at a request. A listener on loopback answers only
+requests whose Host is loopback, too: a web page that an operator visits could otherwise have its
+own name resolve to 127.0.0.1 and read everything here. Where a token is configured every path but
+``/livez`` requires it; its hash is compared, in constant time, so neither the file nor the memory
+of this process holds the token. And an order (anything but GET) is accepted only from a page of
+this very host, or from no page at all: browsers send any page's form to loopback, but they always
+name the page's host in Origin, and they ask before they send JSON.
 
-The dashboard's browser shows a cookie in place of the token (``sessions.py``). Its orders carry a
+The dashboard's browser sends a cookie in place of the token (``sessions.py``). Its orders carry a
 secret in a header besides, and so do those of any page where no token is configured. What lies
-under ``/ui`` is open to readers: it is the same for everybody and holds nothing of the fleet.
+under ``/ui`` can be read without a token: it is the same for all users and holds nothing of the
+fleet.
 """
 
 import hmac
@@ -36,7 +37,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Guard:
-    """Middleware that refuses whoever may not ask."""
+    """ASGI middleware that rejects requests without a permitted host, token, cookie or origin."""
 
     def __init__(
         self, app: Any, *, loopback: bool, token: str | None, sessions: Sessions | None = None
@@ -52,7 +53,7 @@ class Guard:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """One request."""
+        """Check one HTTP request: pass it to the application, or answer with the refusal."""
         if scope["type"] == "http":
             refusal = self._refusal(Request(scope))
             if refusal is not None:
@@ -107,7 +108,7 @@ class Guard:
 
 
 def json_answer(content: object, status: int = 200) -> Response:
-    """As all JSON of this port is sent."""
+    """Build the HTTP response of the admin port with ``content`` as its JSON body."""
     return Response(orjson.dumps(content) + b"\n", status, media_type="application/json")
 
 
@@ -123,7 +124,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _same_host(origin: str, host: str) -> bool:
-    """Whether a page of this origin was served under the name that it now asks."""
+    """Whether a request's Origin header names the host (and port) that the request is sent to."""
     try:
         page, asked = urlsplit(origin), urlsplit(f"//{host}")
         default = _DEFAULT_PORTS[page.scheme]

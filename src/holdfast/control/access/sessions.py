@@ -1,14 +1,14 @@
-"""Who has shown the admin token to a browser, for half a day.
+"""Browser sessions of the admin port: a cookie in exchange for the token, for half a day.
 
-A page cannot keep the token itself: whatever script ran there could read it, and it opens
-everything. So the token is shown once, and the browser gets a random cookie that no script can
-read and that no other site can make it send. Only hashes of cookies are kept, in memory: a restart
-of control asks for the token again, and nobody who reads the memory of this process later can use
-what is found there.
+A page cannot keep the token itself: any script that ran there could read it, and it opens
+everything. So the token is sent once, and the browser gets a random cookie that no script can read
+and that no other site can make it send. Only hashes of cookies are kept, in memory: after a restart
+of control the token is needed again, and a later dump of this process's memory holds nothing
+usable.
 
-An order by cookie carries a second secret in a header, which follows from the cookie: a page of
+An order by cookie carries a second secret in a header, which is derived from the cookie: a page of
 another site can neither read it nor set the header. Where no token is configured, on loopback,
-orders of pages carry one that is drawn at start.
+orders of pages carry a secret that is drawn at start.
 
 Signed cookies without a list were rejected: one that was handed out could not be taken back.
 """
@@ -33,7 +33,7 @@ ALL_TRY_AGAIN_S: Final = 1.0
 
 
 class TooManyTriesError(Exception):
-    """Wrong tokens came too fast."""
+    """Too many wrong tokens came in a short time; signing in is refused for a while."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"too many wrong tokens; try again in {wait_s:.0f} s")
@@ -41,7 +41,7 @@ class TooManyTriesError(Exception):
 
 
 class _Tries:
-    """Wrong tokens, as they leak out of a bucket."""
+    """A leaky bucket that counts wrong tokens."""
 
     __slots__ = ("_at", "_full", "_leak_s", "_level")
 
@@ -52,7 +52,7 @@ class _Tries:
         self._at = now
 
     def wait_s(self, now: float) -> float:
-        """Until one more try is allowed; 0: now."""
+        """Seconds until one more try is allowed; 0: a try is allowed now."""
         self._level = max(0.0, self._level - (now - self._at) / self._leak_s)
         self._at = now
         return max(0.0, (self._level - (self._full - 1)) * self._leak_s)
@@ -62,7 +62,7 @@ class _Tries:
 
 
 class Sessions:
-    """Browsers that have signed in."""
+    """Keeps the sessions of browsers that signed in, and checks their cookies and CSRF secrets."""
 
     def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._digest = bytes.fromhex(token.removeprefix("sha256:")) if token else None
@@ -77,11 +77,14 @@ class Sessions:
 
     @property
     def required(self) -> bool:
-        """Whether anybody has to sign in at all."""
+        """Whether a token is configured, so that browsers have to sign in."""
         return self._digest is not None
 
     def sign_in(self, token: str, address: str) -> str | None:
-        """A cookie for whoever knows the token; None: it is wrong."""
+        """Return a new session cookie if the token is right, else None.
+
+        Raises ``TooManyTriesError`` after too many wrong tokens from this address or from all.
+        """
         if self._digest is None:
             return None
         now = self._clock()
@@ -102,16 +105,19 @@ class Sessions:
         return cookie
 
     def sign_out(self, cookie: str) -> None:
-        """It is worth nothing from now on."""
+        """End the session of this cookie."""
         self._until.pop(_hash(cookie), None)
 
     def knows(self, cookie: str) -> bool:
-        """Whether it was handed out and is still good."""
+        """Whether this cookie belongs to a session that has not expired."""
         until = self._until.get(_hash(cookie))
         return until is not None and self._clock() < until
 
     def csrf(self, cookie: str | None) -> str | None:
-        """What orders of this page carry in their header; None: it has to sign in first."""
+        """The CSRF secret that orders from this session must carry; None: not signed in.
+
+        Where no token is configured it is the same for all pages.
+        """
         if self._digest is None:
             return self._open_csrf
         if cookie is None or not self.knows(cookie):
@@ -119,7 +125,7 @@ class Sessions:
         return hmac.new(cookie.encode(), b"csrf", sha256).hexdigest()
 
     def may_order(self, cookie: str | None, given: str) -> bool:
-        """Whether a page that sends this header is one of ours."""
+        """Whether ``given`` is the CSRF secret of this cookie's session: only then orders count."""
         wanted = self.csrf(cookie)
         return wanted is not None and hmac.compare_digest(
             wanted.encode(), given.encode("utf-8", "surrogateescape")

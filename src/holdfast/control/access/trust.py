@@ -1,4 +1,4 @@
-"""Whom to believe at an admin port with TLS: the usual authorities, a named one, or its own file.
+"""TLS settings with which commands verify an admin port's certificate.
 
     --ca FILE ─────────────────────► that authority alone, and the name must fit
     certificate of the fleet file ─┬► on loopback: exactly that certificate, whatever its names
@@ -13,7 +13,8 @@ byte is sent: the first bytes hold the token.
 
 Rejected: to verify nothing on loopback. A port above 1024 can be taken by any user of the machine
 while the fleet is down, and would be given the token. Rejected: to load the whole file as
-authorities. It may hold the chain, and then everybody whom that authority ever signed is trusted.
+authorities. It may hold the chain, and then every certificate that this authority ever signed is
+trusted.
 """
 
 import ipaddress
@@ -39,7 +40,7 @@ def _compare(context: object, presented: bytes | None) -> None:
 
 
 class _Compared(ssl.SSLObject):
-    """What event loops use."""
+    """TLS object for event loops that checks the pinned certificate in the handshake."""
 
     def do_handshake(self) -> None:
         super().do_handshake()
@@ -47,7 +48,7 @@ class _Compared(ssl.SSLObject):
 
 
 class _ComparedSocket(ssl.SSLSocket):
-    """What ``http.client`` uses."""
+    """TLS socket for ``http.client`` that checks the pinned certificate in the handshake."""
 
     def do_handshake(self, block: bool = False) -> None:
         super().do_handshake(block)
@@ -55,7 +56,7 @@ class _ComparedSocket(ssl.SSLSocket):
 
 
 class _Exactly(ssl.SSLContext):
-    """Knows one certificate and takes no other, not even one that it signed."""
+    """TLS context that accepts one pinned certificate and no other, not even one it signed."""
 
     sslobject_class = _Compared
     sslsocket_class = _ComparedSocket
@@ -65,7 +66,10 @@ class _Exactly(ssl.SSLContext):
 def trusting(
     url: str, ca: Path | None = None, certificate: Path | None = None
 ) -> ssl.SSLContext | None:
-    """How to connect there; None: without TLS. ``ConfigError`` where a file cannot be used."""
+    """Build the TLS context for connecting to ``url``; None for plain HTTP.
+
+    Raises ``ConfigError`` where a file cannot be used.
+    """
     if urlsplit(url).scheme != "https":
         return None
     if ca is not None:
@@ -90,7 +94,7 @@ def trusting(
 
 
 def is_loopback(url: str) -> bool:
-    """Whether it is on this machine, by an address that cannot be anywhere else."""
+    """Whether the URL's host is a loopback address, so that it can only be this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -108,7 +112,7 @@ def _add(context: ssl.SSLContext, own: str, certificate: Path) -> None:
 
 
 def _first_of(certificate: Path) -> str:
-    """A port's own certificate comes first in its file; the chain follows."""
+    """Read the first certificate (PEM) of a file, which is the port's own; the chain follows it."""
     try:
         found = _FIRST.search(certificate.read_bytes())
     except OSError as error:

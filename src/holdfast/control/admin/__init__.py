@@ -1,4 +1,4 @@
-"""The operators' port: questions, orders, logs, and their description for programs.
+"""The admin port: HTTP paths for questions, orders and logs, and their OpenAPI description.
 
 Here belongs what speaks HTTP with operators. May import every other package of control but not
 ``control.process``.

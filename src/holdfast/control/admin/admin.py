@@ -1,10 +1,10 @@
-"""The operators' port: plain questions and a few orders, inside the control process.
+"""The admin port's HTTP paths: answers to questions and a few orders, inside control.
 
-An order is taken on or refused, with a reason, at once; how it goes on is told by ``/status`` and
-``/events``. Waiting for the end instead was rejected: a drain takes minutes, and whoever gave the
-order would not know what a connection that broke meanwhile meant.
+An order is accepted or refused, with a reason, at once; its progress is shown by ``/status`` and
+``/events``. Waiting for the end instead was rejected: a drain takes minutes, and if the connection
+broke meanwhile the caller would not know what became of the order.
 
-``guard.py`` says who may ask, ``openapi.py`` describes each path for programs.
+``guard.py`` decides which requests are allowed, ``openapi.py`` describes each path for programs.
 """
 
 import asyncio
@@ -51,97 +51,97 @@ _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
 class IncidentAnswers(Protocol):
-    """What is asked about incidents."""
+    """What the admin port asks about incidents: list, read, export, close."""
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
-        """The latest, newest last, without their long parts."""
+        """The latest incidents, newest last, without evidence, consequences and timeline."""
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """One, whole; None: nobody knows it."""
+        """One incident with all its parts; None: there is no such incident."""
 
     async def export(self, name: str) -> list[bytes] | None:
-        """Lines of JSON that another process can replay; None: nobody knows it."""
+        """One incident and its facts as lines of JSON, for a replay; None: no such incident."""
 
     def close(self, name: str) -> tuple[bool, str]:
-        """It is over, an operator says."""
+        """Close an incident on an operator's order; whether that was done, and why (not)."""
 
 
 class AdminAnswers(Protocol):
-    """Answers what operators ask and takes their orders; ``AdminService`` is one.
+    """Answers the admin port's questions and accepts its orders; ``AdminService`` implements it.
 
-    Orders return whether they were taken on, and why (not). Those that name a replica or a model
-    which does not exist raise the errors above.
+    Orders return whether they were accepted, and why (not). Orders that name an unknown replica or
+    model raise ``UnknownReplicaError`` or ``UnknownModelError``.
     """
 
     @property
     def incidents(self) -> IncidentAnswers:
-        """Failures that were found."""
+        """The incidents of this control."""
 
     @property
     def view(self) -> LiveView:
-        """All layers, joined."""
+        """The joined view of all layers."""
 
     def problems(self) -> list[str]:
-        """Why the file as it is now was refused."""
+        """The reasons why the fleet file, as it is on disk now, was refused."""
 
     def ready(self) -> tuple[bool, str]:
-        """Whether clients are served."""
+        """Whether some gateway accepts requests, and why (not)."""
 
     def model_ready(self, model: str) -> tuple[bool, str]:
-        """Whether somebody serves this model."""
+        """Whether a ready replica of this model exists, and why (not)."""
 
     def status(self) -> StatusAnswer:
-        """Everything."""
+        """The state of gateways, replicas and models, and the config that runs."""
 
     def events(self, limit: int = EVENTS_DEFAULT, replica: str | None = None) -> list[Happened]:
-        """The newest notices, the oldest of them first; of one replica if asked."""
+        """The newest events, the oldest of them first; those of one replica where one is named."""
 
     def gpus(self) -> dict[str, Any]:
-        """The GPUs as they were read last; asking the driver now would hold up the loop."""
+        """The last report of this host's GPUs; asking the driver now would block the loop."""
 
     def cost(self) -> dict[str, Any]:
         """GPU-seconds, tokens and their price since this control began."""
 
     def metrics(self) -> str:
-        """Prometheus text."""
+        """All counters and gauges as Prometheus text."""
 
     def log_path(self, replica_id: str) -> Path | None:
-        """Where a replica's output goes; None when somebody else started it."""
+        """The log file of a replica that control launched; None: control did not launch it."""
 
     def canaries(self, replica_id: str) -> list[CanaryLine]:
-        """What its last canaries found, the newest last."""
+        """The results of a replica's last canaries, the newest last."""
 
     async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
-        """The end of its output, as the platform has it; None: no platform that is asked does."""
+        """The last log lines of a replica that a platform runs; None: no platform has its log."""
 
     async def explain(self, request_id: str) -> bytes | None:
-        """A request's story as JSON."""
+        """The recorded story of one request as JSON; None: no gateway has it."""
 
     async def reload(self) -> bool:
-        """Read the file again."""
+        """Read the fleet file again; whether it was accepted."""
 
     async def drain(self, replica_id: str) -> tuple[bool, str]:
-        """Send it nothing new and let it finish what it has."""
+        """Send no new requests to a replica and let it finish those it has."""
 
     async def undrain(self, replica_id: str) -> tuple[bool, str]:
-        """Take it back."""
+        """Put a drained replica back into service."""
 
     async def restart(self, replica_id: str) -> tuple[bool, str]:
-        """Drain it and start it anew."""
+        """Drain a replica and then start its process again."""
 
     async def disturb(
         self, replica_id: str, kind: str, seconds: float, url: str
     ) -> tuple[bool, str]:
-        """Make trouble on purpose, for so long."""
+        """Disturb a replica on purpose (chaos test) for so many seconds."""
 
     async def undisturb(self, replica_id: str) -> tuple[bool, str]:
-        """Take that back."""
+        """End the disturbance of a replica."""
 
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
-        """Want so many replicas of a model from now on."""
+        """Set the wanted number of replicas of a model."""
 
     def report(self, report: object) -> int:
-        """Take facts of another source, all or none; how many."""
+        """Accept facts that another source reports, all or none; returns how many."""
 
 
 def build_admin(
@@ -151,7 +151,12 @@ def build_admin(
     *,
     sessions: Sessions | None = None,
 ) -> Starlette:
-    """The application. ``more`` are routes of others, and ``sessions`` of browsers they sign in."""
+    """Build the ASGI application of the admin port.
+
+    ``more`` are further routes; ``sessions`` holds the browsers that signed in.
+
+    ``more`` are further routes; ``sessions`` are the browsers that signed in.
+    """
     app = Starlette(
         routes=[*_Admin(facts).routes(), *more],
         exception_handlers={
@@ -168,7 +173,7 @@ def build_admin(
 
 
 class _Admin:
-    """One method for each path."""
+    """The handlers of the admin port, one method for each path."""
 
     def __init__(self, facts: AdminAnswers) -> None:
         self._facts = facts
@@ -176,7 +181,7 @@ class _Admin:
         self._description = orjson.dumps(openapi_document()) + b"\n"
 
     def routes(self) -> list[Route]:
-        """Names of models, and ids made of them, may hold slashes: hence ``path``."""
+        """The routes of all handlers. Ids and names of models may hold slashes: hence ``path``."""
         replica = "/replicas/{replica_id:path}"
         facts = self._facts
         return [
@@ -289,7 +294,7 @@ class _Admin:
         return Response(text, media_type="text/plain", headers=_LOG_HEADERS)
 
     async def _elsewhere(self, replica_id: str, lines: int, *, follows: bool) -> Response:
-        """The log of a replica that somebody else started."""
+        """Answer with the log of a replica that control did not launch, from its platform."""
         try:
             text = await self._facts.log_tail(replica_id, 0 if follows else lines)
         except UnreadableError as error:
@@ -364,7 +369,7 @@ class _Admin:
 
 
 class _Endless(StreamingResponse):
-    """Text until the client goes away; then the source is closed, however that came."""
+    """A streamed text response that ends, and closes its source, when the client disconnects."""
 
     def __init__(self, pieces: AsyncGenerator[bytes], ended: Callable[[], None]) -> None:
         super().__init__(pieces, media_type="text/plain", headers=_LOG_HEADERS)
@@ -372,7 +377,7 @@ class _Endless(StreamingResponse):
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response's pieces until the client disconnects."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -402,7 +407,7 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
 
 
 async def _json_of(request: Request, most: int = BODY_BYTES_MAX) -> dict[str, Any]:
-    """The object of a body; empty where it holds something else."""
+    """Read a request's body as a JSON object; an empty one where it holds something else."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -436,7 +441,7 @@ def _no_incident() -> Response:
 
 
 def _taken(accepted: bool, why: str) -> Response:
-    """202: it begins now; 409: as things stand it cannot be done."""
+    """The response to an order: 202, it begins now; 409, it cannot be done in the present state."""
     if not accepted:
         return json_answer({"error": why}, 409)
     return json_answer({"accepted": True, "reason": why}, 202)

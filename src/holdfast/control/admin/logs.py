@@ -1,8 +1,8 @@
-"""The end of a replica's log, and what is added to it.
+"""Reads the end of a replica's log file and follows what is appended to it.
 
-The file belongs to whoever runs the replica. It grows, and when it is full it is renamed to
-``NAME.1`` and begun anew; a restarted replica may begin another one under the same name. So a
-reader reads its open file to the end before it turns to the one that has the name now.
+The file is written by the replica's launcher. When it is full it is renamed to ``NAME.1`` and a new
+one begins; a restarted replica may begin another one under the same name. So a reader reads its
+open file to the end before it turns to the file that has the name now.
 
 Rejected: inotify, which saves a look of 30 µs four times a second and would need a fallback for
 file systems that do not have it. Reads happen in threads: a disk can hang.
@@ -20,14 +20,14 @@ _PIECE: Final = 64 << 10
 
 
 class LogReader:
-    """One reader of one log."""
+    """Reads one log file: its last lines, then what is appended, across rotations."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
 
     def tail(self, lines: int) -> bytes:
-        """The last lines, at most 1 MiB; those not in this file may be in the one before."""
+        """Return the last lines, at most 1 MiB, from this file and, if needed, the rotated one."""
         self.close()
         self._file = _open(self.path)
         text = _end_of(self._file, BYTES_MAX) if self._file is not None else b""
@@ -39,7 +39,7 @@ class LogReader:
         return _last_lines(text, lines)
 
     def more(self) -> bytes:
-        """What was added, 64 KiB at a time; nothing when there is nothing."""
+        """Return what was appended since the last read, at most 64 KiB; empty when nothing was."""
         if self._file is None:
             self._file = _open(self.path)
         if self._file is None:
@@ -53,7 +53,7 @@ class LogReader:
         return self._file.read(_PIECE) if self._file is not None else b""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the log file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -71,9 +71,9 @@ class LogReader:
 
 
 async def follow(log_path: Callable[[], Path | None], lines: int) -> AsyncGenerator[bytes]:
-    """The last lines and then what is added, until nobody has such a log any more.
+    """Yield the last lines and then what is appended, until ``log_path`` returns None.
 
-    Nothing, said now and then, is how a client that went away without a word is found.
+    Empty pieces are yielded too: sending one is how a client that has disconnected is noticed.
     """
     path = log_path()
     reader: LogReader | None = None
@@ -96,7 +96,7 @@ async def follow(log_path: Callable[[], Path | None], lines: int) -> AsyncGenera
 
 
 def read_tail(path: Path, lines: int) -> bytes:
-    """The last lines, once."""
+    """Return the last lines of a log file."""
     reader = LogReader(path)
     try:
         return reader.tail(lines)
@@ -112,7 +112,7 @@ def _open(path: Path) -> BinaryIO | None:
 
 
 def _end_of(file: BinaryIO, most: int) -> bytes:
-    """From a line's beginning if there is one; the file then stands where this ends."""
+    """Read at most ``most`` bytes at the end of a file, from the start of a line if possible."""
     start = max(0, file.seek(0, os.SEEK_END) - most)
     file.seek(start)
     text = file.read(most)

@@ -1,4 +1,4 @@
-"""The operators' port described for programs: OpenAPI 3.1, written out as plain data.
+"""The OpenAPI 3.1 description of the admin port, written out as plain data.
 
 Rejected: a framework that derives it from signatures. It would bring its own rules for parsing and
 its own errors to fifteen small paths; a test compares this with the routes that exist instead.
@@ -411,7 +411,7 @@ def _reports() -> _Data:
 
 
 def openapi_document() -> dict[str, Any]:
-    """The whole description."""
+    """Build the OpenAPI document of the admin port as plain data."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -1,4 +1,4 @@
-"""Schemas of what the operators' port answers and reads, derived from the types that are served.
+"""JSON schemas of the admin port's answers and bodies, derived from the types that are served.
 
 The joined view, events and GPUs are served as dataclasses, and their own types are used. Answers
 that are built as dictionaries are typed here, as ``TypedDict``, and mypy checks those that control
@@ -32,7 +32,7 @@ class RefusalAnswer(TypedDict):
 
 
 class TakenAnswer(TypedDict):
-    """Whether an order was taken on, and why (not)."""
+    """Whether an order was accepted, and why (not)."""
 
     accepted: bool
     reason: str
@@ -53,7 +53,7 @@ class ReloadAnswer(TypedDict):
 
 
 class ReplicaStatus(TypedDict):
-    """One replica in ``/status``."""
+    """The state of one replica in ``/status``."""
 
     id: str
     model: str
@@ -84,7 +84,7 @@ class ReplicaStatus(TypedDict):
 
 
 class StatusAnswer(TypedDict):
-    """Gateways, replicas, models and the config that runs."""
+    """The state of gateways, replicas and models, and the config that runs."""
 
     control: str
     epoch: Epoch
@@ -181,7 +181,7 @@ class EventsAnswer(TypedDict):
 
 
 class CanaryLine(TypedDict):
-    """What one canary found."""
+    """The result of one canary."""
 
     at: Time
     verdict: Annotated[
@@ -192,7 +192,7 @@ class CanaryLine(TypedDict):
 
 
 class CanariesAnswer(TypedDict):
-    """What the last canaries of a replica found."""
+    """The results of a replica's last canaries."""
 
     canaries: list[CanaryLine]
 
@@ -211,7 +211,7 @@ class CostAnswer(TypedDict):
 
 
 class FactReport(TypedDict):
-    """One fact; the fields of its kind stand beside ``kind``."""
+    """One fact: its kind, and the fields of that kind."""
 
     kind: Annotated[
         str,
@@ -220,19 +220,19 @@ class FactReport(TypedDict):
 
 
 class FactsReport(TypedDict):
-    """Facts that another source saw."""
+    """Facts that another source reports."""
 
     facts: Annotated[list[FactReport], Meta(min_length=1, max_length=FACTS_MAX)]
 
 
 class FactsTaken(TypedDict):
-    """How many facts were taken."""
+    """How many facts were accepted."""
 
     taken: Annotated[int, Meta(description="How many facts.")]
 
 
 class AgentReportTaken(TypedDict):
-    """Whether an agent's report was taken."""
+    """Whether an agent's report was accepted."""
 
     taken: bool
 
@@ -244,14 +244,14 @@ class AgentsAnswer(TypedDict):
 
 
 class SeriesNamesAnswer(TypedDict):
-    """Names of series, in order."""
+    """Names of stored time series, in order."""
 
     series: list[str]
     more: bool
 
 
 class SeriesAnswer(TypedDict):
-    """Figures of the past."""
+    """Points of stored time series."""
 
     series: Annotated[dict[str, Any], Meta(description="Rows of a time and a value, by name.")]
     since: float
@@ -326,7 +326,7 @@ def schemas() -> dict[str, Any]:
 
 
 def _named(value: Any, names: dict[str, str]) -> Any:
-    """The same schema, with references by our names, without classes' titles and defaults."""
+    """Rename a schema's references to our names, and drop the classes' titles and defaults."""
     if isinstance(value, dict):
         return {
             key: f"#/components/schemas/{names[inner]}" if key == "$ref" else _named(inner, names)

@@ -1,10 +1,10 @@
-"""Logs that Holdfast does not keep: the platform that runs a replica is asked for their end.
+"""Fetches the end of logs that Holdfast does not keep, from the platform that runs a replica.
 
     replica ─► its pod, as discovery or an endpoint says ─► the source that lists it ─► tail
 
-What comes is asked for anew each time and kept nowhere: a copy would be a second, older truth, and
-a place more where what users wrote might lie. Rejected: to follow such a log. One connection to the
-platform for each reader, for hours, is what its own tools are for.
+Each request asks the platform again, and nothing is kept: a copy would be older than the original,
+and one more place where users' texts might lie. Rejected: to follow such a log. One connection to
+the platform for each reader, for hours, is what its own tools are for.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ ASKED_MAX: Final = 4  # at a time: the platform is there for others, too
 
 
 class PlatformLogs:
-    """The logs of replicas that platforms run."""
+    """Fetches the last log lines of replicas from the platforms that run them."""
 
     def __init__(self) -> None:
         self._asked = 0
 
     async def tail(self, source: Tailed, placed_id: str, lines: int) -> bytes:
-        """The last lines, at most 1 MiB; ``UnreadableError`` where they cannot be had."""
+        """Fetch the last lines, at most 1 MiB; ``UnreadableError``: the platform gives none."""
         if self._asked >= ASKED_MAX:
             raise UnreadableError(f"{self._asked} such logs are being read already", 503)
         self._asked += 1
@@ -48,9 +48,9 @@ def placed_at(
     replica_id: str,
     url: str,
 ) -> tuple[Tailed, str] | None:
-    """Who has a replica's log, and by which id: as it was discovered, else who lists its URL.
+    """Find the source that has a replica's log, and the id there: by discovery, else by URL.
 
-    Of several at one URL the one that runs, and of those the youngest: the others ended there.
+    Of several rows at one URL a running one is taken, and of those the youngest: the others ended.
     """
     named = [where for where, own in pods.items() if own == replica_id]
     listed = sorted(
@@ -70,7 +70,7 @@ def placed_at(
 
 
 def _at_most(text: bytes) -> bytes:
-    """The end of it, from a line's beginning."""
+    """Cut a text to its end, beginning at the start of a line."""
     if len(text) <= BYTES_MAX:
         return text
     text = text[-BYTES_MAX:]

@@ -1,4 +1,4 @@
-"""Answers operators' questions and carries out their orders, for the operators' port.
+"""Answers operators' questions and carries out their orders, for the admin port.
 
 Questions only read, and they are answered from what control has in memory: a question never waits
 for a replica, a platform or a GPU. The one exception is the story of a request, which a gateway
@@ -62,7 +62,7 @@ class AdminParts:
 
 
 class AdminService:
-    """What operators may ask of control and order it to do; one method for each."""
+    """Implements the admin port's questions and orders on the parts of control."""
 
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
@@ -70,13 +70,13 @@ class AdminService:
 
     @property
     def view(self) -> LiveView:
-        """All layers, joined."""
+        """The joined view of all layers."""
         return self._parts.view
 
     # --- questions -------------------------------------------------------------------------------
 
     def ready(self) -> tuple[bool, str]:
-        """Whether clients are served: some gateway accepts."""
+        """Whether some gateway accepts requests, and why (not)."""
         gateways = list(self._parts.hub.gateways.values())
         if any(gateway.ready for gateway in gateways):
             return True, "ready"
@@ -84,19 +84,19 @@ class AdminService:
         return False, "; ".join(reasons[:4])
 
     def model_ready(self, model: str) -> tuple[bool, str]:
-        """Whether a ready replica of this model exists."""
+        """Whether a ready replica of this model exists, and why (not)."""
         if model not in {one.name for one in self._parts.source.file.models}:
             return False, "no such model"
         ready = self._parts.loop.ready(model)
         return ready, "ready" if ready else "no replica is ready"
 
     def events(self, limit: int = 1_000, replica: str | None = None) -> list[Happened]:
-        """What happened, the newest last."""
+        """The newest events, the newest last; those of one replica where one is named."""
         found = self._parts.store.events(limit, replica)
         return [Happened(e.at, e.model, e.replica, e.what, e.reason, e.kind) for e in found]
 
     def canaries(self, replica_id: str) -> list[CanaryLine]:
-        """What the last canaries of a replica found, the newest last."""
+        """The results of a replica's last canaries, the newest last."""
         if replica_id not in self._parts.loop.deployed:
             raise UnknownReplicaError(replica_id)
         found = self._parts.loop.canaries(replica_id)
@@ -106,7 +106,7 @@ class AdminService:
         ]
 
     def status(self) -> StatusAnswer:
-        """The whole of it."""
+        """The state of gateways, replicas and models, and the config that runs."""
         sampler = self._parts.sampler()
         return {
             "control": self._parts.control_id,
@@ -124,19 +124,19 @@ class AdminService:
 
     @property
     def incidents(self) -> IncidentTracker:
-        """Failures that were found, and what was done about them."""
+        """The incidents of this control and the actions taken on them."""
         return self._parts.lookout.incidents
 
     def report(self, report: object) -> int:
-        """Take facts that somebody else saw."""
+        """Accept facts that another source reports, all or none; returns how many."""
         return self._parts.lookout.reported.take(report)
 
     def gpus(self) -> dict[str, Any]:
-        """What this host's GPUs say."""
+        """The last report of this host's GPUs, as plain data."""
         return self._parts.gpus.report()
 
     def metrics(self) -> str:
-        """Everything that is counted, as Prometheus text."""
+        """All counters and gauges of control and the gateways, as Prometheus text."""
         gateways = list(self._parts.hub.gateways.values())
         counters = self._parts.counters()
         told: dict[str, float] = {}
@@ -167,15 +167,15 @@ class AdminService:
         return render(counters, gauges)
 
     def cost(self) -> dict[str, Any]:
-        """What the fleet has cost."""
+        """GPU-seconds, tokens and their price since this control began."""
         return self._parts.costs_and_exports.cost()
 
     async def explain(self, request_id: str) -> bytes | None:
-        """The story of a recent request, as JSON."""
+        """The recorded story of a recent request as JSON; None: no gateway has it."""
         return await self._parts.hub.explain(request_id, EXPLAIN_S)
 
     def problems(self) -> list[str]:
-        """Why the file as it is now was refused."""
+        """The reasons why the fleet file, as it is on disk now, was refused."""
         return self._parts.source.problems
 
     # --- orders ----------------------------------------------------------------------------------
@@ -185,14 +185,14 @@ class AdminService:
         return await self._parts.reload()
 
     async def drain(self, replica_id: str) -> tuple[bool, str]:
-        """Take it out of service when its requests are done; it stays out."""
+        """Take a replica out of service after its requests are done, until it is undrained."""
         self._known(replica_id)
         self._parts.deployments.hold(replica_id, held=True)
         self._parts.loop.tell(DrainAsked(replica_id, HELD))
         return True, f"{replica_id} drains"
 
     async def undrain(self, replica_id: str) -> tuple[bool, str]:
-        """Take it back."""
+        """Put a drained replica back into service."""
         self._known(replica_id)
         if self._parts.deployments.leaves(replica_id):
             return False, "it is being removed: another has taken its place, or none is wished for"
@@ -203,7 +203,7 @@ class AdminService:
         return True, f"{replica_id} comes back"
 
     async def restart(self, replica_id: str) -> tuple[bool, str]:
-        """Drain it and start it anew."""
+        """Drain a replica and then start its process again."""
         self._known(replica_id)
         if replica_id not in self._parts.deployments.units:
             return False, "it was not started here, so it cannot be restarted here"
@@ -216,16 +216,19 @@ class AdminService:
     async def disturb(
         self, replica_id: str, kind: str, seconds: float, url: str
     ) -> tuple[bool, str]:
-        """Make trouble on purpose, for so long; raises where the fleet file allows none."""
+        """Disturb a replica on purpose for so many seconds.
+
+        Raises ``ChaosDisabledError`` where the fleet file does not allow it.
+        """
         self._known(replica_id)
         return self._parts.disturbances.begin(replica_id, kind, seconds, time.monotonic_ns(), url)
 
     async def undisturb(self, replica_id: str) -> tuple[bool, str]:
-        """Take that back."""
+        """End the disturbance of a replica."""
         return self._parts.disturbances.end(replica_id, time.monotonic_ns())
 
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
-        """Wish for another number of replicas."""
+        """Set the wanted number of replicas of a model."""
         if model not in {one.name for one in self._parts.source.file.models}:
             raise UnknownModelError(model)
         return self._parts.deployments.scale(model, replicas)
@@ -235,12 +238,12 @@ class AdminService:
             raise UnknownReplicaError(replica_id)
 
     def log_path(self, replica_id: str) -> Path | None:
-        """Where a launched replica's output is kept."""
+        """The log file of a replica that control launched; None: control did not launch it."""
         self._known(replica_id)
         return self._parts.deployments.log_path(replica_id)
 
     async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
-        """The end of a replica's output, from the platform that runs it; None: none has it."""
+        """The last log lines of a replica that a platform runs; None: no platform has its log."""
         self._known(replica_id)
         url = self._parts.loop.deployed[replica_id].url
         found = placed_at(

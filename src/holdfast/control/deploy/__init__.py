@@ -1,4 +1,4 @@
-"""What should run, and making it so: the fleet file, discovery, launched replicas, demand.
+"""Which replicas should run, and starting them: fleet file, discovery, launches, demand.
 
 Here belongs what drives ``core.deploy`` and the launchers. May import ``control.gateways``,
 ``control.fleet`` and what lies below.

@@ -1,7 +1,7 @@
-"""What the fleet file and this host declare of replicas: orders, versions, chains.
+"""Derives facts about replicas (memory, host, versions, chains) from the fleet file and host.
 
-The host of a listed endpoint is that of its URL unless the file says otherwise: it is the best
-guess there is, and two replicas at one address do fail together. What nobody declared is unknown.
+The host of a listed endpoint is that of its URL unless the file names another: it is the best guess
+there is, and two replicas at one address do fail together. What is not declared is unknown.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,10 @@ def declared_of(
     host: str,
     sizes: Mapping[str, int | None],
 ) -> dict[str, Declared]:
-    """Every replica of a file whose launched replicas are placed; ``sizes`` of weights by path."""
+    """Build a ``Declared`` fact for each replica of the fleet file.
+
+    ``sizes`` are the bytes of weights by path.
+    """
     found: dict[str, Declared] = {}
     for model in file.models:
         for deployed, endpoint in zip(model.deployed(), model.endpoints, strict=True):
@@ -68,7 +71,7 @@ def _declared(
 def with_placed(
     declared: Mapping[str, Declared], placed: Mapping[str, Declared]
 ) -> dict[str, Declared]:
-    """The same, and what platforms declare: replicas of theirs, and what the file does not say.
+    """Add what platforms declare: their own replicas, and fields that the file leaves open.
 
     Where a replica of the file runs is better known to its platform, which calls the host by the
     name that it also describes it under.
@@ -90,7 +93,7 @@ def _filled(own: Declared, placed: Declared) -> Declared:
 
 
 def chains_of(file: FleetFile) -> list[ChainDeclared]:
-    """Chains of models."""
+    """The chains of models that the fleet file declares, as facts."""
     return [ChainDeclared(chain.name, tuple(chain.models)) for chain in file.chains]
 
 
@@ -101,7 +104,10 @@ def versions_of(
     cuda: str | None,
     engine: str = "",
 ) -> VersionsSeen:
-    """What a launched replica runs on. Its image's own CUDA counts before what a driver allows."""
+    """The versions (CUDA, driver, engine, weights) that a launched replica runs on.
+
+    CUDA of the replica's image counts before the one that the driver allows.
+    """
     own = unit.environment.get(_CUDA) or environment.get(_CUDA) or cuda or ""
     digests = {path_of(name): known.sha256 for name, known in KNOWN.items()}
     return VersionsSeen(
@@ -110,7 +116,7 @@ def versions_of(
 
 
 def weights_size(path: str) -> int | None:
-    """Bytes of a file or of a folder of files; None for what is no path of this host. Blocks."""
+    """Bytes of a weights file or folder; None: not a path of this host. Blocks on the disk."""
     place = Path(path)
     if not path or not place.is_absolute():
         return None

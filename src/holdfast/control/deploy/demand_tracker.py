@@ -1,7 +1,7 @@
-"""Adds up what each model is asked for, as gateways, engines and the fleet report it.
+"""Adds up the demand for each model from the reports of gateways, engines and the fleet.
 
-Unknown stays unknown: a gateway that does not say how much waits is not one with an empty queue.
-What the others say is then the least there can be: enough to grow by, and never a reason to shrink.
+Unknown stays unknown: a gateway that does not report its queue is not one with an empty queue. The
+sum over the others is then a lower bound: enough to grow by, and never a reason to shrink.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ class DemandTracker:
         self._loads: dict[str, LoadReported] = {}
 
     def loads(self, loads: Iterable[LoadReported]) -> None:
-        """What engines say of themselves; one that says nothing is not remembered as full."""
+        """Store the load that engines reported; forget engines that report none."""
         for load in loads:
             if load.kv_used is None and load.waiting is None:
                 self._loads.pop(load.replica_id, None)
@@ -35,7 +35,7 @@ class DemandTracker:
         rows: Sequence[Mapping[str, Any]],
         now: int,
     ) -> Demand:
-        """Demand for one model; ``gauges`` are those of each gateway, empty for a silent one."""
+        """Compute a model's demand; ``gauges`` has one mapping per gateway, empty if silent."""
         self._forget_all_but({row["id"] for row in rows})
         mine = [row for row in rows if row["model"] == model]
         states = [row["state"] for row in mine]
@@ -59,7 +59,7 @@ class DemandTracker:
         )
 
     def gauges(self) -> dict[str, float]:
-        """What engines say, for an outside autoscaler that reads the same signals."""
+        """Gauges of each engine's reported load, for an external autoscaler."""
         told: dict[str, float] = {}
         for load in self._loads.values():
             labels = f'{{model="{load.model}",replica="{load.replica_id}"}}'
@@ -76,7 +76,7 @@ class DemandTracker:
     def _queued(
         self, said: Sequence[float | None], rows: Sequence[Mapping[str, Any]]
     ) -> int | None:
-        """Requests that wait at gateways, and those that wait inside engines."""
+        """Requests that wait at gateways plus those that wait inside engines."""
         loads = [self._loads.get(row["id"]) for row in rows]
         # One that does not tell adds nothing: what waits in it is in flight at our gateways, too.
         inside = sum(load.waiting or 0 for load in loads if load is not None)
@@ -85,25 +85,25 @@ class DemandTracker:
 
 
 def queued_at_gateways(model: str, gauges: Sequence[Mapping[str, float]]) -> int | None:
-    """Requests that wait at gateways for a model, at least; None: nobody says."""
+    """Requests that wait at gateways for a model, at least; None: no gateway reports it."""
     return _least(_said(gauges, "queued_requests", model))
 
 
 def _said(gauges: Sequence[Mapping[str, float]], name: str, model: str) -> list[float | None]:
-    """What each gateway says of this model; ``None`` for one that does not."""
+    """Each gateway's value of a model's gauge; ``None`` for a gateway that does not report it."""
     series = f'{name}{{model="{model}"}}'
     return [one.get(series) for one in gauges]
 
 
 def _least(said: Sequence[float | None]) -> int | None:
-    """The sum, or what it is at least; where nothing is known of some, the rest is no zero."""
+    """The sum of the known values, as a lower bound; None where some are unknown and it is 0."""
     total = round(sum(one for one in said if one is not None))
     known = bool(said) and None not in said
     return total if known or total else None
 
 
 def _whole(said: Sequence[float | None]) -> float | None:
-    """The sum, where everybody tells: half a rate would be a reason to shrink."""
+    """The sum, only if every gateway reports: a partial rate would be a false reason to shrink."""
     known = [one for one in said if one is not None]
     return sum(known) if known and len(known) == len(said) else None
 

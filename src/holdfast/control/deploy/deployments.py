@@ -1,10 +1,10 @@
-"""What launched models wish for, what they have, and the next step between the two.
+"""Drives each launched model from the replicas it has to the ones it should have.
 
     file, operator, autoscaler ─► DeploymentGoal ┐
     fleet (states), launcher ──► Has   ┴─► Rollout.decide ─► add a unit, or drain one away
 
-Each unit is kept in the store with how it was started, so that another control adopts it. Where a
-unit listens is told to gateways as endpoints of the file: they know no other way and need none.
+Each unit is kept in the store with its start settings, so that another control adopts it. Gateways
+get the addresses of units as endpoints of the fleet file, like all other addresses.
 """
 
 import time
@@ -40,29 +40,29 @@ _log = structlog.get_logger("holdfast.control.deploy.deployments")
 
 
 class DeploymentsPort(Protocol):
-    """What deployments ask of the rest of control."""
+    """The methods of control that ``Deployments`` calls."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Something for the fleet."""
+        """Pass events to the fleet."""
 
     def note(self, notice: Notice) -> None:
-        """Something for people."""
+        """Record a notice in the events that operators read."""
 
     def saw(self, fact: Fact) -> None:
-        """Something for whoever looks for failures."""
+        """Pass a fact to the investigation of failures."""
 
     def placed(self) -> None:
-        """Who there is, or where somebody listens, has changed."""
+        """Signal that the set of replicas, or the address of one, has changed."""
 
     def health(self, replica_id: str) -> ReplicaHealth | None:
-        """How the fleet judges a replica."""
+        """The fleet's judgement of a replica; None: the fleet has no such replica."""
 
     def demand(self, model: str, now: int) -> Demand:
-        """What a model is asked for at present."""
+        """The present demand for a model."""
 
 
 class Deployments:
-    """Keeps as many launched replicas of each model as the fleet file and operators wish for."""
+    """Starts and removes replicas until each launched model has the wanted number and build."""
 
     def __init__(self, launcher: Launcher, store: Store, host: DeploymentsPort) -> None:
         self._launcher = launcher
@@ -84,7 +84,7 @@ class Deployments:
     # --- life ------------------------------------------------------------------------------------
 
     async def adopt(self) -> None:
-        """Take over what an earlier control started."""
+        """Take over replicas, scale orders and drains that an earlier control stored."""
         for replica_id, data in self._store.replicas().items():
             try:
                 self.units[replica_id] = LaunchedReplica.from_store(data)
@@ -108,7 +108,7 @@ class Deployments:
             _log.info("adopted", replica=unit.id, pid=unit.pid)
 
     def follow(self, file: FleetFile, others: Collection[str] = ()) -> None:
-        """A new config: models come, go, or wish for something else.
+        """Apply a new fleet file: add and remove models, and change what they should have.
 
         ``others`` are replicas that neither the file lists nor control launches.
         """
@@ -137,7 +137,7 @@ class Deployments:
             self._store.put_setting("held", sorted(self._held))
 
     def _rollout(self, name: str, model: ModelSection) -> Rollout:
-        """One that knows what an earlier one knew: a refused revision is not tried again."""
+        """Build a model's rollout from its stored state: a refused revision is not tried again."""
         kept = self._store.settings().get(f"rollout/{name}") or {}
         refused = kept.get("refused_revision")
         told = (refused, kept.get("halted") or "") if refused else None
@@ -150,7 +150,7 @@ class Deployments:
         self._store.put_setting(f"rollout/{name}", kept)
 
     def _like_good(self, name: str) -> dict[str, Any] | None:
-        """How a replica of the revision to go back to was started, were none of them left."""
+        """The start settings of a replica of the last good revision, for going back to it."""
         good = self._rollouts[name].good
         for unit in self.units.values():
             if unit.model == name and unit.build == good:
@@ -160,7 +160,7 @@ class Deployments:
         return like if like is not None and like.get("build") == good else None
 
     def endpoints(self) -> dict[str, list[EndpointSection]]:
-        """Where launched replicas are, by model."""
+        """The endpoints of launched replicas, by model."""
         placed: dict[str, list[EndpointSection]] = {name: [] for name in self._models}
         for unit in self.units.values():
             if unit.model in placed:
@@ -168,11 +168,11 @@ class Deployments:
         return placed
 
     def idle(self) -> set[str]:
-        """Who has yet to be started, or to load."""
+        """Ids of launched replicas that are not started yet, or still load."""
         return {unit.id for unit in self.units.values() if unit.pid is None or not unit.loaded}
 
     def leavers(self) -> list[FleetEvent]:
-        """Who is to be out of service, for a fleet that may have begun anew."""
+        """Drain requests for replicas held or being removed, for a fleet that begins anew."""
         leaving = [unit for unit in self.units.values() if unit.held or unit.removing]
         asked: list[FleetEvent] = [
             DrainAsked(unit.id, unit.why_removed if unit.removing else HELD) for unit in leaving
@@ -182,7 +182,7 @@ class Deployments:
     # --- what is wished --------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Take the next step of every model."""
+        """Autoscale each launched model and take the next step of its rollout."""
         for name, model in self._models.items():
             self._scale(name, model, now)
             self._step(name, model, now)
@@ -205,7 +205,7 @@ class Deployments:
             self._host.note(Notice(now, name, "", "scaled", told))
 
     def count(self, model: ModelSection) -> int:
-        """How many replicas are wished for now."""
+        """The wanted number of replicas of a model, by autoscaler, operator or fleet file."""
         desired = self._desired.get(model.name)
         return desired.count if desired is not None else self._declared(model)
 
@@ -271,7 +271,7 @@ class Deployments:
     # --- steps -----------------------------------------------------------------------------------
 
     def _add(self, model: ModelSection, step: Add, now: int) -> None:
-        """A new unit of the wished build, or of the one that a refused revision replaced."""
+        """Add a replica of the wanted build, or of the last good one after a refused revision."""
         assert model.launch is not None, "only launched models are kept here"
         taken = {unit.spec.port for unit in self.units.values()}
         try:
@@ -300,7 +300,7 @@ class Deployments:
         return new_launched_replica(model, number, step.zone, weights, version, taken)
 
     def _number(self, model: str) -> int:
-        """One that no other replica of this model has had since we began, nor has now."""
+        """The next number for a replica's id; no replica of this model has it or had it."""
         used = [
             int(unit.id.rpartition("-")[2]) for unit in self.units.values() if unit.model == model
         ]
@@ -319,7 +319,7 @@ class Deployments:
     # --- what the fleet asks for -----------------------------------------------------------------
 
     def launch(self, replica_id: str, delay: int) -> bool:
-        """Start it; whether it is ours to start."""
+        """Start a launched replica after a delay; False: control did not launch it."""
         unit = self.units.get(replica_id)
         if unit is None:
             return False
@@ -328,7 +328,7 @@ class Deployments:
         return True
 
     def stop(self, replica_id: str) -> bool:
-        """End it; whether it is ours to end."""
+        """Stop a launched replica's process; False: control did not launch it."""
         unit = self.units.get(replica_id)
         if unit is None:
             return False
@@ -336,31 +336,31 @@ class Deployments:
         return True
 
     def heard(self, replica_id: str, source: str) -> None:
-        """It gave a sign of life."""
+        """Record a sign of life of a replica, from ``tokens`` or ``canary``."""
         self.launches.heard(replica_id, source, time.monotonic_ns())
 
     # --- what happens to units (Launches' host) --------------------------------------------------
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass it on."""
+        """Pass events of launches on to the fleet."""
         self._host.tell(*events)
 
     def saw(self, fact: Fact) -> None:
-        """Pass it on."""
+        """Pass a fact of launches on to the investigation of failures."""
         self._host.saw(fact)
 
     def kept(self, unit: LaunchedReplica) -> None:
-        """Something about it changed that must survive this process."""
+        """Store a launched replica whose lasting fields changed."""
         if unit.id in self.units:
             self._store.put_replica(unit.id, unit.to_store())
 
     def moved(self, unit: LaunchedReplica) -> None:
-        """It listens elsewhere."""
+        """Store a launched replica's new address, and signal the change to control."""
         self.kept(unit)
         self._host.placed()
 
     def gone(self, unit: LaunchedReplica) -> None:
-        """It was to be removed and has ended."""
+        """Forget a launched replica that was removed and whose process has ended."""
         self._silent.discard(unit.id)
         if self.units.pop(unit.id, None) is not None:
             self._store.drop_replica(unit.id)
@@ -369,7 +369,7 @@ class Deployments:
     # --- operators -------------------------------------------------------------------------------
 
     def scale(self, model: str, count: int) -> tuple[bool, str]:
-        """Wish for so many replicas until the file says another number."""
+        """Set a model's number of replicas until the fleet file says another number."""
         section = self._models.get(model)
         if section is None or section.launch is None:
             return False, "its replicas are not started here: change the file"
@@ -382,7 +382,7 @@ class Deployments:
         return True, f"{model} is to have {count} replicas"
 
     def halt(self, model: str, reason: str) -> bool:
-        """Refuse the revision that is coming in; whether one was."""
+        """Refuse the revision that a rollout brings in; False: no rollout was under way."""
         rollout, section = self._rollouts.get(model), self._models.get(model)
         if rollout is None or section is None:
             return False
@@ -395,7 +395,7 @@ class Deployments:
         return True
 
     def hold(self, replica_id: str, *, held: bool) -> None:
-        """An operator drained it, or wants it back."""
+        """Remember that an operator drained a replica (``held``), or wants it back."""
         unit = self.units.get(replica_id)
         if unit is not None:
             unit.held = held
@@ -405,12 +405,12 @@ class Deployments:
             self._store.put_setting("held", sorted(self._held))
 
     def leaves(self, replica_id: str) -> bool:
-        """Whether it is being removed, which no operator takes back."""
+        """Whether a launched replica is being removed, which an operator cannot undo."""
         unit = self.units.get(replica_id)
         return unit is not None and unit.removing
 
     def snapshot(self) -> dict[str, Any]:
-        """For status."""
+        """Each launched model's wanted number, revision, rollout and scaling, for ``/status``."""
         return {
             name: {
                 "wished": self.count(model),
@@ -423,14 +423,14 @@ class Deployments:
         }
 
     def gauges(self) -> Mapping[str, float]:
-        """What an outside autoscaler may follow."""
+        """The wanted number of replicas of each model, for an external autoscaler."""
         return {
             f'desired_replicas{{model="{name}"}}': self.count(model)
             for name, model in self._models.items()
         }
 
     def look_for_silence(self, running: Mapping[str, int | None], now: int) -> None:
-        """Tell once of each replica whose output stopped, in which phase, and when it goes on."""
+        """Report once each replica whose output stopped, and once when it resumes."""
         for unit in self.units.values():
             beat = self.launches.heartbeats.get(unit.id)
             silence = beat.silent(now, running.get(unit.id)) if beat is not None else None
@@ -446,17 +446,17 @@ class Deployments:
                     self._host.note(Notice(now, unit.model, unit.id, "heard again", told))
 
     def log_path(self, replica_id: str) -> Path | None:
-        """Where its output is kept."""
+        """The log file of a launched replica; None: control did not launch it."""
         return self._launcher.log_path(replica_id) if replica_id in self.units else None
 
 
 def _plain(build: str) -> str:
-    """The revision of a build."""
+    """The revision in a build's name, without the digest."""
     return build.rpartition("+")[0]
 
 
 def _version(model: ModelSection) -> str:
-    """The embedded engine's version: another one may answer otherwise."""
+    """The version of the embedded engine; empty for other engines."""
     assert model.launch is not None, "only launched models are kept here"
     if not model.launch.embedded:
         return ""

@@ -1,12 +1,12 @@
-"""Pods as replicas: who a source sees becomes an endpoint, who is told to end leaves at once.
+"""Turns pods that a platform lists into replicas of the fleet, and drains pods that end.
 
     source ─► changed ─► reading ─► discovered ─┬─► told to end: DrainAsked, at once
                                                 └─► come, moved, gone: the file with endpoints
 
-Three things are not left to the platform. Whether a replica is *ready* is for canaries to say. What
-is *known* outlives whoever knew it: a source that fails, or that has not answered yet since control
-began, takes nobody away. And what a pod is *called* cannot break the fleet: an id or a URL that
-somebody else has is left out and told, never sent on.
+Three things are not left to the platform. Whether a replica is *ready* is decided by canaries.
+Replicas that are *known* stay: a source that fails, or that has not answered yet since control
+began, removes none. And a pod's *name* cannot break the fleet: a pod whose id or URL another
+replica has is left out, with a notice.
 """
 
 import asyncio
@@ -37,38 +37,38 @@ _log = structlog.get_logger("holdfast.control.deploy.discovery")
 
 @runtime_checkable
 class WatchedSource(Protocol):
-    """A source that says when something changed."""
+    """A source of pods that signals when its data changed."""
 
     name: str
     replica_of: Callable[[str], str]  # set here: rows of the view then carry the replica's id
 
     @property
     def known(self) -> bool:
-        """Whether it was read well even once: before that, no pod is no news."""
+        """Whether the source was read successfully at least once; before that it lists no pods."""
 
     async def changed(self, since: int) -> int:
-        """Wait until more is known than at a version; the version then."""
+        """Wait until the source's data is newer than version ``since``; returns the new version."""
 
     def glance(self) -> Reading:
-        """Hosts and pods as they are now."""
+        """The hosts and pods that the source knows now."""
 
 
 class DiscoveryPort(Protocol):
-    """What discovery asks of the rest of control."""
+    """The methods of control that ``Discovery`` calls."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Something for the fleet."""
+        """Pass events to the fleet."""
 
     def note(self, notice: Notice) -> None:
-        """Something for people."""
+        """Record a notice in the events that operators read."""
 
     def placed(self) -> None:
-        """Who there is, or where somebody listens, has changed."""
+        """Signal that the set of replicas, or the address of one, has changed."""
 
 
 @dataclass(slots=True, frozen=True)
 class DiscoveredReplica:
-    """A replica that runs as a pod."""
+    """A replica that runs as a pod of a platform."""
 
     pod: str  # the id at its source
     uid: str
@@ -80,7 +80,7 @@ class DiscoveredReplica:
     id: str = ""  # in the fleet
 
     def endpoint(self, rule: DiscoverSection) -> EndpointSection:
-        """As the fleet file would list it."""
+        """The replica as an endpoint section of the fleet file."""
         return EndpointSection(
             url=self.url,
             id=self.id,
@@ -94,7 +94,7 @@ class DiscoveredReplica:
 def discovered(
     reading: Reading, models: Iterable[ModelSection]
 ) -> dict[str, list[DiscoveredReplica]]:
-    """The replicas of each model that is discovered by this reading's source, oldest first.
+    """The replicas of each discovered model that a source's reading shows, oldest first.
 
     A pod is one as soon as it runs and has an address, ready or not, until it is gone; one that was
     told to end is marked. Of two at one URL (pods of one host's network) the newer is taken.
@@ -146,7 +146,7 @@ def _later(one: DiscoveredReplica, other: DiscoveredReplica) -> bool:
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of one discovered model."""
+    """A discovered model, its replicas, and the pods that were reported as left out."""
 
     section: ModelSection
     replicas: dict[str, DiscoveredReplica] = field(default_factory=dict)  # by pod
@@ -154,7 +154,7 @@ class _Model:
 
 
 class Discovery:
-    """Follows the pods of each discovered model and makes replicas of them."""
+    """Follows the pods of each discovered model and turns them into replicas."""
 
     def __init__(
         self, sources: Callable[[], Iterable[object]], store: Store, host: DiscoveryPort
@@ -170,7 +170,7 @@ class Discovery:
     # --- life ------------------------------------------------------------------------------------
 
     def follow(self, file: FleetFile) -> None:
-        """A new config. What it changes is in ``endpoints`` when this returns."""
+        """Apply a new fleet file; ``endpoints`` reflects it when this returns."""
         wanted = {model.name: model for model in file.models if model.discover is not None}
         listed = {one.replica.id for one in file.replicas()}
         launched = [model for model in file.models if model.launch is not None]
@@ -191,7 +191,7 @@ class Discovery:
         self._names = self.pods()
 
     async def run(self) -> None:
-        """Until it is cancelled; each source has its own task."""
+        """Watch all sources, each in its own task, until cancelled."""
         tasks: dict[int, tuple[WatchedSource, asyncio.Task[None]]] = {}
         try:
             while True:
@@ -228,7 +228,7 @@ class Discovery:
     # --- what was seen ---------------------------------------------------------------------------
 
     def look(self, reading: Reading) -> None:
-        """Take a reading in: whoever is told to end drains now, whoever is new is placed now."""
+        """Apply a source's reading: drain replicas whose pods end, add new ones at once."""
         self._readings[reading.source] = reading
         replaced, leavers, changed = self._take(reading)
         self._names = self.pods()
@@ -247,7 +247,11 @@ class Discovery:
             self._host.placed()
 
     def _take(self, reading: Reading) -> tuple[list[tuple[str, str]], list[FleetEvent], bool]:
-        """Who took over another's id, who must drain, and whether anything else is new."""
+        """Update the replicas from a reading.
+
+        Returns the pods that took over another's id, the drains to ask for, and whether endpoints
+        changed.
+        """
         replaced: list[tuple[str, str]] = []
         leavers: list[FleetEvent] = []
         changed = False
@@ -279,7 +283,7 @@ class Discovery:
     def _named(
         self, model: _Model, found: Sequence[DiscoveredReplica], owners: dict[str, tuple[str, str]]
     ) -> dict[str, DiscoveredReplica]:
-        """With ids of the fleet; without those that would break it or that only came to go."""
+        """Give replicas their ids; leave out pods that end, or whose id or URL is unusable."""
         named: dict[str, DiscoveredReplica] = {}
         for one in found:
             known = model.replicas.get(one.pod)
@@ -333,7 +337,7 @@ class Discovery:
     # --- what control asks -----------------------------------------------------------------------
 
     def endpoints(self) -> dict[str, list[EndpointSection]]:
-        """Where discovered replicas are, by model; those told to end until they are gone."""
+        """Endpoints of discovered replicas, by model; ending ones stay until their pod is gone."""
         placed: dict[str, list[EndpointSection]] = {}
         for name, model in self._models.items():
             rule = model.section.discover
@@ -342,19 +346,19 @@ class Discovery:
         return placed
 
     def leavers(self) -> list[FleetEvent]:
-        """Who is to be out of service, for a fleet that may have begun anew."""
+        """Drain requests for replicas whose pods end, for a fleet that begins anew."""
         return [DrainAsked(one.id, _why(one)) for one in self._all() if one.leaving]
 
     def leaves(self, replica_id: str) -> bool:
-        """Whether its pod was told to end, which no operator takes back."""
+        """Whether the replica's pod is being terminated, which an operator cannot undo."""
         return any(one.id == replica_id and one.leaving for one in self._all())
 
     def ids(self) -> set[str]:
-        """Every discovered replica."""
+        """The ids of all discovered replicas."""
         return {one.id for one in self._all()}
 
     def pods(self) -> dict[tuple[str, str], str]:
-        """The replica that each pod is, by source and pod."""
+        """The replica's id for each pod, by (source, pod)."""
         return {
             (model.section.discover.source, pod): one.id
             for model in self._models.values()
@@ -380,7 +384,7 @@ class Discovery:
 
 
 def _restored(rows: Any) -> dict[str, DiscoveredReplica]:
-    """What ``_keep`` kept, as far as it makes sense."""
+    """The replicas that ``_keep`` stored; entries that cannot be read are left out and logged."""
     found: dict[str, DiscoveredReplica] = {}
     for row in rows if isinstance(rows, list) else ():
         try:
@@ -396,7 +400,7 @@ def _restored(rows: Any) -> dict[str, DiscoveredReplica]:
 
 
 def _unusable(url: str, own: str) -> str:
-    """Why no endpoint can be made of it; empty where one can."""
+    """The reason why a URL and an id make no valid endpoint; empty where they do."""
     try:
         EndpointSection(url=url, id=own)
     except ValidationError as error:
@@ -413,7 +417,7 @@ def _why(one: DiscoveredReplica) -> str:
 
 
 def _short(name: str) -> str:
-    """A name that fits an id; two long ones that begin alike differ."""
+    """Shorten a name to fit an id; a digest keeps long names with the same beginning apart."""
     if len(name) <= ID_MAX:
         return name
     return f"{name[:ID_MAX]}-{blake2b(name.encode(), digest_size=4).hexdigest()}"

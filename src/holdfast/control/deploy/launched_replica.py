@@ -1,4 +1,4 @@
-"""A replica that control launched: what it was started with, and its state since.
+"""A replica that control launched: its start command, its process and its state.
 
 The command is kept with the replica, not looked up in the file: while a new revision comes in, an
 old replica that dies must come back as what it was.
@@ -52,18 +52,18 @@ class LaunchedReplica:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL that the replica listens on."""
         return f"http://{HOST}:{self.spec.port}"
 
     def order(self) -> Order:
-        """What the launcher is told; ``ConfigError`` where its engine cannot be started."""
+        """The start order for the launcher; ``ConfigError`` where the engine cannot be started."""
         known, spec = dialect(self.engine), self.spec
         around = {**environment(known, spec), **self.environment}
         told = (around, spec.port, {"model": self.model}, tuple(self.pass_env))
         return Order(self.id, command_line(known, spec), *told)
 
     def endpoint(self) -> EndpointSection:
-        """As the fleet file would list it."""
+        """The replica as an endpoint section of the fleet file."""
         return EndpointSection(
             url=self.url,
             id=self.id,
@@ -74,7 +74,7 @@ class LaunchedReplica:
         )
 
     def sibling(self, replica_id: str, zone: str, taken: set[int]) -> "LaunchedReplica":
-        """Another replica that is started as this one was."""
+        """A new replica with this one's start command, under another id and port."""
         spec = replace(self.spec, port=free_port(taken))
         told = (self.region, self.engine, self.build, spec, dict(self.environment), self.version)
         return LaunchedReplica(
@@ -82,7 +82,7 @@ class LaunchedReplica:
         )
 
     def to_store(self) -> dict[str, Any]:
-        """What must survive this process."""
+        """The fields that must survive this process, as plain data for the store."""
         names = (
             *("id", "model", "revision", "zone", "region", "engine", "build"),
             *("environment", "version", "pass_env", "held", "loaded", "was_ready"),
@@ -91,14 +91,17 @@ class LaunchedReplica:
 
     @classmethod
     def from_store(cls, data: dict[str, Any]) -> "LaunchedReplica":
-        """What ``to_store`` gave; ``TypeError`` or ``KeyError`` where it is something else."""
+        """Rebuild a replica from ``to_store`` data; unreadable: ``TypeError`` or ``KeyError``."""
         said = data["spec"]
         lists = {name: tuple(said[name]) for name in ("arguments", "command")}
         return cls(**{**data, "spec": LaunchSpec(**{**said, **lists})})
 
 
 def build_of(model: ModelSection, version: str) -> str:
-    """Names what is launched: whoever has the same one need not be replaced."""
+    """Name the build that a model launches: its revision and a digest of its start settings.
+
+    Replicas with the same build need not be replaced.
+    """
     assert model.launch is not None, "only launched models have builds"
     how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region", "memory"})
     if not how["pass_env"]:
@@ -110,7 +113,7 @@ def build_of(model: ModelSection, version: str) -> str:
 def new_launched_replica(
     model: ModelSection, number: int, zone: str, weights: str, version: str, taken: set[int]
 ) -> LaunchedReplica:
-    """A replica to be launched; raises ``ConfigError`` where its engine cannot be."""
+    """Build a replica to launch, on a free port; ``ConfigError``: its engine cannot be started."""
     launch = model.launch
     assert launch is not None, "only launched models have launched replicas"
     spec = LaunchSpec(
@@ -146,7 +149,10 @@ def new_launched_replica(
 
 
 def free_port(taken: set[int]) -> int:
-    """A port nobody listens on; where somebody takes it first, the engine is started anew."""
+    """Find a port that nothing listens on and that is not in ``taken``.
+
+    If another process takes the port first, the engine is started again on a new one.
+    """
     for _ in range(64):
         with socket.socket() as probe:
             probe.bind((HOST, 0))
@@ -158,7 +164,7 @@ def free_port(taken: set[int]) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether an engine could listen there."""
+    """Whether the port can be bound on this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Does what the fleet asks of launched replicas, one thing at a time for each of them.
+"""Starts and stops processes of launched replicas, one operation at a time for each replica.
 
     Launch ─► gate ─► launcher.start ─► log lines and the health page ─► Phase events
     Stop ───► launcher.stop (kindly, then by force)        the process ends ─► Exited
@@ -45,26 +45,26 @@ _log = structlog.get_logger("holdfast.control.deploy.launches")
 
 
 class LaunchesPort(Protocol):
-    """What launches report to: the owner of the launched replicas and of the fleet."""
+    """Receives the reports of ``Launches``; ``Deployments`` implements it."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Something happened to a replica."""
+        """Pass events about a replica to the fleet."""
 
     def saw(self, fact: Fact) -> None:
-        """Something was seen of a replica, for whoever looks for failures."""
+        """Pass a fact about a replica to the investigation of failures."""
 
     def kept(self, unit: LaunchedReplica) -> None:
-        """Something about it changed that must survive this process."""
+        """Store a replica whose lasting fields changed."""
 
     def moved(self, unit: LaunchedReplica) -> None:
-        """Its address changed."""
+        """Handle that a replica got another address."""
 
     def gone(self, unit: LaunchedReplica) -> None:
-        """It was to be removed and has ended."""
+        """Forget a replica that was removed and whose process has ended."""
 
 
 class Launches:
-    """Starts and ends the processes of launched replicas, and reports what they say."""
+    """Starts and stops the processes of launched replicas, and reports their log lines and ends."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Launches:
     # --- what the fleet asks for -----------------------------------------------------------------
 
     def launch(self, unit: LaunchedReplica, delay: int) -> None:
-        """Start it after a delay, behind whatever is under way for it."""
+        """Start a replica's process after a delay, once its earlier operations are done."""
         self._begin(unit.id, self._start(unit, seconds(delay)), starts=True)
 
     def stop(self, unit: LaunchedReplica, after_s: float = 0.0) -> None:
-        """End its process; where it is to be removed, tell when it has ended."""
+        """Stop a replica's process after ``after_s``; report its end if it is being removed."""
         for task, (replica_id, starts) in self._jobs.items():
             if starts and replica_id == unit.id:
                 task.cancel()
@@ -167,7 +167,7 @@ class Launches:
                 self._host.gone(unit)
 
     async def close(self, *, leave_running: bool) -> None:
-        """Let go of every job; the processes run on for the next control, or are ended."""
+        """Cancel all operations; the processes run on for the next control, or are stopped."""
         tasks = [*self._jobs, *self._watching.values()]
         for task in tasks:
             task.cancel()
@@ -178,7 +178,7 @@ class Launches:
     # --- what is heard of them (Watcher) ---------------------------------------------------------
 
     def adopted(self, unit: LaunchedReplica, pid: int, started_at: float) -> None:
-        """An earlier control started it; where it was loading, a launch goes on watching it."""
+        """Take over the running process of a replica that an earlier control started."""
         unit.pid = pid
         unit.began = time.monotonic_ns() - nanos(max(0.0, time.time() - started_at))
         if unit.loaded:
@@ -188,7 +188,7 @@ class Launches:
             beat.phase(SERVING, time.monotonic_ns())
 
     def started(self, replica_id: str, pid: int) -> None:
-        """It runs, as far as the operating system knows."""
+        """Handle the start of a replica's process: report its phases and watch its health page."""
         unit = self._units.get(replica_id)
         if unit is None:
             return
@@ -205,13 +205,13 @@ class Launches:
         self._watching[replica_id] = asyncio.create_task(self._watch_health(unit))
 
     def heard(self, replica_id: str, source: str, now: int) -> None:
-        """It gave a sign of life."""
+        """Record a sign of life of a replica."""
         beat = self.heartbeats.get(replica_id)
         if beat is not None and not self.deaf(replica_id):
             beat.beat(source, now)
 
     def line(self, replica_id: str, text: str) -> None:
-        """The engine wrote a line: a phase of its loading, a cause of its death, or a beat."""
+        """Handle an engine's log line: a loading phase, a cause of failure, or a sign of life."""
         unit = self._units.get(replica_id)
         if unit is None:
             return
@@ -235,7 +235,7 @@ class Launches:
                 beat.phase(COMPILE if phase.compiling else LOADING, now)
 
     def ended(self, replica_id: str, ended: Ended) -> None:
-        """Its process is gone."""
+        """Handle the end of a replica's process: report it unless control stopped it."""
         unit = self._units.get(replica_id)
         if unit is None:  # nobody will start it again: what is kept of it can go
             asyncio.get_running_loop().call_soon(self._launcher.forget, replica_id)
@@ -283,7 +283,7 @@ class Launches:
         self._host.tell(Exited(unit.id, kind, told))
 
     def stopped(self, replica_id: str, stopped: bool) -> None:
-        """Its process was suspended, or goes on."""
+        """Report that a replica's process was suspended (``stopped``) or resumed."""
         (self._frozen.add if stopped else self._frozen.discard)(replica_id)
         self._host.saw(ProcessFrozen(replica_id, stopped))
         self._host.tell(Frozen(replica_id, stopped))
@@ -291,7 +291,7 @@ class Launches:
     # --- loading ---------------------------------------------------------------------------------
 
     async def _watch_health(self, unit: LaunchedReplica) -> None:
-        """Until its own page says that it is loaded; canaries then find out whether that is so."""
+        """Poll a replica's health page until it says that the engine is loaded."""
         known = dialect(unit.engine)
         path = known.health_path
         while True:
@@ -324,7 +324,7 @@ class Launches:
 
 
 async def _whole(starting: Coroutine[Any, Any, int]) -> None:
-    """A start cannot be called back half-way: whoever stops it must find it running."""
+    """Await a start to its end even when cancelled, so that a stop finds the process running."""
     task = asyncio.ensure_future(starting)
     try:
         await asyncio.shield(task)

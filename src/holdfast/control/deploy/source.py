@@ -1,9 +1,9 @@
-"""The fleet file as control reads it: once at the start, then whenever it changes.
+"""Reads the fleet file: once at the start, and again whenever the file changes.
 
 Every accepted file gets the next epoch. A file that is refused changes nothing: the reasons, each
-with its line, are kept for whoever asks, and the epoch stays. Some settings cannot change while
+with its line, are kept for ``/status``, and the epoch stays. Some settings cannot change while
 processes run that were started with them; a file that changes one of those is refused as a whole,
-because half of a reviewed file is a file that nobody reviewed.
+because half of a reviewed file has not been reviewed.
 
 The file is looked at by its times, not watched by the kernel: a mounted config map is replaced by
 renaming a directory above it, which watchers of the file do not see.
@@ -27,10 +27,14 @@ _FIX: Final = "undo it, or start 'holdfast serve --takeover' with it and then st
 
 
 class ConfigSource:
-    """The present config and how it came about."""
+    """Holds the present config, its epoch, and the reasons why a newer file was refused."""
 
     def __init__(self, path: Path, last: tuple[int, bytes] | None = None) -> None:
-        """``last``: epoch and JSON of what an earlier control ran; a bad file then stays out."""
+        """Read the file.
+
+        ``last`` is the epoch and JSON of an earlier control's config, which is used if the file is
+        refused.
+        """
         self._path = path
         self._signature = _signature(path)
         self.problems: list[str] = []  # of the file as it is now; empty: it is what runs
@@ -48,14 +52,14 @@ class ConfigSource:
             self._refuse(error)
 
     async def changed(self) -> bool:
-        """Look at the file; whether a new config came of it, or a new refusal."""
+        """Check the file's times and read it if they changed; whether config or refusal is new."""
         if _signature(self._path) == self._signature:
             return False
         await self.reload()
         return True
 
     async def reload(self) -> bool:
-        """Read the file whatever its times say; whether the config that runs is another one."""
+        """Read the file whatever its times; whether the config that runs has changed."""
         self._signature = _signature(self._path)  # from before: a change while reading is seen
         try:
             # Checking a large file takes a while, and this loop must not be late.
@@ -95,7 +99,7 @@ def _read(path: Path, running: FleetFile) -> FleetFile:
 
 
 def refuse_impossible(path: Path, file: FleetFile) -> None:
-    """Raise ``ConfigFileError`` for what only the engines' dialects, or an import, can refute."""
+    """Raise ``ConfigFileError`` for settings that only an engine's dialect or an import refutes."""
     document = Document(str(path), path.read_text("utf-8-sig"))
     for index, model in enumerate(file.models):
         try:
@@ -114,7 +118,7 @@ def refuse_impossible(path: Path, file: FleetFile) -> None:
 
 
 def refuse_restarts(path: Path, running: FleetFile, file: FleetFile) -> None:
-    """Raise ``ConfigFileError`` where the file changes what only a restart can change."""
+    """Raise ``ConfigFileError`` where the file changes a setting that needs a restart."""
     changed = [name for name in _FIXED if _at(running, name) != _at(file, name)]
     if not changed:
         return

@@ -1,4 +1,4 @@
-"""Drives ``core.health``: probes, canaries, engines' load, and the loop that feeds the fleet.
+"""Drives ``core.health``: sends probes and canaries, polls engines' load, runs the fleet's loop.
 
 Here belongs what asks replicas something and what performs the fleet's actions. May import
 ``control.access`` and the modules of ``control`` that fetch.

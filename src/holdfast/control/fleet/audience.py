@@ -1,6 +1,6 @@
-"""Whom the loop of a fleet talks to, and the plain values in which it tells people.
+"""Interfaces that the fleet's loop calls, and the values in which it reports to people.
 
-Apart from the loop, because those who listen to it need not know how it turns.
+They are apart from the loop so that their implementers need not import it.
 """
 
 from dataclasses import dataclass
@@ -14,37 +14,37 @@ CANARIES_MAX: Final = 20  # of each replica that are remembered
 
 
 class Audience(Protocol):
-    """Who is told: the gateways, in fact."""
+    """Receives what the fleet's loop publishes for gateways, people and the investigation."""
 
     def publish(self, view: FleetView) -> None:
-        """A view, new or said again."""
+        """Send the fleet's view to gateways; an unchanged view is sent again, too."""
 
     def move(self, action: Move) -> None:
-        """Cut what runs on a replica."""
+        """Make gateways cut the attempts that run on a replica; if ``stalled``, only stuck ones."""
 
     def note(self, notice: Notice) -> None:
-        """A fact for people."""
+        """Record a notice in the events that operators read."""
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """A canary came back, and whether it is slow in the fleet's eyes."""
+        """Handle a canary's result; ``slow`` is the fleet's judgement of its latency."""
 
 
 class Platform(Protocol):
-    """Who starts and ends the replicas that are ours."""
+    """Starts and stops the replicas that control launched."""
 
     def launch(self, replica_id: str, delay: int) -> bool:
-        """Start it; False: it is not ours."""
+        """Start a replica after a delay (ns); False: control does not launch this replica."""
 
     def stop(self, replica_id: str) -> bool:
-        """End it; False: it is not ours."""
+        """Stop a replica; False: control did not launch this replica."""
 
     def heard(self, replica_id: str, source: str) -> None:
-        """It gave a sign of life, ``tokens`` or ``canary``."""
+        """Record a sign of life of a replica; ``source`` is ``tokens`` or ``canary``."""
 
 
 @dataclass(slots=True, frozen=True)
 class Happened:
-    """A notice with the time of day, for people."""
+    """An event of the fleet with its time of day, as operators read it."""
 
     at: float  # seconds since 1970
     model: str
@@ -56,7 +56,7 @@ class Happened:
 
 @dataclass(slots=True, frozen=True)
 class Asked:
-    """The last canary of a replica, for people."""
+    """The result of one canary of a replica, as operators read it."""
 
     at: float  # seconds since 1970
     verdict: CanaryVerdict
@@ -68,13 +68,13 @@ class Asked:
     slow: bool = False  # right, and later than its peers' by the fleet's judgement
 
     def told(self) -> CanaryVerdict:
-        """The verdict with its lateness: a right answer that came late is SLOW."""
+        """The canary's verdict as reported: a right answer that came late is SLOW."""
         return self.verdict.with_lateness(slow=self.slow)
 
 
 @dataclass(slots=True, frozen=True)
 class Earlier:
-    """What the control before this one told gateways, and of whom."""
+    """The fleet view that the previous control published, and the replicas of that view."""
 
     view: FleetView
     deployed: tuple[Deployed, ...]

@@ -1,15 +1,15 @@
-"""When gateways stop sending to a replica by themselves, and when they begin again: for people.
+"""Reports as events when gateways open or close their circuit breakers for a replica.
 
     reports of each gateway ─► open at whom ─► one event as the first opens, one as the last closes
 
-Every gateway has its own breaker of every replica. A replica that dies opens all of them within a
-second, and one that is ill opens and closes some of them for minutes: told one by one, that would
-push everything else out of the events. So an event is told of all gateways together, and at most
-one in a second of each replica; what moved back and forth in between was never there for whoever
-reads it, and the last word is always true.
+Every gateway has its own breaker for every replica. A replica that dies opens all of them within a
+second, and a flaky one opens and closes some of them for minutes: one event for each change would
+push everything else out of the events. So there is one event for all gateways together, and at most
+one in a second for each replica; changes that were undone in between are not reported, and the last
+event always shows the present state.
 
-Rejected: the states of breakers in each tally. Gateways report a move at once already, and a tally
-is told only of replicas that have traffic, which one whose breakers are open has not.
+Rejected: the states of breakers in each tally. Gateways already report a change at once, and a
+tally covers only replicas that have traffic, which a replica with open breakers has not.
 """
 
 from collections.abc import Callable, Collection
@@ -25,7 +25,7 @@ PACE: Final = SECOND  # between two events of one replica
 
 
 class _Replica:
-    """One replica, at whose gateways."""
+    """The breakers of one replica: at which gateways they are open, and what was last reported."""
 
     __slots__ = ("model", "open_at", "reason", "told", "told_at")
 
@@ -38,7 +38,7 @@ class _Replica:
 
 
 class Breakers:
-    """Who is cut off by whom; ``note`` is given the events."""
+    """Tracks which gateways' breakers are open for which replica, and notes changes as events."""
 
     def __init__(
         self, declared: Callable[[], Collection[str]], note: Callable[[Notice], None]
@@ -48,7 +48,7 @@ class Breakers:
         self._replicas: dict[str, _Replica] = {}  # that were open at least once
 
     def seen(self, event: Seen, now: int) -> None:
-        """A gateway told what it saw."""
+        """Update the breakers from what a gateway reported."""
         moved = False
         for action in event.actions:
             if isinstance(action, Report):
@@ -73,14 +73,17 @@ class Breakers:
         return True
 
     def gateway_gone(self, gateway: str) -> None:
-        """Its breakers are gone with it."""
+        """Forget the open breakers of a gateway that disconnected."""
         for one in self._replicas.values():
             if gateway in one.open_at:
                 one.open_at.discard(gateway)
                 one.reason = "the gateway that had cut it off is gone"
 
     def look(self, now: int) -> None:
-        """Tell what has moved and may be told by now. To be called a few times in a second."""
+        """Note the changes that are due (one per second and replica).
+
+        Call it several times a second.
+        """
         declared = self._declared() if self._replicas else ()
         for name, one in list(self._replicas.items()):
             if name not in declared:

@@ -1,15 +1,16 @@
-"""The canary: a real question on the real path, read to its last token, and its answer judged.
+"""The canary: a test request to a replica, read to its last token, whose answer is judged.
 
-It goes past gateways and their queues, to busy replicas too: what users get is what counts. First
-the engine's own health page, because a page that says *loading* explains a silence; then the
-question. A page that is late explains nothing: a server full of long prompts has no time for pages
-either, and the question has the rest of the deadline. A green page alone admits nobody, except
-where an engine has no question that fits every model (Triton) and the file gives none: then the
-page of the model is all there is, and the verdict says so.
+A canary bypasses gateways and their queues and goes to busy replicas, too: what users get is what
+counts. First the engine's own health page is read, because a page that says *loading* explains a
+missing answer; then the question is sent. A page that is late explains nothing: a server full of
+long prompts has no time for pages either, and the question has the rest of the deadline. A good
+page alone does not make a replica ready, except where an engine has no question that fits every
+model (Triton) and the file gives none: then the page of the model is all there is, and the
+verdict's detail notes it.
 
-Where the file does not say what kind of question fits, a chat is tried, then a completion, then an
-embedding; what an engine refuses as a bad request three times over is a mistake in the file, and
-the reason tells how to mend it.
+Where the file does not set the kind of question, a chat is tried, then a completion, then an
+embedding. An engine that refuses all three as bad requests points to a mistake in the file, and the
+reason says how to correct it.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the 
 
 @dataclass(slots=True, frozen=True)
 class CanaryReport:
-    """What one canary found, before the fleet has read it."""
+    """The result of one canary, before the fleet judges it."""
 
     verdict: CanaryVerdict
     detail: str = ""
@@ -57,7 +58,7 @@ class CanaryReport:
 
 
 class CanaryError(FetchError):
-    """No answer came; ``page_ok`` says what its health page did just before."""
+    """A canary got no answer; ``page_ok`` says whether the health page had answered well before."""
 
     def __init__(self, error: FetchError, page_ok: bool | None) -> None:
         super().__init__(
@@ -67,7 +68,7 @@ class CanaryError(FetchError):
 
 
 class Canaries:
-    """Asks replicas, and knows what they should say."""
+    """Sends canaries to replicas and judges their answers against the known right ones."""
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class Canaries:
         self._checking: set[asyncio.Task[Said | Trouble]] = set()
 
     def forget(self, replica_id: str) -> None:
-        """It is gone for good: what it said alone must not bind those who come after it."""
+        """Forget the answers that only this replica gave; it has left the fleet for good."""
         if self._book.forget_replica(replica_id):
             self._learned()
 
     async def ask(self, deployed: Deployed, deadline_s: float) -> CanaryReport:
-        """One canary; raises ``CanaryError`` where no answer came."""
+        """Send one canary (health page, then question); ``CanaryError`` where no answer came."""
         page_ok: bool | None = None
         until = time.monotonic() + deadline_s
         known = dialect(deployed.engine)
@@ -121,7 +122,7 @@ class Canaries:
     async def _question(
         self, deployed: Deployed, known: Dialect, until: float, deadline_s: float
     ) -> CanaryReport:
-        """The kinds of question that may fit, until one is not refused as no question at all."""
+        """Ask kinds of question in turn until the engine does not refuse one as a bad request."""
         config = deployed.canary
         refusal = CanaryReport(CanaryVerdict.FAIL, "no question fits")
         for attempt in self._candidates(deployed, known):
@@ -201,7 +202,7 @@ class Canaries:
         check: Check,
         until: float,
     ) -> Said | Trouble:
-        """By the user's own code, which may hang: the replica must not be unwatched for it."""
+        """Judge an answer by the user's own check, in a thread with a time limit: it may hang."""
         if len(self._checking) >= CHECKS_MAX:
             return Trouble("fail", f"{CHECKS_MAX} checks are under way already, or hang")
         work = asyncio.create_task(detached(read, known, asked, *came, check))
@@ -212,7 +213,7 @@ class Canaries:
 
 
 def _read_page(known: Dialect, page: HttpAnswer) -> CanaryReport:
-    """Backpressure is no illness, and an engine that still loads has not failed yet."""
+    """The report of a health page that is not 200: BUSY if loading or overloaded, else FAIL."""
     busy = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
     if known.says_loading(page.status, page.body, page.headers):
         return CanaryReport(CanaryVerdict.BUSY, "it still loads")
@@ -222,7 +223,7 @@ def _read_page(known: Dialect, page: HttpAnswer) -> CanaryReport:
 
 
 def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
-    """The engine's own token, where one is configured."""
+    """The engine's API key from the environment; None where the file configures none."""
     return environment.get(deployed.api_key_env) if deployed.api_key_env else None
 
 

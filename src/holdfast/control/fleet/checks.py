@@ -1,8 +1,8 @@
-"""Checks of the user's own: functions named in the fleet file that judge a canary's answer.
+"""Loads the users' own checks: functions named in the fleet file that judge a canary's answer.
 
-They are imported when a file is read, so that a name with a mistake is refused with the file and
-not found out by a replica that never gets ready. They run in a thread: nothing of the user's may
-hold up the loop that watches everybody.
+They are imported when a file is read, so that a wrong name is refused with the file, and not
+discovered by a replica that never gets ready. They run in a thread: users' code must not block the
+loop that watches all replicas.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Check = Callable[[int, bytes], bool | str]
 
 
 def load_check(name: str) -> Check:
-    """The function of ``package.module:function``, or a ``ConfigError`` that says what is wrong."""
+    """Import ``package.module:function``, or raise a ``ConfigError`` that says what is wrong."""
     module, _, attribute = name.partition(":")
     fix = "name an importable package.module:function"
     try:

@@ -1,4 +1,4 @@
-"""What a game day does to control's own picture of a replica, each with an end.
+"""Failures caused on purpose (game day): distort what control sees of a replica, for a time.
 
     detour        gateways and canaries reach it through another address: a proxy that hurts
     silence       nothing of its log, its metrics and its tokens is heard
@@ -6,11 +6,12 @@
     spot_notice   the platform is said to take it away
     probe_blind   its canaries fail, whatever it answers
 
-One at a time for a replica, and each ends by itself: whoever asked for it may be gone by then. They
-are told as events, so that a history shows which trouble was made on purpose.
+One at a time for a replica, and each ends by itself, because the process that ordered it may be
+gone by then. They are recorded as events, so that a history shows which trouble was made on
+purpose.
 
 All of it is refused unless the fleet file enables chaos, and a detour never gets the engine's
-credential: whoever may reach the admin port could otherwise lead both prompts and credential away.
+credential: otherwise anyone who can reach the admin port could divert both prompts and credential.
 """
 
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class ChaosDisabledError(Exception):
-    """A disturbance was asked for, and the fleet file does not allow any."""
+    """A disturbance was ordered, but the fleet file does not enable chaos."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -55,7 +56,7 @@ class ChaosDisabledError(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Disturbance:
-    """One of them."""
+    """One disturbance of a replica: its kind and its end."""
 
     kind: str
     until: int  # core time
@@ -63,23 +64,23 @@ class Disturbance:
 
 
 class House(Protocol):
-    """The rest of control, as seen from here."""
+    """The methods of control that ``Disturbances`` calls."""
 
     def note(self, notice: Notice) -> None:
-        """A fact for people."""
+        """Record a notice in the events that operators read."""
 
     def broadcast(self, frame: ToGateway) -> None:
-        """Tell every gateway."""
+        """Send a frame to every gateway."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Tell the fleet."""
+        """Pass events to the fleet."""
 
     def saw(self, fact: Fact) -> None:
-        """Tell whoever looks for failures."""
+        """Pass a fact to the investigation of failures."""
 
 
 class Disturbances:
-    """Which replicas are disturbed, how, and until when."""
+    """Begins and ends disturbances, and distorts addresses and facts while they last."""
 
     def __init__(self, house: House) -> None:
         self._house = house
@@ -87,10 +88,10 @@ class Disturbances:
         self._enabled = False
 
     def follow(self, now: int, *, enabled: bool) -> None:
-        """Take over what the fleet file says; where it allows none, what holds is ended.
+        """Enable or disable chaos as the fleet file says; disabling ends what is under way.
 
-        Rejected: refusing new ones only. Who turns chaos off wants it over, and a detour may have
-        an hour left.
+        Rejected: refusing new ones only. An operator who disables chaos wants it over, and a detour
+        may have an hour left.
         """
         self._enabled = enabled
         if not enabled:
@@ -100,7 +101,10 @@ class Disturbances:
     def begin(
         self, replica: str, kind: str, seconds: float, now: int, url: str = ""
     ) -> tuple[bool, str]:
-        """Whether it was begun, and why (not); raises where the fleet file allows none."""
+        """Begin a disturbance; whether it began, and why (not).
+
+        Raises ``ChaosDisabledError`` where the fleet file does not enable chaos.
+        """
         if not self._enabled:
             raise ChaosDisabledError
         if kind not in KINDS:
@@ -120,7 +124,7 @@ class Disturbances:
         return True, f"{replica}: {told}"
 
     def end(self, replica: str, now: int) -> tuple[bool, str]:
-        """Take it back; whether there was one."""
+        """End a replica's disturbance; False: there was none."""
         one = self._by_replica.pop(replica, None)
         if one is None:
             return False, f"{replica} is not disturbed"
@@ -129,12 +133,12 @@ class Disturbances:
         return True, f"{replica}: {one.kind} is over"
 
     def look(self, now: int) -> None:
-        """End those whose time is up."""
+        """End the disturbances whose time is up."""
         for name in [name for name, one in self._by_replica.items() if now >= one.until]:
             self.end(name, now)
 
     def _apply(self, replica: str, kind: str, lead: int) -> None:
-        """What has to be told when one begins (``lead`` above 0) or ends."""
+        """Announce a disturbance that begins (``lead`` above 0, in ns) or ends."""
         if kind == DETOUR:
             self._house.broadcast(DetoursFrame(self.detours()))
         elif kind == SPOT_NOTICE and lead:
@@ -145,9 +149,9 @@ class Disturbances:
     # --- what others see of it -------------------------------------------------------------------
 
     def reach(self, deployed: Deployed) -> Deployed | None:
-        """How to reach a replica now; ``None``: its canary is to fail unasked.
+        """The address to use for a replica now; ``None``: its canary must fail without being sent.
 
-        The credential is for the engine alone: at a detour it would be anybody's.
+        A detour gets no credential: the process at that address is not the engine.
         """
         one = self._by_replica.get(deployed.replica.id) if self._by_replica else None
         if one is None or one.kind not in (DETOUR, PROBE_BLIND):
@@ -157,7 +161,7 @@ class Disturbances:
         return replace(deployed, url=one.url, api_key_env=None)
 
     def distorted(self, fact: Fact) -> Fact | None:
-        """What is seen of a fact; ``None``: nothing."""
+        """The fact as the investigation should see it; ``None``: it must not see it at all."""
         one = self._by_replica.get(getattr(fact, "replica", "")) if self._by_replica else None
         if one is None:
             return fact
@@ -168,27 +172,27 @@ class Disturbances:
         return fact
 
     def greeting(self) -> list[ToGateway]:
-        """What a gateway that has just come must know.
+        """Frames for a gateway that has just connected: the present detours.
 
-        Also that there is no detour: it may follow one of an earlier control, which cannot end it.
+        They are sent even if there is none: the gateway may follow one of an earlier control.
         """
         return [DetoursFrame(self.detours())]
 
     def is_so(self, replica: str, kind: str) -> bool:
-        """Whether a replica is disturbed in this way."""
+        """Whether a replica is under this kind of disturbance."""
         one = self._by_replica.get(replica)
         return one is not None and one.kind == kind
 
     def deaf(self, replica: str) -> bool:
-        """Whether nothing is to be heard of it."""
+        """Whether signs of life of a replica must be ignored (``silence``)."""
         return self.is_so(replica, SILENCE)
 
     def detours(self) -> dict[str, str]:
-        """All that lead elsewhere now."""
+        """The address of each replica that is under a detour."""
         return {name: one.url for name, one in self._by_replica.items() if one.kind == DETOUR}
 
     def snapshot(self) -> dict[str, str]:
-        """For status: who is disturbed on purpose, and how."""
+        """The kind of disturbance of each disturbed replica, for ``/status``."""
         return {name: one.kind for name, one in self._by_replica.items()}
 
 

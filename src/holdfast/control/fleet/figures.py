@@ -1,14 +1,14 @@
-"""The last figures of each replica and model, for whoever looks: not for decisions.
+"""Recent figures of each replica and model (load, rates, times) for display, not for decisions.
 
     facts ─► load, memory, tokens of each replica        counters of gateways ─► rates of each model
     tallies of gateways ─► times of each replica
 
-Rates are sums that fade: a replica that served nothing for half a minute shows nothing, without
-anybody having to tell it so. What gateways count is looked at every ten seconds and kept for an
-hour, in one small row for each model, because an error budget is spent over an hour.
+Rates are fading sums: a replica that served nothing for half a minute shows nothing, without any
+reset. Gateways' counters are sampled every ten seconds and kept for an hour, in one small row for
+each model, because an error budget is spent over an hour.
 
-Times are kept in sketches, and a median is worked out every few seconds, if somebody looks: a fleet
-of hundreds is looked at every second.
+Times are kept in sketches, and a median is computed at most every few seconds, on demand: a view of
+hundreds of replicas is built every second.
 """
 
 import re
@@ -48,7 +48,7 @@ _FIRST: Final = "gen_ai_server_time_to_first_token_seconds_bucket"
 
 
 class _Rate:
-    """A sum that fades."""
+    """An exponentially fading sum, from which a rate per second is read."""
 
     __slots__ = ("_at", "_level")
 
@@ -68,7 +68,7 @@ class _Rate:
 
 
 class _Times:
-    """The median of the last minute."""
+    """The median of the times of the last minute."""
 
     __slots__ = ("_at", "_median", "_sketch")
 
@@ -109,7 +109,7 @@ class _Replica:
 
 @dataclass(slots=True, frozen=True)
 class ModelFigures:
-    """What gateways counted of one model."""
+    """A model's request rate, error share, budget burn and time to first token."""
 
     requests_s: float | None = None
     errors_share: float | None = None
@@ -119,7 +119,7 @@ class ModelFigures:
 
 @dataclass(slots=True)
 class _Counted:
-    """One model at one moment, since the beginning."""
+    """The counters of one model at one moment, since the gateways began."""
 
     requests: float = 0.0
     errors: float = 0.0
@@ -127,7 +127,7 @@ class _Counted:
 
 
 class Figures:
-    """The books."""
+    """Keeps the recent figures of each replica and model, from facts and gateways' counters."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
@@ -136,7 +136,7 @@ class Figures:
     # --- replicas --------------------------------------------------------------------------------
 
     def take(self, fact: Fact, now: int) -> None:
-        """Keep what concerns it; other facts are ignored."""
+        """Update a replica's figures from a fact; facts of other kinds are ignored."""
         if isinstance(fact, Gone):
             self._replicas.pop(fact.replica, None)
             return
@@ -164,7 +164,7 @@ class Figures:
         return one
 
     def seen(self, event: Seen, declared: Collection[str], now: int) -> None:
-        """The times that a gateway took, of replicas that there are."""
+        """Add the latencies that a gateway measured, for the replicas in ``declared``."""
         for action in event.actions:
             if not isinstance(action, Summary):
                 continue
@@ -195,7 +195,7 @@ class Figures:
         one.load, one.load_at = fact, now
 
     def of(self, replica: str, now: int) -> dict[str, Any]:
-        """What is known of one, under the names that its rows have."""
+        """The present figures of one replica, by the names of the view's row; None is unknown."""
         one = self._replicas.get(replica)
         if one is None:
             return dict(_NOTHING)
@@ -212,7 +212,7 @@ class Figures:
         }
 
     def prefix_hits(self, replicas: Iterable[str], now: int) -> float | None:
-        """The share of prompts' tokens that caches of these had, lately; None: nobody says."""
+        """The recent share of prompt tokens found in replicas' prefix caches; None: unknown."""
         asked = found = 0.0
         told: list[float] = []
         for name in replicas:
@@ -229,14 +229,14 @@ class Figures:
         return round(sum(told) / len(told), 3) if told else None
 
     def attempts(self, replica: str, now: int) -> float:
-        """About how many it was given lately; to be compared with its peers'."""
+        """Roughly the recent number of attempts on a replica, to compare with its peers."""
         one = self._replicas.get(replica)
         return one.attempts.level(now) if one is not None else 0.0
 
     # --- models ----------------------------------------------------------------------------------
 
     def sample(self, counters: Mapping[str, float], now: int) -> None:
-        """What all gateways counted since the beginning, kept for an hour."""
+        """Store a sample of all gateways' counters, for rates over a minute and an hour."""
         models: dict[str, _Counted] = {}
         for series, value in counters.items():
             if not series.startswith((_REQUESTS, _FIRST)):
@@ -256,7 +256,7 @@ class Figures:
         self._samples.append((now, models))
 
     def model(self, name: str, now: int) -> ModelFigures:
-        """Of the last minute, and of the last hour."""
+        """A model's figures over the last minute; ``burn`` is over the last hour."""
         if not self._samples:
             return ModelFigures()
         last_at, last = self._samples[-1][0], self._samples[-1][1].get(name, _Counted())
@@ -278,7 +278,7 @@ class Figures:
         )
 
     def _back(self, name: str, since: int) -> tuple[int, _Counted]:
-        """The oldest sample that is not older than this."""
+        """The oldest sample that is not older than ``since``, or the newest one."""
         for at, models in self._samples:
             if at >= since:
                 return at, models.get(name, _Counted())
@@ -287,7 +287,7 @@ class Figures:
 
 
 def _grown(count: int | None, before: int | None) -> int | None:
-    """By how much a counter went up; None where it is not told, or began anew."""
+    """The increase of a counter; None where it is unknown or was reset."""
     if count is None or before is None or count < before:
         return None
     return count - before
@@ -299,7 +299,7 @@ _NOTHING: Final = dict.fromkeys(
 
 
 def _median(before: list[tuple[float, float]], after: list[tuple[float, float]]) -> float | None:
-    """Within its bucket as if all were spread evenly; None where nothing came meanwhile."""
+    """The median of a histogram's increase, linear within its bucket; None: nothing was added."""
     earlier = dict(before)
     counts = [(bound, count - earlier.get(bound, 0.0)) for bound, count in sorted(after)]
     if not counts or counts[-1][1] <= 0:

@@ -1,8 +1,8 @@
-"""What engines say of their own load, asked once a second and passed on to gateways.
+"""Polls each engine's load once a second and passes it on to gateways.
 
-Each replica has its own moment within the second, so that a fleet is not asked in one breath, and
-only so many are asked at a time. An engine that does not answer in time has said nothing: that is
-passed on as ``None``, and gateways then go by what they see themselves.
+The replicas are polled at random moments within the second, and only some at a time, so that a
+fleet is not polled in one burst. An engine that does not answer in time is passed on as ``None``,
+and gateways then go by their own measurements.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _SPREAD_S: Final = 0.15  # of the moments within a round, so that it ends in its
 
 
 class Loads:
-    """Asks all replicas, round by round."""
+    """Polls the load of all replicas, round by round, and reports it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Loads:
         self._spoke: set[str] = set()  # replicas that said something in the last round
 
     async def run(self) -> None:
-        """For ever."""
+        """Poll all replicas once a second, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -51,7 +51,11 @@ class Loads:
             await asyncio.sleep(max(0.05, PERIOD_S - (loop.time() - began)))
 
     async def once(self) -> None:
-        """One round. A replica that never says anything costs gateways no frame."""
+        """Poll all replicas once and report their loads.
+
+        A replica that never reports a load costs gateways no frame; one that stops reporting is
+        sent as unknown once.
+        """
         replicas = list(self._deployed().values())
         told = await asyncio.gather(*(self._ask(one) for one in replicas))
         news = [load for load in told if _says(load) or load.replica_id in self._spoke]

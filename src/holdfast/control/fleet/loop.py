@@ -1,18 +1,18 @@
-"""The live driver of ``core.health.fleet``: feeds it what happens, does what it asks for.
+"""The live driver of ``core.health.fleet``: feeds it events and carries out its actions.
 
     file, gateways, probes, time ─► Fleet.handle ─► probes, frames to gateways, the log
 
 It owns no policy. Two things are its own, because they belong to this driver and not to a fleet:
 
-*Endpoints are not ours to launch.* They were running when we came; when the fleet asks to launch
-one, somebody else will, and we look again after the delay it asked for, at most ``LOOK_AGAIN_S``.
-What the file tells us to launch is ours: the platform does it.
+*Endpoints are not ours to launch.* They ran before control did; when the fleet asks to launch one,
+its operator has to start it, and the loop checks again after the delay the fleet asked for, at most
+``LOOK_AGAIN_S``. Replicas that the file says to launch are started by the platform port.
 
-*A new control must not undo what the old one knew.* A fleet that begins has judged nobody and
-would tell gateways to send nothing to anybody. So replicas that an earlier view knew keep their
-places in the published view until their first probe has a result, or until something is known that
-no probe could refute: its process ended, or somebody wants it out. The same holds for a reload that
-changes how the fleet is watched, and for a replica whose description changed.
+*A new control must not undo what the old one knew.* A new fleet has judged no replica yet and would
+tell gateways to send no requests at all. So replicas of an earlier view keep their rows in the
+published view until their first probe has a result, or until something is known that no probe could
+refute: the process ended, or the replica was drained. The same holds for a reload that changes how
+the fleet is watched, and for a replica whose description changed.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ _log = structlog.get_logger("holdfast.control.fleet")
 
 
 class FleetLoop:
-    """One fleet, driven in real time."""
+    """Runs one fleet in real time: its ticks, its canaries, its launches and its published view."""
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class FleetLoop:
     # --- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Start the periodic tick."""
         self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
 
     async def stop(self) -> None:
-        """Let go of every timer and probe."""
+        """Cancel the tick, all probes and all waits for endpoints."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._probes.values(), *self._launches.values()]
@@ -149,7 +149,7 @@ class FleetLoop:
     def adopt(
         self, deployed: Iterable[Deployed], config: FleetConfig, idle: Collection[str] = ()
     ) -> None:
-        """Follow a config: who is new joins, who is gone leaves, who is unchanged is untouched.
+        """Apply a config: new replicas join, missing ones leave, unchanged ones stay as they are.
 
         ``idle`` are replicas that do not run yet: they are launched.
         """
@@ -182,7 +182,7 @@ class FleetLoop:
         self.tell(*events)
 
     def _known(self) -> dict[tuple[str, str, str], ReplicaView]:
-        """What was last published of each replica, here or by the control before this one."""
+        """The last published row of each replica, by this control or the previous one."""
         if self.view is not None:
             return _by_place(self.view, self._deployed.values())
         if self._earlier is not None:
@@ -190,7 +190,7 @@ class FleetLoop:
         return {}
 
     def seen(self, event: Seen) -> None:
-        """What a gateway saw."""
+        """Pass a gateway's observations to the fleet, and tokens as signs of life."""
         for action in event.actions:
             if isinstance(action, Summary):
                 for tally in action.tallies:
@@ -199,12 +199,12 @@ class FleetLoop:
         self.tell(event)
 
     def gateway_gone(self, gateway: str) -> None:
-        """Nothing of its requests is in flight any more."""
+        """Count no requests in flight any more for a gateway that disconnected."""
         tallies = [Tally(one.replica.model, i, 0, 0, 0, 0, 0) for i, one in self._deployed.items()]
         self.tell(Seen((Summary(tuple(tallies)),), gateway))
 
     def tell(self, *events: FleetEvent) -> None:
-        """Let the fleet take the events; of several views only the last is told."""
+        """Pass events to the fleet and carry out its actions; only the last view is published."""
         now = time.monotonic_ns()
         actions = [action for event in events for action in self._fleet.handle(event, now)]
         views = [action for action in actions if isinstance(action, Publish)]
@@ -313,7 +313,7 @@ class FleetLoop:
         )
 
     async def _await_endpoint(self, replica_id: str, delay_s: float) -> None:
-        """Until somebody listens there. For all we know it runs then; its next probes decide."""
+        """Wait until an endpoint accepts connections, then report it as warming."""
         listening = False
         while not listening:
             await asyncio.sleep(delay_s)
@@ -342,7 +342,10 @@ class FleetLoop:
         self._tell()
 
     def _tell(self) -> None:
-        """Send the fleet's view, with the places that are kept; the version moves with it."""
+        """Publish the fleet's view, with a new version if it changed.
+
+        Replicas that are not judged yet keep the rows of the earlier view.
+        """
         raw, told = self._raw, self.view
         if raw is None:
             return
@@ -372,25 +375,25 @@ class FleetLoop:
         return self._deployed
 
     def health(self, replica_id: str) -> ReplicaHealth | None:
-        """How it is judged."""
+        """The fleet's judgement of a replica; None: there is no such replica."""
         member = self._fleet.members.get(replica_id)
         return member.health if member is not None else None
 
     def inflight(self) -> dict[str, int]:
-        """Requests on each replica, as far as gateways said."""
+        """The number of requests in flight on each replica, as gateways reported."""
         return {i: member.inflight for i, member in self._fleet.members.items()}
 
     def asked(self, replica_id: str) -> Asked | None:
-        """What its last canary found."""
+        """The result of a replica's last canary; None: there was none yet."""
         asked = self._asked.get(replica_id)
         return asked[-1] if asked else None
 
     def canaries(self, replica_id: str) -> list[Asked]:
-        """What its last canaries found, the newest last."""
+        """The results of a replica's last canaries, the newest last."""
         return list(self._asked.get(replica_id, ()))
 
     def replicas(self) -> list[dict[str, Any]]:
-        """Every replica as gateways are told, and what is in flight on it."""
+        """A row for each replica as published to gateways, with its requests in flight."""
         members = self._fleet.members
         rows: list[dict[str, Any]] = []
         for row in self._published():
@@ -413,25 +416,25 @@ class FleetLoop:
         return rows
 
     def panic(self) -> list[str]:
-        """Models whose pools fail open."""
+        """The models whose pools fail open."""
         return list(self.view.panic) if self.view is not None else []
 
     def ready(self, model: str) -> bool:
-        """Whether somebody serves this model."""
+        """Whether some replica of this model is ready."""
         return any(
             row.replica.model == model and row.state is State.READY for row in self._published()
         )
 
 
 def _known_anew(events: Iterable[FleetEvent], actions: Iterable[FleetAction]) -> set[str]:
-    """Of whom something is known that an earlier view cannot outweigh."""
+    """Ids of replicas about which these events say more than an earlier view can."""
     told = {event.replica_id for event in events if isinstance(event, _FACTS)}
     told |= {event.replica_id for event in events if isinstance(event, Frozen) and event.frozen}
     return told | {one.replica_id for one in actions if isinstance(one, Launch | Stop)}
 
 
 def _place(one: Deployed) -> tuple[str, str, str]:
-    """Who is the same replica under another name."""
+    """The key by which a replica is recognised under another id: model, URL, revision."""
     return one.replica.model, one.url, one.replica.revision
 
 
@@ -443,7 +446,7 @@ def _by_place(
 
 
 def _streams(purpose: str) -> Random:
-    """Jitter that differs between replicas and, by the clock, between runs."""
+    """A random generator for one purpose, seeded by the clock: jitter differs between runs."""
     seed = f"{time.time_ns()}{purpose}".encode()
     return Random(int.from_bytes(blake2b(seed, digest_size=8).digest(), "big"))
 

@@ -1,8 +1,9 @@
-"""When a probe is believed: the one place that turns silence into a verdict.
+"""Probes replicas, and turns a missing answer into a verdict.
 
-A probe measures two machines at once. When this process itself was late, silence says nothing about
-the replica: the verdict is *unknown*. An answer that came stands all the same. And a silence is
-read by what users' requests did meanwhile: whether it is the replica's is the fleet's to say.
+A probe measures two machines at once. When this process itself was late, a missing answer says
+nothing about the replica: the verdict is *unknown*. An answer that came counts all the same. A
+missing answer is returned together with what users' requests did meanwhile; the fleet decides
+whether the replica is at fault.
 """
 
 import time
@@ -25,7 +26,7 @@ LATE: Final = 50 * MILLISECOND  # of this loop: as long as a whole answer on a L
 
 
 class LoopWatch:
-    """How late this event loop runs. ``beat`` is called at a steady pace by whoever ticks."""
+    """Detects that this process's event loop runs late. ``beat`` must be called at each tick."""
 
     __slots__ = ("_due", "_late_at", "_pace")
 
@@ -35,18 +36,18 @@ class LoopWatch:
         self._late_at = -LATE  # when it was last late by more than ``LATE``
 
     def beat(self, now: int) -> None:
-        """The loop got round to its tick."""
+        """Record a tick, and whether it came late."""
         if now - self._due > LATE:
             self._late_at = now
         self._due = now + self._pace
 
     def was_late(self, since: int, now: int) -> bool:
-        """Whether it was late at some time since then; a tick that is overdue counts already."""
+        """Whether the loop was late at any time since ``since``; an overdue tick counts."""
         return self._late_at >= since or now - self._due > LATE
 
 
 class Prober:
-    """Probes replicas, at most one probe of each at a time."""
+    """Probes a replica with a canary and returns the verdict, whatever happens."""
 
     def __init__(
         self, watch: LoopWatch, users_beside: Callable[[str, int], UsersBeside], canaries: Canaries
@@ -56,7 +57,7 @@ class Prober:
         self._canaries = canaries
 
     async def probe(self, deployed: Deployed, action: RunCanary) -> CanaryResult:
-        """Ask once; always returns a verdict within the deadline."""
+        """Send one canary; always returns a result within the deadline."""
         began = time.monotonic_ns()
         try:
             report = await self._canaries.ask(deployed, seconds(action.deadline))
@@ -96,7 +97,7 @@ class Prober:
 
 
 async def poll_load(deployed: Deployed, deadline_s: float, environment: Mapping[str, str]) -> Load:
-    """What an engine says of its load. Silence is None, number by number."""
+    """Read an engine's load from its metrics page; figures it does not give are None."""
     known = dialect(deployed.engine)
     if known.metrics_path is None:
         return Load()

@@ -1,4 +1,4 @@
-"""Which version an engine says it is, asked once each time a replica becomes ready.
+"""Asks an engine for its version each time a replica becomes ready.
 
 Only then can it have changed: a new version is a new process. An engine that has no such page, or
 does not answer it, has an unknown version, which differs from none.
@@ -22,7 +22,7 @@ VERSION_CHARACTERS: Final = 64
 
 
 class VersionWatch:
-    """Asks engines for their versions."""
+    """Asks engines for their versions in the background and reports each answer."""
 
     def __init__(self, told: Callable[[str, str], None], environment: Mapping[str, str]) -> None:
         self._told = told
@@ -31,7 +31,7 @@ class VersionWatch:
         self._asking: set[asyncio.Task[None]] = set()
 
     def ask(self, deployed: Deployed) -> None:
-        """Find out soon."""
+        """Start asking a replica's engine for its version, if it has such a page."""
         if dialect(deployed.engine).version_page is None or len(self._asking) >= WAITING_MAX:
             return
         task = asyncio.create_task(self._ask(deployed))
@@ -53,7 +53,7 @@ class VersionWatch:
             self._told(deployed.replica.id, version)
 
     async def close(self) -> None:
-        """Let go of what is under way."""
+        """Cancel the questions that are under way."""
         tasks = list(self._asking)
         for task in tasks:
             task.cancel()
@@ -61,7 +61,7 @@ class VersionWatch:
 
 
 def read_version(body: bytes, member: str) -> str:
-    """One member of a JSON object, where it is a short text; else nothing is known."""
+    """Read a version from a member of a JSON object; empty where it is no short text."""
     try:
         told = orjson.loads(body)
     except orjson.JSONDecodeError:

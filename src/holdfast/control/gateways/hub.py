@@ -1,10 +1,10 @@
-"""Where gateways connect: a unix socket, one small protocol object for each of them.
+"""Accepts connections of gateways on a unix socket and exchanges frames with them.
 
     gateway ─ Hello ─► hub ─ Welcome, ConfigFrame, ViewFrame, LeaseFrame ─► gateway
     then either side speaks whenever it has something to say
 
-Nothing here waits for a gateway. What it does not read piles up in its own buffer up to a bound;
-beyond that it is let go and may come back, and then it is told the present state in a few frames
+Nothing here waits for a gateway. Frames that it does not read are buffered up to a bound; beyond
+that its connection is dropped. When it connects again it gets the present state in a few frames
 instead of the past in many. Rejected: queues with a policy of what to drop: every frame but the
 last view would need its own reason.
 """
@@ -50,23 +50,23 @@ _log = structlog.get_logger("holdfast.control.gateways.hub")
 
 
 class HubListener(Protocol):
-    """Who is told what gateways say."""
+    """Receives what gateways report; ``Control`` implements it."""
 
     def greeting(self, gateway: "Gateway") -> list[ToGateway]:
-        """What a gateway that has just come is told, in this order."""
+        """The frames to send, in this order, to a gateway that has just connected."""
 
     def on_seen(self, gateway: "Gateway", frame: SeenFrame) -> None:
-        """Passive evidence."""
+        """Handle a gateway's observations of replicas (attempts, failures)."""
 
     def on_stats(self, gateway: "Gateway", frame: StatsFrame) -> None:
-        """How it fares."""
+        """Handle a gateway's counters, gauges and readiness."""
 
     def on_gone(self, gateway: "Gateway") -> None:
-        """Its connection ended."""
+        """Handle the end of a gateway's connection."""
 
 
 class Gateway(asyncio.Protocol):
-    """One gateway process, for as long as its connection lasts."""
+    """The connection of one gateway process, with what it last reported."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
@@ -86,12 +86,12 @@ class Gateway(asyncio.Protocol):
         self.reports_dropped = 0  # by itself, because its ring was full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A connection is there."""
+        """Register a new connection with the hub (asyncio callback)."""
         self._transport = transport
         self._hub.take_in(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of frames."""
+        """Decode frames from received bytes and pass them to the hub (asyncio callback)."""
         self.heard_at = time.monotonic_ns()
         try:
             frames = self._reader.feed(data)
@@ -103,12 +103,12 @@ class Gateway(asyncio.Protocol):
                 self._hub.hear(self, frame)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """It is over, for whatever reason."""
+        """Deregister the connection from the hub (asyncio callback)."""
         self._transport = None
         self._hub.let_go(self)
 
     def send(self, data: bytes) -> None:
-        """Queue bytes, unless it has stopped reading."""
+        """Queue bytes for the gateway; drop its connection if it has stopped reading."""
         transport = self._transport
         if transport is None:
             return
@@ -117,21 +117,21 @@ class Gateway(asyncio.Protocol):
             self.drop("it does not read")
 
     def drop(self, reason: str) -> None:
-        """Break the connection; a gateway that is alive comes again."""
+        """Abort the connection after a fault; a gateway that is alive connects again."""
         if self._transport is not None:
             _log.warning("gateway dropped", gateway=self.name, pid=self.pid, reason=reason)
             self._transport.abort()
             self._transport = None
 
     def dismiss(self, reason: str) -> None:
-        """Close it on purpose, and say why."""
+        """Close the connection on purpose, with a ``Bye`` frame that says why."""
         if self._transport is not None:
             self._transport.write(encode(Bye(reason)))
             self._transport.close()
             self._transport = None
 
     def take_stats(self, frame: StatsFrame) -> None:
-        """Keep its figures, up to a bound; counters come with some frames only, and then all."""
+        """Store the gateway's figures, up to a bound. A frame has either all counters or none."""
         if frame.counters:
             self.counters = dict(islice(frame.counters.items(), SERIES_MAX))
         self.gauges = dict(islice(frame.gauges.items(), SERIES_MAX))
@@ -139,7 +139,7 @@ class Gateway(asyncio.Protocol):
         self.ready, self.reason = frame.readiness, frame.reason
 
     def snapshot(self) -> dict[str, object]:
-        """For people."""
+        """The gateway's state as plain data, for ``/status``."""
         now = time.monotonic_ns()
         return {
             "id": self.id,
@@ -156,7 +156,7 @@ class Gateway(asyncio.Protocol):
 
 
 class Hub:
-    """All gateways that are connected."""
+    """Accepts gateways, sends them frames, and passes their frames to the listener."""
 
     def __init__(self, listener: HubListener) -> None:
         self._listener = listener
@@ -170,7 +170,10 @@ class Hub:
 
     @contextlib.asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator[None]:
-        """Accept gateways at this path; one left behind by an earlier control is replaced."""
+        """Accept gateways on a unix socket at this path while the block runs.
+
+        A socket file left by an earlier control is replaced.
+        """
         _make_way(path)
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(lambda: Gateway(self), str(path))
@@ -182,7 +185,7 @@ class Hub:
                 gateway.dismiss("control stops")
 
     def current(self, gateway_id: str) -> Gateway | None:
-        """Who holds this place now: of two, the one that came last."""
+        """The gateway that holds this place; of two, the one that connected last."""
         found = None
         for gateway in self.gateways.values():
             if gateway.id == gateway_id:
@@ -190,14 +193,14 @@ class Hub:
         return found
 
     def broadcast(self, frame: ToGateway) -> None:
-        """Tell everybody; encoded once."""
+        """Send a frame to every connected gateway; it is encoded once."""
         if self.gateways:
             data = encode(frame)
             for gateway in list(self.gateways.values()):
                 gateway.send(data)
 
     async def explain(self, request_id: str, timeout_s: float) -> bytes | None:
-        """The story of a request as its gateway tells it, or None if nobody knows it."""
+        """Ask all gateways for the story of a request; None if none has it in time."""
         ask_id = next(self._ask_ids)
         told: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         missing = len(self.gateways)
@@ -225,14 +228,14 @@ class Hub:
             del self._questions[ask_id]
 
     def take_traces(self) -> list[TraceRow]:
-        """Traced requests since the last call."""
+        """Return the traced requests that arrived since the last call."""
         taken, self._traces = self._traces, []
         return taken
 
     # --- called by Gateway ---
 
     def take_in(self, gateway: Gateway) -> None:
-        """A connection is there; who it is comes with its first frame."""
+        """Count a new connection, or drop it if there are too many (called by ``Gateway``)."""
         if len(self._connections) >= CONNECTIONS_MAX:
             self.turned_away += 1
             gateway.drop("too many connections")
@@ -240,14 +243,14 @@ class Hub:
         self._connections.add(gateway)
 
     def let_go(self, gateway: Gateway) -> None:
-        """A connection is gone."""
+        """Forget a connection that ended (called by ``Gateway``)."""
         self._connections.discard(gateway)
         if self.gateways.pop(gateway.name, None) is not None:
             _log.info("gateway gone", gateway=gateway.name, pid=gateway.pid)
             self._listener.on_gone(gateway)
 
     def hear(self, gateway: Gateway, frame: Frame) -> None:
-        """One frame of one gateway."""
+        """Handle one frame from one gateway (called by ``Gateway``)."""
         if isinstance(frame, Hello):
             self._greet(gateway, frame)
         elif not gateway.id or not isinstance(frame, ToControl):
@@ -288,12 +291,12 @@ class Hub:
 
 
 def _make_way(path: Path) -> None:
-    """A socket that an earlier control left behind would refuse us its name."""
+    """Remove a socket file that an earlier control left behind."""
     path.unlink(missing_ok=True)
 
 
 def _free_name(gateway_id: str, taken: Iterable[str]) -> str:
-    """Its id; while its predecessor still drains, with a number behind it."""
+    """The gateway's id, with a number behind it while its predecessor still drains."""
     names = set(taken)
     if gateway_id not in names:
         return gateway_id

@@ -1,4 +1,4 @@
-"""Divides what gateways share (quotas, retry budget, trials) among them.
+"""Divides shared limits (quotas, retry budget, trials of open breakers) among gateways.
 
 A place is one of the gateways that the file asks for, whichever process runs there now. The
 retry budget's floor follows the requests of all tenants: retries come in proportion to them.
@@ -14,7 +14,7 @@ _RETRY: Final = ""  # no tenant is called so
 
 
 class LeaseBroker:
-    """Decides which gateway has which share now, and which one must be told of a change."""
+    """Computes each gateway's share of the limits, and the frames to send after a change."""
 
     def __init__(self, config: LeaseConfig, places: Sequence[str], now: int) -> None:
         self._shares = Shares(config, places, now)
@@ -23,20 +23,20 @@ class LeaseBroker:
         self._told: dict[str, LeaseFrame] = {}
 
     def declare(self, tenants: Iterable[str], now: int) -> None:
-        """These tenants have quotas."""
+        """Set the tenants that have quotas."""
         self._shares.declare([_RETRY, *tenants], now)
 
     def came(self, place: str) -> None:
-        """A gateway took its place; ``frame_for`` tells it what it has."""
+        """Count a gateway that took its place; ``frame_for`` gives its shares."""
         self._shares.came(place)
 
     def went(self, place: str, now: int) -> None:
-        """Nobody is in that place any more."""
+        """Count a place as empty: its gateway disconnected."""
         self._shares.went(place, now)
         self._trials.went(place, now)
 
     def on_stats(self, place: str, frame: StatsFrame, now: int) -> None:
-        """Take in what a gateway was asked for since it last said so, and what it would try."""
+        """Record a gateway's demand per tenant, and the replicas it wants to try again."""
         if place not in self._places:
             return
         for tenant, amount in frame.demand.items():
@@ -45,7 +45,10 @@ class LeaseBroker:
         self._trials.told(place, frame.wanted, frame.trying, now)
 
     def look(self, now: int) -> list[tuple[str, LeaseFrame]]:
-        """Once a round: who must be told of a change."""
+        """Rebalance the shares; returns the places whose lease changed, with the frames.
+
+        Call it once a round.
+        """
         self._trials.expire(now)
         if len(self._places) > 1:  # alone it has everything, always
             self._shares.rebalance(now)
@@ -57,7 +60,7 @@ class LeaseBroker:
         ]
 
     def frame_for(self, place: str) -> LeaseFrame:
-        """What this gateway has now; it counts as told. A stranger has nothing."""
+        """The lease of the gateway at this place, to be sent now; empty for an unknown place."""
         known = place in self._places
         shares = self._shares.of(place) if known else {}
         frame = LeaseFrame(

@@ -1,4 +1,4 @@
-"""All figures as Prometheus text: those of gateways added up, and the fleet's own.
+"""Adds up gateways' counters and renders all figures as Prometheus text.
 
 Gateways send counters under their Prometheus names with labels; here they are only added. When a
 gateway ends, what it counted is kept in a sum, so that no counter ever falls: a scraper would take
@@ -19,7 +19,7 @@ _LARGEST: Final = "first_token_p95_seconds"  # of several gateways the worst; a 
 
 
 class Totals:
-    """What all gateways counted, also those that are gone."""
+    """Sums of all gateways' counters, including gateways that have ended."""
 
     __slots__ = ("_ended", "left_out")
 
@@ -28,11 +28,11 @@ class Totals:
         self.left_out = 0  # series beyond the bound, at the last look
 
     def keep(self, counters: Mapping[str, float]) -> None:
-        """A gateway ended: what it counted stays counted."""
+        """Add the counters of a gateway that ended, so that no sum falls."""
         _add(self._ended, counters)
 
     def with_those_of(self, living: Iterable[Mapping[str, float]]) -> dict[str, float]:
-        """The sums over all gateways there ever were."""
+        """The sums over ended and living gateways."""
         sums = dict(self._ended)
         self.left_out = sum(_add(sums, counters) for counters in living)
         return sums
@@ -40,7 +40,7 @@ class Totals:
     def only(
         self, beginnings: tuple[str, ...], living: Iterable[Mapping[str, float]]
     ) -> dict[str, float]:
-        """The same of series that begin like this, for whoever looks every second or two."""
+        """The sums of the series whose names start with one of ``beginnings``."""
         sums: dict[str, float] = {}
         for counters in (self._ended, *living):
             for series, value in counters.items():
@@ -50,7 +50,7 @@ class Totals:
 
 
 def _add(sums: dict[str, float], more: Mapping[str, float]) -> int:
-    """Add series by series; returns how many found no room."""
+    """Add series to sums; returns how many were left out because there are too many."""
     left_out = 0
     for series, value in more.items():
         if series in sums or len(sums) < SERIES_MAX:
@@ -61,7 +61,7 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> int:
 
 
 def gateway_gauges(living: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The gauges of all gateways together."""
+    """The gauges of all gateways added up; of latency percentiles the largest."""
     together: dict[str, float] = {}
     for gauges in living:
         for series, value in gauges.items():
@@ -76,7 +76,7 @@ def gateway_gauges(living: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def fleet_gauges(replicas: Iterable[Mapping[str, str | float]]) -> dict[str, float]:
-    """How many replicas are in which state, and the share and load of each."""
+    """Gauges of the fleet: replicas by state, and each replica's share and load."""
     states: Counter[str] = Counter()
     gauges: dict[str, float] = {}
     for row in replicas:
@@ -88,7 +88,7 @@ def fleet_gauges(replicas: Iterable[Mapping[str, str | float]]) -> dict[str, flo
 
 
 def render(counters: Mapping[str, float], gauges: Mapping[str, float]) -> str:
-    """The text of a scrape. Samples of one name stand together, as the format asks."""
+    """Render counters and gauges as Prometheus text, samples of one name together."""
     families: dict[str, tuple[str, list[str]]] = {}
     for kind, series in (("counter", counters), ("gauge", gauges)):
         for key, value in series.items():

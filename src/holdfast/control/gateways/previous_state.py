@@ -1,7 +1,7 @@
-"""Reads what the previous control process left: its config, its view, learned answers.
+"""Reads the state that the previous control process left: config, view, learned answers.
 
-Each is used as far as it makes sense. What cannot be read is said and left: a control that refuses
-to start for what an earlier one wrote is worse than one that begins with less.
+Each is used as far as it can be read. What cannot be read is logged and left out: a control that
+refuses to start because of old state is worse than one that begins with less.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ _log = structlog.get_logger("holdfast.control")
 
 
 def read_previous(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
-    """The config and the view of the control before this one, as far as they make sense."""
+    """The previous control's config and view from the state file; None where unreadable."""
     config, view = read_state(path)
     if config is None:
         return None, None
@@ -32,7 +32,7 @@ def read_previous(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
 
 
 def without_placed_endpoints(config: ConfigFrame) -> bytes:
-    """The file as it was read, without the places of launched and of discovered replicas."""
+    """The fleet file as JSON, without endpoints of launched and discovered replicas."""
     file = FleetFile.from_json(config.config)
     nowhere: dict[str, list[EndpointSection]] = {
         model.name: [] for model in file.models if model.placed_by_control
@@ -41,7 +41,7 @@ def without_placed_endpoints(config: ConfigFrame) -> bytes:
 
 
 def stored_answers(store: Store) -> AnswerBook:
-    """What canaries are known to answer."""
+    """The known canary answers from the store; an empty book where they are unreadable."""
     kept = store.answers()
     try:
         return AnswerBook.restore(kept) if kept else AnswerBook()

@@ -1,8 +1,9 @@
-"""Keeps the last good config and view on disk, for a gateway that starts without control.
+"""Keeps the last config and view on disk, for a gateway that starts without control.
 
-Two frames, as they travel: whoever reads frames can read the file. It is replaced by renaming, so
-that a reader sees the old state or the new one, never a part. It lies in the run directory and dies
-with it: what outlives a restart of everything is a matter for a real store.
+The file holds two frames, encoded as on the socket, so that the frame reader reads it. It is
+replaced by renaming, so that a reader sees the old state or the new one, never a part. It lies in
+the run directory and is removed with it; what must survive a restart of everything is kept by the
+store.
 """
 
 import os
@@ -16,7 +17,7 @@ SOCKET_FILE: Final = "control.sock"  # beside it, where gateways connect
 
 
 def write_state(path: Path, config: ConfigFrame, view: ViewFrame | None) -> None:
-    """Replace the state; not synced: it has to survive a process, not the machine."""
+    """Replace the state file. It is not synced: it must survive a process, not the machine."""
     draft = path.with_suffix(".new")
     with draft.open("wb") as stream:
         stream.write(encode(config))
@@ -26,7 +27,7 @@ def write_state(path: Path, config: ConfigFrame, view: ViewFrame | None) -> None
 
 
 def read_state(path: Path) -> tuple[ConfigFrame | None, ViewFrame | None]:
-    """What an earlier control left; what cannot be read is as good as absent."""
+    """Read config and view from the state file; None for what is missing or unreadable."""
     try:
         frames = FrameReader().feed(path.read_bytes())
     except (OSError, FrameError):

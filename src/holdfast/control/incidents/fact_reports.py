@@ -1,14 +1,16 @@
-"""Facts that other sources report: agents on hosts, exporters of a platform, operators' scripts.
+"""Accepts facts over HTTP from other sources: host agents, platform exporters, scripts.
 
     POST /facts ─► each is read, each of whom it speaks is known ─► all of them, or none
 
-What comes in here is judged like everything that control has seen itself, so only such kinds are
-taken as a host or a platform can know: no verdict on a replica, no word of a gateway. The end of a
-process that Holdfast launched is the launcher's to tell. A report is taken whole or not at all:
-whoever sends it learns of the first mistake by its place and field, and can send it again.
+Reported facts are judged like those that control observed itself, so only kinds are accepted that a
+host or a platform can know: no verdict on a replica, no observation of a gateway. The end of a
+process that Holdfast launched is reported by the launcher alone. A report is accepted whole or not
+at all: the error names the first wrong entry and field, and the sender can correct the report and
+send it again.
 
 A fact counts from when it arrives. Times of the sender were rejected: clocks of hosts differ by
-more than a detector's patience, and a report from the past would find its books closed.
+more than a detector's time limits, and a report from the past would come after its window was
+closed.
 """
 
 import time
@@ -51,11 +53,11 @@ _DEVICES: Final = ("host", "gpu")
 
 
 class BadReportError(Exception):
-    """A report that was not taken; the text names the place."""
+    """A fact report was refused as invalid; the text names the wrong entry and field."""
 
 
 class TooMuchError(Exception):
-    """More facts than are taken in a second."""
+    """A fact report was refused: more facts came than are accepted in a second."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"more than {FACTS_PER_S} facts a second; try again in {wait_s:.0f} s")
@@ -63,7 +65,7 @@ class TooMuchError(Exception):
 
 
 class FactReports:
-    """Reads reports, and hands on what they tell."""
+    """Checks reports of facts from other sources and passes the facts to control."""
 
     def __init__(
         self,
@@ -83,7 +85,10 @@ class FactReports:
         self.taken = self.refused = 0  # facts; reports
 
     def take(self, report: object) -> int:
-        """All facts of a report, or none; how many there were."""
+        """Accept all facts of a report, or none; returns how many.
+
+        Raises ``BadReportError`` or ``TooMuchError`` where the report is refused.
+        """
         try:
             facts = self._read(report)
             self._spend(len(facts))

@@ -1,7 +1,8 @@
-"""The GPUs of this host, looked at beside the loop: a driver that hangs must not hang control.
+"""Reads this host's GPUs in a separate thread: a driver that hangs must not block control.
 
-Nor its end, so a look is detached. While one hangs there is no second one, and the report says that
-the driver is silent instead of repeating what was true before.
+A hanging read must not delay control's end either, so it runs in a detached thread. While one hangs
+no second one is started, and the report says that the driver does not answer instead of repeating
+old figures.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ PATIENCE_S: Final = 15.0  # with one look; a driver that wakes its GPUs takes se
 
 
 class GpuWatch:
-    """The last report."""
+    """Polls this host's GPUs and holds the last report and new Xid faults."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class GpuWatch:
         self._fresh: deque[Xid] = deque(maxlen=XIDS_MAX)
 
     async def run(self) -> None:
-        """For ever."""
+        """Poll the GPUs until cancelled; a driver that does not answer is reported as such."""
         look: asyncio.Task[GpuReport] | None = None
         try:
             while True:
@@ -62,24 +63,24 @@ class GpuWatch:
 
     @property
     def last(self) -> GpuReport | None:
-        """The last report; None before the first look."""
+        """The last GPU report; None before the first poll."""
         return self._report
 
     def take_xids(self) -> list[Xid]:
-        """Faults that the driver reported since the last time."""
+        """Return the Xid faults that the driver reported since the last call."""
         taken = []
         while self._fresh:  # a look may add to it meanwhile, in its thread
             taken.append(self._fresh.popleft())
         return taken
 
     def report(self) -> dict[str, Any]:
-        """As plain data; before the first look it says so."""
+        """The last GPU report as plain data; before the first poll it says so."""
         if self._report is None:
             return {"available": False, "reason": "not looked yet", "gpus": []}
         return self._report.as_dict()
 
     def gauges(self) -> dict[str, float]:
-        """For metrics; what a GPU does not say is left out."""
+        """Gauges of each GPU (memory, utilisation, temperature, …); unknown ones are left out."""
         found: dict[str, float] = {}
         for gpu in self._report.gpus if self._report is not None else ():
             label = f'{{gpu="{gpu.index}"}}'

@@ -1,14 +1,14 @@
-"""What this host can see of the replicas it runs: memory, progress of a load, versions, GPU faults.
+"""Reads memory, loading progress, versions and GPU faults of this host's launched replicas.
 
     /proc, cgroups (a thread) ─┐
     GpuWatch's last report ────┴─► MemorySeen, PhaseSeen, VersionsSeen, HostSeen, GpuFault
 
-A look reads /proc in a thread of its own, because a process that is being torn down can hold up
-whoever reads about it. While a look hangs there is no second one, and nothing is said meanwhile:
-memory that was not read is unknown.
+/proc is read in a thread of its own, because reading about a process that is being torn down can
+block. While one read hangs no second one is started, and nothing is reported meanwhile: memory that
+was not read is unknown.
 
-Versions of a model's replicas are told while they are all started alike. In the middle of a rollout
-two builds differ on purpose, and the newcomers' versions can wait for its end.
+Versions of a model's replicas are reported while all of them have the same build. During a rollout
+two builds differ on purpose, and the new replicas' versions can wait for its end.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Seen = Callable[[Fact], None]
 
 
 class HostWatch:
-    """Looks at the replicas of this host."""
+    """Reads /proc and GPU data of the replicas launched on this host, and reports facts."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class HostWatch:
         self._pids: dict[str, tuple[int, ...]] = {}  # of each replica's tree, at the last look
 
     async def run(self) -> None:
-        """For ever."""
+        """Read the host once per period, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -72,7 +72,7 @@ class HostWatch:
             await asyncio.sleep(self._period_s)
 
     async def look(self) -> None:
-        """Once."""
+        """Read the host's replicas once and report memory, progress, versions and host facts."""
         roots = {unit.id: unit.pid for unit in self._units.values() if unit.pid is not None}
         paths = {unit.spec.weights for unit in self._units.values()}
         unsized = [path for path in paths if self.sizes.get(path) is None]
@@ -143,7 +143,7 @@ class HostWatch:
     # --- GPU faults ------------------------------------------------------------------------------
 
     def fault(self, xid: Xid) -> None:
-        """The driver reported a fault: of whom, as far as that is known."""
+        """Report a GPU fault against the replicas that use that GPU, as far as they are known."""
         for name in self._users(xid):
             self._saw(GpuFault(name, xid.code, xid.needs_reset, xid.meaning))
 

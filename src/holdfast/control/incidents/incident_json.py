@@ -1,4 +1,4 @@
-"""Facts and incidents as JSON: in exported files, in the store, and in reports of other sources.
+"""Converts facts and incidents to JSON and back: for exports, the store and fact reports.
 
     {"holdfast_incident": 1, "incident": {…}, "baselines": {…}, "config": {…}}
     {"at": 1234, "kind": "ProcessEnded", "replica": "r1", …}
@@ -50,7 +50,7 @@ def _finite(value: object) -> bool:
 
 
 def _worded(value: Any) -> Any:
-    """Numbers that JSON does not know, as text."""
+    """Replace NaN and infinity, which JSON does not have, by text."""
     if isinstance(value, float) and not isfinite(value):
         return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def _worded(value: Any) -> Any:
 
 
 def _unworded(value: Any) -> Any:
-    """The numbers again, in a field that holds numbers."""
+    """Turn the texts for NaN and infinity back into numbers."""
     if isinstance(value, str):
         return _UNBOUNDED.get(value, value)
     if isinstance(value, Mapping):
@@ -68,7 +68,7 @@ def _unworded(value: Any) -> Any:
 
 
 def _convert(plain: Mapping[str, Any], kind: Any, where: str) -> Any:
-    """A dataclass from its members; ``ValueError`` names the member that cannot be read."""
+    """Build a dataclass from its members; ``ValueError`` names the member that cannot be read."""
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
@@ -87,7 +87,7 @@ def _refuse_unknown(given: Iterable[str], known: tuple[str, ...], where: str) ->
 
 
 def fact_line(at: int, fact: Fact) -> bytes:
-    """One line of an export: a fact, its kind and its core time."""
+    """Encode a fact as one line of an export, with its kind and its core time (ns)."""
     start = b'{"at":%d,"kind":"%s"' % (at, FACT_NAMES[type(fact)].encode())
     if all(_finite(getattr(fact, name)) for name in _NUMBERS[type(fact)]):
         body = msgspec.json.encode(fact)
@@ -97,7 +97,7 @@ def fact_line(at: int, fact: Fact) -> bytes:
 
 
 def fact_from_plain(plain: Mapping[str, Any]) -> Fact:
-    """A fact from its line or report; ``ValueError`` names the member that cannot be read."""
+    """Decode a fact from its members; ``ValueError`` names the member that cannot be read."""
     name = plain.get("kind")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -113,14 +113,14 @@ def fact_from_plain(plain: Mapping[str, Any]) -> Fact:
 
 
 def incident_to_plain(incident: Incident) -> dict[str, Any]:
-    """An incident as JSON knows it: every field, and its title."""
+    """Convert an incident to plain JSON data: every field, and its title."""
     plain = _worded(msgspec.to_builtins(incident))
     plain |= {"class": plain["failure_class"], "title": incident.title}
     return {key: plain[key] for key in _INCIDENT_KEYS}
 
 
 def incident_from_plain(plain: Mapping[str, Any]) -> Incident:
-    """The incident again; ``ValueError`` names the member that cannot be read."""
+    """Decode an incident from plain data; ``ValueError`` names what cannot be read."""
     own = {name: value for name, value in plain.items() if name not in ("title", "class")}
     if "class" not in plain:
         raise ValueError("incident.class: is missing; it has no default")
@@ -143,12 +143,12 @@ def incident_from_plain(plain: Mapping[str, Any]) -> Incident:
 def export_head(
     plain: Mapping[str, Any], baselines: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The first line of an export; ``plain`` is the incident."""
+    """Build the first line of an export: the incident (``plain``), baselines and config."""
     return {_FORMAT_KEY: FORMAT, "incident": plain, "baselines": baselines, "config": config}
 
 
 def read_export(lines: Iterable[str | bytes]) -> IncidentExport:
-    """An exported incident, its facts in the order of time.
+    """Decode an exported incident from its lines, with its facts in order of time.
 
     ``ValueError`` names the line and the member that cannot be read.
     """
@@ -196,7 +196,7 @@ def _members(value: object, where: str) -> Mapping[str, Any]:
 
 
 def pack_lines(lines: Iterable[bytes]) -> bytes | None:
-    """Lines of an export, compressed for the store; ``None`` where they are too many."""
+    """Compress the lines of an export for the store; ``None`` if the result is too large."""
     packer = zlib.compressobj(6)
     parts: list[bytes] = []
     size = 0
@@ -210,7 +210,7 @@ def pack_lines(lines: Iterable[bytes]) -> bytes | None:
 
 
 def unpack_lines(packed: bytes) -> list[bytes]:
-    """The lines that ``pack_lines`` was given."""
+    """Decompress the lines that ``pack_lines`` compressed."""
     return zlib.decompress(packed).splitlines()
 
 

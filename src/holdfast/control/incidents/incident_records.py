@@ -1,12 +1,13 @@
-"""Incidents as they are kept, shown and exported.
+"""Stores, shows and exports incidents, and converts their times between clocks.
 
-Core time begins anew with each boot, so an incident is kept with the difference between both clocks
-at that moment: ``{"clock": ns, "incident": {…}}``. People see seconds since 1970, another control
-gets its own core time, and an export keeps core time, because a replay must not know of days.
+Core time starts from zero with each boot, so an incident is kept with the difference between both
+clocks at that moment: ``{"clock": ns, "incident": {…}}``. People see seconds since 1970, another
+control gets its own core time, and an export keeps core time, because a replay must not depend on
+dates.
 
-The facts behind an incident are read from the log while they are still there: when it opens, when
-its cause changes and when it closes. Each time what is new is put behind what was kept before: a
-long incident outlives the ring that its first facts were in.
+The facts behind an incident are read from the log while they are still there: when the incident
+opens, when its cause changes and when it closes. Each time new facts are appended to those stored
+before: a long incident outlives the ring buffer that its first facts were in.
 """
 
 import asyncio
@@ -46,17 +47,17 @@ _log = structlog.get_logger("holdfast.control.incidents.incident_records")
 
 
 def clock() -> int:
-    """What must be added to core time for the time of day, in ns."""
+    """The time of day minus core time, in ns: add it to core time to get the time of day."""
     return time.time_ns() - time.monotonic_ns()
 
 
 def for_people(plain: Mapping[str, Any], difference: int) -> dict[str, Any]:
-    """An incident with times of day, in seconds since 1970, in place of core time."""
+    """Convert an incident's times from core time (ns) to seconds since 1970."""
     return _timed(plain, lambda at: round((at + difference) / SECOND, 3))
 
 
 def moved(plain: Mapping[str, Any], by: int) -> dict[str, Any]:
-    """An incident of another control, in the core time of this one."""
+    """Shift an incident's core times by ``by`` ns, to adopt it from an earlier control."""
     return _timed(plain, lambda at: at + by)
 
 
@@ -70,18 +71,18 @@ def _timed(plain: Mapping[str, Any], change: Callable[[int], Any]) -> dict[str, 
 
 
 def opened(kept: Mapping[str, Any]) -> float:
-    """When, in seconds since 1970."""
+    """When a stored incident was opened, in seconds since 1970."""
     return float((kept["incident"]["opened_at"] + kept["clock"]) / SECOND)
 
 
 def number(name: str) -> int:
-    """Of an incident's id."""
+    """The number at the end of an incident's id; 0 where there is none."""
     text = name.rpartition("-")[2]
     return int(text) if text.isdecimal() else 0
 
 
 def put(store: Store, incident: Incident, facts: bytes | None = None) -> None:
-    """Keep it as it is now."""
+    """Store an incident as it is now, with its packed facts if given."""
     kept = {"clock": clock(), "incident": incident_to_plain(incident)}
     stage = Stage.CLOSED if incident.stage is Stage.CLOSED else Stage.OPEN
     store.put_incident(incident.id, opened(kept), stage, kept, facts)
@@ -90,7 +91,7 @@ def put(store: Store, incident: Incident, facts: bytes | None = None) -> None:
 def lines_of(
     log: FactLog, incident: Incident, first: Mapping[str, Any], earlier: list[bytes]
 ) -> list[bytes]:
-    """All lines of an export: those kept earlier, and what the log has that is newer."""
+    """Build the lines of an export: those stored earlier, and newer facts from the log."""
     before = earlier[1:]
     since = orjson.loads(before[-1])["at"] if before else None
     facts = [(at, fact) for at, fact in log.of(incident) if since is None or at > since]
@@ -105,7 +106,7 @@ def lines_of(
 def _fitting(
     facts: list[tuple[int, Fact]], incident: Incident, most: int
 ) -> list[tuple[int, Fact]]:
-    """All of them; or its own and those that are said once, and of its peers' the newest."""
+    """Choose at most ``most`` facts: the incident's own and one-time ones, then peers' newest."""
     if len(facts) <= most:
         return facts
     own = set(incident.replicas)
@@ -120,7 +121,7 @@ def _fitting(
 
 
 class Packer:
-    """Keeps the facts behind incidents, one at a time and in a thread of their own."""
+    """Stores the facts behind incidents in the background, one incident at a time."""
 
     def __init__(self, store: Store, log: FactLog) -> None:
         self._store = store
@@ -129,7 +130,10 @@ class Packer:
         self._task: asyncio.Task[None] | None = None
 
     def want(self, incident: Incident, first: dict[str, Any]) -> None:
-        """Keep its facts soon. What waits is bounded by the number of incidents in memory."""
+        """Queue an incident's facts to be stored.
+
+        The queue is bounded by the number of incidents in memory.
+        """
         self._waiting.pop(incident.id, None)
         self._waiting[incident.id] = (incident, first)
         if self._task is None or self._task.done():
@@ -151,14 +155,14 @@ class Packer:
         return pack_lines(self.lines(incident, first))
 
     def lines(self, incident: Incident, first: Mapping[str, Any]) -> list[bytes]:
-        """An export as of now. Takes up to seconds: to be called in a thread."""
+        """Build an incident's export as of now. It may take seconds: call it in a thread."""
         _, kept = self._store.incident(incident.id)
         return lines_of(
             self._facts, incident, first, unpack_lines(kept) if kept is not None else []
         )
 
     async def close(self) -> None:
-        """What waits is kept, or given up after a while."""
+        """Wait up to 5 s for queued facts to be stored, then give up."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=5.0)
             self._task.cancel()

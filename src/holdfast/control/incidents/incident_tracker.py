@@ -1,14 +1,15 @@
-"""IncidentTracker in a live control: facts in, findings done, kept and told.
+"""Runs the investigation in a live control: judges facts, stores incidents, carries out acts.
 
     facts ─► queue ─► Investigation.take ─► opened, changed, closed ─► store, hooks, events
                                         └─► acts ─► hands: restart, take out, stop a rollout, page
 
-It owns no policy: what is a failure and what may be done about it is the core's. It must never hold
-up or end the loop that watches replicas. So facts wait in a bounded queue and are judged a few
-milliseconds at a time, and a mistake in a detector costs that one fact: it is logged once for each
-kind and counted, and everybody else goes on.
+It owns no policy: what is a failure and what may be done about it is decided in the core. It must
+never block or end the loop that watches replicas. So facts wait in a bounded queue and are judged a
+few milliseconds at a time, and an error in a detector costs that one fact: it is logged once for
+each kind and counted, and all other facts are judged as usual.
 
-An incident outlives its control: open ones are adopted by the next, in its own core time.
+An incident outlives its control: the next control adopts open ones and converts them to its own
+core time.
 """
 
 import asyncio
@@ -52,35 +53,38 @@ _log = structlog.get_logger("holdfast.control.incidents.incident_tracker")
 
 
 class Hands(Protocol):
-    """Who can do something about it. Each says whether it was done, and what was, or why not."""
+    """Carries out the acts that incidents call for.
+
+    Each returns whether it was done, and what was done or why not.
+    """
 
     def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
-        """Drain it and start it anew; one whose process began after that has a new one."""
+        """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""
 
     def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        """Send it nothing, whatever its canaries say."""
+        """Send a replica no requests, whatever its canaries say."""
 
     def put_back(self, replica: str, reason: str) -> None:
-        """Judge it by its canaries again."""
+        """End a take-out: from now on the replica's canaries decide again whether it serves."""
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
-        """Refuse the revision that comes in."""
+        """Refuse the revision that a model's rollout brings in."""
 
     def ladder_of(self, model: str) -> str:
-        """A virtual model that falls from this one to others under pressure; empty: none."""
+        """The virtual model that degrades from this model to others; empty: there is none."""
 
     def ask_canaries(self, replicas: tuple[str, ...]) -> None:
-        """Ask these now."""
+        """Send canaries to these replicas now."""
 
     def block(self, fingerprints: Mapping[str, int]) -> None:
-        """Refuse these requests until then."""
+        """Make gateways refuse requests with these fingerprints until the given core time (ns)."""
 
     def note(self, notice: Notice) -> None:
-        """A fact for people."""
+        """Record a notice in the events that operators read."""
 
 
 class IncidentTracker:
-    """The investigation of one control."""
+    """Feeds facts to the investigation; stores, reports and acts on the incidents it opens."""
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class IncidentTracker:
         self._investigation = self._begin()
 
     def _begin(self) -> Investigation:
-        """A new one, that knows what an earlier one knew."""
+        """Start an investigation with the stored baselines and open incidents."""
         kept = self._store.incidents(ADOPTED_MAX)
         numbers = [incident_records.number(one["incident"]["id"]) for one in kept]
         baselines = self._store.settings().get(_SETTING)
@@ -139,7 +143,7 @@ class IncidentTracker:
         return found
 
     def follow(self, config: InvestigationConfig) -> None:
-        """Use other settings from now on; what is known stays known."""
+        """Apply new settings: start a new investigation that keeps baselines and open incidents."""
         if config == self._config:
             return
         self.keep_baselines()
@@ -153,7 +157,7 @@ class IncidentTracker:
     # --- facts -----------------------------------------------------------------------------------
 
     def take(self, fact: Fact) -> None:
-        """Judge it soon; in the order of arrival."""
+        """Queue a fact to be judged soon, in order of arrival; dropped if the queue is full."""
         if len(self._queue) >= QUEUE_MAX:
             self.facts_dropped += 1
             return
@@ -162,7 +166,7 @@ class IncidentTracker:
             self._turning = asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Some of the queue; whoever else has something to do gets its turn in between."""
+        """Judge queued facts for a few milliseconds, then yield to the event loop."""
         self._turning = None
         until = time.monotonic_ns() + TURN
         while self._queue:
@@ -175,7 +179,7 @@ class IncidentTracker:
                 return
 
     def drain(self) -> None:
-        """All that waits, now."""
+        """Judge all queued facts now."""
         while self._queue:
             self._judge(*self._queue.popleft())
 
@@ -219,7 +223,7 @@ class IncidentTracker:
             self.keep_baselines()
 
     def _sweep(self) -> None:
-        """One that became part of another is over, and nobody said so."""
+        """Close stored incidents that were merged into another one."""
         for name in [name for name in self._told if name not in self._investigation.incidents]:
             kept, _ = self._store.incident(name)
             self._forget(name)
@@ -249,7 +253,7 @@ class IncidentTracker:
             self._news("" if known == incident.cause.value else "changed", incident)
 
     def _news(self, event: str, incident: Incident) -> None:
-        """Keep it; and where something is to be told, tell it."""
+        """Store an incident; if ``event`` is not empty, note it and notify the hooks."""
         name = incident.id
         if event in ("opened", "changed"):
             self._told[name] = incident.cause.value
@@ -288,7 +292,7 @@ class IncidentTracker:
         incident_records.put(self._store, incident)
 
     def _done(self, act: Act, incident: Incident, now: int) -> str:
-        """What was done; empty while it is under way, because then others must wait for it."""
+        """Carry out an act; returns what was done, or empty while it is under way."""
         reason = f"{act.incident_id}: {act.reason}"
         remedy = act.remedy
         if remedy is Remedy.DRAIN_AND_RESTART:
@@ -310,7 +314,7 @@ class IncidentTracker:
         return told if done else f"{told}; {self._page(act, incident)}"
 
     def _came_back(self, fact: StateChanged, now: int) -> None:
-        """What was asked for is over when the replica has proven itself."""
+        """Record an act as done when its replica is ready again."""
         if fact.state is not State.READY:
             return
         name, since, remedy = self._away.pop(fact.replica)
@@ -320,7 +324,7 @@ class IncidentTracker:
             incident_records.put(self._store, self._investigation.incidents[name])
 
     def _page(self, act: Act, incident: Incident) -> str:
-        """Somebody has to do it. What we cannot do ourselves is said, not passed over."""
+        """Notify a person about an act that control cannot carry out; returns what to record."""
         self._paged.add(incident.id)
         self._tell("page", incident, page=True)
         told = "a person is asked to look"
@@ -341,7 +345,10 @@ class IncidentTracker:
     # --- what operators ask ----------------------------------------------------------------------
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
-        """The latest, newest last, without their long parts. ``open`` is all that is not over."""
+        """The latest incidents, newest last, without their long parts.
+
+        Stage ``open`` means all that are not closed.
+        """
         column = None if stage is None else Stage.CLOSED if stage == Stage.CLOSED else Stage.OPEN
         found = []
         for kept in self._store.incidents(limit, column):
@@ -353,7 +360,7 @@ class IncidentTracker:
         return found[::-1]
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """One, whole."""
+        """One incident with all its parts, from memory or the store; None: there is none."""
         incident = self._investigation.incidents.get(name)
         if incident is not None:
             return incident_records.for_people(
@@ -367,7 +374,7 @@ class IncidentTracker:
         )
 
     async def export(self, name: str) -> list[bytes] | None:
-        """Lines of JSON that another process can replay; None: nobody knows it."""
+        """One incident and its facts as lines of JSON, for a replay; None: no such incident."""
         incident = self._investigation.incidents.get(name)
         if incident is not None:
             first = self._head(incident_to_plain(incident))
@@ -381,7 +388,7 @@ class IncidentTracker:
         return export_head(plain, self._investigation.baselines(), asdict(self._config))
 
     def close(self, name: str) -> tuple[bool, str]:
-        """An operator says that it is over; who was taken out for it is judged again."""
+        """Close an incident on an operator's order, and put back replicas it had taken out."""
         incident = self._investigation.incidents.get(name)
         if incident is None or incident.stage is Stage.CLOSED:
             return False, "it is not open"
@@ -398,7 +405,7 @@ class IncidentTracker:
     # --- the end, and figures --------------------------------------------------------------------
 
     def keep_baselines(self) -> None:
-        """What answers of healthy replicas look like took a day to learn."""
+        """Store the learned baselines of healthy answers, which take a day to learn."""
         self._baselines_at = time.monotonic_ns()
         try:
             self._store.put_setting(_SETTING, self._investigation.baselines())
@@ -406,7 +413,7 @@ class IncidentTracker:
             _log.error("baselines not kept", reason=str(error))
 
     async def stop(self) -> None:
-        """Keep what must survive, judge no more."""
+        """Judge the queued facts, store baselines and facts, and stop."""
         if self._turning is not None:
             self._turning.cancel()
         self.drain()
@@ -415,11 +422,11 @@ class IncidentTracker:
 
     @property
     def open_count(self) -> int:
-        """How many are not over."""
+        """The number of incidents that are not closed."""
         return sum(1 for _ in self._unclosed())
 
     def drift_series(self) -> dict[str, float]:
-        """How far answers are from what they were, as series of the history."""
+        """How far each model's answers drifted from their baseline, as history series."""
         found: dict[str, float] = {}
         for model, told in self._investigation.drift_figures().items():
             found[f"model/{model}/drift"] = told.now
@@ -428,7 +435,7 @@ class IncidentTracker:
         return found
 
     def unclosed(self) -> list[Incident]:
-        """Those that are not over, as the investigation has them; not to be changed."""
+        """The incidents that are not closed; callers must not change them."""
         return list(self._unclosed())
 
     def _unclosed(self) -> Iterable[Incident]:
@@ -436,12 +443,12 @@ class IncidentTracker:
         return (incident for incident in found if incident.stage is not Stage.CLOSED)
 
     def gauges(self) -> dict[str, float]:
-        """What is open, by class and cause."""
+        """The number of open incidents by class and cause."""
         now = Counter((one.failure_class.value, one.cause.value) for one in self._unclosed())
         return {_series("incidents_open", *key): count for key, count in now.items()}
 
     def counters(self) -> dict[str, float]:
-        """What was found since this control began."""
+        """Counters of opened incidents, evidence, facts, errors and notifications."""
         found: dict[str, float] = {
             _series("incidents_total", *key): count for key, count in self.opened.items()
         }

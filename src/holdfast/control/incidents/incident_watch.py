@@ -1,10 +1,10 @@
-"""Everything in control that looks for failures, behind one object.
+"""Collects all observations of control for the investigation, and carries out its acts.
 
     control ─► saw, notice, answered, seen ─► Observations ─► Incidents ─► store, hooks
     hosts, GPUs, queues of gateways (here, by the clock) ─┘        └─► acts, done here (Hands)
 
-It is apart from ``Control`` because it must be able to fail without it: whatever goes wrong in here
-is logged and counted, and replicas are watched and gateways told as before.
+It is apart from ``Control`` because it must be able to fail alone: an error in here is logged and
+counted, and replicas are watched and gateways updated as before.
 """
 
 import asyncio
@@ -55,20 +55,20 @@ _log = structlog.get_logger("holdfast.control.incidents.incident_watch")
 
 
 class WatchedControl(Protocol):
-    """The rest of control, as seen from here."""
+    """The methods of control that ``IncidentWatch`` calls."""
 
     def note(self, notice: Notice) -> None:
-        """A fact for people."""
+        """Record a notice in the events that operators read."""
 
     def broadcast(self, frame: ToGateway) -> None:
-        """Tell every gateway."""
+        """Send a frame to every gateway."""
 
     def gateway_gauges(self, now: int) -> Sequence[Mapping[str, float]]:
-        """What each gateway says of itself, empty for a silent one."""
+        """Each gateway's last gauges; an empty mapping for a silent gateway."""
 
 
 class IncidentWatch:
-    """Feeds facts to the investigation, and does what it asks for."""
+    """Feeds control's observations to the investigation, and carries out what it asks for."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class IncidentWatch:
 
     @property
     def declared(self) -> Mapping[str, Declared]:
-        """All replicas, of the file and of platforms."""
+        """What is declared of all replicas, of the fleet file and of platforms, by id."""
         return self._declared
 
     # --- life ------------------------------------------------------------------------------------
 
     def follow(self, file: FleetFile) -> None:
-        """A config that everybody follows now, with launched replicas where they are."""
+        """Apply a config in which launched and discovered replicas have their endpoints."""
         self._file = file
         self._notifier.follow(file.incidents.notify)
         self.incidents.follow(file.incidents.investigation())
@@ -146,7 +146,7 @@ class IncidentWatch:
         self._hosts.engines = {one: engines[one] for one in engines if one in self._declared}
 
     async def run(self) -> None:
-        """For ever."""
+        """Do one round every period until cancelled; then store what must survive."""
         hosts = asyncio.create_task(self._hosts.run())
         logged: set[str] = set()
         try:
@@ -167,7 +167,7 @@ class IncidentWatch:
             await self._notifier.close()
 
     def round(self, now: int) -> None:
-        """What is told by the clock."""
+        """Report GPU faults and queue lengths, and advance the observations' clock."""
         self._rounds += 1
         for xid in self._gpus.take_xids():
             self._hosts.fault(xid)
@@ -201,7 +201,7 @@ class IncidentWatch:
     # --- what happens ----------------------------------------------------------------------------
 
     def saw(self, fact: Fact) -> None:
-        """Something was seen."""
+        """Pass one fact to the investigation, distorted if its replica is disturbed on purpose."""
         if self._early is not None:
             self._early.append(fact)
             return
@@ -210,16 +210,16 @@ class IncidentWatch:
             self._observations.saw(shown, time.monotonic_ns())
 
     def sighted(self, reading: Reading) -> None:
-        """A platform told how it is."""
+        """Pass on the facts that a platform's new reading implies."""
         found = self._sightings.take(reading, time.monotonic_ns(), time.time())
         self._tell(found)
 
     def unsighted(self, source: str) -> None:
-        """A platform is no longer asked."""
+        """Withdraw what a platform declared: it is no longer polled."""
         self._tell(self._sightings.forget(source))
 
     def _tell(self, facts: Sequence[Fact]) -> None:
-        """Who there is goes first, and not twice: what the file declares is only filled in."""
+        """Apply declarations first, then pass the other facts on."""
         for fact in facts:
             if isinstance(fact, Declared):
                 self._placed[fact.replica] = fact
@@ -235,12 +235,12 @@ class IncidentWatch:
                 self.saw(fact)
 
     def _knows_better(self, fact: Fact) -> bool:
-        """Of the host that it launches on control knows more than a source is told."""
+        """Whether a source's fact is about control's own host, of which control knows more."""
         own = isinstance(fact, HostSeen) and fact.host == self._hosts.name
         return own and bool(self._deployments.units)
 
     def notice(self, notice: Notice) -> None:
-        """The fleet concluded something. One that is ready now may be another than it was."""
+        """Handle a notice of the fleet; a replica that became ready is asked for its version."""
         self._observations.notice(notice)
         deployed = self._loop().deployed.get(notice.replica_id)
         if notice.signal and notice.what == State.READY and deployed is not None:
@@ -252,26 +252,26 @@ class IncidentWatch:
             self.saw(VersionsSeen(replica, engine=version))
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """A canary came back."""
+        """Pass a canary's result to the investigation."""
         self._observations.canary(result, slow=slow, inflight=inflight)
 
     def seen(self, event: Seen, frame: SeenFrame) -> None:
-        """A gateway told what it saw."""
+        """Pass a gateway's observations to the investigation and the figures."""
         self._observations.seen(event, frame.died, frame.compared)
         self.figures.seen(event, self._declared, time.monotonic_ns())
 
     def gateway_gone(self, name: str) -> None:
-        """Its connection ended."""
+        """Count no requests in flight any more for a gateway that disconnected."""
         self._observations.gateway_gone(name)
 
     def greeting(self) -> Iterable[ToGateway]:
-        """What a gateway that has just come must refuse."""
+        """Frames for a gateway that has just connected: the requests it must refuse."""
         return [self._block_frame()] if self._blocked else []
 
     # --- what incidents ask for (Hands) ----------------------------------------------------------
 
     def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
-        """Drain it and start it anew, unless that has been done since."""
+        """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""
         unit = self._deployments.units.get(replica)
         if unit is None:
             return False, "it was not started here, so it cannot be restarted here"
@@ -283,7 +283,7 @@ class IncidentWatch:
         return True, f"{replica} drains and then starts anew"
 
     def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        """Send it nothing, whatever its canaries say; the fleet's bound has the last word."""
+        """Send a replica no requests, unless the bound on its pool forbids it."""
         self._loop().tell(TakeOutAsked(replica, reason))
         health = self._loop().health(replica)
         if health is not None and health.taken_out:
@@ -292,17 +292,17 @@ class IncidentWatch:
         return False, f"{replica} was not taken out (it is {state}, or its pool is at its bound)"
 
     def put_back(self, replica: str, reason: str) -> None:
-        """Judge it by its canaries again."""
+        """End a take-out: from now on the replica's canaries decide again whether it serves."""
         self._loop().tell(TakeOutAsked(replica, reason, out=False))
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
-        """Refuse the revision that comes in."""
+        """Refuse the revision that a model's rollout brings in."""
         if self._deployments.halt(model, reason):
             return True, f"the rollout of {model} is halted; its last good revision stays"
         return False, f"no rollout of {model} is under way here"
 
     def ladder_of(self, model: str) -> str:
-        """A virtual model that leaves this one for the next under pressure."""
+        """The virtual model that degrades from this model to others; empty: there is none."""
         for virtual in self._file.virtual_models:
             ladder = virtual.degrade_config()
             if ladder is not None and model in ladder.ladder[:-1]:
@@ -310,11 +310,11 @@ class IncidentWatch:
         return ""
 
     def ask_canaries(self, replicas: tuple[str, ...]) -> None:
-        """Ask these now."""
+        """Send canaries to these replicas now."""
         self._loop().tell(CanaryAsked(replicas))
 
     def block(self, fingerprints: Mapping[str, int]) -> None:
-        """Have gateways refuse these requests."""
+        """Make gateways refuse requests with these fingerprints until the given core time (ns)."""
         self._blocked = dict(fingerprints)
         self._house.broadcast(self._block_frame())
 
@@ -324,13 +324,13 @@ class IncidentWatch:
         return BlockFrame(left)
 
     def note(self, notice: Notice) -> None:
-        """A fact for people."""
+        """Record a notice in the events that operators read."""
         self._house.note(notice)
 
     # --- figures ---------------------------------------------------------------------------------
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Counters and gauges."""
+        """Counters and gauges of facts and incidents."""
         counted = {
             "facts_reported_total": self.reported.taken,
             "fact_reports_refused_total": self.reported.refused,
@@ -339,7 +339,10 @@ class IncidentWatch:
 
 
 def _kept_secret(store: Store) -> bytes:
-    """The key of requests' fingerprints: the same for all gateways, and after a restart."""
+    """The key of requests' fingerprints, from the store or newly drawn.
+
+    It is the same for all gateways and after a restart.
+    """
     kept: Any = store.settings().get(_SECRET)
     try:
         found = bytes.fromhex(kept) if isinstance(kept, str) else b""

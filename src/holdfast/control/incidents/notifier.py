@@ -1,15 +1,14 @@
-"""Tells hooks of incidents: JSON for programs, a text for Slack and whatever takes the same.
+"""Sends incidents to webhooks, as JSON for programs or as text for Slack and the like.
 
     incident opened, cause changed, closed, page ─► queue of each hook ─► POST, again, given up
 
-Each hook has its own short queue and its own worker, so that one that hangs keeps nobody else
-waiting, and none of them keeps control waiting. What does not fit is dropped, the oldest first, and
-counted: the incident itself is kept by the store. A refusal (4xx) is not tried again, since the
-same words will be refused again.
+Each hook has its own short queue and its own worker, so that a hook that hangs delays neither the
+others nor control. What does not fit is dropped, the oldest first, and counted: the incident itself
+is kept by the store. A refusal (4xx) is not retried, since the same body would be refused again.
 
-Hooks stand in the fleet file and nowhere else; redirects are not followed. Their addresses are
-secrets more often than not: no log, metric or error holds one. What is sent holds names, numbers
-and reasons, never a word of a prompt or of an answer.
+Hooks are set in the fleet file and nowhere else; redirects are not followed. Their addresses are
+often secrets: no log, metric or error holds one. What is sent holds names, numbers and reasons,
+never a word of a prompt or of an answer.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ _log = structlog.get_logger("holdfast.control.incidents.notifier")
 
 @dataclass(slots=True, frozen=True)
 class HookMessage:
-    """One thing to tell."""
+    """One notification: an incident and what happened to it."""
 
     event: str  # opened, changed, closed or page
     incident: Mapping[str, Any]  # as the admin port shows it
@@ -48,7 +47,7 @@ class HookMessage:
 
 
 def as_json(message: HookMessage) -> bytes:
-    """For programs."""
+    """Encode a notification as JSON for programs."""
     told = {
         "holdfast_notification": 1,
         "event": message.event,
@@ -60,15 +59,15 @@ def as_json(message: HookMessage) -> bytes:
 
 
 def as_slack(message: HookMessage) -> bytes:
-    """A message that Slack's incoming webhooks and their like take.
+    """Encode a notification as the JSON body of a Slack incoming webhook.
 
-    Between < and > Slack reads commands: a replica's name must not call everybody in a channel.
+    Between < and > Slack reads commands: a replica's name must not notify a whole channel.
     """
     return orjson.dumps({"text": escape(as_text(message), quote=False)})
 
 
 def as_text(message: HookMessage) -> str:
-    """A few lines for people."""
+    """Describe a notification in a few lines for people."""
     one = message.incident
     head = f"[{one['id']}] {message.event}: {one['title']} ({one['class']}, {one['cause']}"
     lines = [f"{head}, confidence {one['confidence']:.2f})"]
@@ -95,7 +94,7 @@ Post = Callable[[str, bytes, float], Awaitable[HttpAnswer]]
 
 
 async def post(url: str, body: bytes, deadline_s: float) -> HttpAnswer:
-    """One request to a hook."""
+    """POST a body to a hook; raises ``FetchError`` where no answer came in time."""
     parts = urlsplit(url)
     begin = "" if parts.path else "/"
     query = f"?{parts.query}" if parts.query else ""
@@ -108,7 +107,7 @@ async def post(url: str, body: bytes, deadline_s: float) -> HttpAnswer:
 
 
 class _Hook:
-    """One hook and what waits for it."""
+    """One hook with its queue and the task that delivers from it."""
 
     def __init__(
         self, section: NotifySection, name: str, environment: Mapping[str, str], post: Post
@@ -142,7 +141,7 @@ class _Hook:
                 self.sent += 1
 
     async def _deliver(self, message: HookMessage) -> str:
-        """Why it was not delivered; empty: it was."""
+        """Send a notification, with retries; returns why it failed, or empty."""
         section = self.section
         named = section.url_env
         url = section.url if named is None else self._environment.get(named)
@@ -174,7 +173,7 @@ class _Hook:
 
 
 class Notifier:
-    """All hooks of a file."""
+    """Queues notifications for all hooks of the fleet file."""
 
     def __init__(self, environment: Mapping[str, str], post: Post = post) -> None:
         self._environment = environment
@@ -183,7 +182,7 @@ class Notifier:
         self._earlier = [0, 0, 0]  # what hooks did that are gone
 
     def follow(self, sections: Iterable[NotifySection]) -> None:
-        """Use these hooks from now on; one that stays keeps its queue."""
+        """Use these hooks from now on; a hook that is unchanged keeps its queue."""
         known = list(self._hooks)
         self._hooks = []
         for number, section in enumerate(sections):
@@ -202,23 +201,23 @@ class Notifier:
             ]
 
     def tell(self, message: HookMessage) -> None:
-        """Queue it for every hook that wants it."""
+        """Queue a notification for every hook that wants it."""
         for hook in self._hooks:
             hook.tell(message)
 
     @property
     def pages(self) -> bool:
-        """Whether there is anybody to be told."""
+        """Whether any hook is configured."""
         return bool(self._hooks)
 
     async def close(self) -> None:
-        """Let go of every worker."""
+        """Cancel all deliveries."""
         workers = [hook.worker for hook in self._hooks]
         self.follow([])
         await asyncio.gather(*workers, return_exceptions=True)
 
     def counters(self) -> dict[str, float]:
-        """What became of messages."""
+        """Counters of notifications that were sent, failed or dropped."""
         hooks = self._hooks
         sums = (
             sum(hook.sent for hook in hooks),

@@ -1,11 +1,11 @@
-"""One agent's reading as control tells it: in control's time, and marked where it fell silent.
+"""Prepares agents' readings for the view: corrects their clocks and marks silent agents.
 
-Clocks of hosts differ. Ages are counted from when a report *arrived*; times inside a reading are
-moved by the difference that the report itself shows, and by the same one until it changes, or every
-report would shift every row by its own delay on the network.
+Clocks of hosts differ. Ages are counted from when a report *arrived*. Times inside a reading are
+shifted by the clock difference that the report shows, and by the same difference until it changes
+clearly: otherwise every report would shift every row by its own network delay.
 
-A shared filesystem is seen by each host that mounts it, and each knows only its own share of the
-traffic. Together they are one row.
+A shared filesystem is reported by each host that mounts it, and each knows only its own share of
+the traffic. Together they are one row.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -26,7 +26,7 @@ RowT = TypeVar("RowT")
 
 @dataclass(slots=True)
 class AgentRecord:
-    """One agent: what it told last, and when."""
+    """The last report of one agent, with its arrival times and its clock offset."""
 
     report: AgentReport
     arrived: float  # by a clock that goes forward
@@ -43,7 +43,7 @@ class AgentRecord:
 
 
 def shown(name: str, agent: AgentRecord, silent_s: float | None, wall: float) -> Reading:
-    """What one agent told last; where it fell silent all of it hangs on a part that says so."""
+    """The last reading of one agent, for the view; if it is silent, a part says for how long."""
     reading = agent.reading
     took_s = round(sum(part.took_s for part in reading.parts), 6)
     own = Part("report", at=agent.arrived_at, calls=1, took_s=took_s)
@@ -66,7 +66,7 @@ def shown(name: str, agent: AgentRecord, silent_s: float | None, wall: float) ->
 
 
 def summed(readings: list[Reading]) -> tuple[Disk, ...]:
-    """Filesystems, each once: rates of all hosts together, and how many hosts have it mounted."""
+    """Merge hosts' rows of shared filesystems into one row each: rates added, clients counted."""
     by_name: dict[str, list[Disk]] = {}
     for reading in readings:
         for disk in reading.disks:
@@ -90,7 +90,7 @@ def _sum(values: list[float | None]) -> float | None:
 
 
 def faded(row: Placed) -> Placed:
-    """What nobody measures any more is unknown; where it was and what it was stays."""
+    """Clear a row's measured figures, because its agent is silent; what and where it is stays."""
     return replace(row, used_bytes=None, read_bytes=None, spoke_at=None)
 
 
@@ -108,7 +108,7 @@ def _notes(agent: AgentRecord) -> list[str]:
 
 
 def in_our_time(reading: Reading, offset_s: float) -> Reading:
-    """The same, with its times moved; an unlikely time becomes unknown."""
+    """Shift a reading's times by ``offset_s`` to control's clock; implausible ones become None."""
     return replace(
         reading,
         parts=tuple(_moved(row, offset_s) for row in reading.parts),

@@ -1,17 +1,17 @@
-"""Reports of agents on other hosts, kept as one source like any other.
+"""Accepts reports of agents on other hosts and presents them as one source of the view.
 
     POST /agents/NAME ─► size, pace, schema ─► its last reading, in control's time ─► one Reading
                                            └─► lines, phases, GPU faults ─► saw(fact)
 
-An agent that falls silent is the failure this exists to show. After three of its own periods its
-part says for how long nothing came and its host is marked; after ten minutes its rows leave, with a
-note, because a picture of a host that went away on purpose must not stand for ever. One that says
-that it leaves is taken at its word at once.
+Showing that an agent fell silent is the main purpose. After three of its own periods its part says
+for how long no report came and its host is marked; after ten minutes its rows are removed, with a
+note, because a host that was shut down on purpose must not be shown for ever. An agent that reports
+that it stops is removed at once.
 
-Times of other hosts are put right in ``agent_readings.py``. Two agents of one name would paint over
-each other's picture: the later one is taken, the other is told.
+Times of other hosts are corrected in ``agent_readings.py``. Two agents of one name would overwrite
+each other's rows: the later one is accepted, the other gets an error.
 
-``AgentDoor`` lets a token of the agents' own through to these paths only: who can report for a host
+``AgentDoor`` accepts the agents' own token on these paths only: a token that can report for a host
 should not be able to drain a fleet.
 """
 
@@ -60,7 +60,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(slots=True, frozen=True)
 class AgentsConfig:
-    """How reports are taken."""
+    """Limits on agents' reports: token, pace, number of agents, and when one counts as silent."""
 
     token: str | None = None  # the hash of the agents' own token; None: the admin token opens
     silent_periods: float = 3.0  # one lost report is a network's day, three are an agent's end
@@ -80,7 +80,7 @@ class AgentsConfig:
 
 
 class RefusedError(Exception):
-    """A report that was not taken, and the HTTP status that says so."""
+    """A report was refused; ``status`` is the HTTP status of the answer."""
 
     def __init__(self, status: int, told: str, wait_s: float | None = None) -> None:
         super().__init__(told)
@@ -89,7 +89,7 @@ class RefusedError(Exception):
 
 
 class AgentInbox:
-    """The last reading of each agent; a ``Source``."""
+    """Keeps the last report of each agent, and is the ``Source`` that the view reads them from."""
 
     kind = "agent"
 
@@ -119,7 +119,7 @@ class AgentInbox:
     # --- what comes in ---------------------------------------------------------------------------
 
     def take(self, name: str, body: bytes) -> None:
-        """One report, or ``RefusedError``."""
+        """Accept one agent's report (JSON), or raise ``RefusedError``."""
         try:
             self._take(name, body)
         except RefusedError:
@@ -191,7 +191,7 @@ class AgentInbox:
     # --- what is known ---------------------------------------------------------------------------
 
     async def read(self) -> Reading:
-        """All agents together. Nothing is asked of anybody, so nothing can fail here."""
+        """All agents' readings merged into one. It asks no host, so it cannot fail."""
         first, *others = self.readings()
         hosts: list[Host] = []
         placed: list[Placed] = []
@@ -221,7 +221,7 @@ class AgentInbox:
         )
 
     def readings(self) -> list[Reading]:
-        """First what only all agents together know, then each by itself, under its own name.
+        """One reading with shared filesystems, then one reading for each agent.
 
         A shared filesystem is read by all of them, so its throughput is their sum.
         """
@@ -240,7 +240,7 @@ class AgentInbox:
         return [together, *told]
 
     def listing(self) -> list[dict[str, Any]]:
-        """The agents themselves, for people."""
+        """The agents with their age, clock difference and version, for ``GET /agents``."""
         self._let_go()
         now = self._clock()
         return [
@@ -261,10 +261,10 @@ class AgentInbox:
         ]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the inbox holds no resources."""
 
     def _silent_s(self, agent: AgentRecord, now: float) -> float | None:
-        """For how long nothing came, where that is too long."""
+        """Seconds since an agent's last report if that is too long, else None."""
         age_s = now - agent.arrived
         return age_s if age_s > self.config.silent_periods * agent.report.period_s else None
 
@@ -299,9 +299,9 @@ def _clock_text(wall: float) -> str:
 
 
 def agent_routes(inbox: AgentInbox | Callable[[], AgentInbox | None]) -> list[Route]:
-    """``POST /agents/NAME`` takes a report, ``GET /agents`` lists who reports.
+    """The routes ``POST /agents/NAME`` (take a report) and ``GET /agents`` (list agents).
 
-    An inbox can be another one after the config was read again, so it may be asked for each time.
+    The inbox may be replaced when the config is read again, so ``inbox`` can be a function.
     """
 
     def now() -> AgentInbox:
@@ -354,9 +354,9 @@ async def _body(request: Request) -> bytes:
 
 
 class AgentDoor:
-    """Middleware outside of the guard: the agents' own token opens ``POST /agents/NAME``.
+    """Middleware in front of the guard: lets the agents' own token use ``POST /agents/NAME``.
 
-    Whoever has another token, or none, goes on to the guard like everybody.
+    Requests with another token, or none, go on to the guard.
     """
 
     def __init__(
@@ -371,7 +371,7 @@ class AgentDoor:
         self._take = next(route for route in routes if route.path.startswith(PATH))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request: take an agent's report, or pass it on to the guard."""
         if scope["type"] == "http" and self._opens(scope):
             name = scope["path"].removeprefix(PATH)
             await self._take.app({**scope, "path_params": {"name": name}}, receive, send)

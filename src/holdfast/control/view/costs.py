@@ -1,13 +1,13 @@
-"""The fleet's costs, added up from what gateways count and from how long replicas are up.
+"""Adds up the fleet's costs from gateways' token counters and the replicas' running time.
 
-The rule is the core's (``core.plan.cost``). Here are its inputs. How long something ran on a
-replica in the last two seconds: all the time if something runs there now, else as long as the
-attempts that ended meanwhile took, one after the other. The second is exact for short requests that
-do not overlap, and never too much for others. Canaries' tokens are known here, all others by
-gateways.
+The rule is the core's (``core.plan.cost``). Here are its inputs. A replica's busy time in the last
+two seconds is all of it if requests run there now, else the sum of the times of the attempts that
+ended meanwhile. The second is exact for short requests that do not overlap, and never too much for
+others. Canaries' tokens are counted here, all others by gateways.
 
-It begins anew with each control: whoever bills by it scrapes the counters or asks regularly.
-Rejected: keeping it on disk. Two books of the same thing differ one day, and Prometheus has one.
+Costs begin at zero with each control: billing must scrape the counters or read the report
+regularly. Rejected: keeping them on disk. Two records of the same thing differ one day, and
+Prometheus has one.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Read = Callable[[], tuple[Iterable[Row], Mapping[str, float]]]  # replicas, and 
 
 
 class Costs:
-    """The ledger of a running fleet."""
+    """Books GPU-seconds and tokens of a running fleet, and reports their price."""
 
     def __init__(self, prices: Prices) -> None:
         self._ledger = Ledger(prices)
@@ -47,24 +47,24 @@ class Costs:
         self._canaries: dict[str, tuple[int, int]] = {}
 
     def follow(self, prices: Prices) -> None:
-        """Another config: what was booked keeps its seconds and has the new prices."""
+        """Use other prices, also for what is booked already."""
         self._ledger.prices = prices
 
     def canary(self, model: str, tokens: int, answer_max: int) -> None:
-        """A canary came back: what question and answer cost, and how long the latter may be."""
+        """Book a canary's tokens; up to ``answer_max`` of them count as the answer's."""
         said = min(tokens, answer_max)
         before = self._canaries.get(model, (0, 0))
         self._canaries[model] = (before[0] + tokens - said, before[1] + said)
 
     async def run(self, read: Read) -> None:
-        """Look, for ever."""
+        """Book periodically, until cancelled."""
         while True:
             rows, counters = read()
             self.look(rows, counters, time.monotonic_ns())
             await asyncio.sleep(LOOK_S)
 
     def look(self, rows: Iterable[Row], counters: Mapping[str, float], now: int) -> None:
-        """Book what happened since the last look."""
+        """Book the GPU time and tokens since the last call."""
         elapsed_s = 0.0 if self._looked_at is None else (now - self._looked_at) / 1e9
         self._looked_at = now
         busy = self._busy(counters)
@@ -72,7 +72,7 @@ class Costs:
         self._ledger.look(elapsed_s, running, self._counted(counters))
 
     def _busy(self, counters: Mapping[str, float]) -> dict[str, float]:
-        """Seconds of attempts that ended on each replica since the last look."""
+        """Seconds of attempts that ended on each replica since the last call."""
         now = {
             match[1]: value
             for series, value in counters.items()
@@ -103,7 +103,7 @@ class Costs:
     # --- what is told ----------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """As plain data, the dearest lines first."""
+        """All costs as plain data, the most expensive lines first."""
         ledger = self._ledger
         lines = [_told(ledger, key, line) for key, line in ledger.lines.items()]
         lines.sort(key=lambda one: (-one["cost"], -one["gpu_seconds"], one["model"], one["tenant"]))
@@ -127,7 +127,7 @@ class Costs:
         }
 
     def counters(self) -> dict[str, float]:
-        """For Prometheus: tokens of canaries, GPU-seconds and their price."""
+        """Prometheus counters of canaries' tokens, GPU-seconds and their price."""
         ledger = self._ledger
         told: dict[str, float] = {}
         for model, (read, said) in self._canaries.items():

@@ -1,10 +1,10 @@
-"""Keeps what the fleet costs and feeds the exporters, apart from everything that decides.
+"""Runs cost accounting and exporters, apart from the parts of control that decide.
 
     counters, replicas, canaries ─► CostsAndExports ─► GET /cost, /metrics, CloudWatch, traces
 
-Control tells it of a new config and of each canary, and asks it for figures; where those come from
-is known here alone. Apart from control, because nothing here decides anything: whatever goes wrong
-in it must not reach whoever does.
+Control passes it each new config and each canary, and asks it for figures; only this module knows
+where those come from. It is apart from control's other parts because nothing here decides anything:
+an error here must not reach the parts that do.
 """
 
 import asyncio
@@ -30,55 +30,55 @@ _log = structlog.get_logger("holdfast.control.view.costs_and_exports")
 
 
 class FleetRows(Protocol):
-    """What is asked of the fleet's loop: its replicas."""
+    """The part of the fleet's loop that is read here: its replicas."""
 
     @property
     def deployed(self) -> Mapping[str, Deployed]:
-        """The replicas of the present config."""
+        """The replicas of the present config, by id."""
 
     def replicas(self) -> list[dict[str, Any]]:
-        """Every replica, as gateways are told."""
+        """A row for each replica, as published to gateways."""
 
 
 class CountingGateway(Protocol):
-    """One connected gateway and its counters."""
+    """The counters of one connected gateway."""
 
     counters: dict[str, float]
 
 
 class ConnectedGateways(Protocol):
-    """What is asked of the hub: connected gateways and the traces they sent."""
+    """The part of the hub that is read here: gateways and their traces."""
 
     @property
     def gateways(self) -> Mapping[str, CountingGateway]:
-        """Those that are connected."""
+        """The connected gateways, by name."""
 
     @property
     def traces_dropped(self) -> int:
-        """Those that found no room."""
+        """The number of traces that were dropped for lack of room."""
 
     def take_traces(self) -> list[TraceRow]:
-        """Traced requests since the last call."""
+        """Return the traced requests that arrived since the last call."""
 
 
 class CostSettings(Protocol):
-    """The sections of a fleet file that say what things cost and who is told."""
+    """The sections of the fleet file that set prices and exporters."""
 
     @property
     def models(self) -> list[ModelSection]:
-        """Its models."""
+        """The models of the fleet file."""
 
     @property
     def prices(self) -> PricesSection:
-        """What they cost."""
+        """The prices of GPUs and tokens."""
 
     @property
     def exporters(self) -> ExportersSection:
-        """Who is told."""
+        """The configured exporters."""
 
 
 class CostsAndExports:
-    """Adds up what the fleet costs and feeds its figures to exporters."""
+    """Books the fleet's costs and feeds its figures and traces to exporters."""
 
     def __init__(
         self,
@@ -100,24 +100,24 @@ class CostsAndExports:
         self._exporting = ExporterFeed(file.exporters, self._sight, hub.take_traces, environment)
 
     def follow(self, file: CostSettings) -> None:
-        """A config was accepted."""
+        """Apply a new config: prices and exporters."""
         self._costs.follow(file.prices.prices(file.models))
         self._exporting.follow(file.exporters)
 
     def answered(self, result: CanaryResult) -> None:
-        """A canary came back."""
+        """Book the tokens of a canary."""
         deployed = self._fleet().deployed.get(result.replica_id)
         if deployed is not None and result.tokens:
             self._costs.canary(deployed.replica.model, result.tokens, deployed.canary.tokens)
 
     async def run(self) -> None:
-        """For ever."""
+        """Run the accounting and the exporters until cancelled; a failed one is run again."""
         async with asyncio.TaskGroup() as jobs:
             jobs.create_task(self._again("costs", lambda: self._costs.run(self._read)))
             jobs.create_task(self._again("exporters", self._exporting.run))
 
     async def _again(self, what: str, job: Callable[[], Awaitable[None]]) -> None:
-        """Run a job for ever: a mistake in it is counted, and must not end control."""
+        """Run a job again whenever it fails; failures are counted and do not end control."""
         while True:
             try:
                 await job()
@@ -128,11 +128,11 @@ class CostsAndExports:
             await asyncio.sleep(PAUSE_S)
 
     def cost(self) -> dict[str, Any]:
-        """What all of it cost, for people and programs."""
+        """All costs since this control began, as plain data."""
         return self._costs.report()
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Counters and gauges, for Prometheus."""
+        """Prometheus counters and gauges of costs, exports and memory."""
         counters = {**self._costs.counters(), **self._exporting.counters()}
         lost = 'exports_total{exporter="traces",outcome="dropped"}'
         if lost in counters:

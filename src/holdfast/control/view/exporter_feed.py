@@ -1,11 +1,11 @@
-"""Feeds exporters: figures of each model, and the traces that gateways noted.
+"""Feeds exporters (CloudWatch, traces) with figures of each model and traced requests.
 
-Figures come from the same counters and gauges that ``/metrics`` shows, so no two pages disagree.
-What has to be a rate is the difference of two looks, one period apart. Exporters work in threads of
-their own (``exporters.delivery``); the loop only puts things into their queues.
+Figures come from the same counters and gauges that ``/metrics`` shows, so the two agree. Rates are
+differences of two samples, one period apart. Exporters work in threads of their own
+(``exporters.delivery``); the loop only fills their queues.
 
 An exporter whose extra is not installed is left out, with an error in the log: a fleet must not
-stop serving because nobody can watch it from there.
+stop serving because it cannot be monitored there.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class ExportInputs:
 
 @dataclass(slots=True)
 class _Ended:
-    """Requests of one model since the beginning."""
+    """Counters of one model's ended requests, since the gateways began."""
 
     all: float = 0.0
     errors: float = 0.0
@@ -63,7 +63,7 @@ class ExportFigures:
     _before: dict[str, _Ended] = field(default_factory=dict)
 
     def of(self, sight: ExportInputs) -> list[ModelPeriod]:
-        """Of every model that there is; what cannot be known yet is None."""
+        """The figures of every model since the last call; None for what is not known yet."""
         rows = list(sight.replicas)
         ended, before = _ended(sight.counters), self._before
         self._before = ended
@@ -101,9 +101,9 @@ class ExportFigures:
 
 
 def memory_used(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:
-    """By model: the share of memory that requests fill, 0 to 1.
+    """By model, the share of memory that requests fill, 0 to 1.
 
-    Of the KV cache, over the replicas whose engine tells it; else of the GPUs of this host.
+    It is the KV cache of the replicas whose engine reports it, else the memory of this host's GPUs.
     """
     by_model = _by_model(gauges)
     used = total = 0.0
@@ -123,13 +123,13 @@ def memory_used(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[st
 
 
 def memory_gauges(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:
-    """The same for Prometheus, where autoscalers read it."""
+    """``memory_used`` as Prometheus gauges, for autoscalers."""
     found = memory_used(gauges, replicas)
     return {f'model_memory_used_ratio{{model="{m}"}}': share for m, share in found.items()}
 
 
 def _by_model(gauges: Mapping[str, float]) -> dict[str, dict[str, list[float]]]:
-    """By model and name: the values of all series that have the model as a label."""
+    """Group the gauges that have a model label, by model and name."""
     found: dict[str, dict[str, list[float]]] = {}
     for series, value in gauges.items():
         match = _SERIES.fullmatch(series)
@@ -158,14 +158,14 @@ def _ended(counters: Mapping[str, float]) -> dict[str, _Ended]:
 
 
 def _since(before: _Ended, now: _Ended) -> tuple[int, int, float | None]:
-    """Requests, errors and the mean latency; no latency where nothing was answered."""
+    """Requests, errors and mean latency between two samples; None latency: none was answered."""
     answered = now.answered - before.answered
     latency_s = (now.answered_s - before.answered_s) / answered if answered > 0 else None
     return max(0, round(now.all - before.all)), max(0, round(now.errors - before.errors)), latency_s
 
 
 class ExporterFeed:
-    """The exporters of one control."""
+    """Owns control's exporters and hands them figures and traces when these are due."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class ExporterFeed:
         self.follow(section)
 
     def follow(self, section: ExportersSection) -> None:
-        """Another config; an exporter that did not change goes on."""
+        """Apply a new config; an exporter whose settings did not change goes on."""
         before, self._section = self._section, section
         if section.cloudwatch != before.cloudwatch:
             self._end(self._cloudwatch)
@@ -206,7 +206,7 @@ class ExporterFeed:
                     _log.error("exporter left out", reason=str(error))
 
     async def run(self) -> None:
-        """For ever."""
+        """Feed the exporters periodically, until cancelled."""
         try:
             while True:
                 self.look(time.time())
@@ -218,7 +218,7 @@ class ExporterFeed:
             raise
 
     def look(self, at: float) -> None:
-        """Hand on what is due."""
+        """Hand over new traces, and figures once per period."""
         if self._traces is not None:
             traces = self._take_traces()
             if traces:
@@ -232,7 +232,7 @@ class ExporterFeed:
             self._cloudwatch.delivery.offer(points(figures, sight.incidents, at))
 
     def counters(self) -> dict[str, float]:
-        """What was sent, and what was not."""
+        """Counters of what the exporters sent, failed to send or dropped."""
         told = dict(self._ended)
         for exporter in (self._cloudwatch, self._traces):
             if exporter is not None:

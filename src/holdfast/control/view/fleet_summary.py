@@ -43,20 +43,20 @@ _TOKENS: Final = "tokens_per_second"
 
 
 class SummaryInputs(Protocol):
-    """The parts of control that a summary is made of."""
+    """The parts of control that ``FleetSummary`` reads."""
 
     loop: FleetLoop
     source_poller: SourcePoller
 
     @property
     def file(self) -> FleetFile:
-        """The config that runs."""
+        """The fleet file that is in use."""
 
     def gateways(self) -> Sequence[Gateway]:
-        """Those that are connected."""
+        """The connected gateways."""
 
     def gateway_gauges(self, now: int) -> Sequence[Mapping[str, float]]:
-        """What each gateway says of itself, empty for a silent one."""
+        """Each gateway's last gauges; an empty mapping for a silent gateway."""
 
 
 class FleetSummary:
@@ -78,7 +78,7 @@ class FleetSummary:
     # --- what the view asks (ViewInputs) ---------------------------------------------------------
 
     def records(self) -> FleetRecords:
-        """All that control knows by itself."""
+        """Control's own records of all replicas and models, with totals."""
         now = time.monotonic_ns()
         rows = self._control.loop.replicas()
         gauges = self._control.gateway_gauges(now)
@@ -95,25 +95,25 @@ class FleetSummary:
         return FleetRecords(tuple(replicas), tuple(models), totals)
 
     def readings(self) -> list[Reading]:
-        """What platforms said last."""
+        """The last reading of each source."""
         return self._control.source_poller.readings()
 
     def unclosed(self) -> list[Incident]:
-        """Incidents that are not over."""
+        """The incidents that are not closed."""
         return self._lookout.incidents.unclosed()
 
     def took_s(self) -> float | None:
-        """How long platforms took for the latest readings."""
+        """Seconds that the slowest source took for its last reading; None: unknown."""
         return self._control.source_poller.took_s or None
 
     def names(self) -> dict[str, str]:
-        """Ids of replicas by endpoint."""
+        """The ids of replicas, by URL."""
         return {one.url: name for name, one in self._control.loop.deployed.items()}
 
     # --- what a source of this host asks ---------------------------------------------------------
 
     def local_replicas(self) -> dict[str, LocalReplica]:
-        """Replicas that were launched here."""
+        """The replicas that control launched on this host, by id."""
         declared = self._lookout.declared
         return {
             unit.id: _local(unit, declared.get(unit.id))
@@ -121,13 +121,13 @@ class FleetSummary:
         }
 
     def gpu_report(self) -> GpuReport | None:
-        """The GPUs as they were read last: nobody asks the driver twice."""
+        """The last report of this host's GPUs, so that the driver is not asked twice."""
         return self._gpus.last
 
     # --- what the status asks --------------------------------------------------------------------
 
     def status_rows(self) -> list[dict[str, Any]]:
-        """Every replica as ``/status`` tells it."""
+        """A row for each replica, as ``/status`` shows it."""
         left = exhausted_in(self.unclosed(), time.monotonic_ns())
         return [
             {
@@ -140,7 +140,7 @@ class FleetSummary:
     # --- replicas --------------------------------------------------------------------------------
 
     def _remember_lives(self, now: int) -> None:
-        """When processes began, by the time of day: worked out once, or it would waver."""
+        """Fix each process's start as a time of day once, so that it does not waver."""
         units = self._deployments.units.values()
         lives = [(unit.id, unit.began) for unit in units if unit.began is not None]
         today = time.time()
@@ -265,7 +265,7 @@ def _said(gauges: Mapping[str, float], name: str, model: str) -> float | None:
 
 
 def _share(own: float, all_of_model: float) -> float | None:
-    """Below one request in ten seconds there is nothing to share out."""
+    """A replica's share of its model's attempts; None below one attempt lately."""
     return round(own / all_of_model, 3) if all_of_model >= 1.0 else None
 
 

@@ -1,12 +1,12 @@
-"""What of the joined picture is kept as time series, and how people ask for it.
+"""Samples the joined view into time series, and answers HTTP queries about them.
 
     Snapshot, every 10 s ─► Sampler ─► History (storage) ◄─ GET /history, GET /history/series
     a replica's state, when it changes ─┘
 
 Series are called ``scope/id/metric``: ``model/smollm2/ttft_s``. An id may hold slashes; a scope and
-a metric may not. What a row does not know makes no point. States and verdicts of canaries are
-numbers, sampled like all else, and told once more at the moment they change: an outage of a second
-must not fall between two samples.
+a metric may not. An unknown value makes no point. States and verdicts of canaries are numbers,
+sampled like all else, and written once more at the moment they change: an outage of a second must
+not fall between two samples.
 
 Rejected: keeping each snapshot whole (a hundred times the bytes, and a chart would have to read all
 of them).
@@ -62,17 +62,17 @@ Figures = Mapping[str, float | None]
 
 
 def verdict_number(verdict: str) -> float | None:
-    """The place of a canary's verdict in ``CanaryVerdict``; None: it is none."""
+    """The number that stands for a canary's verdict in the history; None: no such verdict."""
     return _VERDICTS.get(verdict)
 
 
 def state_number(state: str) -> float | None:
-    """The place of a state in the life of a replica; None: it is no state of ours."""
+    """The number that stands for a replica's state in the history; None: no such state."""
     return _NUMBERS.get(state)
 
 
 class Sampler:
-    """Writes what the picture shows, every so often."""
+    """Writes the figures of the view into the history, once per period."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Sampler:
         self.errors = 0
 
     async def run(self) -> None:
-        """For ever. A sample that fails is counted; the next is taken all the same."""
+        """Take a sample every period until cancelled; failed samples are counted."""
         period_s = self.history.config.step_s
         logged: set[str] = set()
         while True:
@@ -104,7 +104,7 @@ class Sampler:
                     _log.exception("sample failed")
 
     def sample(self) -> int:
-        """Take one now; how many points it has."""
+        """Write one sample of the view now; returns its number of points."""
         snapshot = self._take()
         if snapshot is None:
             return 0
@@ -114,13 +114,13 @@ class Sampler:
         return len(values)
 
     def state_changed(self, replica: str, state: str, at: float) -> None:
-        """A replica is in another state from this moment on."""
+        """Write a replica's new state into the history at the moment it changed."""
         number = state_number(state)
         if number is not None:
             self.history.put(at, {f"replica/{replica}/state": number})
 
     def canary_answered(self, replica: str, verdict: str, at: float) -> None:
-        """The verdict of a replica's canaries is another from this moment on."""
+        """Write a replica's new canary verdict into the history at the moment it changed."""
         number = verdict_number(verdict)
         if number is not None:
             self.history.put(at, {f"replica/{replica}/canary_verdict": number})
@@ -170,9 +170,9 @@ async def keeping(
     more: Callable[[], Figures] = dict,
     told: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[Sampler]:
-    """A history in this folder, sampled as long as the block runs; ``told`` hears of its trouble.
+    """Open the history in a folder and sample the view while the block runs.
 
-    ``told`` is called by the thread that writes.
+    ``told`` is called with problems of the history file, by the thread that writes.
     """
     path = folder / FILE_NAME
     history = History(path) if told is None else History(path, told=told)
@@ -190,11 +190,11 @@ async def keeping(
 
 
 class _BadQuestionError(Exception):
-    """The text says what to change."""
+    """A history query is invalid; the text says what to change."""
 
 
 def history_routes(history: History, clock: Callable[[], float] = time.time) -> list[Route]:
-    """``GET /history`` and ``GET /history/series``."""
+    """The routes ``GET /history`` (points) and ``GET /history/series`` (names)."""
     reading = asyncio.Semaphore(READERS_MAX)
     waiting = 0
 
@@ -338,7 +338,7 @@ def _number(text: str) -> float | None:
 
 
 def history_metrics(history: History) -> tuple[dict[str, float], dict[str, float]]:
-    """Counters and gauges for ``/metrics``."""
+    """Prometheus counters and gauges of the history."""
     told: dict[str, Any] = history.snapshot()
     counters = {
         "history_points_dropped_total": told["dropped"],

@@ -1,16 +1,16 @@
-"""The joined view on the operators' port: ``GET /view`` once, ``GET /view/stream`` as it changes.
+"""Serves the joined view: ``GET /view`` once, ``GET /view/stream`` whenever it changes.
 
     somebody looks ─► once a second at most: what control knows + readings + incidents ─► join
                   ─► bytes, made once ─► everybody who looks
 
-Nothing is joined while nobody looks. While somebody does it is done once a second for all of them,
-and told only when something went in that was not in before: ages alone are no news, and whoever
-draws them can count seconds. A reader that does not read gets no queue: it misses pictures, and is
-dropped when one piece will not go out in time.
+The view is joined only while there are listeners, once a second for all of them, and sent only when
+its inputs changed: ages alone are no change, and a client can count seconds itself. A client that
+does not read gets no queue: it misses versions, and is dropped when one piece cannot be sent in
+time.
 
-Whoever keeps the picture can ask for what changed alone (``?only=changes``): to read the whole
-of 500 replicas anew took a browser longer than to draw what moved. The first event is the whole,
-and so is one that follows upon a picture that this client missed.
+A client that keeps the view can ask for changes alone (``?only=changes``): to parse the whole of
+500 replicas took a browser longer than to draw what changed. The first event is the whole view, and
+so is one that follows a version which this client missed.
 """
 
 import asyncio
@@ -51,26 +51,26 @@ _log = structlog.get_logger("holdfast.control.view.live_view")
 
 
 class ViewInputs(Protocol):
-    """What a joined view is made of: control's own records, readings of sources, incidents."""
+    """The inputs of the joined view: control's records, readings of sources, incidents."""
 
     def records(self) -> FleetRecords:
-        """What control itself knows."""
+        """Control's own records of replicas and models."""
 
     def readings(self) -> list[Reading]:
-        """What platforms said last."""
+        """The last reading of each source."""
 
     def unclosed(self) -> Sequence[Incident]:
-        """Incidents that are not over."""
+        """The incidents that are not closed."""
 
     def took_s(self) -> float | None:
-        """How long platforms took for the latest readings."""
+        """Seconds that the slowest source took for its last reading; None: unknown."""
 
     def names(self) -> dict[str, str]:
-        """Ids of replicas by endpoint."""
+        """The ids of replicas, by URL."""
 
 
 class _Told:
-    """One version of the view, as the bytes that listeners get."""
+    """One version of the view, encoded as the events that listeners get."""
 
     def __init__(self, snapshot: Snapshot, body: bytes, before: Snapshot) -> None:
         self.snapshot = snapshot
@@ -81,7 +81,7 @@ class _Told:
         self._changes = b""
 
     def changes(self) -> bytes:
-        """What differs from the one before; made where somebody asks for it."""
+        """The event with what differs from the version before; encoded on first use."""
         if self._before is not None:
             found = orjson.dumps(changes(self._before, self.snapshot), option=_OPTIONS)
             self._changes = b"event: changes\nid: %d\ndata: %b\n\n" % (self.version, found)
@@ -90,7 +90,7 @@ class _Told:
 
 
 class LiveView:
-    """Builds the joined view at most once a second and sends it to everybody who listens."""
+    """Builds the joined view at most once a second and streams it to all listeners."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class LiveView:
     # --- pictures --------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The latest; joined anew where the last one is a second old."""
+        """The joined view; rebuilt where the last one is a second old."""
         now = self._clock()
         if self._built_at is None or now - self._built_at >= self._period_s:
             self._built_at = now
@@ -143,7 +143,7 @@ class LiveView:
         self.built += 1
 
     def body(self) -> bytes:
-        """The same as JSON."""
+        """The joined view as JSON."""
         snapshot = self.snapshot()
         if self._bytes is None:
             self._bytes = orjson.dumps(snapshot, option=_OPTIONS)
@@ -152,7 +152,10 @@ class LiveView:
     # --- news ------------------------------------------------------------------------------------
 
     async def follow(self, *, only_changes: bool = False) -> AsyncIterator[bytes]:
-        """Events for one listener, the first at once; whoever is late misses pictures."""
+        """Yield the view's events to one listener, the first at once.
+
+        A slow listener misses versions; raises ``TooManyError``.
+        """
         if self.listeners >= LISTENERS_MAX:
             self.refused += 1
             raise TooManyError
@@ -181,7 +184,7 @@ class LiveView:
             self._pulse = asyncio.create_task(self._keep_looking())
 
     async def _keep_looking(self) -> None:
-        """Once a second, while somebody listens."""
+        """Rebuild the view once a second, while there are listeners."""
         while self.listeners:
             await asyncio.sleep(self._period_s)
             self._look()
@@ -200,13 +203,13 @@ class LiveView:
             self._changed = asyncio.Event()
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop rebuilding the view."""
         if self._pulse is not None:
             self._pulse.cancel()
             await asyncio.gather(self._pulse, return_exceptions=True)
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Counters and gauges."""
+        """Prometheus counters and gauges of the view and its listeners."""
         counters: dict[str, float] = {
             "views_joined_total": self.built,
             "views_failed_total": self.errors,
@@ -217,7 +220,7 @@ class LiveView:
 
 
 class TooManyError(Exception):
-    """As many listen as may."""
+    """The view has as many listeners as are allowed."""
 
     def __init__(self) -> None:
         super().__init__(f"{LISTENERS_MAX} clients follow the view already; no more can")
@@ -227,7 +230,7 @@ class TooManyError(Exception):
 
 
 def view_routes(view: Callable[[], LiveView]) -> list[Route]:
-    """``GET /view`` and ``GET /view/stream``; the view is asked for when it is needed."""
+    """The routes ``GET /view`` and ``GET /view/stream``; ``view`` is called for each request."""
 
     async def once(_: Request) -> Response:
         body = view().body()
@@ -250,7 +253,7 @@ def view_routes(view: Callable[[], LiveView]) -> list[Route]:
 
 
 class _Events(Response):
-    """Events until the client goes away, or stops reading."""
+    """A response that streams events until the client disconnects or stops reading."""
 
     def __init__(self, view: LiveView, first: bytes, events: AsyncIterator[bytes]) -> None:
         super().__init__()
@@ -259,7 +262,7 @@ class _Events(Response):
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Stream the events."""
         del scope
         sending = asyncio.create_task(self._send(send))
         leaving = asyncio.create_task(_gone(receive))

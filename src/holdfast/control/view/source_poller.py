@@ -3,10 +3,10 @@
     source ─► read, in its own task ─► reading ─► kept with its age ─► the view
                                             └────► heard ─► reading_diff ─► facts
 
-No platform can hold up another or the fleet: one that does not answer is waited for, while its last
-reading stays with the words "no answer for 40 s" on each of its parts, and nobody asks it a second
-time meanwhile. One that raises, which is a mistake of ours, is asked again after a while that
-doubles; one that cannot even be built, for want of a package, says so in its place.
+No platform can delay another or the fleet: while one does not answer, its last reading stays, with
+"no answer for 40 s" on each of its parts, and no second read is started. A source that raises,
+which is a bug of ours, is read again after a pause that doubles; one that cannot be built, because
+a package is missing, shows that error in its place.
 
 Rejected: one loop that asks all of them. The slowest would set the pace for all.
 """
@@ -52,7 +52,7 @@ class PolledSource:
     task: asyncio.Task[None] | None = None
 
     def shown(self, now: float) -> Reading:
-        """Its last reading; where it fails, every part says so and keeps its age."""
+        """The source's last reading; if the source fails now, each part carries the error."""
         reading = self.reading
         if reading is None:
             return Reading(self.name, self.kind, now, (Part(ALL, None, self.error, self.since),))
@@ -99,7 +99,7 @@ class SourcePoller:
     # --- who is asked ----------------------------------------------------------------------------
 
     def follow(self, sections: Sequence[Any]) -> None:
-        """Ask what a config names; what it names no longer is let go, what is the same stays."""
+        """Poll the sources of a config; close those it no longer has, keep unchanged ones."""
         wanted = {section.called: section for section in sections}
         for name, watch in list(self._watches.items()):
             if watch.section is not None and wanted.get(name) != watch.section:
@@ -109,7 +109,7 @@ class SourcePoller:
                 self._begin(self._made(name, section))
 
     def add(self, source: Source) -> None:
-        """Ask one that no config names."""
+        """Poll a source that is not from the config."""
         self._begin(PolledSource(source.name, source.kind, source=source))
 
     def _made(self, name: str, section: Any) -> PolledSource:
@@ -146,7 +146,7 @@ class SourcePoller:
                 self._log_once(watch, error)
 
     async def run(self) -> None:
-        """For ever."""
+        """Poll until cancelled, then close all sources."""
         self._running = True
         for watch in list(self._watches.values()):
             self._begin(watch)
@@ -175,7 +175,7 @@ class SourcePoller:
             await self._sleep(pause)
 
     async def _ask(self, watch: PolledSource, source: Source) -> Reading | None:
-        """One read. While it hangs its watch says so; given up on, it is cancelled."""
+        """Read a source once; while it hangs its record says so, and finally it is cancelled."""
         watch.reads += 1
         loop = asyncio.get_running_loop()
         began, since = loop.time(), self._wall()
@@ -224,28 +224,28 @@ class SourcePoller:
     # --- what is known ---------------------------------------------------------------------------
 
     def readings(self) -> list[Reading]:
-        """The last of each, in the order of the file."""
+        """The last reading of each source, in the order of the fleet file."""
         now = self._wall()
         return [watch.shown(now) for watch in self._watches.values()]
 
     def source(self, name: str) -> Source | None:
-        """One of them, for whoever wants more of it than readings."""
+        """The source of this name; None: there is none, or it could not be built."""
         watch = self._watches.get(name)
         return watch.source if watch is not None else None
 
     @property
     def sources(self) -> dict[str, Source]:
-        """All that can be asked, by name."""
+        """All sources that could be built, by name."""
         found = self._watches.items()
         return {name: watch.source for name, watch in found if watch.source is not None}
 
     @property
     def took_s(self) -> float:
-        """Of the last round, the longest: they are asked side by side."""
+        """Seconds that the slowest source took for its last reading."""
         return max((watch.took_s for watch in self._watches.values()), default=0.0)
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Counters and gauges."""
+        """Prometheus counters and gauges of each source's reads."""
         counters: dict[str, float] = {}
         gauges: dict[str, float] = {}
         now = self._wall()
@@ -261,7 +261,7 @@ class SourcePoller:
 
 
 def _forgotten(task: asyncio.Future[Reading]) -> None:
-    """Nobody waits for it any more; what it still says would otherwise be called unheard."""
+    """Consume the exception of an abandoned read, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
