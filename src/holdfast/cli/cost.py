@@ -1,4 +1,4 @@
-"""``holdfast cost``: what a fleet that runs has cost, for whom, and how much of it was of use."""
+"""``holdfast cost``: what a running fleet has cost, by model, tenant and route."""
 
 import json
 from collections.abc import Mapping, Sequence

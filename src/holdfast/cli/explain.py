@@ -1,4 +1,4 @@
-"""``holdfast explain``: one incident, or one request."""
+"""``holdfast explain``: show all that is known of one incident or one request."""
 
 import json
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What one asks of a fleet that runs, and what one orders it to do."""
+"""Commands for a running fleet: status, logs, scale, drain, undrain, restart."""
 
 import http.client
 import json

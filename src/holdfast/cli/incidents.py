@@ -1,4 +1,4 @@
-"""``holdfast incidents``: what is wrong."""
+"""``holdfast incidents``: list, export and close incidents."""
 
 import json
 import sys

@@ -1,7 +1,7 @@
 """``holdfast keys``: API keys for the tenants of a fleet file, and the admin token.
 
 The file holds hashes. A key is shown once, by ``new``, and never taken as an argument: arguments
-end in the history of a shell and stand in the list of processes for everybody to read.
+stay in the history of a shell, and every user can read them in the list of processes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""``holdfast plan``: how much is enough."""
+"""``holdfast plan``: how many spare replicas a fleet needs."""
 
 import json
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""``holdfast simulate``: a fleet in virtual time."""
+"""``holdfast simulate``: run a fleet in virtual time."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``holdfast up``."""
+"""``holdfast up``: start a fleet and show its start."""
 
 import os
 import sys

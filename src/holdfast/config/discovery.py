@@ -1,4 +1,4 @@
-"""Replicas that somebody else starts and that come and go: found by a source, not listed.
+"""Config of discovered replicas: those that another system starts and a source finds.
 
 A model that says ``discover`` has the pods that a source sees as its replicas. Whether one is
 ready is left to Holdfast's own canaries: a pod's probe is often a port that answers.

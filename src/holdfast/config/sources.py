@@ -175,7 +175,7 @@ SourceSection = Annotated[
 
 
 def check_sources(sources: Sequence[Any]) -> None:
-    """Names are what rows are told apart by."""
+    """Refuse sources with the same name: names tell their rows apart."""
     first_at: dict[str, int] = {}
     inboxes = 0
     for index, source in enumerate(sources):

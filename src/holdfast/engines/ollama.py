@@ -1,4 +1,4 @@
-"""Ollama.
+"""Dialect of Ollama.
 
 Nothing deeper than "the process answers": ``/api/version``. No metrics. A full queue is a 503
 without Retry-After, so its words are all that tells it from a failure.

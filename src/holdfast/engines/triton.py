@@ -1,4 +1,4 @@
-"""Triton Inference Server, with its KServe routes and, where it runs, its OpenAI front end.
+"""Dialect of Triton Inference Server: KServe routes and, where it runs, its OpenAI front end.
 
 ``/v2/health/ready`` goes 200, 400 while a model loads, 200 again, and speaks for all models at
 once; each model has a page of its own, and that is the one to ask. Metrics stand on another port
@@ -26,7 +26,7 @@ BLOCKS: Final = "nv_trt_llm_kv_cache_block_metrics"
 
 
 def read_load(text: str) -> Load:
-    """The TensorRT-LLM backend's own figures where they are, else the count of pending requests."""
+    """The load by the TensorRT-LLM backend's metrics if present, else by pending requests."""
     found = samples(text, (PENDING,))
     for name, labels, value in labelled(text, (REQUESTS, BLOCKS)):
         kind = "request_type" if name == REQUESTS else "kv_cache_block_type"

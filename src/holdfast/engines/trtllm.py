@@ -1,4 +1,4 @@
-"""trtllm-serve, TensorRT-LLM's own server.
+"""Dialect of trtllm-serve, TensorRT-LLM's own server.
 
 ``/metrics`` is JSON: statistics of iterations, taken out of a queue by whoever asks first. The text
 page is ``/prometheus/metrics`` and exists with one option only; without it the load is unknown.

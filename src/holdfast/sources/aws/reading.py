@@ -43,8 +43,6 @@ class AwsAnswers:
         """Log streams of all tasks whose containers can have started.
 
         A task that waits for its own health check counts as pending, and loads all the while.
-
-        One that waits for its own health check counts as pending, and loads all the while.
         """
         for task in self.tasks or ():
             stream = stream_of(task)

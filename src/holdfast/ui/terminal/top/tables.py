@@ -1,4 +1,4 @@
-"""Tables of what platforms tell of: groups, hosts, filesystems, and the sources themselves.
+"""Tables of platforms: groups, hosts, filesystems, and the sources themselves.
 
 The first column is the mark, the second the name, under the title of its section. Memory of groups
 and hosts is what is *reserved* against what there is, because that is what a platform places by;
