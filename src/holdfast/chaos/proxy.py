@@ -103,7 +103,7 @@ class Dose:
 
 
 def _nop() -> None:
-    """Nobody wants to know."""
+    """Does nothing: the default callback."""
 
 
 class FaultProxy:

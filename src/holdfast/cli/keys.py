@@ -31,8 +31,8 @@ def keys() -> None:
 def new(*, as_json: bool) -> None:
     """Make a fresh key and print it, with its hash.
 
-    The key is for whoever will use it and is shown this once. The hash goes into the fleet file,
-    under 'keys' of a tenant or as 'token' of 'admin'.
+    The key is shown only this once: give it to the client that will use it. The hash goes into
+    the fleet file, under 'keys' of a tenant or as 'token' of 'admin'.
 
     \b
     Examples:

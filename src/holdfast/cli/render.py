@@ -141,7 +141,7 @@ def render() -> None:
 )
 @click.option("--rules", is_flag=True, help="Print the rules for prometheus-adapter instead.")
 def hpa(metrics: str, *, rules: bool, **said: Any) -> None:
-    """A HorizontalPodAutoscaler (autoscaling/v2) on external metrics.
+    """Print a HorizontalPodAutoscaler (autoscaling/v2) on external metrics.
 
     It needs an adapter that serves them: prometheus-adapter with the rules that --rules prints,
     or, for CloudWatch, an adapter of AWS's.
@@ -171,7 +171,7 @@ def hpa(metrics: str, *, rules: bool, **said: Any) -> None:
     help="Where KEDA finds Prometheus.",
 )
 def keda(prometheus: str, **said: Any) -> None:
-    """A ScaledObject of KEDA (keda.sh/v1alpha1) that asks Prometheus.
+    """Print a ScaledObject of KEDA (keda.sh/v1alpha1) that asks Prometheus.
 
     \b
     Example:

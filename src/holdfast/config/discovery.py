@@ -21,7 +21,7 @@ def _selector(text: str) -> str:
 
 
 class DiscoverSection(Section):
-    """Which pods are replicas, and where they listen."""
+    """Which pods of a source are replicas of a model, and on which port they listen."""
 
     source: Annotated[Name, Field(description="the name of a source", examples=["kubernetes"])]
     selector: Annotated[

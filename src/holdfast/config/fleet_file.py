@@ -1,4 +1,4 @@
-"""The fleet file: what ``holdfast serve`` serves, to whom, and by which policies.
+"""The fleet file: the models, tenants, ports and policies of ``holdfast serve``.
 
 Control reads it and sends it on to gateways as JSON, so that one reader decides what is accepted
 and a gateway never sees a file that control refused. Every tunable comes from a frozen config of

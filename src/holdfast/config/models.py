@@ -1,8 +1,8 @@
-"""Models in the fleet file: their replicas, and the policies of their lanes.
+"""Config of models: their replicas, and the policies of their lanes.
 
-A model's replicas are listed, because somebody else runs them, or launched, or discovered. Where
-the latter two are is known to control only, which sends gateways a file with their endpoints in it.
-Such a file is told from a written one by how it came here (``PLACED``), not by a key in it.
+A model's replicas are listed, because another system runs them, or launched, or discovered. Only
+control knows where the latter two are; it sends gateways a file with their endpoints in it.
+Such a file is recognised by how it came here (``PLACED``), not by a key in it.
 Rejected: a key that marks such endpoints. It would have to be refused wherever people write.
 """
 

@@ -1,7 +1,7 @@
 """Config of tenants: their API keys, allowed models and regions, priorities and quotas.
 
 A key appears in the file only as its SHA-256 hash, so the file can be reviewed, versioned and
-copied without giving anybody access. A plain key is refused, and the refusal does not repeat it.
+copied without giving access. A plain key is refused, and the refusal does not repeat it.
 
 Rejected: slow password hashes. They protect words that people choose; these keys carry 256 random
 bits, which no speed of guessing reaches, and a slow hash on every request would cost more than

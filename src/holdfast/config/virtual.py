@@ -1,8 +1,8 @@
-"""Virtual models in the fleet file: one public name, several models behind it.
+"""Config of virtual models: one public name with several models behind it.
 
-A virtual model is a *ladder* (under load a growing share is answered one rung lower, and told so)
-or a list of *rules* (the first that matches chooses the path). A rule may have the cheap answer
-checked and, once, the strong model asked instead.
+A virtual model is a *ladder* (under load a growing share is answered one rung lower, and the answer
+says so) or a list of *rules* (the first that matches chooses the model). A rule may have the cheap
+answer checked and, once, the strong model asked instead.
 
 Rejected: an expression language for conditions. It would need a parser, an evaluator and limits of
 its own; what the named tests cannot say, a Python hook says in a language that people can test.

@@ -3,8 +3,8 @@ r"""Reads a line of an engine's log: how far its start has come, or what went wr
     line ─► phase_of ─► LoadPhase: starting, loading, compile, warm-up, serving
          ─► fatal_of ─► kind of failure, and why, for people
 
-Most engines refuse connections until they are done, so only their log tells a load that moves from
-one that hangs. A line *explains*; it never decides alone. Whether a replica serves is decided by
+Most engines refuse connections until they are done, so only their log shows whether a load moves or
+hangs. A line *explains*; it never decides alone. Whether a replica serves is decided by
 canaries, whether it lives by its process.
 
 A log also holds what users wrote, where an operator has switched that on. A prompt that says "CUDA

@@ -64,7 +64,7 @@ class LoadFrame(msgspec.Struct, frozen=True, array_like=True, tag="load"):
 
 
 class LeaseFrame(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
-    """This gateway's part of what all gateways share, until the next lease."""
+    """One gateway's share of the limits that all gateways share, until the next lease."""
 
     quota: dict[str, float]  # by tenant: the part of its quota, 0 to 1; absent = unchanged
     retry_share: float  # of the retry budget
@@ -73,7 +73,7 @@ class LeaseFrame(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
 
 
 class MoveFrame(msgspec.Struct, frozen=True, array_like=True, tag="move"):
-    """Cut what still runs on this replica and continue it elsewhere."""
+    """Tells a gateway to end requests on a replica and continue them on others."""
 
     model: str
     replica_id: str
@@ -121,7 +121,7 @@ class Bye(msgspec.Struct, frozen=True, array_like=True, tag="bye"):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """A gateway's first frame."""
+    """A gateway's first frame: its id, process and protocol version."""
 
     gateway_id: str
     pid: int

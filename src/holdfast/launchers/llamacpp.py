@@ -12,9 +12,9 @@ several replicas that share one machine:
 * No prompt cache in memory beyond the slots' own; its default is 8 GiB.
 
 SIGTERM ends the process at once. The engine's own shutdown waits for requests in flight, for longer
-than anybody would wait for it, and whoever stops a replica has drained it first. The signal must
-be blocked before the import, or the engine's threads take it and die in the middle of things. One
-that comes while the weights are loaded waits until they are: the engine lets no Python run then.
+than a stop may take, and control drains a replica before it stops it. The signal must be blocked
+before the import, or the engine's threads take it and die in the middle of things. A signal that
+comes while the weights are loaded waits until they are: the engine lets no Python run then.
 """
 
 import argparse

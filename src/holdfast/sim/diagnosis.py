@@ -5,7 +5,7 @@
                  └───────────── restart, take out, ask canaries (where it acts) ────┘
 
 A live control learns of its replicas through its launcher, its canaries, its gateways' summaries
-and the engines' own pages. The driver stands where those stand and tells no more than they could:
+and the engines' own pages. The driver takes their place and reports no more than they could:
 what gateways saw comes once a second, what engines say of themselves once a second and not at all
 from one that cannot be reached, memory every ten seconds, queues every five. Adding up and ordering
 is done by ``core.diagnose.observations``, the same object that a live control has.
@@ -145,7 +145,7 @@ class _ObservedReplica:
 
 
 class DiagnosisDriver:
-    """Drives one investigation with what happens in one world; create it before the world runs."""
+    """Feeds one world's events to an investigation as facts; create it before the world runs."""
 
     def __init__(
         self,

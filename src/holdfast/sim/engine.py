@@ -141,7 +141,7 @@ class Engine:
 
     @property
     def tokens(self) -> int:
-        """Queued and running tokens, as an engine reports its load."""
+        """Number of queued and running tokens, as an engine reports its load."""
         queued = 0
         for run in self._waiting:
             queued += run.prompt + run.output

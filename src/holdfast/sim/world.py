@@ -1,4 +1,4 @@
-"""The simulator's driver of ``Flow`` and ``Fleet``: executes their actions in virtual time.
+"""Runs a simulation: drives ``Flow`` and ``Fleet`` and executes their actions in virtual time.
 
 It moves things and reports what happened; every choice is made by the two machines, the same
 objects that the gateway and the control loop drive. Replicas, their loading and their faults are

@@ -45,7 +45,7 @@ class ProcessLife:
 
     @property
     def mark(self) -> str:
-        """An id that tells this process from every other of this host, by pid and start."""
+        """An id of this process that is unique on this host, made of pid and start time."""
         return f"{self.pid}.{self.start}"
 
 

@@ -237,7 +237,7 @@ class OutageParams:
         return served / (self.arrivals * self.ticks)
 
     def hedging_tipping_point(self) -> float:
-        """Aged requests per tick beyond which hedging them all breeds more of them.
+        """Number of aged requests per tick above which hedging makes more of them.
 
         With x aged requests taking two slots each, the next tick inherits the fresh requests less
         those served in the slots left over, and the few aged whose copies both failed:
@@ -269,7 +269,7 @@ class PhaseCounts:
 
     @property
     def wasted(self) -> int:
-        """Number of calls that took a slot and answered no request."""
+        """Number of calls that took a slot in vain: failed or redundant ones."""
         return self.failed + self.redundant
 
     def latency_quantile(self, q: float) -> int:
@@ -307,7 +307,7 @@ class OutageResult:
 
     @property
     def wasted(self) -> int:
-        """Number of calls that took a slot and answered no request, over the whole run."""
+        """Number of calls that took a slot in vain (failed or redundant), over the whole run."""
         return self.failed + self.redundant
 
     @property
@@ -317,7 +317,7 @@ class OutageResult:
 
     @property
     def redundant(self) -> int:
-        """Successes beside a successful twin, over the whole run."""
+        """Number of successful calls whose hedged copy succeeded too, over the whole run."""
         return sum(p.redundant for p in self.phases)
 
     @property

@@ -4,7 +4,7 @@
       ▲                       │
       └───── 410: too old ◄───┴─ ended, cut, quiet ─► again from the last version, later each time
 
-Rows are never emptied for a failure: whoever reads sees the last ones, their age, and what failed.
+Rows are never emptied after a failure: readers see the last ones, their age, and what failed.
 A list replaces all rows at once and only when its last page is there.
 """
 

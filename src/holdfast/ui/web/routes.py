@@ -1,4 +1,4 @@
-"""What the dashboard adds to the operators' port.
+"""The dashboard's routes on the operators' port: pages, sessions, what-if questions.
 
     GET  /            ─► /ui/
     GET  /ui/…        the page; each of its addresses gives the same one, and its script chooses

@@ -1,4 +1,4 @@
-"""The lines of a page on a screen: one row can be chosen, the rest scrolls.
+"""The listing widget of ``top``: shows the lines of a page, with a cursor and scrolling.
 
 Only lines that differ from those on the screen are painted again. The heading of the table that one
 has scrolled into stays at the top.

@@ -1,7 +1,7 @@
 """The mark at the front of a row, and whether the row has a fault.
 
-``!7`` is a row that incident ``inc-000007`` concerns, ``!`` one with a fault that no incident tells
-of. Both are letters, because a colour is not seen by everybody and not copied into a message.
+``!7`` is a row that incident ``inc-000007`` concerns, ``!`` one with a fault without an incident.
+Both are letters, because not all people see colours, and a copied message has none.
 """
 
 from typing import Any, Final

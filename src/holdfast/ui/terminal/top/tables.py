@@ -2,7 +2,7 @@
 
 The first column is the mark, the second the name, under the title of its section. Memory of groups
 and hosts is what is *reserved* against what there is, because that is what a platform places by;
-what is really in use stands beside it, and the two differ where somebody's reservation is wrong.
+what is really in use stands beside it, and the two differ where a reservation is wrong.
 """
 
 from typing import Any, Final
