@@ -1,9 +1,9 @@
-"""What leads to silent failures, looked for before they happen: in a fleet file and in a fleet.
+"""Finds mistakes that lead to silent failures, in a fleet file and in a running fleet.
 
-A file can be valid and still be an accident waiting: one zone, a canary that cannot fail, retries
-at three layers. Each check is one function that returns advice; none of them changes anything, and
-none repeats what reading the file refuses anyway. Rejected: a score. Nobody knows what to do about
-a 71.
+A file can be valid and still be risky: one zone, a canary that cannot fail, retries at three
+layers. Each check is one function that returns advice; none of them changes anything, and none
+repeats what reading the file refuses anyway. Rejected: a score. A score of 71 does not say what
+to do.
 """
 
 import re
@@ -38,7 +38,7 @@ class AdviceLevel(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Advice:
-    """One mistake, where it is, and how to mend it."""
+    """One mistake: where it is, and how to fix it."""
 
     level: AdviceLevel
     where: str  # a field of the file, or a part of the running fleet
@@ -54,7 +54,7 @@ Found = Iterator[Advice]
 
 
 def check_file(file: FleetFile) -> list[Advice]:
-    """Everything that can be said without a running fleet, the gravest first."""
+    """All advice about a fleet file, the most urgent first."""
     found = [advice for check in _OF_FILE for advice in check(file)]
     for model in file.models:
         for of_model in _OF_MODEL:
@@ -180,7 +180,7 @@ def _count(model: ModelSection) -> int:
 
 
 def check_running(status: Mapping[str, Any], incidents: list[Mapping[str, Any]]) -> list[Advice]:
-    """What the status page and the open incidents say, as advice."""
+    """Advice from the status page and the open incidents of a running fleet."""
     found: list[Advice] = []
     for problem in status.get("config_problems") or ():
         fix = "mend the file; until then the last good one runs"

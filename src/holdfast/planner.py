@@ -1,8 +1,8 @@
-"""How many spares, what do they give, what do they cost: plans as plain data.
+"""Plans redundancy: how many spare replicas, what availability they give, what they cost.
 
 The mathematics is ``core.plan.capacity``; here it becomes an answer that a person can check: the
 smallest k beside its neighbours, what simpler formulas would have claimed, and what an average
-cannot promise. Rendering is left to whoever asks.
+cannot promise. Rendering is left to the caller.
 """
 
 from contextlib import suppress
@@ -26,7 +26,7 @@ _ROWS_AFTER: Final = 2  # and what one or two more would buy
 
 @dataclass(slots=True, frozen=True)
 class SpareOption:
-    """One choice of k."""
+    """One number of spares, with its availability and cost."""
 
     spares: int
     replicas: int
@@ -38,7 +38,7 @@ class SpareOption:
 
 @dataclass(slots=True, frozen=True)
 class Alternative:
-    """A simpler rule for the same fleet: what it would buy, and what that would really give."""
+    """A simpler rule for the same fleet: the spares it chooses, and their real availability."""
 
     rule: str
     spares: int
@@ -69,11 +69,11 @@ class RedundancyPlan:
 
     @property
     def replicas(self) -> int:
-        """All replicas to run, the spares among them."""
+        """Number of replicas to run, spares included."""
         return self.need + self.spares
 
     def to_dict(self) -> dict[str, object]:
-        """Plain data, ready for JSON."""
+        """The plan as plain data, ready for JSON."""
         return {**asdict(self), "replicas": self.replicas}
 
 

@@ -1,1 +1,1 @@
-"""Faults for a fleet that runs: bounded in time, always undone."""
+"""Fault injection into a running fleet: bounded in time, always undone."""

@@ -1,11 +1,11 @@
-"""A game day: faults by plan, on a fleet that serves, and a record of who noticed what.
+"""Runs a game day: injects faults by plan into a serving fleet and records what happens.
 
     plan ─► injected faults ─┐
     own traffic ─────────────┼─► Record: shares and states over time, requests, incidents ─► report
     status, incidents ───────┘
 
-It looks twice a second; its own requests are real ones through the gateway, and each answer is
-compared with what the same question was answered before anything was broken.
+It samples the fleet twice a second; its own requests are real ones through the gateway, and each
+answer is compared with the answer to the same question before any fault.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True, frozen=True)
 class FleetSample:
-    """The fleet at one moment."""
+    """States and traffic shares of all replicas at one moment."""
 
     at_s: float
     replicas: dict[str, tuple[str, float]]  # state and share of each
@@ -42,7 +42,7 @@ class FleetSample:
 
 @dataclass(slots=True, frozen=True)
 class GameDayRequest:
-    """One own request."""
+    """One request that the game day sent itself, and how it was harmed."""
 
     at_s: float
     took_s: float
@@ -51,7 +51,7 @@ class GameDayRequest:
 
 @dataclass(slots=True, frozen=True)
 class InjectedFault:
-    """One fault as it was."""
+    """One fault as it was injected, with its times, or why it could not be."""
 
     begun_s: float
     ended_s: float
@@ -62,7 +62,7 @@ class InjectedFault:
 
 @dataclass(slots=True)
 class GameDayRecord:
-    """All that was seen."""
+    """All that was observed on a game day: samples, requests, faults, incidents."""
 
     plan: PlanFile
     looks: list[FleetSample] = field(default_factory=list)
@@ -73,24 +73,24 @@ class GameDayRecord:
 
     @property
     def harmed(self) -> Counter[str]:
-        """Own requests that went wrong, by how."""
+        """Number of own requests that went wrong, by kind of harm."""
         return Counter(one.harm for one in self.asked if one.harm)
 
     @property
     def harmed_share(self) -> float:
-        """Of all own requests."""
+        """Share of own requests that went wrong."""
         return sum(self.harmed.values()) / len(self.asked) if self.asked else 0.0
 
     @property
     def held(self) -> bool:
-        """Whether the plan's bound held and every fault could be injected."""
+        """Whether no more requests were harmed than the plan allows and all faults ran."""
         return self.harmed_share <= self.plan.harmed_max and not any(
             one.problem for one in self.struck
         )
 
 
 class GameDay:
-    """One run of one plan."""
+    """Runs one plan once."""
 
     def __init__(self, target: ChaosTarget, gateway: str, plan: PlanFile, say: Say) -> None:
         self._target = target
@@ -103,7 +103,7 @@ class GameDay:
         self._known: dict[str, str] = {}  # what each question is answered, when all is well
 
     async def run(self) -> GameDayRecord:
-        """From the first fault to the end of the settling; every fault is undone before."""
+        """Run the plan to the end of its settling time; undoes every fault before returning."""
         rows = await self._target.replicas()
         model = self._plan.model or (rows[0]["model"] if rows else "")
         if not any(row["model"] == model for row in rows):

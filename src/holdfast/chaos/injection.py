@@ -1,13 +1,13 @@
-"""One fault, begun and undone. Whoever enters ``injected`` leaves the fleet as it was.
+"""Injects one fault into a running fleet and undoes it, as a context manager.
 
     signals to processes       crash, zone_loss, stop, load_stall
     a proxy before it          hang, slow, drip, cut, wrong_output and all that is done to bytes
     a process beside it        memory, leak
-    control's own picture      silence, skew, spot_notice, probe_blind
+    control's own view         silence, skew, spot_notice, probe_blind
 
 What control is asked to do ends by itself after the time it was asked for, so that a game day that
-is killed leaves nothing behind. A stopped process is continued by whoever stopped it; if that is
-killed, the fleet restarts a frozen replica anyway: that is what it is for.
+is killed leaves nothing behind. A stopped process is continued by the process that stopped it; if
+that is killed, the fleet restarts a frozen replica anyway.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ for step in range(steps):
 
 @contextlib.asynccontextmanager
 async def injected(target: ChaosTarget, step: StepSection, replica: str) -> AsyncIterator[None]:
-    """The fault holds inside; it is undone on the way out, whatever happens."""
+    """Context manager: the fault is active inside and is undone on exit, also after an error."""
     fault = step.fault
     if fault in ("crash", "zone_loss"):
         await _kill(target, replica, whole_zone=fault == "zone_loss")

@@ -1,14 +1,14 @@
-"""A proxy in front of one replica that can hurt what passes through it.
+"""A TCP proxy in front of one replica that injects faults into what passes through it.
 
     gateway, canaries ──► FaultProxy ──► replica          one toxic at a time, or none
 
-It works on bytes, in this process, without the kernel's help: traffic control is not to be had
+It works on bytes, in this process, without the kernel's help: traffic control is not available
 everywhere, and needs root where it is. Without a toxic it passes everything on as it comes. A toxic
-touches exchanges that begin with ``POST``: the replica's health page stays as green as it is, which
-is the point. Exchanges under way when a toxic is set are touched from then on.
+affects exchanges that begin with ``POST``: the replica's health page stays green on purpose.
+Exchanges under way when a toxic is set are affected from then on.
 
 Text is corrupted letter by letter, in place: lengths stay, so the HTTP and the JSON around it stay
-valid, and only somebody who reads the answer can tell. Nothing that passes is kept or logged.
+valid, and only a reader of the answer can notice. Nothing that passes is kept or logged.
 
 Rejected: a general rule language for toxics. The faults that matter are few and have names.
 """
@@ -61,7 +61,7 @@ _EMPTY_STREAM: Final = _response(
 
 
 class Toxic(StrEnum):
-    """What can be done to what passes; named as in ``core.plan.faults`` where that has a name."""
+    """A fault that the proxy can inject; named as in ``core.plan.faults`` where that has a name."""
 
     LATENCY = "latency"  # every piece of an answer comes ``delay_s`` later
     SLOW = "slow"  # an answer takes ``factor`` times as long
@@ -87,7 +87,7 @@ _SILENT: Final = (Toxic.HANG, Toxic.PARTITION)
 
 @dataclass(slots=True, frozen=True)
 class Dose:
-    """A toxic and how much of it."""
+    """A toxic and its strength."""
 
     toxic: Toxic
     delay_s: float = 0.5  # latency, drip
@@ -103,11 +103,11 @@ class Dose:
 
 
 def _nop() -> None:
-    """Nobody wants to know."""
+    """Does nothing: the default callback."""
 
 
 class FaultProxy:
-    """One listener, one target. ``set`` changes what it does, also to what is under way."""
+    """Passes connections on to one target; ``set`` injects a fault, also into open ones."""
 
     def __init__(
         self, host: str, port: int, rng: Random | None = None, at_request: Callable[[], None] = _nop
@@ -124,11 +124,11 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL where the proxy listens."""
         return f"http://127.0.0.1:{self._own_port}"
 
     async def open(self) -> None:
-        """Begin to listen, on the port it had before if it had one."""
+        """Begin to listen, on the same port as before if it was open before."""
         if self._server is None:
             self._server = await asyncio.start_server(
                 self._accept, "127.0.0.1", self._own_port, backlog=1_024
@@ -136,7 +136,7 @@ class FaultProxy:
             self._own_port = self._server.sockets[0].getsockname()[1]
 
     async def set(self, dose: Dose | None) -> None:
-        """Hurt in this way from now on; ``None``: heal."""
+        """Inject this fault from now on; ``None`` ends it."""
         self._dose = dose
         if dose is not None and dose.toxic is Toxic.REFUSE:
             await self._stop_listening()
@@ -146,7 +146,7 @@ class FaultProxy:
             await self.open()
 
     async def close(self) -> None:
-        """Stop, and end every connection."""
+        """Stop listening, and end every connection."""
         await self._stop_listening()
         for task in list(self._tasks):
             task.cancel()
@@ -174,12 +174,12 @@ class FaultProxy:
 
     @property
     def dose(self) -> Dose | None:
-        """What it does now."""
+        """The fault that is injected now; None if there is none."""
         return self._dose
 
     @property
     def target(self) -> tuple[str, int]:
-        """Whom it stands before."""
+        """Host and port of the replica behind the proxy."""
         return self._target
 
 

@@ -1,4 +1,4 @@
-"""The report of a game day: a page of Markdown and one picture that shows the whole of it.
+"""Writes the report of a game day: a page of Markdown and a timeline as SVG.
 
 The picture has a lane for each replica (its height is the share of traffic it gets, its colour its
 state), the windows of the faults behind them, a lane of own requests with the harmed ones in red,
@@ -38,7 +38,7 @@ _STYLE: Final = (
 
 
 def picture(record: GameDayRecord) -> str:
-    """The timeline as SVG."""
+    """The timeline of a game day as SVG."""
     names = sorted({name for look in record.looks for name in look.replicas})
     lanes = len(names) + 2
     height = _TOP + lanes * _LANE + 30 + _KEY
@@ -140,7 +140,7 @@ def _key(record: GameDayRecord, y: int) -> list[str]:
 
 
 def markdown(record: GameDayRecord, picture_name: str) -> str:
-    """The page."""
+    """The report of a game day as Markdown."""
     plan, asked = record.plan, record.asked
     lines = [f"# {plan.name}", "", f"![timeline]({picture_name})", ""]
     verdict = "held" if record.held else "did not hold"

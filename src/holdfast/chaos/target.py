@@ -1,8 +1,8 @@
-"""The fleet that is to be hurt: what it says, and whether it is one that may be.
+"""The fleet that faults are injected into: its status, and whether that is allowed.
 
 A fleet is *local* when its admin port is on loopback and the replica's process is one of this
-machine. Elsewhere nothing is done unless somebody says so in as many words; and signals are never
-sent to a process id that another machine told.
+machine. Elsewhere no fault is injected without an explicit option; and signals are never sent to a
+process id that another machine reported.
 """
 
 import os
@@ -21,12 +21,12 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ChaosError(Exception):
-    """A fault that is not injected, and why."""
+    """A fault was not injected; the text says why."""
 
 
 @dataclass(slots=True, frozen=True)
 class ChaosTarget:
-    """An admin port, what opens it, and whether strangers' fleets may be hurt."""
+    """The admin port of a fleet, its token, and whether a remote fleet is allowed."""
 
     admin: str
     token: str | None = None
@@ -35,11 +35,11 @@ class ChaosTarget:
 
     @property
     def local(self) -> bool:
-        """Whether its control is on this machine."""
+        """Whether the fleet's control is on this machine."""
         return (urlsplit(self.admin).hostname or "") in _LOOPBACK
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """A page, or an order where there is a body; raises where it is refused."""
+        """GET a page, or POST an order with a body; raises ChaosError if it is refused."""
         data = None if body is None else orjson.dumps(body)
         method = None if body is None else "POST"
         try:
@@ -61,26 +61,26 @@ class ChaosTarget:
         return told
 
     async def replicas(self) -> list[dict[str, Any]]:
-        """As the status page has them."""
+        """The replicas of the fleet's status page."""
         found: list[dict[str, Any]] = (await self.ask("/status"))["replicas"]
         return found
 
     async def incidents(self) -> list[dict[str, Any]]:
-        """The newest, with those that are over."""
+        """The newest incidents, closed ones included."""
         found: list[dict[str, Any]] = (await self.ask("/incidents?limit=200"))["incidents"]
         return found
 
     async def disturb(self, replica: str, kind: str, seconds: float, **how: Any) -> None:
-        """Have control do something to its own picture of a replica, for so long."""
+        """Ask control to disturb its own view of a replica for a time."""
         body = {"kind": kind, "seconds": seconds, **how}
         await self.ask(f"/replicas/{quote(replica)}/disturb", body)
 
     async def undisturb(self, replica: str) -> None:
-        """Have control take it back."""
+        """Ask control to end the disturbance of a replica."""
         await self.ask(f"/replicas/{quote(replica)}/undisturb", {})
 
     async def check(self, replica: str) -> dict[str, Any]:
-        """The row of a replica that may be hurt; raises where there is none, or it may not."""
+        """The row of a replica that may be disturbed; raises ChaosError if it may not."""
         rows = {str(row["id"]): row for row in await self.replicas()}
         if replica not in rows:
             known = ", ".join(sorted(rows)[:20]) or "none"
@@ -92,7 +92,7 @@ class ChaosTarget:
         return rows[replica]
 
     async def process_of(self, replica: str) -> int:
-        """The process id of a replica that runs here and that Holdfast started."""
+        """The pid of a replica that Holdfast started on this machine."""
         row = await self.check(replica)
         pid = row.get("pid")
         if not self.local:

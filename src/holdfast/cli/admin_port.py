@@ -1,4 +1,4 @@
-"""Finds the admin port that a command means, and asks it."""
+"""Finds the admin port of a command's options, and sends requests to it."""
 
 import functools
 import json
@@ -32,14 +32,14 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 @dataclass(slots=True, frozen=True)
 class Admin:
-    """An admin port, and what opens it."""
+    """An admin port with its token and trusted certificate."""
 
     url: str
     token: str | None = None
     tls: ssl.SSLContext | None = None  # whom to believe there; None: the system's authorities
 
     def ask(self, path: str, *, body: bytes | None = None, method: str | None = None) -> HttpAnswer:
-        """One answer, whatever its status; or the command ends with a sentence."""
+        """Send one request and return its answer; without one the command ends with a message."""
         url = self.url.rstrip("/")
         try:
             return request(
@@ -49,7 +49,7 @@ class Admin:
             raise click.ClickException(f"{self.url}: {error}; {way_out(error, url)}") from error
 
     def told(self, path: str) -> Any:
-        """The JSON of a page that must be there."""
+        """GET a page and return its JSON; ends the command with a message if it is refused."""
         answer = self.ask(path)
         if answer.status != 200:
             raise click.ClickException(why(answer))
@@ -57,7 +57,7 @@ class Admin:
 
 
 def way_out(error: FetchError, url: str) -> str:
-    """What may help where no answer came."""
+    """A hint for people after a request without an answer."""
     if isinstance(error, UntrustedError):
         return UNTRUSTED
     if error.lost and urlsplit(url).scheme == "http":
@@ -66,7 +66,7 @@ def way_out(error: FetchError, url: str) -> str:
 
 
 def why(answer: HttpAnswer) -> str:
-    """The sentence of a refusal."""
+    """The error message of a refusal."""
     try:
         return str(json.loads(answer.body)["error"])
     except (ValueError, KeyError, TypeError):
@@ -74,7 +74,7 @@ def why(answer: HttpAnswer) -> str:
 
 
 def which_fleet(command: CommandT) -> CommandT:
-    """The options by which ``up`` and ``down`` know a fleet."""
+    """Decorator: adds the options by which ``up`` and ``down`` identify a fleet."""
     config = click.option("-c", "--config", type=click.Path(path_type=Path), help="Its fleet file.")
     state_dir = click.option(
         "--state-dir",
@@ -85,7 +85,7 @@ def which_fleet(command: CommandT) -> CommandT:
 
 
 def which_admin(command: CommandT) -> CommandT:
-    """The options that name an admin port."""
+    """Decorator: adds the options that name an admin port."""
     url = click.option(
         "--admin",
         "url",
@@ -107,7 +107,7 @@ def which_admin(command: CommandT) -> CommandT:
 
 
 def asks_admin(command: Callable[..., None]) -> Callable[..., None]:
-    """The options by which other commands find an admin port; they are given it as ``admin``."""
+    """Decorator: adds the admin port's options and passes the port as ``admin``."""
 
     @which_admin
     @which_fleet
@@ -133,7 +133,7 @@ def admin_of(
     state_dir: Path | None = None,
     ca: Path | None = None,
 ) -> Admin:
-    """The admin port that these options mean."""
+    """The admin port that these options name."""
     running = read_running(state_dir or default_state_dir(config, os.environ))
     address, certificate = url or DEFAULT_ADMIN, ""
     if running is not None and (url is None or url.rstrip("/") == running.admin):
@@ -148,7 +148,7 @@ def admin_of(
 
 
 def read_fleet_file(path: Path) -> "FleetFile":
-    """The fleet file; half a second that commands do without that only ask a port."""
+    """Read a fleet file; imports its reader late, which takes half a second."""
     from holdfast.config.files import load  # noqa: PLC0415
     from holdfast.config.fleet_file import FleetFile  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``holdfast aws``: what an AWS account has to allow so that a source can read it."""
+"""``holdfast aws``: the permissions that an AWS source needs."""
 
 import json
 

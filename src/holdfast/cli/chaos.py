@@ -1,4 +1,4 @@
-"""``holdfast chaos``: break something on purpose, for a while, and see who notices."""
+"""``holdfast chaos``: inject faults into a running fleet and report what happened."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""``holdfast cost``: what a fleet that runs has cost, for whom, and how much of it was of use."""
+"""``holdfast cost``: what a running fleet has cost, by model, tenant and route."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _SHARE_MIN: Final = 0.0005  # of the whole; below it a share is not worth a digi
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def cost(admin: Admin, shown: int, *, as_json: bool) -> None:
-    """Say what GPUs and tokens cost, by model, tenant and route; useful and wasted apart.
+    """Show what GPUs and tokens cost by model, tenant and route; useful and wasted apart.
 
     Since the fleet's control began. Prices come from the fleet file; without them there are
     GPU-seconds and tokens.

@@ -1,4 +1,4 @@
-"""``holdfast doctor``: what will be wrong."""
+"""``holdfast doctor``: find mistakes in a fleet file or a running fleet."""
 
 import json
 from dataclasses import asdict

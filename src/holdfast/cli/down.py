@@ -1,4 +1,4 @@
-"""``holdfast down``."""
+"""``holdfast down``: stop a fleet that ``holdfast up`` started."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""``holdfast explain``: one incident, or one request."""
+"""``holdfast explain``: show all that is known of one incident or one request."""
 
 import json
 from typing import Any, Final
@@ -19,7 +19,7 @@ _HEADING: Final = ("asked_for", "served_by", "replica", "status", "code", "reaso
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def explain(admin: Admin, what: str, *, as_json: bool) -> None:
-    """Tell an incident, or what happened to a recent request, and why.
+    """Show an incident, or what happened to a recent request, and why.
 
     An INCIDENT is named by 'holdfast incidents', a REQUEST by the x-request-id of its response.
 

@@ -1,4 +1,4 @@
-"""What one asks of a fleet that runs, and what one orders it to do."""
+"""Commands for a running fleet: status, logs, scale, drain, undrain, restart."""
 
 import http.client
 import json
@@ -127,7 +127,7 @@ def _write(text: bytes) -> None:
 @click.argument("replicas", metavar="N", type=click.IntRange(0, 256))
 @asks_admin
 def scale(admin: Admin, model: str, replicas: int) -> None:
-    """Have N replicas of a model from now on.
+    """Set the number of replicas of a model.
 
     It holds until the fleet file says another number. New ones serve when they have passed their
     canary; surplus ones finish their requests first. Watch it with 'holdfast status'.
@@ -172,7 +172,7 @@ def undrain(admin: Admin, replica: str) -> None:
 @click.argument("replica")
 @asks_admin
 def restart(admin: Admin, replica: str) -> None:
-    """Drain a replica and start it anew.
+    """Drain a replica and start it again.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``holdfast history``: figures of the past as a table, for a spreadsheet or a notebook.
+"""``holdfast history``: write past figures as a table, for a spreadsheet or a notebook.
 
 They come from the admin port of a fleet that runs, or from the folder of one that does not. The
 rows are those that are kept, not those of a chart: nothing is averaged further than it is on disk.

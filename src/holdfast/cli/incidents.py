@@ -1,4 +1,4 @@
-"""``holdfast incidents``: what is wrong."""
+"""``holdfast incidents``: list, export and close incidents."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from holdfast.ui.terminal.incidents import show_incidents
 def incidents(
     context: click.Context, admin: Admin, limit: int, *, every: bool, as_json: bool
 ) -> None:
-    """List what is wrong: the class of each failure, its cause, and who is concerned.
+    """List incidents: the class of each failure, its cause, and the replicas it concerns.
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def export(admin: Admin, incident: str, output: Path | None) -> None:
 @click.argument("incident")
 @click.pass_obj
 def close(admin: Admin, incident: str) -> None:
-    """Say that an incident is over, where nothing else shows it.
+    """Close an incident whose end cannot be detected.
 
     \b
     Example:

@@ -1,7 +1,7 @@
 """``holdfast keys``: API keys for the tenants of a fleet file, and the admin token.
 
 The file holds hashes. A key is shown once, by ``new``, and never taken as an argument: arguments
-end in the history of a shell and stand in the list of processes for everybody to read.
+stay in the history of a shell, and every user can read them in the list of processes.
 """
 
 import json
@@ -31,8 +31,8 @@ def keys() -> None:
 def new(*, as_json: bool) -> None:
     """Make a fresh key and print it, with its hash.
 
-    The key is for whoever will use it and is shown this once. The hash goes into the fleet file,
-    under 'keys' of a tenant or as 'token' of 'admin'.
+    The key is shown only this once: give it to the client that will use it. The hash goes into
+    the fleet file, under 'keys' of a tenant or as 'token' of 'admin'.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``holdfast plan``: how much is enough."""
+"""``holdfast plan``: how many spare replicas a fleet needs."""
 
 import json
 from typing import Any, Final
@@ -20,7 +20,7 @@ _OPTIONS: Final = {"capacity.a": "--availability", "capacity.zone_a": "--zone-av
 
 @click.group()
 def plan() -> None:
-    """Work out how much is enough.
+    """Plan capacity: how many spare replicas are enough.
 
     \b
     Example:

@@ -141,7 +141,7 @@ def render() -> None:
 )
 @click.option("--rules", is_flag=True, help="Print the rules for prometheus-adapter instead.")
 def hpa(metrics: str, *, rules: bool, **said: Any) -> None:
-    """A HorizontalPodAutoscaler (autoscaling/v2) on external metrics.
+    """Print a HorizontalPodAutoscaler (autoscaling/v2) on external metrics.
 
     It needs an adapter that serves them: prometheus-adapter with the rules that --rules prints,
     or, for CloudWatch, an adapter of AWS's.
@@ -171,7 +171,7 @@ def hpa(metrics: str, *, rules: bool, **said: Any) -> None:
     help="Where KEDA finds Prometheus.",
 )
 def keda(prometheus: str, **said: Any) -> None:
-    """A ScaledObject of KEDA (keda.sh/v1alpha1) that asks Prometheus.
+    """Print a ScaledObject of KEDA (keda.sh/v1alpha1) that asks Prometheus.
 
     \b
     Example:
@@ -208,7 +208,7 @@ def horizontal_pod_autoscaler(
     down: int,
     cloudwatch: bool = False,
 ) -> dict[str, Any]:
-    """As Kubernetes takes it."""
+    """The manifest of a HorizontalPodAutoscaler as plain data."""
     if cloudwatch:
         selector = {"matchLabels": {"Model": model}}
         level = ("GPUMemoryUtilization", {"type": "Value", "value": str(memory)})
@@ -250,7 +250,7 @@ def scaled_object(
     queue: int,
     down: int,
 ) -> dict[str, Any]:
-    """As KEDA takes it."""
+    """The manifest of a KEDA ScaledObject as plain data."""
     own = f'{{model="{model}"}}'
     level = f"100 * max({_MEMORY_METRIC}{own})"
     amount = f"sum({_QUEUE_METRIC}{own}) + (sum({_WAITING_METRIC}{own}) or vector(0))"
@@ -298,7 +298,7 @@ def _behaviour(down: int) -> dict[str, Any]:
 
 
 def adapter_rules() -> dict[str, Any]:
-    """What prometheus-adapter needs in its config; the same for all models."""
+    """The rules for prometheus-adapter's config; the same for all models."""
     return {
         "externalRules": [
             {

@@ -1,4 +1,4 @@
-"""``holdfast simulate``: a fleet in virtual time."""
+"""``holdfast simulate``: run a fleet in virtual time."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def simulate(
     exercises: bool,
     **how: Any,
 ) -> None:
-    """Run a simulated fleet: the very policies that will route the traffic, in virtual time.
+    """Run a simulated fleet in virtual time, with the same policies that route live traffic.
 
     SCENARIO is a file that describes replicas, traffic, faults and policies; examples/ has some.
     Or it is the word 'book': a textbook's fleet, spares against failures and policies in an outage,

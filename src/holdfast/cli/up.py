@@ -1,4 +1,4 @@
-"""``holdfast up``."""
+"""``holdfast up``: start a fleet and show its start."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ def up(config: Path | None, state_dir: Path | None) -> None:
 
     Without a fleet file: three replicas of SmolLM2-135M on llama.cpp, as the model 'smollm2', at
     http://127.0.0.1:8000/v1. Its weights (93 MB) are fetched once. Replicas that die are started
-    again; 'holdfast status' tells what happened.
+    again; 'holdfast status' shows what happened.
 
     Ctrl-C, or SIGTERM, lets requests that run finish and then ends the replicas; a second one ends
     everything at once. What the processes log goes into a file of the state directory.

@@ -1,7 +1,7 @@
-"""Where to listen and whom to call: addresses and URLs as a fleet file writes them.
+"""Parses addresses to listen on and URLs to call, as a fleet file writes them.
 
-A bad address is refused when the file is read, not when it is first used: by then the line it
-stands on is forgotten. A refused value is repeated only where it cannot hold a secret.
+A bad address is refused when the file is read, not when it is first used: by then its line number
+is lost. A refused value is repeated only where it cannot hold a secret.
 """
 
 import re
@@ -23,20 +23,20 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Address(NamedTuple):
-    """Where to listen."""
+    """A host and port to listen on."""
 
     host: str  # a name or an IP address, without brackets
     port: int  # 0: any free one
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it. A name other than localhost may be anything."""
+        """Whether only this machine can reach it. A name other than localhost counts as no."""
         address = _ip(self.host)
         return self.host.lower() == "localhost" if address is None else address.is_loopback
 
     @property
     def reached(self) -> str:
-        """``host:port`` for somebody on this machine: one cannot connect to *every address*."""
+        """``host:port`` to connect to from this machine, also where it binds every address."""
         address = _ip(self.host)
         host = self.host
         if address is not None and address.is_unspecified:
@@ -44,7 +44,7 @@ class Address(NamedTuple):
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def overlaps(self, other: "Address") -> bool:
-        """Whether the two cannot both be bound."""
+        """Whether two addresses cannot both be bound."""
         if self.port != other.port or not self.port:
             return False
         addresses = (_ip(self.host), _ip(other.host))
@@ -67,7 +67,7 @@ def _is_host(host: str) -> bool:
 
 
 def parse_listen(text: str) -> Address:
-    """``host:port`` or ``[IPv6]:port``, or a ``ConfigError``."""
+    """Parse ``host:port`` or ``[IPv6]:port``; raises ``ConfigError`` if it is neither."""
     match = _LISTEN.fullmatch(text)
     if match is None:
         raise ConfigError("address", f"is {text[:80]!r}", _LISTEN_FIX)

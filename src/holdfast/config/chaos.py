@@ -1,6 +1,6 @@
-"""The plan of a game day: which faults, for whom, when and for how long.
+"""The plan of a game day: which faults, on which replicas, when and for how long.
 
-Every step has an end. A plan without one would be an outage with a file name.
+Every step has an end: a plan without one would be an outage.
 """
 
 from typing import Annotated, Any, Final, Literal, Self, get_args
@@ -81,7 +81,7 @@ FAULT_STORIES: Final[dict[str, str]] = {
 
 
 class StepSection(Section):
-    """One fault."""
+    """One fault of a plan: its kind, replica, start and length."""
 
     at: Annotated[Duration, Field(ge=0, le=PLAN_S_MAX, description="seconds from the start")] = 0.0
     fault: Annotated[FaultName, Field(description="a fault", examples=["hang"])]
@@ -97,7 +97,7 @@ class StepSection(Section):
 
 
 class TrafficSection(Section):
-    """Requests that the game day sends itself, to count who is harmed."""
+    """Requests that the game day sends itself, to count how many are harmed."""
 
     rate: Annotated[float, Field(gt=0, le=1_000, description="requests per second")] = 5.0
     tokens: Annotated[int, Field(ge=1, le=4_096, description="tokens of an answer")] = 16
@@ -105,7 +105,7 @@ class TrafficSection(Section):
 
 
 class PlanFile(Section):
-    """A game day."""
+    """The plan file of a game day."""
 
     name: Annotated[str, Field(min_length=1, max_length=200, description="its name")] = "game day"
     model: Annotated[Name | None, Field(description="whose replicas; default: the first")] = None
@@ -127,12 +127,12 @@ class PlanFile(Section):
 
     @property
     def length_s(self) -> float:
-        """Until the last fault is undone and all has settled."""
+        """Seconds until the last fault is undone and the fleet has settled."""
         return max(step.at + step.lasts for step in self.steps) + self.settle
 
 
 def one_step(fault: str, replica: str, **how: Any) -> PlanFile:
-    """The plan of a single fault, as the command line gives it."""
+    """Build the plan of a single fault from the options of the command line."""
     step = {"fault": fault, "replica": replica, **how}
     return PlanFile.model_validate({"name": fault, "settle": 0.0, "traffic": None, "steps": [step]})
 

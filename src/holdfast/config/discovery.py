@@ -1,4 +1,4 @@
-"""Replicas that somebody else starts and that come and go: found by a source, not listed.
+"""Config of discovered replicas: those that another system starts and a source finds.
 
 A model that says ``discover`` has the pods that a source sees as its replicas. Whether one is
 ready is left to Holdfast's own canaries: a pod's probe is often a port that answers.
@@ -21,7 +21,7 @@ def _selector(text: str) -> str:
 
 
 class DiscoverSection(Section):
-    """Which pods are replicas, and where they listen."""
+    """Which pods of a source are replicas of a model, and on which port they listen."""
 
     source: Annotated[Name, Field(description="the name of a source", examples=["kubernetes"])]
     selector: Annotated[

@@ -1,4 +1,4 @@
-"""YAML text to plain data, with the place of every value.
+"""Parses YAML text to plain data, with the line of every value.
 
 Scalars follow YAML 1.2: only ``true`` and ``false`` are truth values and only plain decimals are
 numbers. Rejected: PyYAML's own rules, by which ``no`` is false, ``1:30`` is 90, ``012`` is ten and
@@ -22,7 +22,7 @@ Where = tuple[str | int, ...]  # the way from the top of the file to a value
 
 @dataclass(slots=True, frozen=True)
 class Problem:
-    """One thing that is wrong with a file, and what to do about it."""
+    """One mistake in a config file: where it is, and how to fix it."""
 
     file: str
     line: int  # from 1
@@ -36,7 +36,7 @@ class Problem:
 
 
 class ConfigFileError(Exception):
-    """A file cannot be used. Prints one line per problem, in the order of the file."""
+    """A config file was refused; prints one line per problem, in the order of the file."""
 
     def __init__(self, problems: list[Problem]) -> None:
         assert problems, "an error without a problem tells nobody anything"
@@ -52,7 +52,7 @@ class ConfigFileError(Exception):
 
 
 class Document:
-    """A file as plain data: mappings, lists, text, numbers, truth values, None."""
+    """A config file as plain data, with the line of each value and the problems found."""
 
     __slots__ = ("_places", "data", "file", "problems")
 
@@ -69,7 +69,7 @@ class Document:
             raise ConfigFileError(self.problems)
 
     def refuse(self, where: Where, problem: str, fix: str) -> None:
-        """Note a problem at a value, or at what encloses it where the file has no such value."""
+        """Note a problem at a value, or at its parent where the file has no such value."""
         known = where
         while known not in self._places:
             known = known[:-1]
@@ -237,7 +237,7 @@ def _syntax_problem(file: str, error: yaml.MarkedYAMLError) -> Problem:
 
 
 def whole_file(file: str, problem: str, fix: str, line: int = 1) -> ConfigFileError:
-    """The error of a file that cannot be looked into."""
+    """The error for a file that cannot be read at all."""
     return ConfigFileError([Problem(file, line, 1, "(file)", problem, fix)])
 
 
@@ -247,7 +247,7 @@ def _is_text(value: str) -> bool:
 
 
 def dotted(where: Where) -> str:
-    """A path as people write it: ``faults[2].kind``."""
+    """Format a path as people write it: ``faults[2].kind``."""
     text = ""
     for part in where:
         if isinstance(part, int):
@@ -259,7 +259,7 @@ def dotted(where: Where) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for a message: short, on one line, in the words of the file."""
+    """Format a value for a message: short, on one line, as the file writes it."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What pydantic and the core refuse, as sentences about lines of a file. One table holds them.
+"""Translates errors of pydantic and the core into sentences about lines of a file, by one table.
 
 Pydantic says where an error is in terms of types ("union member crash of item 0"), people think in
 terms of the file; ``_locate`` walks the types to find what in the file is meant.
@@ -77,7 +77,7 @@ class _Or(str):
 
 
 def translate(document: Document, model: type[Section], detail: ErrorDetails) -> None:
-    """Note one of pydantic's errors as a problem of the document."""
+    """Add one of pydantic's errors to the problems of the document."""
     spot = _locate(model, detail["loc"])
     context = {key: _plainly(value) for key, value in detail.get("ctx", {}).items()}
     cause = context.get("error")

@@ -1,4 +1,4 @@
-"""Where figures and traces are sent, beside the pages that others read.
+"""Config of exporters: where metrics and traces are sent.
 
     exporters:
       cloudwatch: {region: eu-west-1, namespace: Holdfast, period: 60s}
@@ -93,19 +93,19 @@ class TracesSection(Section):
 
 
 class ExportersSection(Section):
-    """Who is told, beside Prometheus."""
+    """Where metrics and traces are sent, beside the page for Prometheus."""
 
     cloudwatch: CloudWatchSection | None = None  # figures
     traces: TracesSection | None = None  # spans of requests
 
     @property
     def trace_share(self) -> float:
-        """Of requests, that gateways note for traces."""
+        """Share of requests that gateways record for traces."""
         return 0.0 if self.traces is None else self.traces.share
 
     @property
     def trace_follow(self) -> bool:
-        """Whether callers may ask for it."""
+        """Whether a caller's sampled ``traceparent`` causes a trace."""
         return self.traces is not None and self.traces.follow_callers
 
 

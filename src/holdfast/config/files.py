@@ -1,4 +1,4 @@
-"""The only place that opens config files."""
+"""Reads config files from disk; no other module opens them."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 
 def load(path: Path, model: type[SectionT]) -> SectionT:
-    """Read a YAML file into a section, or raise ``ConfigFileError`` with all that is wrong."""
+    """Read a YAML file into a section; raises ``ConfigFileError`` with all problems."""
     document = Document(str(path), _text_of(path))
     try:
         # Through JSON: there pydantic is strict about types, yet lists become tuples and words
@@ -55,7 +55,7 @@ def _text_of(path: Path) -> str:
 
 
 def json_schema(model: type[Section]) -> dict[str, Any]:
-    """The file format as JSON Schema, for editors and other tools."""
+    """The JSON Schema of a file format, for editors and other tools."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
 
 

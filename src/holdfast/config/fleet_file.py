@@ -1,4 +1,4 @@
-"""The fleet file: what ``holdfast serve`` serves, to whom, and by which policies.
+"""The fleet file: the models, tenants, ports and policies of ``holdfast serve``.
 
 Control reads it and sends it on to gateways as JSON, so that one reader decides what is accepted
 and a gateway never sees a file that control refused. Every tunable comes from a frozen config of
@@ -49,14 +49,14 @@ from holdfast.core.types import require
 
 
 class TlsSection(Section):
-    """PEM files of a port; opened at start."""
+    """Certificate and key of a port, as PEM files; opened at start."""
 
     certificate: Annotated[Path, Field(description="the path of the certificate chain")]
     key: Annotated[Path, Field(description="the path of its private key")]
 
 
 class GatewaySection(Section):
-    """The data port and how it behaves."""
+    """The gateway's port and its limits."""
 
     listen: Listen = "127.0.0.1:8000"
     workers: Annotated[int, Field(ge=1, le=64, description="processes")] = 1
@@ -73,12 +73,12 @@ class GatewaySection(Section):
 
     @property
     def address(self) -> Address:
-        """Where clients connect."""
+        """The address where clients connect."""
         return parse_listen(self.listen)
 
 
 class AdminSection(Section):
-    """The operators' port."""
+    """The operators' port: its address, token and TLS."""
 
     listen: Listen = "127.0.0.1:8001"
     token: Annotated[KeyHash | None, Field(repr=False)] = None
@@ -86,18 +86,18 @@ class AdminSection(Section):
 
     @property
     def address(self) -> Address:
-        """Where operators connect."""
+        """The address where operators connect."""
         return parse_listen(self.listen)
 
 
 class ChaosSection(Section):
-    """Whether operators may make trouble on purpose."""
+    """Whether operators may inject faults through the admin port."""
 
     enabled: bool = False  # a detour leads users' prompts to another process: never by default
 
 
 class FleetFile(Section):
-    """A whole fleet file."""
+    """The contents of a fleet file, validated."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # a refused value may be a plain key
 
@@ -137,11 +137,11 @@ class FleetFile(Section):
         return self
 
     def replicas(self) -> list[Deployed]:
-        """Every replica of every model."""
+        """All replicas of all models."""
         return [deployed for model in self.models for deployed in model.deployed()]
 
     def flow_config(self) -> FlowConfig:
-        """The policies of a gateway's flow. Quotas are the tenants' whole ones, not shares."""
+        """The config of a gateway's flow; quotas are the tenants' whole ones, not shares."""
         lanes = {model.name: model.lane() for model in self.models}
         # The flow takes the limit of a request without a deadline from this one. The widest cuts
         # nothing short; whoever sends a request in gives it its own model's deadline.
@@ -162,11 +162,11 @@ class FleetFile(Section):
         )
 
     def fleet_config(self) -> FleetConfig:
-        """The policies of control."""
+        """The config of control's fleet."""
         return self.fleet
 
     def with_endpoints(self, by_model: Mapping[str, Sequence[EndpointSection]]) -> Self:
-        """A copy that says where launched replicas are; models not named stay as they are."""
+        """A copy with the endpoints of launched replicas; other models are unchanged."""
         names = [model.name for model in self.models]
         for name in by_model:
             fix = f"use one of {_few(names)}"
@@ -179,12 +179,12 @@ class FleetFile(Section):
         return type(self).model_validate(said, context=PLACED)
 
     def to_json(self) -> bytes:
-        """For another process; ``from_json`` gives an equal file."""
+        """The file as JSON for another process; ``from_json`` gives an equal file."""
         return self.model_dump_json(by_alias=True).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """What ``to_json`` wrote, checked again; launched replicas may have been placed."""
+        """Read the output of ``to_json`` and validate it; endpoints may be filled in."""
         return cls.model_validate_json(data, context=PLACED)
 
 

@@ -1,4 +1,4 @@
-"""How a gateway deals with the outside: its limits, clocks and buffers, each with its reason.
+"""Config of a gateway's connections: limits, timeouts and buffers, each with its reason.
 
 Frozen values in the manner of the core's configs; the fleet file derives its sections from them.
 """
@@ -15,7 +15,7 @@ def _positive(section: str, values: dict[str, float]) -> None:
 
 @dataclass(slots=True, frozen=True)
 class HttpConfig:
-    """What a client connection may do to us."""
+    """Limits and timeouts of client connections."""
 
     header_bytes_max: int = 32_768  # request line and headers together; more is answered 431
     headers_max: int = 100  # header lines; HAProxy's bound, browsers and SDKs send under 40
@@ -34,7 +34,7 @@ class HttpConfig:
 
 @dataclass(slots=True, frozen=True)
 class BodyConfig:
-    """What a request body may ask for."""
+    """Limits on the bodies of requests."""
 
     json_depth_max: int = 64  # tool schemas reach 15; parsers of engines die of thousands
     messages_max: int = 10_000  # longer conversations exceed every context window
@@ -53,7 +53,7 @@ class BodyConfig:
 
 @dataclass(slots=True, frozen=True)
 class StreamConfig:
-    """How answers are relayed."""
+    """Settings for relaying answers to clients."""
 
     sign_of_life_s: float = 15.0  # then the 200 goes out with a comment; proxies give up at 60
     memory_bytes_max: int = 1 << 20  # text kept for a continuation; a longer answer has none
@@ -67,7 +67,7 @@ class StreamConfig:
 
 @dataclass(slots=True, frozen=True)
 class UpstreamConfig:
-    """How replicas are called."""
+    """Timeouts and limits of connections to replicas."""
 
     connect_s: float = 1.0  # a LAN answers within milliseconds; then another replica is asked
     idle_s: float = 50.0  # a pooled connection is closed before the usual 60 s of a server
@@ -80,7 +80,7 @@ class UpstreamConfig:
 
 @dataclass(slots=True, frozen=True)
 class DrainingConfig:
-    """How a gateway leaves."""
+    """How a gateway stops: how long it finishes requests."""
 
     grace_s: float = 1.0  # after SIGTERM: still accepting, readiness 503, so that balancers notice
     deadline_s: float = 30.0  # then what still runs is ended with an error event

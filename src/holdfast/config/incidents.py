@@ -1,12 +1,12 @@
-"""How incidents are found and told in the fleet file, and what detectors must be told by people.
+"""Config of incidents: detection, actions, notifications, and facts that people have to give.
 
     incidents: {dry_run: true, notify: [{url_env: HOLDFAST_HOOK, format: slack, at_least: page}]}
     chains: [{name: rag, models: [embedder, reranker, llama]}]
 
 The address of a hook is often its only secret, so it is given by the name of an environment
-variable; ``url`` is for hooks inside the house. Only addresses of this file are ever called: no
-incident, engine or client can name one. Rejected: addresses on the admin port. Whoever reaches it
-could have control call anything that control can reach.
+variable; ``url`` is for internal hooks. Only addresses of this file are ever called: no incident,
+engine or client can name one. Rejected: addresses on the admin port. Anyone with access to it could
+have control call anything that control can reach.
 """
 
 import re
@@ -50,7 +50,7 @@ Size = Annotated[
 
 
 def check_hook(text: str) -> str:
-    """A URL that can be called. It is never repeated: the path of many hooks is a secret."""
+    """Refuse a URL that cannot be called, without repeating it: its path may be a secret."""
     require("@" not in text, "hook", "holds credentials", "remove them; use url_env")
     try:
         parts = urlsplit(text)
@@ -94,7 +94,7 @@ class NotifySection(Section):
 
 
 class IncidentsSection(Section):
-    """How failures are joined into incidents, what is done about them, and who is told."""
+    """How failures are joined into incidents, what is done about them, who is notified."""
 
     dry_run: bool = False
     notify: Annotated[list[NotifySection], Field(max_length=NOTIFY_MAX)] = Field(
@@ -103,7 +103,7 @@ class IncidentsSection(Section):
     detectors: Annotated[InvestigationConfig, Policy()] = InvestigationConfig()
 
     def investigation(self) -> InvestigationConfig:
-        """The policies of the core."""
+        """The section as the core's investigation config."""
         if not self.dry_run:
             return self.detectors
         return replace(self.detectors, acting=replace(self.detectors.acting, dry_run=True))
@@ -117,7 +117,7 @@ class ChainSection(Section):
 
 
 class FootprintSection(Section):
-    """What one replica needs, where somebody knows it."""
+    """The memory and GPU that one replica needs, where they are known."""
 
     weights: Size | None = None
     kv: Size | None = None
@@ -125,7 +125,7 @@ class FootprintSection(Section):
 
 
 class MemorySection(Section):
-    """What the platform sets aside for one replica, and where it kills it."""
+    """The memory that the platform reserves for one replica, and its limit."""
 
     reservation: Size | None = None
     limit: Size | None = None

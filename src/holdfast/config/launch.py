@@ -1,9 +1,9 @@
-"""How Holdfast starts the replicas of a model itself, where the fleet file asks it to.
+"""Config of launched replicas: how Holdfast starts the replicas of a model itself.
 
-What is said here is said once for all replicas of a model: they are alike, or an answer could not
-be compared with another's. Hosts and ports are not part of it; control chooses free ones and
-tells the gateways. Which options become which arguments is each engine's own matter; an engine
-that the file cannot describe is started by a command.
+One section holds for all replicas of a model: they are alike, or an answer could not be compared
+with another's. Hosts and ports are not part of it; control chooses free ones and tells the
+gateways. Which options become which arguments is each engine's own matter; an engine that the
+file cannot describe is started by a command.
 
 Rejected: a shell line as the command. Its quoting is a second language inside the file, and what
 was reviewed would not be what runs. Rejected: secrets under ``environment``; the file travels to
@@ -32,7 +32,7 @@ _Variables = dict[_Variable, _Word]
 
 
 def names_secret(name: str) -> bool:
-    """Whether a variable is, by its name, a secret."""
+    """Whether the name of a variable looks like that of a secret."""
     return _SECRET.fullmatch(name.upper()) is not None
 
 
@@ -46,7 +46,7 @@ def _without_secrets(value: object) -> object:
 
 
 class LaunchSection(Section):
-    """How many replicas to start, where, and with what."""
+    """How many replicas to start, in which zones, and with which settings."""
 
     replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX, description="a number of replicas")] = 1
     zones: Annotated[
@@ -77,7 +77,7 @@ class LaunchSection(Section):
 
 
 def check_launch(launch: LaunchSection, engine: str) -> None:
-    """Refuse what this engine cannot be started with. Fields are named as below a model."""
+    """Refuse settings that this engine cannot be started with; names fields below a model."""
     first_at: dict[str, int] = {}
     for index, zone in enumerate(launch.zones):
         first = first_at.setdefault(zone, index)

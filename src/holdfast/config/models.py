@@ -1,8 +1,8 @@
-"""Models in the fleet file: their replicas, and the policies of their lanes.
+"""Config of models: their replicas, and the policies of their lanes.
 
-A model's replicas are listed, because somebody else runs them, or launched, or discovered. Where
-the latter two are is known to control only, which sends gateways a file with their endpoints in it.
-Such a file is told from a written one by how it came here (``PLACED``), not by a key in it.
+A model's replicas are listed, because another system runs them, or launched, or discovered. Only
+control knows where the latter two are; it sends gateways a file with their endpoints in it.
+Such a file is recognised by how it came here (``PLACED``), not by a key in it.
 Rejected: a key that marks such endpoints. It would have to be refused wherever people write.
 """
 
@@ -42,7 +42,7 @@ _SHAPE_OF: Final = {Rule.COSINE: Shape.EMBEDDING, Rule.TENSOR: Shape.INFER}
 
 
 class EndpointSection(Section):
-    """One replica: where it is, and what is known of it."""
+    """One listed replica: its URL, zone, revision, slots and weight."""
 
     url: Url
     id: Name | None = None  # default: model-position
@@ -110,7 +110,7 @@ class ModelSection(Section):
 
     @property
     def placed_by_control(self) -> bool:
-        """Whether the file does not say where its replicas are."""
+        """Whether control, not the file, decides where the replicas are."""
         return self.launch is not None or self.discover is not None
 
     def _check_source(self, *, placed: bool) -> None:
@@ -168,7 +168,7 @@ class ModelSection(Section):
             raise ConfigError("model.routing_options", told, fix) from bad
 
     def lane(self) -> LaneConfig:
-        """Its policies, as the core has them."""
+        """The policies of the model as the core's lane config."""
         return LaneConfig(
             routing=self.routing,
             routing_options=self.routing_options,
@@ -181,7 +181,7 @@ class ModelSection(Section):
         )
 
     def deployed(self) -> Iterator["Deployed"]:
-        """Its replicas, in the order of the file; without one, those that control placed."""
+        """The model's replicas in the order of the file, or those that control placed."""
         for position, endpoint in enumerate(self.endpoints, 1):
             replica = Replica(
                 endpoint.id or f"{self.name}-{position}",
@@ -204,12 +204,12 @@ class ModelSection(Section):
             )
 
     def may_name(self, replica_id: str) -> bool:
-        """Whether a replica that is launched for this model can get this id: name-number."""
+        """Whether a replica launched for this model can have this id (name-number)."""
         number = replica_id.removeprefix(f"{self.name}-")
         return self.launch is not None and number != replica_id and number.isdecimal()
 
     def with_endpoints(self, endpoints: Sequence[EndpointSection]) -> Self:
-        """A copy in which its replicas are where they are now; checked again."""
+        """A validated copy with these endpoints of its replicas."""
         fix = "change the file: its replicas are not started here"
         fits = self.placed_by_control
         require(fits, "model.launch", f"is not set for {self.name!r}", fix)

@@ -1,4 +1,4 @@
-"""What GPUs and tokens cost, in the fleet file; ``holdfast cost`` makes amounts of them.
+"""Config of prices: what GPUs and tokens cost; ``holdfast cost`` computes amounts from them.
 
     prices:
       currency: EUR
@@ -8,8 +8,8 @@
         small: {gpu_hour: 0.6}
 
 Everything is optional: without prices, GPU-seconds and tokens are counted all the same. A GPU-hour
-is what is paid for hardware; ``input`` and ``output`` are what is asked for a million tokens, by
-whoever sells them on. Rejected: a table of list prices of clouds. It would be wrong within weeks.
+is what is paid for hardware; ``input`` and ``output`` are the selling prices of a million tokens.
+Rejected: a table of list prices of clouds. It would be wrong within weeks.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ _CURRENCY: Final = r"^[A-Za-z]{1,12}$"  # it is a label of metrics
 
 
 class ModelPriceSection(Section):
-    """What one model costs."""
+    """The prices of one model: its hardware, and its tokens."""
 
     hardware: Name | None = None  # a name under prices.hardware: what its GPUs cost
     gpu_hour: Price | None = None  # of one of its GPUs, instead of hardware
@@ -41,7 +41,7 @@ class ModelPriceSection(Section):
 
 
 class PricesSection(Section):
-    """All prices."""
+    """All prices of a fleet."""
 
     currency: Annotated[str, Field(pattern=_CURRENCY, description="a currency")] = "USD"  # a name
     gpu_hour: Price = 0.0  # of a GPU of which nothing else is said
@@ -56,7 +56,7 @@ class PricesSection(Section):
     )
 
     def prices(self, models: Iterable[ModelSection]) -> Prices:
-        """As the core has them, for every model of the file."""
+        """The prices as the core's type, for every model of the file."""
         built = {model.name: self._of(model) for model in models}
         return Prices(self.currency, self.output_weight, built)
 
@@ -73,7 +73,7 @@ class PricesSection(Section):
 
 
 def check_prices(section: PricesSection, models: Iterable[str]) -> None:
-    """Refuse prices of what the file does not have; called when the whole file is known."""
+    """Refuse prices of models that the file does not have; called for the complete file."""
     known = list(models)
     for name, price in section.models.items():
         where = f"prices.models.{name}"

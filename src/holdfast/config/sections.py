@@ -1,4 +1,4 @@
-"""The parts of a config file as types, and core configs mirrored as such parts.
+"""Base types of config sections, and sections derived from core configs.
 
 ``policy_section`` derives a section from a core config, so a tunable is written down once, beside
 its policy. Rejected: a hand-written section per policy. Two lists of the same numbers drift apart.
@@ -76,7 +76,7 @@ class PolicySection(Section, Generic[CoreT]):
     core_type: ClassVar[type[Any]]
 
     def build(self) -> CoreT:
-        """The core config with these values."""
+        """Build the core config with these values."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return cast("CoreT", self.core_type(**values))
 

@@ -1,16 +1,16 @@
-"""Platforms that are looked at beside the fleet itself, as the fleet file names them.
+"""Config of sources: which platforms are read beside the fleet itself.
 
     sources:
       - {type: aws, region: eu-west-2, cluster: marigold}
       - {type: kubernetes, namespace: inference}
       - {type: local}
 
-A section holds what differs between sites; how gently a platform is asked is the source's own and
-has its reasons there. No key or token of a cloud is part of it: those come from where the
-platform's own tools find them, so that this file can be read by anybody who may read the fleet's.
+A section holds what differs between sites; the rates at which a platform is asked are in the
+source's own config. No key or token of a cloud is part of it: those come from where the
+platform's own tools find them, so that this file holds no secret.
 
 Rejected: finding out by ourselves where we run. A host in a cloud may well watch another account,
-and calls that nobody asked for turn up on somebody's bill.
+and calls that were not asked for would cost money.
 """
 
 from collections.abc import Sequence
@@ -175,7 +175,7 @@ SourceSection = Annotated[
 
 
 def check_sources(sources: Sequence[Any]) -> None:
-    """Names are what rows are told apart by."""
+    """Refuse sources with the same name: names tell their rows apart."""
     first_at: dict[str, int] = {}
     inboxes = 0
     for index, source in enumerate(sources):

@@ -1,7 +1,7 @@
-"""Tenants in the fleet file: who may ask, for what, and how much.
+"""Config of tenants: their API keys, allowed models and regions, priorities and quotas.
 
 A key appears in the file only as its SHA-256 hash, so the file can be reviewed, versioned and
-copied without giving anybody access. A plain key is refused, and the refusal does not repeat it.
+copied without giving access. A plain key is refused, and the refusal does not repeat it.
 
 Rejected: slow password hashes. They protect words that people choose; these keys carry 256 random
 bits, which no speed of guessing reaches, and a slow hash on every request would cost more than
@@ -32,12 +32,12 @@ _FIX: Final = "run 'holdfast keys hash' and write what it says, sha256: and 64 h
 
 
 def new_key() -> str:
-    """A fresh API key: shown once, then known to its owner only."""
+    """Make a new API key; it is shown once and stored nowhere."""
     return f"hf-{token_urlsafe(32)}"
 
 
 def hash_key(key: str) -> str:
-    """What the file holds instead of the key."""
+    """The hash of a key, which the file holds instead of the key."""
     if not _KEY.fullmatch(key):
         raise ValueError("a key is 1 to 512 visible ASCII characters, without spaces and commas")
     return HASH_PREFIX + sha256(key.encode("ascii")).hexdigest()
@@ -69,7 +69,7 @@ Name = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/
 
 
 class TenantSection(Section):
-    """One tenant."""
+    """One tenant: its keys, quota, priority, and allowed models and regions."""
 
     name: Annotated[Name, Field(description="the tenant's name", examples=["search-team"])]
     keys: Annotated[
@@ -85,12 +85,12 @@ class TenantSection(Section):
 
     @property
     def urgency(self) -> Priority:
-        """Its class as the core calls it."""
+        """The tenant's priority as the core's type."""
         return Priority[self.priority.upper()]
 
     @property
     def limited(self) -> bool:
-        """Whether its quota says anything at all."""
+        """Whether the tenant's quota sets any limit."""
         quota = self.quota
         return quota.requests_per_minute is not None or quota.tokens_per_minute is not None
 

@@ -1,8 +1,8 @@
-"""Virtual models in the fleet file: one public name, several models behind it.
+"""Config of virtual models: one public name with several models behind it.
 
-A virtual model is a *ladder* (under load a growing share is answered one rung lower, and told so)
-or a list of *rules* (the first that matches chooses the path). A rule may have the cheap answer
-checked and, once, the strong model asked instead.
+A virtual model is a *ladder* (under load a growing share is answered one rung lower, and the answer
+says so) or a list of *rules* (the first that matches chooses the model). A rule may have the cheap
+answer checked and, once, the strong model asked instead.
 
 Rejected: an expression language for conditions. It would need a parser, an evaluator and limits of
 its own; what the named tests cannot say, a Python hook says in a language that people can test.
@@ -29,7 +29,7 @@ HeaderName = Annotated[str, Field(pattern=_HEADER, max_length=64)]
 
 
 class WhenSection(Section):
-    """What a request must look like. Every test given must hold; none given: all requests."""
+    """Conditions on a request; all that are given must hold, and none matches all requests."""
 
     tenant: Annotated[list[str], Field(min_length=1)] | None = None
     prompt_tokens_min: Annotated[int, Field(ge=0)] | None = Field(
@@ -61,12 +61,12 @@ class WhenSection(Section):
 
     @property
     def always(self) -> bool:
-        """Whether it matches every request."""
+        """Whether these conditions match every request."""
         return self == WhenSection()
 
 
 class RuleSection(Section):
-    """One path, and which requests take it."""
+    """One rule: its conditions, and the model that answers such requests."""
 
     when: WhenSection = WhenSection()
     use: str | None = None  # a model, or a virtual model that is a ladder
@@ -95,7 +95,7 @@ class RuleSection(Section):
 
 
 class VirtualSection(Section):
-    """One public name: a ladder, or rules with a default."""
+    """One virtual model: a ladder, or rules with a default."""
 
     name: Annotated[Name, Field(description="the name that clients use", examples=["auto"])]
     ladder: list[str] | None = None  # models, best first
@@ -132,7 +132,7 @@ class VirtualSection(Section):
             require(self.default is not None, "virtual.default", "is missing", fix)
 
     def degrade_config(self) -> DegradeConfig | None:
-        """The ladder as the core has it; ``None`` for rules."""
+        """The ladder as the core's config; ``None`` for rules."""
         if self.ladder is None:
             return self.degrade
         try:
@@ -142,11 +142,11 @@ class VirtualSection(Section):
 
     @property
     def leads_by_rules(self) -> bool:
-        """Whether it is a set of rules and not a ladder."""
+        """Whether the virtual model has rules and no ladder."""
         return self.ladder is None and self.degrade is None
 
     def leads_to(self) -> list[tuple[str, str]]:
-        """Every model it may ask, each with the field that names it."""
+        """All models it may ask, each with the field that names it."""
         found = [(f"ladder.{i}", model) for i, model in enumerate(self.ladder or ())]
         if self.degrade is not None:
             found += [(f"degrade.ladder.{i}", m) for i, m in enumerate(self.degrade.ladder)]

@@ -1,4 +1,4 @@
-"""Pure dialects of the engines: paths, metrics, abilities. No I/O here."""
+"""Dialects of the engines as data: paths, metrics, abilities and log lines. No I/O here."""
 
 from collections.abc import Callable, Mapping
 from itertools import takewhile
@@ -52,7 +52,7 @@ _LAUNCHING: Final = ("engine", "started as", *(f"`{option}`" for option in _OPTI
 
 
 def dialect(name: str) -> Dialect:
-    """How the engine of this name is spoken to; the error lists the names there are."""
+    """The dialect of the engine with this name; an unknown name is refused with a list of names."""
     known = DIALECTS.get(name)
     if known is None:
         fix = f"use one of {', '.join(DIALECTS)} (openai fits any server that speaks that API)"
@@ -61,7 +61,7 @@ def dialect(name: str) -> Dialect:
 
 
 def capabilities_table() -> str:
-    """All dialects as Markdown tables, for the reference: served, probed, launched."""
+    """All dialects as Markdown tables for the reference: served, probed, launched."""
     tables = (
         ("Serving", _table(_SERVING, _serving)),
         ("Probing", _table(_PROBING, _probing)),

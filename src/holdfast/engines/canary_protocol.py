@@ -1,17 +1,17 @@
-r"""A canary's question in an engine's own words, and what its answer really says.
+r"""Builds a canary's request in an engine's own API, and reads its answer strictly.
 
-    canary ─► ask ─► Ask: path, headers, body
+    canary ─► ask ─► CanaryRequest: path, headers, body
     status, headers, body ─► read ─► Said: a complete answer, to be judged by its content
                                   └► Trouble: fail, busy, loading, missing
 
-Text is asked for as a stream, because that is how users ask: the path that breaks under them is the
+Text is asked for as a stream, because that is how users ask: the path that breaks for them is the
 path that is tried. A status of 200 proves nothing. An answer counts when it has a word, a finish
 reason and the mark of its end; an engine that died sends an error event and then ``[DONE]``, and
 one whose connection was cut sends neither. The reader is strict: a line that is no field of an
-event stream means that somebody else is talking.
+event stream means that another kind of server answers.
 
-Rejected: asking for logits or token ids, which say more but are on nobody's real path. Rejected:
-sharing the gateway's readers, which work piece by piece for the sake of clients who wait.
+Rejected: asking for logits or token ids, which say more but are not on the path that users take.
+Rejected: sharing the gateway's readers, which work piece by piece for the sake of clients who wait.
 
 Nothing here repeats a body in a detail: it may hold what a user wrote.
 """
@@ -48,7 +48,7 @@ _BINARY: Final = "inference-header-content-length"  # KServe: tensors follow the
 
 @dataclass(slots=True, frozen=True)
 class CanaryRequest:
-    """One POST."""
+    """The HTTP request of one canary: a POST with its path, headers and body."""
 
     path: str
     body: bytes
@@ -59,7 +59,7 @@ class CanaryRequest:
 
 @dataclass(slots=True, frozen=True)
 class Trouble:
-    """No answer to judge."""
+    """A canary's response that is no answer to judge: failed, busy, loading or missing model."""
 
     verdict: str  # fail, busy, loading, missing
     detail: str  # for people; never holds what the engine said
@@ -78,7 +78,7 @@ class _TroubleError(Exception):
 
 
 def ask(dialect: Dialect, canary: CanaryConfig, served_as: str) -> CanaryRequest:
-    """The request that puts this canary to a replica of this engine."""
+    """Build the request that sends this canary to a replica of this engine."""
     shape = shape_of(dialect, canary)
     headers = (("content-type", "application/json"), ("accept", "application/json"))
     if shape is Shape.HTTP:
@@ -108,7 +108,7 @@ def ask(dialect: Dialect, canary: CanaryConfig, served_as: str) -> CanaryRequest
 
 
 def shape_of(dialect: Dialect, canary: CanaryConfig) -> Shape:
-    """What kind of question it is: the config's word, else the engine's own."""
+    """The kind of request of a canary: as the config says, else the engine's default."""
     return canary.shape or dialect.canary_shape
 
 
@@ -137,7 +137,7 @@ def read(
     body: bytes,
     check: Check | None = None,
 ) -> Said | Trouble:
-    """What came back to ``ask``, read whole. ``check`` is the user's own, for shape http."""
+    """Read a whole response to a canary; ``check`` judges the answer where the shape is http."""
     named = {name.lower(): value for name, value in headers.items()}
     trouble = _refusal(dialect, status, named, body)
     if trouble is not None:

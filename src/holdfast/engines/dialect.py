@@ -1,9 +1,9 @@
-"""What a dialect says about one engine: data and pure readers, no I/O.
+"""Describes one engine: its paths, abilities and readers as data, without I/O.
 
 ``if engine == "vllm"`` anywhere else is a mistake; add a field here. A class per engine with
 methods to override was rejected: engines differ in facts, and facts in a table can be printed,
-compared and tested. They are those of releases since 2025. What depends on the model served is
-stated as absent: a continuation that silently begins anew is worse than none.
+compared and tested. The facts are those of releases since 2025. What depends on the model served
+is stated as absent: a continuation that silently begins anew is worse than none.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from holdfast.core.types import State
 
 
 class Continuation(StrEnum):
-    """How an engine takes up a chat answer that another replica began."""
+    """How an engine can continue a chat answer that another replica began."""
 
     NONE = "none"
     FINAL_MESSAGE = "final_message"  # add_generation_prompt: false, continue_final_message: true
@@ -26,7 +26,7 @@ class Continuation(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """An engine's own account of itself. ``None`` = it did not say, which is not zero."""
+    """The load that an engine reports of itself; ``None`` = not reported, which is not zero."""
 
     running: int | None = None
     waiting: int | None = None
@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(slots=True, frozen=True)
 class LoadPhase:
-    """Where an engine is on its way up, by one line of its log."""
+    """A phase of an engine's start, as one line of its log shows it."""
 
     name: str  # starting, loading, compile, warm-up, serving
     state: State | None  # what a replica is from this line on; WARMING = it can be asked
@@ -56,10 +56,10 @@ SERVING: Final = LoadPhase("serving", State.WARMING)  # ready is what canaries s
 
 @dataclass(slots=True, frozen=True)
 class Recipe:
-    """How an engine is started: words with {places} in them, and how it is told its settings.
+    """How an engine is started: its command with {places}, and the flags of its settings.
 
     A setting's name leads to a flag, or to an environment variable where it begins with no dash.
-    What stands in no option cannot be set by us, and is refused rather than dropped.
+    A setting without an option cannot be set by us, and is refused rather than dropped.
     """
 
     program: tuple[str, ...]
@@ -73,7 +73,7 @@ class Recipe:
 
 @dataclass(slots=True, frozen=True)
 class Dialect:
-    """How one engine is spoken to and read."""
+    """All that is specific to one engine: its paths, abilities, readers and command."""
 
     name: str
     health_path: str  # answers 200 when the engine says it is well
@@ -101,13 +101,13 @@ class Dialect:
 
     @property
     def launches(self) -> bool:
-        """Whether it can be started without a command of the user's own."""
+        """Whether this engine can be started without a command from the fleet file."""
         return self.recipe is not None
 
     def says_busy(self, status: int, body: bytes) -> bool:
-        """Whether a 503 without Retry-After is backpressure by this engine's own words.
+        """Whether a 503 without Retry-After is backpressure, by this engine's error text.
 
-        A bare 503 is a failure everywhere else; 429 needs no words. Ask with the code inside an
+        A bare 503 is a failure everywhere else; 429 needs no text. Ask with the code inside an
         error event too: SGLang refuses a stream with a 200 and a 503 in its first event.
         """
         return status == 503 and any(words in body for words in self.busy_bodies)
@@ -115,7 +115,7 @@ class Dialect:
     def says_loading(
         self, status: int, body: bytes, headers: Mapping[str, str] | None = None
     ) -> bool:
-        """Whether a 503 means that the engine still loads: neither well nor failed.
+        """Whether a 503 means that the engine still loads: neither healthy nor failed.
 
         Names of headers are in lower case. Ask before Retry-After is taken for backpressure: one
         engine sends it while it loads.
@@ -129,7 +129,7 @@ class Dialect:
         return any(words in body for words in self.loading_bodies)
 
     def says_missing(self, status: int, body: bytes) -> bool:
-        """Whether a refusal says, in this engine's own words, that it does not have the model."""
+        """Whether a refusal says, in this engine's text, that it does not have the model."""
         return status in {400, 404} and any(words in body for words in self.missing_bodies)
 
 

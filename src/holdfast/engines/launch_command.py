@@ -1,14 +1,14 @@
-"""The command that starts one replica of an engine, and the environment it is started in.
+"""Builds the command that starts one replica of an engine, and its environment.
 
     dialect + spec ─► command_line ─► words        executed as they are, never by a shell
                    ─► environment  ─► variables    to be added to those of the host
 
 A setting that an engine has no flag for is refused: a replica that came up without the parallelism
 it was given would be found out under load only. The one exception are ``slots``, which the gateways
-hold to in any case. A command of the user's own is taken as it is, with its {places} filled in;
+hold to in any case. A command from the fleet file is taken as it is, with its {places} filled in;
 braces around anything that is no name, such as JSON, are left alone.
 
-``{python}`` stays in the words: which interpreter runs us is known to whoever starts them.
+``{python}`` stays in the words: the launcher replaces it with its own interpreter.
 """
 
 import re
@@ -27,7 +27,7 @@ _SIDE: Final = 10_000  # from a replica's own port to those it must not share wi
 
 @dataclass(slots=True, frozen=True)
 class LaunchSpec:
-    """What one replica is to be. Zero and None = the engine's own default."""
+    """The settings of one replica to start; zero and None = the engine's own default."""
 
     weights: str  # a path or a name, whatever the engine takes
     served_as: str  # the name it answers to
@@ -61,7 +61,7 @@ class LaunchSpec:
 
 
 def command_line(dialect: Dialect, spec: LaunchSpec) -> tuple[str, ...]:
-    """The words to execute; raises ``ConfigError`` where this engine cannot be started so."""
+    """The words to execute; raises ``ConfigError`` if this engine cannot be started so."""
     extra = tuple(substitute(word, spec, "launch.arguments") for word in spec.arguments)
     if spec.command:
         own = tuple(substitute(word, spec, "launch.command") for word in spec.command)
@@ -75,7 +75,7 @@ def command_line(dialect: Dialect, spec: LaunchSpec) -> tuple[str, ...]:
 
 
 def environment(dialect: Dialect, spec: LaunchSpec) -> dict[str, str]:
-    """Variables the engine needs beside those of the host."""
+    """Environment variables that the engine needs beside those of the host."""
     # Lines are its heartbeat; Python would hold them back when its output is no terminal.
     variables = {"PYTHONUNBUFFERED": "1"}
     if spec.command:
@@ -89,7 +89,7 @@ def environment(dialect: Dialect, spec: LaunchSpec) -> dict[str, str]:
 
 
 def substitute(text: str, spec: LaunchSpec, field: str) -> str:
-    """``text`` with its {places} filled in; ``field`` is named when one of them is unknown."""
+    """Fill the {places} of ``text``; raises an error that names ``field`` if one is unknown."""
     places = _places(spec)
 
     def fill(found: re.Match[str]) -> str:

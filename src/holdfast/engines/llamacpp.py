@@ -1,4 +1,4 @@
-"""llama.cpp's server.
+"""Dialect of llama.cpp's server.
 
 ``/health`` is 503 "Loading model" until the weights are there and 200 from then on, saturated or
 not. Requests beyond its slots wait inside ("deferred") and are never refused. Newer builds have no

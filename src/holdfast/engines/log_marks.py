@@ -1,16 +1,16 @@
-r"""What a line of a log means for whoever looks for the cause of a failure.
+r"""Finds the meaning of a log line for diagnosis, as a mark that is the same for all engines.
 
-    line ─► mark_of ─► (Mark, the peer it names) or None, which is what nearly all lines are
+    line ─► mark_of ─► (Mark, the peer it names), or None for nearly all lines
 
-``startup_log.py`` asks how far a start has come. This asks what went wrong, at any time, and names
-it the same for every engine: a rule that reads marks never learns who wrote the line. Most of what
-matters comes from below the engines, from drivers, kernels and the libraries they share, and stands
-in one table; what one engine alone says stands under its name and is looked at first.
+``startup_log.py`` finds how far a start has come. This module finds what went wrong, at any time,
+with the same marks for every engine: a rule that reads marks does not depend on the engine. Most
+marks come from below the engines, from drivers, kernels and shared libraries, and stand in one
+table; lines of one engine alone stand under its name and are compared first.
 
 A line that only *may* be bad has no mark. SGLang's "Health check failed" comes with every long
 prefill, vLLM's "No available shared memory broadcast block" with every compilation, and a runner
 that could not lock its pages runs well without: these would make evidence out of ordinary days.
-What users wrote is kept out as in ``startup_log.py``, and the words here are long for the same
+What users wrote is kept out as in ``startup_log.py``, and the texts here are long for the same
 reason.
 Rejected: levels ("ERROR …"). Engines log aborted requests as errors and lost caches as warnings.
 """
@@ -232,7 +232,7 @@ _PEERS: Final = (
 
 
 def mark_of(dialect: Dialect, line: str) -> tuple[Mark, str] | None:
-    """What this line means, and the peer's address where it names one ("" where not)."""
+    """The mark of a log line and the peer's address it names ("" if none); None if no mark."""
     head = _believed(dialect, line)
     if not head or any(words in head for words in HARMLESS):
         return None

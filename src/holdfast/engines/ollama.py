@@ -1,7 +1,7 @@
-"""Ollama.
+"""Dialect of Ollama.
 
 Nothing deeper than "the process answers": ``/api/version``. No metrics. A full queue is a 503
-without Retry-After, so its words are all that tells it from a failure.
+without Retry-After, so only its text distinguishes it from a failure.
 
 Nothing is continued here. ``/v1/completions`` wraps its prompt in the model's chat template, so a
 longer prompt is a new question, not the same answer further on; and whether a chat that ends with

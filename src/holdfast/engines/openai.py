@@ -1,4 +1,4 @@
-"""Any server that speaks the OpenAI API and of which nothing else is known.
+"""Dialect of any server with the OpenAI API of which nothing else is known.
 
 Only what the API itself promises: no health page (the list of models stands in for it), no metrics,
 no way to continue a chat answer. ``/v1/completions`` takes a plain prompt, so a longer one goes on.

@@ -35,7 +35,7 @@ _PAIR: Final = re.compile(r'([a-zA-Z_]\w*+)[ \t]*+=[ \t]*+"((?:[^"\\]|\\.)*+)"')
 
 
 def labelled(text: str, names: tuple[str, ...]) -> list[tuple[str, str, float]]:
-    """Name, labels as written, and value of every sample of these metrics that is a number."""
+    """Yield name, labels as written, and value of every numeric sample of these metrics."""
     found: list[tuple[str, str, float]] = []
     if len(text) > PAGE_CHARACTERS_MAX:
         return found
@@ -52,7 +52,7 @@ def labelled(text: str, names: tuple[str, ...]) -> list[tuple[str, str, float]]:
 
 
 def samples(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
-    """The values of these metrics over all their label sets; a name without one is left out."""
+    """The values of these metrics over all label sets; a metric without a value is left out."""
     found: dict[str, list[float]] = {}
     for name, _, value in labelled(text, names):
         found.setdefault(name, []).append(value)
@@ -60,7 +60,7 @@ def samples(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
 
 
 def label(labels: str, name: str) -> str:
-    """One label out of what ``labelled`` gave, escapes as written; empty when it is not there."""
+    """One label's value out of the labels of ``labelled``, escapes as written; empty if absent."""
     for pair in _PAIR.finditer(labels):
         if pair[1] == name:
             return pair[2]
@@ -79,7 +79,7 @@ def load_reader(
     prefix_hits: tuple[str, ...] = (),
     read: Samples = samples,
 ) -> Callable[[str], Load]:
-    """A reader for an engine whose load stands in gauges of these names, the newest name first.
+    """Build a reader of an engine's load from gauges of these names, the newest name first.
 
     The first name that is there is used alone: engines publish an old name beside the new one for
     a while, and both together would count twice. ``generated`` must name a counter that moves with
@@ -107,7 +107,7 @@ def load_reader(
 def total(
     found: dict[str, list[float]], names: tuple[str, ...], most: float = COUNT_MAX
 ) -> int | None:
-    """Requests, summed over label sets: a data-parallel engine has one for every rank."""
+    """A count summed over label sets (a data-parallel engine has one per rank); None if unknown."""
     values = _first(found, names)
     if not values or any(not 0 <= value <= most for value in values):
         return None
@@ -115,7 +115,7 @@ def total(
 
 
 def mean_share(found: dict[str, list[float]], names: tuple[str, ...]) -> float | None:
-    """A share from 0 to 1, averaged over label sets.
+    """A share from 0 to 1, averaged over label sets; None if unknown.
 
     The mean, not the fullest: a data-parallel engine chooses among its ranks itself, so the room
     behind its one address is all of theirs, and the fullest would shut out a replica that is half
@@ -129,7 +129,7 @@ def mean_share(found: dict[str, list[float]], names: tuple[str, ...]) -> float |
 
 
 def nothing_told(_text: str) -> Load:
-    """The reader of an engine that says nothing about its load."""
+    """A load reader for engines that publish no load: everything is unknown."""
     return Load()
 
 

@@ -1,4 +1,4 @@
-"""SGLang.
+"""Dialect of SGLang.
 
 ``/health`` generates a token by default and passes when the detokenizer sent anything in 20 s.
 Metrics need a flag. Two things make a plain sum wrong here: with priority scheduling the total
@@ -31,7 +31,7 @@ from holdfast.engines.prometheus import label, labelled, load_reader
 
 
 def rank_samples(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
-    """One value for each data-parallel rank: the largest its schedulers report."""
+    """One value for each data-parallel rank: the largest that its schedulers report."""
     found: dict[str, dict[str, float]] = {}
     for name, labels, value in labelled(text, names):
         if label(labels, "priority"):

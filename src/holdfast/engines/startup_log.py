@@ -1,16 +1,17 @@
-r"""What a line of an engine's log says: how far it has come, or what went wrong with it.
+r"""Reads a line of an engine's log: how far its start has come, or what went wrong with it.
 
     line ─► phase_of ─► LoadPhase: starting, loading, compile, warm-up, serving
          ─► fatal_of ─► kind of failure, and why, for people
 
-Most engines refuse connections until they are done, so their log is all that tells a load that
-moves from one that hangs. A line *explains*; it never decides alone. Whether a replica serves is
-asked by canaries, whether it lives by its process.
+Most engines refuse connections until they are done, so only their log shows whether a load moves or
+hangs. A line *explains*; it never decides alone. Whether a replica serves is decided by
+canaries, whether it lives by its process.
 
 A log also holds what users wrote, where an operator has switched that on. A prompt that says "CUDA
-out of memory" must not look like the real thing, so only the beginning of a line is read, and lines
-that quote requests or log accesses not at all. Rejected: one expression for each engine. Words in a
-table can be printed and compared, and these loops run for some hundred lines of each start.
+out of memory" must not look like the real error, so only the beginning of a line is read, and
+lines that quote requests or log accesses are skipped. Rejected: one expression for each engine.
+Words in a table can be printed and compared, and these loops run for some hundred lines of each
+start.
 """
 
 import re
@@ -47,7 +48,7 @@ FATALS: Final[tuple[tuple[str, Kind, str], ...]] = (
 
 
 def phase_of(dialect: Dialect, line: str) -> LoadPhase | None:
-    """How far the engine has come by this line; None where the line does not say."""
+    """The phase of loading that this log line shows; None if it shows none."""
     head = head_of(dialect, line)
     if not head or _fatal(dialect, head) is not None:
         return None
@@ -55,12 +56,12 @@ def phase_of(dialect: Dialect, line: str) -> LoadPhase | None:
 
 
 def fatal_of(dialect: Dialect, line: str) -> tuple[Kind, str] | None:
-    """What went wrong by this line, and why, for people; the line itself is not repeated."""
+    """The kind of failure that this log line shows, and a text for people without the line."""
     return _fatal(dialect, head_of(dialect, line))
 
 
 def head_of(dialect: Dialect, line: str) -> str:
-    """What of a line may be believed; empty where it repeats what users wrote."""
+    """The part of a log line that may be trusted; empty if the line repeats what users wrote."""
     head = line[: 2 * HEAD_CHARACTERS]  # colours take room too
     if "\x1b" in head:
         head = _COLOUR.sub("", head)

@@ -1,4 +1,4 @@
-"""Text Generation Inference.
+"""Dialect of Text Generation Inference (TGI).
 
 ``/health`` asks only whether a shard can allocate, until something failed. Overload is a 429
 ("Model is overloaded") and needs no words here. Gauges appear with the first request: unknown

@@ -1,9 +1,9 @@
-"""Triton Inference Server, with its KServe routes and, where it runs, its OpenAI front end.
+"""Dialect of Triton Inference Server: KServe routes and, where it runs, its OpenAI front end.
 
 ``/v2/health/ready`` goes 200, 400 while a model loads, 200 again, and speaks for all models at
 once; each model has a page of its own, and that is the one to ask. Metrics stand on another port
-(8002), so no path here leads to them by default; the reader knows them for whoever fetches the
-page. With the TensorRT-LLM backend running and waiting are label values of one metric.
+(8002), so no path here leads to them by default; the reader can parse them if the page is
+fetched. With the TensorRT-LLM backend running and waiting are label values of one metric.
 
 There is no question that any Triton model answers, so its canary needs a body. A model that is not
 there is a 400 in older releases and a 404 in newer ones: the words are the same.
@@ -26,7 +26,7 @@ BLOCKS: Final = "nv_trt_llm_kv_cache_block_metrics"
 
 
 def read_load(text: str) -> Load:
-    """The TensorRT-LLM backend's own figures where they are, else the count of pending requests."""
+    """The load by the TensorRT-LLM backend's metrics if present, else by pending requests."""
     found = samples(text, (PENDING,))
     for name, labels, value in labelled(text, (REQUESTS, BLOCKS)):
         kind = "request_type" if name == REQUESTS else "kv_cache_block_type"

@@ -1,7 +1,7 @@
-"""trtllm-serve, TensorRT-LLM's own server.
+"""Dialect of trtllm-serve, TensorRT-LLM's own server.
 
-``/metrics`` is JSON: statistics of iterations, taken out of a queue by whoever asks first. The text
-page is ``/prometheus/metrics`` and exists with one option only; without it the load is unknown.
+``/metrics`` is JSON: statistics of iterations, which the first reader takes out of a queue. The
+text page is ``/prometheus/metrics`` and needs an option; without it the load is unknown.
 While it loads, every route answers 503 with Retry-After and a header that says "starting".
 
 Unknown fields are refused with a 400, and ``continue_final_message`` is one of them: no chat is

@@ -1,4 +1,4 @@
-"""vLLM.
+"""Dialect of vLLM.
 
 ``/health`` is 200 unless the engine process is known to be dead: a hang is 200. While it loads, the
 port refuses. With data parallelism every gauge has one series for each ``engine`` label. The KV

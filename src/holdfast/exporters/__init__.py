@@ -1,1 +1,1 @@
-"""Who is told what Holdfast knows, beside those who ask: CloudWatch, OpenTelemetry collectors."""
+"""Exporters: push metrics and traces to CloudWatch and to OpenTelemetry collectors."""

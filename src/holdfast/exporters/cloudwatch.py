@@ -1,11 +1,11 @@
-"""Figures of each model in Amazon CloudWatch, for alarms and for scaling by it.
+"""Sends figures of each model to Amazon CloudWatch, for alarms and autoscaling.
 
     GPUMemoryUtilization, InferenceQueueDepth, AvgInferenceLatencyMs and a few more, by Model
 
-The first is the share of memory that requests fill: of the KV cache where an engine tells it, else
-of this host's GPUs. Engines that set their cache aside at the start use 90 % of a GPU for ever, and
-whoever scaled by that would scale once and never again. What is not known is not sent: a zero in
-an average is a claim.
+The first is the share of memory that requests fill: of the KV cache where an engine reports it,
+else of this host's GPUs. Engines that set their cache aside at the start use 90 % of a GPU for
+ever, and an autoscaler on that figure would scale once and never again. What is not known is not
+sent: a zero would distort an average.
 
 boto3 is imported when the first bundle is sent, in the exporter's own thread; without the extra
 ``aws`` there is a clear error at the start instead.
@@ -44,7 +44,7 @@ class Point:
 
 @dataclass(slots=True, frozen=True)
 class ModelPeriod:
-    """One model in the last period; None is unknown."""
+    """Figures of one model in the last period; None where unknown."""
 
     model: str
     memory_used: float | None = None  # share, 0 to 1
@@ -76,7 +76,7 @@ NAMES: Final = (*(name for name, *_ in _METRICS), "OpenIncidents")
 
 
 def points(figures: Sequence[ModelPeriod], incidents: int, at: float) -> list[Point]:
-    """What is known, as points."""
+    """The known figures of a model as points for CloudWatch."""
     found = [Point("OpenIncidents", incidents, "Count", at)]
     for one in figures:
         for name, unit, member, factor in _METRICS:
@@ -87,7 +87,7 @@ def points(figures: Sequence[ModelPeriod], incidents: int, at: float) -> list[Po
 
 
 class CloudWatchExporter:
-    """Sends points, by ``put_metric_data``."""
+    """Sends points to CloudWatch by ``put_metric_data``."""
 
     def __init__(self, section: CloudWatchSection) -> None:
         if importlib.util.find_spec("boto3") is None:
@@ -108,7 +108,7 @@ class CloudWatchExporter:
 
 
 def batches(data: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Parts that AWS takes in one call."""
+    """Split points into parts that AWS takes in one call."""
     part: list[dict[str, Any]] = []
     size = 0
     for datum in data:

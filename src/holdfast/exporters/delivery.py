@@ -1,9 +1,9 @@
-"""A thread that sends bundles somewhere, and a bounded queue in front of it.
+"""A thread that sends bundles to a receiver, with a bounded queue in front of it.
 
-Whoever has something to tell never waits: what finds no room is dropped and counted, the newest
-first, so that a bundle under way stays whole. A bundle that cannot be sent is given up, because its
-library has tried several times already and the next figures are newer; that is counted, and logged
-once until something gets through again: a collector that is away for a night must not fill a log.
+The caller never waits: what finds no room is dropped and counted, the newest first, so that a
+bundle under way stays whole. A bundle that cannot be sent is given up, because its library has
+tried several times already and the next figures are newer; that is counted, and logged once until
+a bundle gets through again: a collector that is away for a night must not fill a log.
 """
 
 import threading
@@ -28,7 +28,7 @@ class MissingExtraError(Exception):
 
 
 class Delivery(Generic[ItemT]):
-    """Sends what it is offered, from its own thread."""
+    """Sends the items it is offered from a thread of its own."""
 
     def __init__(
         self, name: str, send: Callable[[list[ItemT]], None], *, room: int, bundle: int
@@ -47,7 +47,7 @@ class Delivery(Generic[ItemT]):
         self._thread.start()
 
     def offer(self, items: Iterable[ItemT]) -> None:
-        """Have them sent soon; returns at once."""
+        """Queue items to be sent soon; returns at once, and drops those without room."""
         with self._changed:
             for item in items:
                 if len(self._waiting) >= self._room or self._closing:
@@ -57,14 +57,14 @@ class Delivery(Generic[ItemT]):
             self._changed.notify()
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Send what waits, within the time."""
+        """Send what is queued, within the given time, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(timeout_s)
 
     def counters(self) -> dict[str, float]:
-        """For Prometheus."""
+        """Counts of items sent, failed and dropped, for Prometheus."""
         outcomes = (("sent", self.sent), ("failed", self.failed), ("dropped", self.dropped))
         return {
             f'exports_total{{exporter="{self.name}",outcome="{outcome}"}}': count

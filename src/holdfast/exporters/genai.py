@@ -1,4 +1,4 @@
-"""OpenTelemetry's names for generative models, as far as they are used here.
+"""OpenTelemetry's attribute names for generative models, as far as they are used here.
 
 Written down here because they are still in development: the constants of the Python package are
 marked as moved, and a version of it would change what dashboards are built on. Metrics of the same
@@ -41,7 +41,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
 
 
 def operation(api: str) -> str:
-    """The conventions' name for a path of ours; where they have none, our own."""
+    """OpenTelemetry's operation name for an API path; our own name if it has none."""
     return _OPERATIONS.get(api, api)
 
 

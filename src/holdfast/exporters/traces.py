@@ -1,12 +1,12 @@
-"""Traced requests as OpenTelemetry spans, sent to a collector by OTLP over HTTP.
+"""Sends traced requests as OpenTelemetry spans to a collector, by OTLP over HTTP.
 
     SERVER span "chat llama"      from arrival to the last byte, as the client saw it
       CLIENT span "chat llama"    one for each attempt on a replica
 
-Spans are built from what gateways noted, when everything is over: the gateway is not slowed down by
-a tracer, and a span is never half. Of each attempt the gateway has told the engine trace and span,
-so that an engine's own spans hang below it; a caller's ``traceparent`` gives the parent. No prompt
-and no answer is in them: gateways do not even send any to control.
+Spans are built from what gateways noted, after the request has ended: the gateway is not slowed
+down by a tracer, and a span is never half. With each attempt the gateway sends the engine trace and
+span ids, so that an engine's own spans hang below it; a caller's ``traceparent`` gives the parent.
+Spans hold no prompt and no answer: gateways do not even send any to control.
 
 The SDK's exporter is used for the protocol alone. Rejected: its tracer and batch processor, whose
 clock and context are those of code that runs now, and which costs 30 µs a span where it runs.
@@ -31,11 +31,11 @@ _CANCELLED: Final = frozenset({"superseded", "client_gone", "drained"})  # not t
 
 
 class ExportRefusedError(Exception):
-    """The collector did not take a bundle."""
+    """The collector refused a bundle."""
 
 
 class TraceExporter:
-    """Sends traces."""
+    """Sends traced requests to a collector as spans."""
 
     def __init__(self, section: TracesSection, environment: Mapping[str, str] = os.environ) -> None:
         if importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is None:
@@ -77,7 +77,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def spans_of(traces: Sequence[TraceRow], service: str) -> list[Any]:
-    """The spans of some requests, as the SDK has them."""
+    """Convert traced requests to spans of the SDK."""
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What control and gateways say to each other over a stream socket, and how it is framed.
+"""The messages between control and gateways over a stream socket, and their framing.
 
     4 bytes, big-endian: length │ msgpack array: tag, field, field, …
 
@@ -9,7 +9,7 @@
 
 The two may differ in version for as long as a rolling restart takes. So a tag that is not known is
 skipped and counted; a new field goes to the end of its frame and has a default, and an older reader
-passes over it; a meaning that changes gets a new tag; a breach of that raises ``PROTOCOL``.
+ignores it; a meaning that changes gets a new tag; a breach of that raises ``PROTOCOL``.
 Anything else that cannot be read ends the connection: after one misread length nothing is certain.
 
 Frames hold plain fields, not the core's classes, so that renaming one there changes nothing here.

@@ -1,4 +1,4 @@
-"""Frames to bytes and back, piece by piece as a socket gives them."""
+"""Encodes frames to bytes, and decodes them piece by piece as a socket delivers them."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ _CODEC_ERRORS: Final = (
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of one frame, to be written as they are."""
+    """Encode one frame to bytes, length included."""
     try:
         payload = _ENCODER.encode(frame)
     except _CODEC_ERRORS as error:
@@ -40,7 +40,7 @@ def encode(frame: Frame) -> bytes:
 
 
 class FrameReader:
-    """Puts frames together from the pieces a socket gives; one for each connection.
+    """Decodes frames from the pieces a socket delivers; one reader for each connection.
 
     Holds at most one incomplete frame. After a FrameError it reads nothing more.
     """
@@ -53,7 +53,7 @@ class FrameReader:
         self._broken: FrameError | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete with these bytes, in order."""
+        """Add bytes; returns the frames that are complete now, in order."""
         if self._broken is not None:
             raise self._broken
         self._buffer += data

@@ -1,4 +1,4 @@
-"""The frames, one class each, and what they have in common."""
+"""All frames between control and gateways, one class each."""
 
 from typing import Final, get_args
 
@@ -10,7 +10,7 @@ HEADER_BYTES: Final = 4
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame, or a frame that cannot be sent; the connection is to be closed."""
+    """Bytes are no valid frame, or a frame cannot be sent; the connection must be closed."""
 
 
 # --- control to gateway --------------------------------------------------------------------------
@@ -58,13 +58,13 @@ class ViewFrame(msgspec.Struct, frozen=True, array_like=True, tag="view"):
 
 
 class LoadFrame(msgspec.Struct, frozen=True, array_like=True, tag="load"):
-    """What engines say of their load: model, replica, tokens, waiting, KV use; None = unsaid."""
+    """Loads that engines report: model, replica, tokens, waiting, KV use; None = unknown."""
 
     loads: list[tuple[str, str, int | None, int | None, float | None]]
 
 
 class LeaseFrame(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
-    """This gateway's part of what all gateways share, until the next lease."""
+    """One gateway's share of the limits that all gateways share, until the next lease."""
 
     quota: dict[str, float]  # by tenant: the part of its quota, 0 to 1; absent = unchanged
     retry_share: float  # of the retry budget
@@ -73,7 +73,7 @@ class LeaseFrame(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
 
 
 class MoveFrame(msgspec.Struct, frozen=True, array_like=True, tag="move"):
-    """Cut what still runs on this replica and continue it elsewhere."""
+    """Tells a gateway to end requests on a replica and continue them on others."""
 
     model: str
     replica_id: str
@@ -81,38 +81,38 @@ class MoveFrame(msgspec.Struct, frozen=True, array_like=True, tag="move"):
 
 
 class DetoursFrame(msgspec.Struct, frozen=True, array_like=True, tag="detours"):
-    """All replicas that are reached elsewhere for a while; the others are where they were."""
+    """All replicas that are reached through a detour now; the others are not."""
 
     detours: dict[str, str]  # replica to URL
 
 
 class DrainFrame(msgspec.Struct, frozen=True, array_like=True, tag="drain"):
-    """Stop accepting, finish what runs, be gone by the deadline."""
+    """Tells a gateway to stop accepting, finish its requests, and end by the deadline."""
 
     deadline_s: float
 
 
 class BlockFrame(msgspec.Struct, frozen=True, array_like=True, tag="block"):
-    """Requests to refuse, all of them: by fingerprint, and for how many more seconds."""
+    """The complete list of requests to refuse, by fingerprint, and for how many seconds."""
 
     fingerprints: list[tuple[str, float]]
 
 
 class ExplainAsk(msgspec.Struct, frozen=True, array_like=True, tag="explain-ask"):
-    """Tell the story of a request, if it was yours."""
+    """Asks a gateway what happened to a request."""
 
     request_id: int | str
     ask_id: int
 
 
 class MetricsAsk(msgspec.Struct, frozen=True, array_like=True, tag="metrics-ask"):
-    """Send all metrics now."""
+    """Asks a gateway for all its metrics."""
 
     ask_id: int
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True, tag="bye"):
-    """Control closes this connection on purpose."""
+    """Control's last frame before it closes the connection on purpose."""
 
     reason: str
 
@@ -121,7 +121,7 @@ class Bye(msgspec.Struct, frozen=True, array_like=True, tag="bye"):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """A gateway's first frame."""
+    """A gateway's first frame: its id, process and protocol version."""
 
     gateway_id: str
     pid: int
@@ -129,7 +129,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class ReportRow(msgspec.Struct, frozen=True, array_like=True):
-    """A Report of the core."""
+    """A ``Report`` of the core as plain fields."""
 
     model: str
     replica_id: str
@@ -138,7 +138,7 @@ class ReportRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TallyRow(msgspec.Struct, frozen=True, array_like=True):
-    """A Tally of the core."""
+    """A ``Tally`` of the core as plain fields."""
 
     model: str
     replica_id: str
@@ -160,7 +160,7 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
-    """Passive evidence; see ``seen_to_frame``."""
+    """What a gateway saw of replicas in its requests; see ``seen_to_frame``."""
 
     reports: list[ReportRow]
     tallies: list[TallyRow]
@@ -170,7 +170,7 @@ class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
 
 
 class EpochFrame(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
-    """Which config this gateway runs after a ConfigFrame, and why not the offered one."""
+    """Which config a gateway runs after a ConfigFrame, and why it refused the offered one."""
 
     epoch: int
     accepted: bool
@@ -178,7 +178,7 @@ class EpochFrame(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, array_like=True, tag="explain"):
-    """The story of a request, or that this gateway does not know it."""
+    """What happened to a request, or that this gateway does not know it."""
 
     ask_id: int
     found: bool
@@ -212,7 +212,7 @@ class SpanRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TraceRow(msgspec.Struct, frozen=True, array_like=True):
-    """One traced request. No text of it, or of its answer."""
+    """One traced request, without any text of it or of its answer."""
 
     request_id: str
     parent: str  # as the caller sent it, checked; empty: it sent none
@@ -232,13 +232,13 @@ class TraceRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TracesFrame(msgspec.Struct, frozen=True, array_like=True, tag="traces"):
-    """Some requests that ended, for whoever exports traces."""
+    """Traced requests that ended, for the exporter of traces."""
 
     traces: list[TraceRow]
 
 
 class StatsFrame(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
-    """How this gateway fares, sent from time to time."""
+    """Counters and state of a gateway, sent periodically."""
 
     counters: dict[str, int | float]  # since its start
     gauges: dict[str, int | float]
@@ -272,7 +272,7 @@ TAGS: Final = frozenset(str(kind.__struct_config__.tag) for kind in get_args(Fra
 
 
 def tag_of(frame: Frame) -> str:
-    """The name under which a frame travels."""
+    """The tag under which a frame's class is sent."""
     return str(frame.__struct_config__.tag)
 
 

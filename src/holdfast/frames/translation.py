@@ -1,4 +1,4 @@
-"""Between the frames and what the core calls the same things."""
+"""Converts between frames and the core's types."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -28,7 +28,7 @@ from holdfast.frames.kinds import (
 
 
 def view_to_frame(view: FleetView) -> ViewFrame:
-    """A fleet view as it travels."""
+    """Convert a fleet view to its frame."""
     rows = []
     for seen in view.replicas:
         replica = seen.replica
@@ -51,7 +51,7 @@ def view_to_frame(view: FleetView) -> ViewFrame:
 
 
 def frame_to_view(frame: ViewFrame) -> FleetView:
-    """The view that was sent; FrameError if it holds what no replica can be."""
+    """Convert a frame to a fleet view; raises FrameError if a row is invalid."""
     try:
         replicas = tuple(_replica_view(row) for row in frame.replicas)
     except ConfigError as error:
@@ -71,14 +71,14 @@ _STATES: Final = {state.value: state for state in State}
 
 
 def loads_to_frame(loads: Iterable[LoadReported]) -> LoadFrame:
-    """Load reports as they travel."""
+    """Convert load reports to their frame."""
     return LoadFrame(
         [(one.model, one.replica_id, one.tokens, one.waiting, one.kv_used) for one in loads]
     )
 
 
 def frame_to_loads(frame: LoadFrame) -> list[LoadReported]:
-    """The load reports that were sent, each an event for the flow."""
+    """Convert a frame to load reports, each an event for the flow."""
     return [LoadReported(*row) for row in frame.loads]
 
 
@@ -88,7 +88,7 @@ def seen_to_frame(
     died: Iterable[tuple[str, str]] = (),
     compared: Iterable[tuple[str, str, bool]] = (),
 ) -> SeenFrame:
-    """A gateway's reports and summaries as they travel; several summaries become one."""
+    """Convert a gateway's reports and summaries to a frame; summaries are merged into one."""
     reports: list[ReportRow] = []
     tallies: list[TallyRow] = []
     for action in actions:
@@ -134,9 +134,9 @@ _KINDS: Final = {kind.value: kind for kind in Kind}  # one that a newer gateway 
 
 
 def frame_to_seen(frame: SeenFrame, gateway: str) -> Seen:
-    """What was seen, as an event for the fleet: the reports, then one summary if there is any.
+    """Convert a frame to events for the fleet: the reports, then one summary if any.
 
-    ``died`` and ``compared`` are no business of the fleet's: whoever investigates reads the frame.
+    ``died`` and ``compared`` do not concern the fleet: diagnosis reads them from the frame.
     """
     actions: list[Report | Summary] = [
         Report(row.model, row.replica_id, row.what, row.reason) for row in frame.reports

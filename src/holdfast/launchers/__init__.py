@@ -1,1 +1,1 @@
-"""Adapters that start and end engines: processes of this host, and a fake one for tests."""
+"""Launchers: adapters that start and end engines as processes of this host."""

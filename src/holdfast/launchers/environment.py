@@ -1,8 +1,8 @@
-"""Which variables of control's environment an engine gets: a list of what it needs, never all.
+"""Chooses which of control's environment variables an engine gets: an allow-list, never all.
 
-Control's environment holds what opens other doors: the admin token, keys of a cloud, tokens of
-other engines. An engine runs code of others and prints its environment when it fails. Rejected: a
-list of what is withheld. A secret has any name, and the next one is not on the list.
+Control's environment holds secrets of other systems: the admin token, keys of a cloud, tokens of
+other engines. An engine runs third-party code and prints its environment when it fails. Rejected:
+a list of what is withheld. A secret has any name, and the next one is not on the list.
 """
 
 import re
@@ -25,7 +25,7 @@ _URL_WITH_PASSWORD: Final = re.compile(r"://[^/?#\s]*@")
 
 
 def engine_environment(own: Mapping[str, str], passed: Collection[str]) -> dict[str, str]:
-    """What of ``own`` an engine gets; ``passed`` are names that the fleet file adds."""
+    """The variables of ``own`` that an engine gets; ``passed`` adds names of the fleet file."""
     return {name: value for name, value in own.items() if name in passed or _harmless(name, value)}
 
 

@@ -1,19 +1,20 @@
-"""The small process between control and one engine: it outlives control and dies with purpose.
+"""The small process between control and one engine: outlives control and records the engine's end.
 
 One keeper per replica starts the engine in a session of its own, copies its output into a bounded
-log, waits for its end and writes down how it came. Control reads all this from files, so a
-control that was killed finds everything again.
+log, waits for its end and writes down how it came. Control reads all this from files, so a new
+control finds everything again after the last one was killed.
 
 Nothing is orphaned. The engine is killed by the kernel when its keeper dies. A keeper whose lease
-is not renewed ends its engine. When the engine ends, whatever it had started is killed too, also
-what left its process group, since the keeper adopts its orphans.
+is not renewed ends its engine. When the engine ends, all processes that it had started are killed
+too, also those that left its process group, since the keeper adopts its orphans.
 
 Rejected: engines as children of control, which die or go unwatched with it; an output file that
-the engine writes itself, which grows without bound; one keeper for all, whose end is everyone's.
+the engine writes itself, which grows without bound; one keeper for all engines, whose end would end
+them all.
 
-Run as ``python -I -S keeper.py DIRECTORY NOTICE_FD``. There is one of it per replica, so it stays
+Run as ``python -I -S keeper.py DIRECTORY NOTICE_FD``. There is one per replica, so it stays
 small: see ``oom`` for what it does not import. Files in DIRECTORY: ``order.json`` (from control),
-``keeper.json`` (who runs), ``lease`` (its change of time renews), ``stop.json`` (how long to wait
+``keeper.json`` (the pids), ``lease`` (its change of time renews), ``stop.json`` (how long to wait
 after SIGTERM), ``output.log`` and ``output.log.1``, ``exit.json``.
 """
 
@@ -54,13 +55,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def boot() -> str:
-    """Names this run of the kernel: pids and start times mean nothing beyond it."""
+    """The kernel's boot id: pids and start times are comparable only within one boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as opened:  # noqa: PTH123
         return opened.read().strip()
 
 
 def stat(pid: int) -> tuple[str, int, int] | None:
-    """State letter, process group and start time in ticks; None where there is no such process."""
+    """State letter, process group and start time in ticks of a process; None if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as opened:  # noqa: PTH123
             text = opened.read()
@@ -71,13 +72,13 @@ def stat(pid: int) -> tuple[str, int, int] | None:
 
 
 def runs(pid: int, start: int) -> bool:
-    """Whether it is that very process, and neither dead nor another with its number."""
+    """Whether exactly this process still runs: not dead, and not another with the same pid."""
     found = stat(pid)
     return found is not None and found[2] == start and found[0] not in "ZX"
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL rather than 9."""
+    """The name of a signal: SIGKILL for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -85,7 +86,7 @@ def signal_name(number: int) -> str:
 
 
 def write_whole(path: str, data: dict[str, object]) -> None:
-    """All of it or nothing, whoever reads and whenever we are killed."""
+    """Write a file atomically: a reader sees all of it or nothing, even after a kill."""
     partial = f"{path}.partial"
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as opened:  # noqa: PTH123
@@ -97,7 +98,7 @@ def write_whole(path: str, data: dict[str, object]) -> None:
 
 
 class BoundedLog:
-    """Two files of bounded size. Never blocks or ends the engine: what does not fit is lost."""
+    """Two log files of bounded size. Never blocks the engine: what cannot be written is lost."""
 
     def __init__(self, path: str, old_path: str, bytes_max: int = _LOG_BYTES_MAX) -> None:
         self._path = path
@@ -108,7 +109,7 @@ class BoundedLog:
         self._lost = 0
 
     def write(self, data: bytes) -> None:
-        """Add to the end; a disk that refuses is noted as soon as it takes something again."""
+        """Append to the log; write errors of the disk are noted at the next write that works."""
         try:
             if self._descriptor < 0:
                 self._open()
@@ -132,7 +133,7 @@ class BoundedLog:
         self._size = os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
-        """Until the next write."""
+        """Close the file until the next write."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -142,7 +143,7 @@ class BoundedLog:
 
 
 def spawn(command: list[str], environment: dict[str, str], output: int) -> int:
-    """Start the engine; OSError as exec gave it where that fails."""
+    """Start the engine; raises the OSError of exec if that fails."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     keeper = os.getpid()
     reading, writing = os.pipe()
@@ -199,7 +200,7 @@ def _raised_oom_score() -> bool:
 
 
 class Keeper:
-    """Looks after one engine until it has ended."""
+    """Watches one engine until it has ended: its output, its lease, and orders to stop it."""
 
     def __init__(self, directory: str, engine: int, output: int, wakeup: int) -> None:
         self._directory = directory
@@ -215,7 +216,7 @@ class Keeper:
         self._killed = False
 
     def run(self, lease_s: float, asked: "list[int]") -> dict[str, object]:
-        """Until the engine has ended; returns what becomes the exit record."""
+        """Watch the engine until it has ended; returns the exit record."""
         poll = select.poll()
         for descriptor in (self._output, self._wakeup):
             os.set_blocking(descriptor, False)
@@ -391,7 +392,7 @@ def _tell(notice: int, data: dict[str, object]) -> bool:
 
 
 def main(directory: str, notice: int) -> None:
-    """Start the engine, say on the notice pipe how that went, look after it, write its end down."""
+    """Start the engine, report that on the notice pipe, watch it, and write its exit record."""
     os.set_inheritable(notice, False)
     asked: list[int] = []
     wakeup, wake = os.pipe()

@@ -1,4 +1,4 @@
-"""One replica of the embedded engine: llama.cpp's own HTTP server inside a Python package.
+"""Runs one replica of the embedded engine: llama.cpp's HTTP server inside a Python package.
 
 Run as ``python -m holdfast.launchers.llamacpp --model FILE --port PORT``. The engine writes its
 load phases to stderr itself. Its defaults are those of a machine with one user; these are for
@@ -12,9 +12,9 @@ several replicas that share one machine:
 * No prompt cache in memory beyond the slots' own; its default is 8 GiB.
 
 SIGTERM ends the process at once. The engine's own shutdown waits for requests in flight, for longer
-than anybody would wait for it, and whoever stops a replica has drained it first. The signal must
-be blocked before the import, or the engine's threads take it and die in the middle of things. One
-that comes while the weights are loaded waits until they are: the engine lets no Python run then.
+than a stop may take, and control drains a replica before it stops it. The signal must be blocked
+before the import, or the engine's threads take it and die in the middle of things. A signal that
+comes while the weights are loaded waits until they are: the engine lets no Python run then.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line of ``holdfast.engines.launch_command``; 0 means the default."""
+    """Parse the command line that ``engines.launch_command`` builds; 0 means the default."""
     parser = argparse.ArgumentParser(prog="holdfast.launchers.llamacpp")
     parser.add_argument("--model", required=True, help="a GGUF file")
     parser.add_argument("--alias", default="", help="the name it is served as")
@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def settings(options: argparse.Namespace, params: Any) -> Any:
-    """Fill the engine's parameters in."""
+    """Build the engine's parameters from the parsed arguments."""
     slots = options.slots or _SLOTS
     threads = options.threads or 1
     params.model.path = options.model
@@ -69,7 +69,7 @@ def settings(options: argparse.Namespace, params: Any) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes; returns only where the engine could not begin."""
+    """Serve until a signal ends the process; returns only if the engine could not start."""
     options = parse(arguments)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # before the import: see above
     if not Path(options.model).is_file():

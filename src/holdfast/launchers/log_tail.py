@@ -1,10 +1,10 @@
-"""Follows a log that a keeper writes and rotates: the new lines since the last look.
+"""Follows a log that a keeper writes and rotates: returns the new lines since the last look.
 
-Bounded on every side: a line is cut, a look reads so much, and who falls behind by more than that
-again and again is brought back to the end. What was passed over is counted.
+Bounded on every side: a line is cut, a look reads a limited amount, and a reader that falls behind
+by more than that repeatedly is moved to the end. Skipped bytes are counted.
 
-Rejected: a pipe or socket to control. Whoever writes into one stops, or loses lines, when control
-does; a file is there for the next control too.
+Rejected: a pipe or socket to control. A writer to one blocks, or loses lines, when control stops;
+a file is there for the next control too.
 """
 
 import os
@@ -17,7 +17,7 @@ _LINE_BYTES_MAX: Final = 1000  # enough to know a line by
 
 
 class LogTail:
-    """One log, read from the end that it has now."""
+    """Reads new lines of one log, from its current end on."""
 
     __slots__ = ("_descriptor", "_partial", "_path", "_position", "skipped_bytes")
 
@@ -29,12 +29,12 @@ class LogTail:
         self.skipped_bytes = 0
 
     def skip_to_end(self) -> None:
-        """Lines until now were somebody else's to read."""
+        """Skip all lines that are in the log now."""
         if self._open():
             self._position = os.fstat(self._descriptor).st_size
 
     def lines(self) -> list[str]:
-        """The whole lines that came since; bytes that are no text are shown as such."""
+        """The complete lines since the last call; bytes that are no text are escaped."""
         found: list[str] = []
         budget = _LOOK_BYTES_MAX
         while budget > 0 and self._open():
@@ -49,7 +49,7 @@ class LogTail:
         return found
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Close the file; no further lines are read."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1

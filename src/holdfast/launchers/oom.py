@@ -1,12 +1,12 @@
-"""Was somebody killed for want of memory? What the kernel counts, read before and after.
+"""Decides whether the OOM killer ended a process, by the kernel's counts before and after.
 
 A process that ends by SIGKILL cannot say who sent it. The kernel counts its own kills per cgroup
 (``memory.events`` in version 2, ``memory.oom_control`` in version 1) and for the whole host
-(``/proc/vmstat``). A count that grew within the last seconds of a process is a witness.
+(``/proc/vmstat``). A count that grew within the last seconds of a process is evidence.
 
-The cgroup is looked up while the process lives, since a dead one is in none, and again and again,
-since it can be moved. A cgroup may hold several replicas, so the witness counts only together with
-an end that fits. The count of the host is weaker still: it says that somebody was killed.
+The cgroup is looked up while the process lives, since a dead one is in none, and repeatedly,
+since a process can be moved. A cgroup may hold several replicas, so the count matters only together
+with an end that fits. The count of the host is weaker still: it says that some process was killed.
 
 Rejected: reading the kernel's log, which names the victim, but which containers may not read.
 
@@ -21,7 +21,7 @@ _V1_CONTROLLER = "memory"
 
 
 class OomVerdict:
-    """What the counts say about an end that happened now."""
+    """What the OOM counts say about a process that ended just now."""
 
     __slots__ = ("in_cgroup", "nobody", "on_host")
 
@@ -32,7 +32,7 @@ class OomVerdict:
 
     @property
     def words(self) -> str:
-        """For people; empty where there is nothing to say."""
+        """The verdict as a sentence for people; empty if no count grew."""
         if self.in_cgroup:
             return "the kernel's OOM killer was at work in its cgroup"
         if self.on_host:
@@ -41,7 +41,7 @@ class OomVerdict:
 
 
 class OomWatch:
-    """Follows the counts for one process: look() now and then, verdict() at its end."""
+    """Follows the OOM counts of one process: look() repeatedly, verdict() at its end."""
 
     def __init__(self, pid: int, *, proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> None:
         self._pid = pid
@@ -54,7 +54,7 @@ class OomWatch:
         self._host_grew_at: float | None = None
 
     def look(self, now_s: float) -> None:
-        """While the process lives; now_s is any clock that goes forward."""
+        """Read the counts while the process lives; now_s is of any monotonic clock."""
         file = count_file(self._pid, self._proc, self._cgroups)
         if file and file != self._file:
             self._count(now_s)  # what happened where it was
@@ -63,7 +63,7 @@ class OomWatch:
         self._count(now_s)
 
     def verdict(self, now_s: float) -> OomVerdict:
-        """At its end. The cgroup of the last look is read again; a dead process names none."""
+        """Judge the end of the process by the counts of the cgroup it was last seen in."""
         self._count(now_s)
         on_host = _recent(self._host_grew_at, now_s)
         return OomVerdict(
@@ -115,7 +115,7 @@ def _existing(mount: str, path: str, name: str) -> str:
 
 
 def kills_in(file: str) -> int | None:
-    """The count in a file of lines ``name number``; None where it has none."""
+    """The count of OOM kills in a cgroup's file; None if it has none."""
     for line in _text(file).splitlines():
         name, _, number = line.partition(" ")
         if name == "oom_kill" and number.strip().isdecimal():
@@ -124,7 +124,7 @@ def kills_in(file: str) -> int | None:
 
 
 def host_kills(proc: str = "/proc") -> int | None:
-    """OOM kills on this host since it started; None where it does not say."""
+    """OOM kills on this host since it started; None if the kernel does not say."""
     return kills_in(f"{proc}/vmstat")
 
 

@@ -1,16 +1,16 @@
-"""Replicas as processes of this host, each under a keeper that outlives control.
+"""Launches replicas as processes of this host, each under a keeper that outlives control.
 
-Control talks to keepers through a folder per replica and through signals, and hears of their end
-through a pidfd. Nothing needs to be said at control's own end, so a control that is killed leaves
-a fleet that the next one finds: every folder with a living keeper is adopted, every other one is
+Control talks to keepers through a folder per replica and through signals, and learns of their end
+through a pidfd. Control sends no message when it ends itself, so a control that is killed leaves a
+fleet that the next one finds: every folder with a living keeper is adopted, every other one is
 reported as ended. A pid alone proves nothing, since pids are used again: its start time and the
 kernel's boot id must match too.
 
-A look every 200 ms reads what the logs have grown by and whether an engine was suspended.
+A look every 200 ms reads the new lines of the logs and whether an engine was suspended.
 Rejected: inotify, which would save these reads but does not see /proc and adds a second path.
-Engines frozen through a cgroup are not seen as suspended; their canaries tell.
+Engines frozen through a cgroup are not seen as suspended; their canaries find it.
 
-Linux only: pidfds, /proc, and the death signal have no like elsewhere.
+Linux only: pidfds, /proc, and the death signal do not exist elsewhere.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class _Running:
 
 
 class ProcessLauncher:
-    """The launcher of this host; see the port for what its methods promise."""
+    """The ``Launcher`` port for processes of this host."""
 
     def __init__(self, directory: Path, lease_s: float = 120.0) -> None:
         if lease_s <= 0:
@@ -95,7 +95,7 @@ class ProcessLauncher:
     # --- the port ---
 
     async def adopt(self, watcher: Watcher) -> list[Adopted]:
-        """Take over what runs already; see the port."""
+        """Take over replicas that run already, and report those that ended; see the port."""
         if not hasattr(os, "pidfd_open"):
             raise LaunchError("starting replicas needs Linux; list running ones as endpoints")
         assert self._watcher is None, "adopt is called once"
@@ -119,7 +119,7 @@ class ProcessLauncher:
         return adopted
 
     async def start(self, order: Order) -> int:
-        """Start it under a keeper; see the port. Who gives up waiting does not stop it."""
+        """Start a replica under a keeper; a caller that stops waiting does not stop it."""
         assert self._watcher is not None, "adopt comes first"
         name = order.replica_id
         if name in self._running or name in self._starting:
@@ -131,7 +131,7 @@ class ProcessLauncher:
         return await asyncio.shield(self._task(self._start(order, folder, self._watcher)))
 
     async def stop(self, replica_id: str, grace_s: float) -> Ended | None:
-        """SIGTERM and SIGCONT, then SIGKILL, to the whole group; see the port."""
+        """Send SIGTERM and SIGCONT, later SIGKILL, to the whole process group."""
         running = self._running.get(replica_id)
         if running is None:
             return None
@@ -147,22 +147,22 @@ class ProcessLauncher:
         return running.ended
 
     def pid(self, replica_id: str) -> int | None:
-        """The engine's process, while it runs."""
+        """The pid of a replica's engine; None if it does not run."""
         running = self._running.get(replica_id)
         return None if running is None else running.engine
 
     def log_path(self, replica_id: str) -> Path | None:
-        """The newer of its two files."""
+        """The path of a replica's newer log file."""
         path = self._folder(replica_id) / keeper.LOG
         return path if path.exists() else None
 
     def forget(self, replica_id: str) -> None:
-        """Remove its folder, unless it runs."""
+        """Remove a replica's folder, unless it runs."""
         if replica_id not in self._running and replica_id not in self._starting:
             shutil.rmtree(self._folder(replica_id), ignore_errors=True)
 
     async def close(self, *, leave_running: bool) -> None:
-        """Let go of the replicas, or end them first."""
+        """Stop watching the replicas, which go on or are ended first."""
         if not leave_running:
             names = list(self._running)
             stops = (self.stop(name, _CLOSE_GRACE_S) for name in names)

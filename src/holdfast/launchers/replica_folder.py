@@ -1,7 +1,7 @@
-"""The folder of one replica: what control and its keeper write for each other.
+"""The folder of one replica: the files through which control and its keeper communicate.
 
 Everything here touches the disk or walks /proc, so callers run it in threads. Files are written
-whole or not at all; a folder tells its story to whoever comes later, however its writer ended.
+whole or not at all; a folder can be read later, however its writer ended.
 """
 
 import json
@@ -41,7 +41,7 @@ class FoundReplica:
 def spawn(
     order: Order, folder: Path, lease_s: float, notice: int, environment: Mapping[str, str]
 ) -> int:
-    """Lay the order out and start a keeper for it. Logs of earlier runs stay.
+    """Write the order into the folder and start a keeper for it. Logs of earlier runs stay.
 
     The engine inherits ``environment`` from its keeper. Values that it holds are written nowhere.
     """
@@ -81,12 +81,12 @@ def spawn(
 
 
 def give_up(folder: Path) -> None:
-    """It could not be started; a log of earlier runs stays until it is forgotten."""
+    """Remove the order of a failed start; logs stay until the replica is forgotten."""
     (folder / keeper.ORDER).unlink(missing_ok=True)
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """None where it is not there, or is nothing that we wrote."""
+    """Read a JSON file of the folder; None if it is missing or was not written by us."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def survey(directory: Path) -> tuple[list[FoundReplica], list[FoundReplica]]:
-    """Who still runs, and who does not; the newest ends are kept, the others removed."""
+    """Find the replicas that still run and those that ended; only the newest ends are kept."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     alive: list[FoundReplica] = []
     gone: list[FoundReplica] = []
@@ -138,7 +138,7 @@ def _busy(folder: Path, known: Mapping[str, Any]) -> bool:
 
 
 def keeper_of(folder: Path) -> dict[str, Any]:
-    """What its keeper wrote about itself and its engine; empty where there is none."""
+    """What a keeper wrote about itself and its engine; empty if there is nothing."""
     deadline = time.monotonic() + _BEGINNING_S
     while True:
         known = read(folder / keeper.KEEPER)
@@ -161,7 +161,7 @@ def _called_off(folder: Path) -> dict[str, Any]:
 
 
 def how_it_ended(folder: Path, known: Mapping[str, Any]) -> Ended:
-    """From the record that its keeper left, or else from the lack of one."""
+    """How a replica ended, from its keeper's exit record or from the lack of one."""
     data = read(folder / keeper.EXIT)
     if data is not None:
         return Ended(
@@ -214,7 +214,7 @@ def _marked(mark: bytes) -> list[int]:
 
 
 def last_words(folder: Path) -> str:
-    """The last line of a keeper that failed."""
+    """The last error line of a keeper that failed."""
     try:
         lines = (folder / _ERRORS).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:

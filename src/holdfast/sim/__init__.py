@@ -1,1 +1,1 @@
-"""The second driver of the core: a virtual clock, modelled replicas, and models held to theory."""
+"""The simulator: drives the decision core in virtual time against modelled replicas and faults."""

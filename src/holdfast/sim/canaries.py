@@ -1,4 +1,4 @@
-"""Canaries as the simulated replicas answer them: real requests on the real path.
+"""Sends canaries to simulated replicas and reports their answers to the fleet.
 
 A canary shares the batch with users' requests, so it is slow where they are slow and silent where
 the engine hangs. How long it took and what else the engine was doing meanwhile travel with the
@@ -21,7 +21,7 @@ CANARY_OUTPUT: Final = 4  # tokens: read to the last one
 
 
 class SimulatedCanaries:
-    """Sends canaries to units and reports what came back."""
+    """Sends canary requests to simulated replicas and reports each verdict to the fleet."""
 
     __slots__ = (
         "_clock",
@@ -54,7 +54,7 @@ class SimulatedCanaries:
         self.output = CANARY_OUTPUT
 
     def ask(self, action: RunCanary, now: int) -> None:
-        """Send one canary; what becomes of it is told within its deadline."""
+        """Send one canary to a replica; its result is reported within its deadline."""
         unit = self._units[action.replica_id]
         self.endings[action.replica_id] = (unit.instant[0] if unit.instant else None, 0)
         blind = any(fault.kind is FaultKind.PROBE_BLIND for fault in unit.faults)
@@ -85,7 +85,7 @@ class SimulatedCanaries:
         self._clock.at(now + delay, CONTROL, self._tell_fleet, result)
 
     def answered(self, run: EngineRun, now: int) -> None:
-        """A canary was read to its last token."""
+        """Report a canary whose answer was read to its last token."""
         unit = self._units[run.replica_id]
         verdict = CanaryVerdict.WRONG if unit.wrong or run.wrong else CanaryVerdict.PASS
         if run.ends_as is not None:

@@ -1,7 +1,7 @@
 """The virtual clock: integer nanoseconds, events in order of (time, priority, sequence).
 
 The sequence number makes ties deterministic: what was scheduled first happens first. Nothing is
-ever removed from the heap; whoever scheduled an event knows when it no longer matters.
+ever removed from the heap; a handler has to check that its event still matters.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Handler = Callable[[Any, int], None]
 
 
 class Clock:
-    """A heap of things to come and the time of the thing that is happening."""
+    """A heap of scheduled events and the time of the event that is being handled."""
 
     __slots__ = ("after_event", "heap", "now", "steps", "ticket")
 
@@ -29,12 +29,12 @@ class Clock:
         self.ticket = 0  # of the last event scheduled
 
     def at(self, time: int, priority: int, handler: Handler, argument: Any = None) -> None:
-        """Call ``handler(argument, time)`` at that time, never earlier than now."""
+        """Schedule ``handler(argument, time)``; ``time`` must not be earlier than now."""
         self.ticket = ticket = self.ticket + 1
         heappush(self.heap, (time, priority, ticket, handler, argument))
 
     def run(self, until: int) -> None:
-        """Let everything up to and including ``until`` happen."""
+        """Handle all events up to and including ``until``, in order."""
         heap = self.heap
         after = self.after_event
         steps = 0

@@ -5,7 +5,7 @@
                  └───────────── restart, take out, ask canaries (where it acts) ────┘
 
 A live control learns of its replicas through its launcher, its canaries, its gateways' summaries
-and the engines' own pages. The driver stands where those stand and tells no more than they could:
+and the engines' own pages. The driver takes their place and reports no more than they could:
 what gateways saw comes once a second, what engines say of themselves once a second and not at all
 from one that cannot be reached, memory every ten seconds, queues every five. Adding up and ordering
 is done by ``core.diagnose.observations``, the same object that a live control has.
@@ -101,7 +101,7 @@ _FLAWS: Final = (Kind.EMPTY, Kind.DEGENERATE, Kind.CUT, Kind.RESET)  # seen in a
 
 @dataclass(slots=True, frozen=True)
 class ObservationModel:
-    """What the simulated world does not say of itself and a live one would."""
+    """Settings for what a simulated world does not model and a live fleet would report."""
 
     memory: MemoryModel = field(default_factory=MemoryModel)
     host_of: Callable[[Replica], str] = lambda _: ""
@@ -145,7 +145,7 @@ class _ObservedReplica:
 
 
 class DiagnosisDriver:
-    """Drives one investigation with what happens in one world; create it before the world runs."""
+    """Feeds one world's events to an investigation as facts; create it before the world runs."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class DiagnosisDriver:
     # --- in and out ------------------------------------------------------------------------------
 
     def observe(self, now: int, whose: str, event: Any, actions: Sequence[Any]) -> None:
-        """One event with its actions, as an observer of the world."""
+        """Turn one event of the world and its actions into facts for the detectors."""
         self._now = now
         if whose == "flow":
             for action in actions:
@@ -214,7 +214,7 @@ class DiagnosisDriver:
                 self._on_stop(action, now)
 
     def say(self, fact: Fact, now: int) -> None:
-        """Hand one fact over; scripts use it for what a world does not know of."""
+        """Give one fact to the investigation; scripts use it for what a world does not model."""
         self._now = now
         self._observations.saw(fact, now)
 
@@ -236,11 +236,11 @@ class DiagnosisDriver:
             self._came_back(fact.replica, at)
 
     def rollout(self, model: str, revision: str, what: str, now: int) -> None:
-        """A deployment began to move to another revision, was halted, or has arrived."""
+        """Report that a deployment began to change revision, was halted, or finished."""
         self.say(RolloutSeen(model, revision, what), now)
 
     def compiling(self, name: str, now: int) -> None:
-        """Its engine says that it compiles; nothing more is heard until it is done."""
+        """Report that an engine compiles; it reports nothing else until it is done."""
         replica = self._replicas.get(name)
         if replica is not None:
             replica.enter(COMPILE, now)

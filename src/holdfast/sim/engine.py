@@ -32,7 +32,7 @@ _NOBODY: Final[list[EngineRun]] = []
 
 
 class Engine:
-    """One replica's engine. ``on_first`` and ``on_done`` tell the driver what came out."""
+    """One replica's engine; calls ``on_first`` and ``on_done`` as its runs produce tokens."""
 
     __slots__ = (
         "_b",
@@ -126,29 +126,29 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Requests in the batch, and those that a fault stopped."""
+        """Number of requests in the batch, including those that a fault stopped."""
         return self._batch + len(self._parked)
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a place in the batch or for memory."""
+        """Number of requests that wait for a place in the batch or for memory."""
         return len(self._waiting)
 
     @property
     def kv_used(self) -> float:
-        """Share of KV memory that is promised to requests."""
+        """Share of KV memory that is reserved for requests, 0 to 1."""
         return self._reserved / self._kv_max
 
     @property
     def tokens(self) -> int:
-        """Queued and running tokens, as an engine reports its load."""
+        """Number of queued and running tokens, as an engine reports its load."""
         queued = 0
         for run in self._waiting:
             queued += run.prompt + run.output
         return self._reserved + queued
 
     def produced(self, run: EngineRun, now: int) -> int:
-        """Tokens the run has emitted by now."""
+        """Number of tokens that this run has emitted by now."""
         if run.place <= WAITING:
             return 0
         if run.place == PARKED:
@@ -156,7 +156,7 @@ class Engine:
         return max(0, self._steps_done(now) - run.admitted)
 
     def last_token_at(self, now: int) -> int:
-        """When the batch last emitted tokens: the latest boundary that has passed."""
+        """Time at which the batch last emitted tokens: the latest boundary that has passed."""
         if self._t0 > now:
             return self._before
         if self._t0 == now or self._hung or not self._m:
@@ -172,25 +172,25 @@ class Engine:
         return active + self._parked
 
     def everyone(self) -> list[EngineRun]:
-        """All runs inside, waiting or active, in order of admission."""
+        """All runs in this engine, waiting or active, in order of admission."""
         active = [run for _, _, run in self._finish if run.place == ACTIVE]
         return active + self._parked + list(self._waiting)
 
     def holds(self, run: EngineRun) -> bool:
-        """Whether this run is still inside."""
+        """Whether this run is still in the engine, waiting or active."""
         return run.place in (WAITING, ACTIVE, PARKED)
 
     @property
     def parked(self) -> bool:
-        """Whether a fault has stopped runs that their clients still wait for."""
+        """Whether a fault has stopped runs whose clients still wait for an answer."""
         return bool(self._parked)
 
     def slow(self) -> bool:
-        """Whether the step under way is long enough to look like silence."""
+        """Whether the current step takes so long that it looks like silence to a client."""
         return bool(self._m) and self._base + self._prefill_ns > self._slow_step
 
     def worst_gap_since(self, start: int) -> int:
-        """Longest step that ended after ``start``, for what a stream's reader saw."""
+        """Longest step that ended after ``start``: the longest pause a stream's reader saw."""
         for end, duration in self._gaps:
             if end > start:
                 return duration
@@ -199,7 +199,7 @@ class Engine:
     # --- what a driver may do --------------------------------------------------------------------
 
     def submit(self, run: EngineRun, now: int) -> bool:
-        """Hand a run over; it starts at the next boundary with room. False: it can never fit."""
+        """Queue a run; it starts at the next boundary with room. False if it can never fit."""
         need = run.prompt + run.output
         if need > self._kv_max:
             return False
@@ -218,7 +218,7 @@ class Engine:
         return True
 
     def cancel(self, run: EngineRun, now: int) -> None:
-        """Take a run out; its place is free from the next boundary on."""
+        """Remove a run; its place is free from the next boundary on."""
         if run.place == WAITING:
             run.place = GONE
             self._waiting.remove(run)
@@ -239,7 +239,7 @@ class Engine:
                 self._leaving += 1
 
     def crash(self, now: int) -> list[tuple[EngineRun, int]]:
-        """Everything is lost; returns each run with the tokens it had emitted."""
+        """Lose all runs; returns each of them with the number of tokens it had emitted."""
         done = self._steps_done(now)
         lost = []
         for _, _, run in self._finish:
@@ -263,7 +263,7 @@ class Engine:
         return lost
 
     def hang(self, now: int) -> None:
-        """Stop emitting. What was computed of the current step is lost."""
+        """Stop emitting tokens; the unfinished part of the current step is lost."""
         if self._m and self._t0 < now:
             done = self._steps_done(now) - self._step
             self._step += done
@@ -273,7 +273,7 @@ class Engine:
         self._version += 1
 
     def resume(self, now: int) -> None:
-        """Go on after a hang, from where it stopped."""
+        """Continue after a hang, from the last finished step."""
         self._hung = False
         silent = max(0, now - self._t0)
         self._t0 = max(self._t0, now)
@@ -283,7 +283,7 @@ class Engine:
         self._note_gap(silent + round(self._base + self._prefill_ns), self._t0 + 1)
 
     def pace(self, factor: float, drip: float, now: int) -> None:
-        """Steps take ``factor`` times as long; with ``drip``, each decode step that many ns."""
+        """Slow steps down by ``factor``; with ``drip``, each decode step takes ``drip`` ns."""
         self._factor = factor
         self._drip = drip
         if self._batch and not self._hung and self._to_boundary(now):

@@ -1,4 +1,4 @@
-"""What a simulated engine can do: how long one of its steps takes, and how much fits into it."""
+"""Parameters of a simulated engine: how long a step takes, and how much fits into a batch."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class EngineParameters:
-    """The coefficients of a step and the limits of a replica."""
+    """Coefficients of an engine's step time and the limits of its batch and memory."""
 
     step_ms: float = 13.0  # a: the floor of a step, reading all weights once
     per_sequence_ms: float = 0.075  # c: for each request in the batch

@@ -22,13 +22,13 @@ class EventLog:
         self._hash = blake2b(digest_size=16)
 
     def record(self, now: int, machine: str, event: Any, actions: Sequence[Any]) -> None:
-        """Take in one step of one machine."""
+        """Add one event of one machine, with the actions it caused."""
         self._hash.update(f"{now}|{machine}|{event!r}|{actions!r}\n".encode())
         if self.keep:
             self.entries.append((now, machine, event, actions))
 
     def digest(self) -> str:
-        """A name for everything recorded so far."""
+        """A hash of everything recorded so far, which identifies the run."""
         return self._hash.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""A whole experiment as one value: fleet, traffic, faults, policies. Everything but the seed."""
+"""One simulated experiment as a value: fleet, traffic, faults and policies, without the seed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ Observer = Callable[[int, str, Any, Sequence[Any]], None]
 
 @dataclass(slots=True, frozen=True)
 class Experiment:
-    """A whole experiment, apart from its seed."""
+    """One experiment: fleet, traffic, faults and policies, without the seed."""
 
     replicas: tuple[Replica, ...]
     duration_s: float = 60.0
@@ -39,7 +39,7 @@ class Experiment:
     canary_output: int = CANARY_OUTPUT  # tokens
 
     def whole_flow(self) -> FlowConfig:
-        """The flow's config with a lane for every model, as a gateway gets it from its file."""
+        """The flow's config with a lane for every model, as a gateway builds it from its file."""
         models = [replica.model for replica in self.replicas]
         models += [model for model, _ in self.workloads]
         lanes = {model: self.flow.lanes.get(model, self.flow.lane) for model in models}

@@ -1,4 +1,4 @@
-"""Random fleets, policies, traffic and faults, with every invariant checked after every event.
+"""Fuzzes the simulator: random fleets, policies and faults, with invariants checked at each event.
 
     python -m holdfast.sim.fuzz --seeds 1000        all of them
     python -m holdfast.sim.fuzz --seed 81723        the one that failed, again
@@ -41,7 +41,7 @@ _MODELS: Final = ("large", "small")
 
 
 def random_experiment(seed: int) -> Experiment:
-    """The experiment of this seed: about two hundred requests on a few replicas."""
+    """Build the experiment of this seed: about two hundred requests on a few replicas."""
     rng = stream(seed, "fuzz", "setup")
     replicas = _replicas(rng)
     duration_s = rng.choice((10.0, 20.0, 40.0))
@@ -181,7 +181,7 @@ def _faults(rng: Random, replicas: tuple[Replica, ...], duration_s: float) -> Fa
 
 
 def fuzz_one(seed: int) -> str:
-    """Run one seed under audit; the failure as text, empty if there was none."""
+    """Run one seed with all invariants checked; returns the failure as text, empty if none."""
     try:
         run_experiment(random_experiment(seed), seed, audit=True)
     except Exception as failure:  # noqa: BLE001 - any failure at all is a finding
@@ -190,12 +190,12 @@ def fuzz_one(seed: int) -> str:
 
 
 def command(seed: int) -> str:
-    """What reproduces a seed."""
+    """The shell command that reproduces a seed."""
     return f"{sys.executable} -m holdfast.sim.fuzz --seed {seed}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the seeds; exit with 1 at a finding."""
+    """Run the seeds that the arguments ask for; returns 1 if one of them fails."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.sim.fuzz", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Holds the incidents of a simulated run against the faults that were injected into it.
+"""Compares the incidents of a simulated run with the faults that were injected into it.
 
 An incident belongs to a fault when it was opened while the fault held, or soon after, and concerns
 one of the fault's replicas or the whole of their model. It is right when its cause is one that a
@@ -47,7 +47,7 @@ RIGHT_CAUSES: Final[Mapping[FaultKind, frozenset[Cause]]] = {
 
 
 class Verdict(StrEnum):
-    """How an incident, or what became of a fault, compares with what was injected."""
+    """Outcome of comparing an incident with the injected faults, or a fault with the incidents."""
 
     RIGHT = "right"
     WRONG = "wrong"  # an incident was opened, and names another cause
@@ -57,14 +57,14 @@ class Verdict(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class JudgedIncident:
-    """One incident, the fault it belongs to, and whether it names it."""
+    """One incident, the injected fault it belongs to, and whether its cause is right."""
 
     incident: Incident
     fault: Fault | None
     verdict: Verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, times in seconds of the run."""
+        """This comparison as plain data, times in seconds of the run."""
         incident, fault = self.incident, self.fault
         delay = None if fault is None else seconds(incident.opened_at - fault.at)
         closed = incident.closed_at
@@ -85,14 +85,14 @@ class JudgedIncident:
 
 @dataclass(slots=True, frozen=True)
 class JudgedFault:
-    """One injected fault and the first incident that names it, or else the first of it at all."""
+    """One injected fault and the first incident with its cause, else the first one at all."""
 
     fault: Fault
     verdict: Verdict
     incident: Incident | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, times in seconds of the run."""
+        """This comparison as plain data, times in seconds of the run."""
         fault, incident = self.fault, self.incident
         return {
             "fault": fault.kind.value,
@@ -108,7 +108,7 @@ class JudgedFault:
 def judge(
     incidents: Iterable[Incident], faults: Iterable[Fault], replicas: Iterable[Replica]
 ) -> tuple[list[JudgedIncident], list[JudgedFault]]:
-    """Every incident against the faults, and every fault against the incidents."""
+    """Compare every incident with the injected faults, and every fault with the incidents."""
     fleet, injected = list(replicas), list(faults)
     opened = list(incidents)
     judged = [_judge(incident, injected, fleet) for incident in opened]

@@ -1,4 +1,4 @@
-"""What must hold after every event, whatever the faults and the settings.
+"""Checks the simulator's invariants after every event, for all faults and settings.
 
 The auditor sees each event with its actions and keeps its own independent account of them; it
 shares no arithmetic with what it checks. After every event of the clock it compares that account
@@ -27,7 +27,7 @@ SWEEP_EVERY: Final = 256  # events between two looks at everything
 
 
 class InvariantError(AssertionError):
-    """Something that must never happen did; ``name`` says which promise was broken."""
+    """An invariant was violated; ``name`` says which one."""
 
     def __init__(self, name: str, detail: str, now: int) -> None:
         super().__init__(f"{name} at {now} ns: {detail}")
@@ -47,7 +47,7 @@ class _Account:
 
 
 class Auditor:
-    """Attach with ``watch``; raises InvariantError at the first broken promise."""
+    """Checks a world's invariants after every event; raises InvariantError at a violation."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -77,7 +77,7 @@ class Auditor:
 
     @classmethod
     def watch(cls, world: World) -> "Auditor":
-        """Hang the auditor on a world before it runs."""
+        """Attach the auditor to a world before it runs."""
         auditor = cls(world)
         world.add_observer(auditor.observe)
         world.clock.after_event = auditor.check
@@ -86,7 +86,7 @@ class Auditor:
     # --- events and actions ----------------------------------------------------------------------
 
     def observe(self, now: int, _machine: str, event: Any, actions: Sequence[Any]) -> None:
-        """Book one event and what it caused."""
+        """Add one event and its actions to the auditor's own account."""
         if now < self._time:
             raise InvariantError("time runs forward", f"{now} after {self._time}", now)
         self._time = now
@@ -179,7 +179,7 @@ class Auditor:
     # --- state -----------------------------------------------------------------------------------
 
     def check(self, now: int) -> None:
-        """Look at both machines after one event of the clock."""
+        """Compare flow and fleet with the auditor's account, for what the last event touched."""
         self.checks += 1
         if self._touched:
             self._check_slots(self._touched, now)
@@ -191,7 +191,7 @@ class Auditor:
             self.sweep(now)
 
     def sweep(self, now: int) -> None:
-        """Compare everything, touched or not."""
+        """Compare the whole state of flow and fleet with the auditor's account."""
         self._check_slots(list(self._world.units), now)
         self._check_ejections(now)
         live = 0
@@ -243,7 +243,7 @@ class Auditor:
         return out > self._out.get(model, 0)
 
     def finish(self, now: int) -> None:
-        """After the last answer nothing may be left over."""
+        """Check after the last answer that no request is open, in flight or queued."""
         self.sweep(now)
         if self._open:
             raise InvariantError("every request ends", f"{list(self._open)[:5]} are open", now)

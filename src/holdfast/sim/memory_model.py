@@ -1,4 +1,4 @@
-"""Memory of a simulated engine's process, which the engine itself does not model.
+"""Models the resident memory of a simulated engine's process, which the engine itself does not.
 
 A floor, what each running request holds, caches that fill with the first requests, an allocator
 that keeps its peaks, garbage that is collected now and then.
@@ -13,7 +13,7 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class MemoryModel:
-    """Memory of a healthy engine's process. Rates and sizes are of one replica."""
+    """Resident memory of a healthy engine's process; rates and sizes are for one replica."""
 
     floor_bytes: float = 2.0e9  # the process with its weights
     limit_bytes: float = 4.0e9  # where the kernel kills it
@@ -33,7 +33,7 @@ class MemoryModel:
             require(value > 0, f"memory.{name}", f"is {value}", "use requests above 0")
 
     def used(self, served: int, running: int, peak: int, rng: Random) -> int:
-        """Resident bytes after so many requests, with so many now and at the busiest moment."""
+        """Resident bytes, from requests served so far, running now, and running at the peak."""
         filled = 1.0 - exp(-served / self.warm_requests)
         garbage = served % self.garbage_requests / self.garbage_requests
         known = self.floor_bytes + self.warm_bytes * filled + self.garbage_bytes * garbage

@@ -1,4 +1,4 @@
-"""One simulated request and its attempts: what a run keeps of each until it is answered.
+"""One simulated request and its attempts, kept until the request is answered.
 
 Both are slotted and unfrozen: there is one record per request and one run per attempt.
 """
@@ -59,7 +59,7 @@ class EngineRun:
 
 
 class RequestRecord:
-    """One request: what was asked, and what became of it so far."""
+    """One request: what was asked, and its outcome so far."""
 
     __slots__ = (
         "attempts",

@@ -1,4 +1,4 @@
-"""What came of a run: for whom, how soon, at what cost.
+"""Results of a run: answers, latencies and costs, by phase of the faults.
 
 Every offered request counts, answered or not. A request belongs to the phase of the faults in which
 it arrived: *before* the first, *during* (until the last has ended), *after*.
@@ -16,7 +16,7 @@ SLICES: Final = 60  # of the run's time, for pictures
 
 @dataclass(slots=True, frozen=True)
 class Slo:
-    """What was promised to a request. A promise that was not made is not judged."""
+    """Latency targets of a request; a target that is not set is not judged."""
 
     first_token_s: float | None = None
     per_token_s: float | None = None
@@ -31,7 +31,7 @@ class Slo:
 
 @dataclass(slots=True)
 class PhaseAccount:
-    """The account of the requests that arrived in one phase."""
+    """Counts, latencies and costs of the requests that arrived in one phase."""
 
     offered: int = 0
     good: int = 0
@@ -50,7 +50,7 @@ class PhaseAccount:
     latency: list[float] = field(default_factory=list)
 
     def add(self, record: RequestRecord, slo: Slo) -> None:
-        """Take one finished request into the account."""
+        """Add one finished request."""
         self.offered += 1
         self.attempts += record.attempts
         self.continued += record.continued
@@ -88,7 +88,7 @@ class PhaseAccount:
             self.within_slo += 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Shares, quantiles and costs, as plain data."""
+        """Shares, quantiles and costs as plain data."""
         offered = max(1, self.offered)
         return {
             "offered": self.offered,
@@ -110,7 +110,7 @@ class PhaseAccount:
 
 
 def quantiles(values: list[float]) -> dict[str, float | None]:
-    """Mean, p50, p95 and p99 by rank; ``None`` where nothing was measured."""
+    """Mean, p50, p95 and p99 by rank; ``None`` where there are no values."""
     if not values:
         return {"mean": None, "p50": None, "p95": None, "p99": None}
     ordered = sorted(values)
@@ -128,7 +128,7 @@ def quantiles(values: list[float]) -> dict[str, float | None]:
 
 @dataclass(slots=True)
 class Detection:
-    """One fault on one replica, and when somebody first acted on it."""
+    """One fault on one replica, and when fleet or gateway first acted on it."""
 
     fault: str
     replica_id: str
@@ -138,7 +138,7 @@ class Detection:
     sent: int = 0  # requests that still went there between onset and notice
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, times in seconds."""
+        """This detection as plain data, times in seconds."""
         lag = None if self.noticed is None else (self.noticed - self.began) / SECOND
         return {
             "fault": self.fault,
@@ -151,7 +151,7 @@ class Detection:
 
 
 class Detections:
-    """The faults of a run, and which of them nobody has acted on yet."""
+    """All faults of a run, and which of them have not been acted on yet."""
 
     __slots__ = ("all", "open")
 
@@ -160,18 +160,18 @@ class Detections:
         self.open: dict[str, list[Detection]] = {}  # by replica
 
     def began(self, fault: str, replica_id: str, now: int) -> None:
-        """A fault struck a replica."""
+        """Note that a fault began on a replica."""
         detection = Detection(fault, replica_id, now)
         self.all.append(detection)
         self.open.setdefault(replica_id, []).append(detection)
 
     def sent(self, replica_id: str) -> None:
-        """Another request went there."""
+        """Count a request that was sent to a replica while its fault is not acted on."""
         for detection in self.open.get(replica_id, ()):
             detection.sent += 1
 
     def noticed(self, replica_id: str, by: str, now: int) -> None:
-        """Somebody acted against the replica."""
+        """Note that fleet or gateway acted against the replica, which ends its detection."""
         for detection in self.open.pop(replica_id, ()):
             detection.noticed = now
             detection.by = by
@@ -179,7 +179,7 @@ class Detections:
 
 @dataclass(slots=True)
 class Results:
-    """The whole account of one run."""
+    """Accounts of all phases of one run, with its detections and events."""
 
     seed: int
     slo: Slo
@@ -197,7 +197,7 @@ class Results:
     digest: str = ""  # of the event log, where one was kept
 
     def add(self, record: RequestRecord) -> None:
-        """Take one finished request into its phase."""
+        """Add one finished request to the account of its phase."""
         arrived = record.request.arrived
         if self.window is None or arrived < self.window[0]:
             name = "before"
@@ -213,7 +213,7 @@ class Results:
         self.good_over_time[piece] += phase.good - good
 
     def total(self) -> PhaseAccount:
-        """All phases in one account."""
+        """The accounts of all phases added up."""
         whole = PhaseAccount()
         for phase in self.phases.values():
             for each in fields(PhaseAccount):
@@ -222,7 +222,7 @@ class Results:
         return whole
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for ``--json``."""
+        """All results as plain data, for ``--json``."""
         phases = {name: phase.to_dict() for name, phase in self.phases.items() if phase.offered}
         return {
             "seed": self.seed,

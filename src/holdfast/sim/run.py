@@ -1,4 +1,4 @@
-"""Run an experiment under one seed or many, on all cores, and put the figures together.
+"""Runs an experiment under one seed or many, on all cores, and combines their figures.
 
 Each (variant, seed) is one task in a process of its own; results are ordered by that key, so what
 is printed does not depend on which finished first.
@@ -38,7 +38,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Interval":
-        """From one value per seed."""
+        """Compute mean and confidence interval from one value per seed."""
         listed = list(values)
         count = len(listed)
         mean = _total(listed) / count
@@ -50,16 +50,16 @@ class Interval:
 
     @property
     def low(self) -> float:
-        """The lower end."""
+        """The lower end of the interval."""
         return self.mean - self.half
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """The upper end of the interval."""
         return self.mean + self.half
 
     def to_dict(self) -> dict[str, float]:
-        """Plain data."""
+        """Mean and ends as plain data."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
@@ -73,13 +73,13 @@ def _total(values: Iterable[float]) -> float:
 
 @dataclass(slots=True, frozen=True)
 class Outcome:
-    """What one variant came to over all seeds."""
+    """The results of one variant under all seeds."""
 
     variant: str
     runs: tuple[dict[str, Any], ...]  # one account per seed, as Results.to_dict
 
     def figure(self, *path: str) -> Interval | None:
-        """One figure over the seeds, by its path in the account; None where none was measured."""
+        """One figure over the seeds, by its path in the results; None if it was never measured."""
         values = []
         for run in self.runs:
             value: Any = run
@@ -99,7 +99,7 @@ def run_experiment(
     diagnosis: bool = False,
     acts: bool = False,
 ) -> dict[str, Any]:
-    """One run of one setup; with ``audit`` every invariant is checked after every event."""
+    """Run one experiment once; with ``audit`` every invariant is checked after each event."""
     world = World(setup, seed)
     record = EventLog() if log else None
     if record is not None:
@@ -138,7 +138,7 @@ def sweep(
     acts: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> list[Outcome]:
-    """Every variant under every seed, with its incidents where ``diagnosis`` is asked for.
+    """Run every variant under every seed, with its incidents where ``diagnosis`` is set.
 
     ``jobs``: processes, 0 = one per core, 1 = this process. ``acts``: diagnosis does what it
     decides (restarts, takes out, asks canaries), which changes the run; else it only observes.

@@ -1,4 +1,4 @@
-"""A scenario file: which fleet, which traffic, which faults, and which policies to compare.
+"""Reads a scenario file: fleet, traffic, faults, and the policies to compare.
 
 Every tunable of every policy can be set under ``flow`` and ``fleet``; what is left out has the
 shipped default. ``variants`` run the same arrivals and faults under other policies, side by side.
@@ -29,7 +29,7 @@ SHIPPED: Final = "holdfast"  # the row of the scenario's own policies
 
 
 class ModelSection(Section):
-    """One model: its replicas, its engine, and the traffic that asks for it."""
+    """One model of a scenario: its replicas, its engine, and the traffic that asks for it."""
 
     name: str = "model"
     revision: str = "1"
@@ -43,7 +43,7 @@ class ModelSection(Section):
     workload: Annotated[Workload, Policy()] | None = None
 
     def members(self) -> list[Replica]:
-        """The replicas, dealt out over the zones in turn."""
+        """The model's replicas, spread over the zones in turn."""
         return [
             Replica(
                 f"{self.name}-{index}",
@@ -58,7 +58,7 @@ class ModelSection(Section):
 
 
 class FaultSection(Section):
-    """One fault, with its times as people write them."""
+    """One fault of a scenario, with its times as people write them."""
 
     kind: Annotated[str, Field(description="kind of fault")]
     target: Annotated[str, Field(description="replica, zone, or '*'")] = "*"
@@ -77,7 +77,7 @@ class FaultSection(Section):
         return self
 
     def build(self) -> Fault:
-        """The core's fault."""
+        """The fault as the core's type, with its times in nanoseconds."""
         kinds = [kind.value for kind in FaultKind]
         known = self.kind in kinds
         require(known, "fault.kind", f"is {self.kind!r}", f"use one of {', '.join(kinds)}")
@@ -99,7 +99,7 @@ class FaultSection(Section):
 
 
 class RandomFaultsSection(Section):
-    """Faults drawn from the seed instead of written down."""
+    """Settings for faults that are drawn from the seed instead of listed."""
 
     rate_per_replica_hour: Annotated[float, Field(gt=0, description="faults per hour")] = 1.0
     shortest: Annotated[Duration, Field(gt=0, description="seconds")] = 10.0
@@ -115,7 +115,7 @@ class RandomFaultsSection(Section):
 
 
 class VariantSection(Section):
-    """The same fleet, traffic and faults under other policies."""
+    """Other policies to run with the same fleet, traffic and faults."""
 
     name: str
     flow: Annotated[FlowConfig, Policy()] | None = None  # left out: as in the scenario itself
@@ -124,7 +124,7 @@ class VariantSection(Section):
 
 
 class Scenario(Section):
-    """A whole scenario file."""
+    """The contents of one scenario file, validated."""
 
     name: str
     description: str = ""
@@ -201,7 +201,7 @@ def _few(names: list[str]) -> str:
 
 @dataclass(slots=True, frozen=True)
 class PreparedScenario:
-    """A scenario made ready to run: one setup per variant."""
+    """A scenario ready to run: one experiment per variant."""
 
     name: str
     description: str
@@ -209,7 +209,7 @@ class PreparedScenario:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """The scenario of that file; a trace is looked for beside it."""
+    """Read a scenario file; a trace is looked for beside that file."""
     scenario = load(path, Scenario)
     models = []
     for model in scenario.models:
@@ -221,7 +221,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def prepare(scenario: Scenario, seed: int) -> PreparedScenario:
-    """The setups of this scenario under this seed."""
+    """Build the experiments of this scenario under this seed."""
     replicas = tuple(replica for model in scenario.models for replica in model.members())
     base = Experiment(
         replicas=replicas,

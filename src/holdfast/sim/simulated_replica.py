@@ -1,4 +1,4 @@
-"""One simulated replica: a process that starts, loads, serves and falls ill.
+"""One simulated replica: a process that starts, loads, serves, and fails by injected faults.
 
 Faults are kept as a list of what is active; their joint effect is worked out when it changes, so
 that a healthy replica costs one attribute test per request.
@@ -25,7 +25,7 @@ _DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS)
 
 
 class SimulatedReplica:
-    """A replica's process and engine, and the faults upon it."""
+    """A replica's process and engine, and the faults that are active on it."""
 
     __slots__ = (
         "dies_at_request",
@@ -80,7 +80,7 @@ class SimulatedReplica:
         return any(fault.kind in _DOWN for fault in self.faults)
 
     def apply_faults(self, now: int) -> None:
-        """Work out the joint effect of the active faults."""
+        """Compute the joint effect of the active faults and apply it to the engine."""
         was_hung = self.hung
         kinds = {fault.kind: fault for fault in self.faults}
         self.touched = bool(self.faults)
@@ -142,7 +142,7 @@ class SimulatedReplica:
         return None
 
     def spoil(self, run: EngineRun) -> None:
-        """Plan how a fault will end this run, if one does."""
+        """Decide whether and how an active fault will end this run."""
         if self.wrong_share and self.rng.random() < self.wrong_share:
             run.wrong = True
         if self.flaky and self.rng.random() < self.flaky:

@@ -1,4 +1,4 @@
-"""Cold starts from one shared store: everybody who loads at once shares its bandwidth.
+"""Models cold starts from one shared store of weights: replicas that load share its bandwidth.
 
 Forty replicas of ten gigabytes behind 100 MB/s are all ready after 4,000 s when they load together,
 and after 2,050 s on average when they load one after the other: ``parallel_max`` is worth a look.
@@ -14,7 +14,7 @@ from holdfast.sim.clock import WORLD, Clock
 
 @dataclass(slots=True, frozen=True)
 class LoadingConfig:
-    """How long it takes from launch to the engine's word that it is loaded."""
+    """How long a replica takes from its launch until its engine reports it as loaded."""
 
     start_s: float = 2.0  # from launch to the first byte read: process, imports, device
     size_gb: float = 16.0  # weights of one replica
@@ -31,7 +31,7 @@ class LoadingConfig:
 
 
 class WeightStore:
-    """Processor sharing over the loads under way; the others wait their turn."""
+    """Shares bandwidth evenly among the loads under way; further loads wait in a queue."""
 
     __slots__ = ("_active", "_clock", "_config", "_queue", "_rate", "_since", "_version")
 
@@ -47,21 +47,21 @@ class WeightStore:
         self._version = 0
 
     def load(self, name: str, done: Callable[[int], None], now: int) -> None:
-        """Begin to read ``size_gb`` for this replica; ``done(now)`` when the last byte is there."""
+        """Begin to read ``size_gb`` for this replica; calls ``done(now)`` after the last byte."""
         self._advance(now)
         self._queue.append((name, done))
         self._fill()
         self._plan()
 
     def read(self, name: str, now: int) -> int | None:
-        """Bytes this replica has read so far; None while it does not read."""
+        """Bytes this replica has read so far; None if it is not reading."""
         self._advance(now)
         if name in self._active:
             return max(0, int(self._config.size_gb * 1e9 - self._active[name][0]))
         return 0 if any(waiting == name for waiting, _ in self._queue) else None
 
     def cancel(self, name: str, now: int) -> None:
-        """This replica no longer reads; the others get its share."""
+        """Stop this replica's read; the other loads get its share of the bandwidth."""
         self._advance(now)
         self._active.pop(name, None)
         self._queue = deque(entry for entry in self._queue if entry[0] != name)

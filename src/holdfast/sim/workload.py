@@ -1,4 +1,4 @@
-"""Who comes when, and asks for how much.
+"""Generates the requests of a simulation: arrival times, tenants and token counts.
 
 A workload is an iterator of arrivals in order of time. Rates may vary (bursts, the time of day);
 the arrivals are then thinned from a Poisson process at the peak rate, so that the draws of one
@@ -28,7 +28,7 @@ _TINY: Final = 2.0**-54  # stands for a draw of exactly zero, which has no logar
 
 @dataclass(slots=True, frozen=True)
 class Lengths:
-    """Token counts of prompts or answers."""
+    """Distribution of the token counts of prompts or answers."""
 
     mean: float = 500.0  # tokens
     cv: float = 1.0  # standard deviation / mean; chat traces show 0.8 to 1.2
@@ -46,7 +46,7 @@ class Lengths:
         require(not low, "lengths.maximum", f"is {self.maximum}", "use at least the mean")
 
     def sampler(self, rng: Random) -> Callable[[], int]:
-        """A function that draws the next length."""
+        """A function that draws the next length from this distribution."""
         mean, maximum = self.mean, self.maximum
         if self.law == "constant" or (self.law == "lognormal" and self.cv == 0):
             fixed = max(1, round(mean))
@@ -84,7 +84,7 @@ class Lengths:
 
 @dataclass(slots=True, frozen=True)
 class WorkloadTenant:
-    """A source of requests: its share of the arrivals and how urgent they are."""
+    """One tenant of a workload: its share of the arrivals and their priority."""
 
     name: str = "default"
     share: float = 1.0
@@ -92,7 +92,7 @@ class WorkloadTenant:
 
     @property
     def priority(self) -> Priority:
-        """The class of its requests."""
+        """The priority class of this tenant's requests."""
         return Priority.BATCH if self.batch else Priority.INTERACTIVE
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class WorkloadTenant:
 
 @dataclass(slots=True, frozen=True)
 class Workload:
-    """Arrivals by law, or from a trace file."""
+    """Traffic settings: arrivals drawn from a distribution, or read from a trace file."""
 
     rate: float = 10.0  # requests per second, on average
     pattern: str = "poisson"  # or constant, bursts, diurnal
@@ -134,7 +134,7 @@ class Workload:
         require(self.speed > 0, "workload.speed", f"is {self.speed}", "use a factor above 0")
 
     def rate_at(self, t: float) -> float:
-        """Requests per second at this second of the run."""
+        """Arrival rate, in requests per second, at this second of the run."""
         if self.pattern == "bursts":
             if t % self.period_s < self.burst_s:
                 return self.rate * self.peak
@@ -148,7 +148,7 @@ class Workload:
 def arrivals(
     workload: Workload, model: str, seed: int, first_id: int = 0, id_step: int = 1
 ) -> Iterator[tuple[Request, int]]:
-    """Requests in order of arrival, each with the number of tokens its answer will have.
+    """Yield requests in order of arrival, each with the number of tokens of its answer.
 
     Several workloads of one run number their requests ``first_id``, ``first_id + id_step``, …
     """

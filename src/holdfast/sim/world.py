@@ -1,4 +1,4 @@
-"""The simulator's driver of ``Flow`` and ``Fleet``: executes their actions in virtual time.
+"""Runs a simulation: drives ``Flow`` and ``Fleet`` and executes their actions in virtual time.
 
 It moves things and reports what happened; every choice is made by the two machines, the same
 objects that the gateway and the control loop drive. Replicas, their loading and their faults are
@@ -68,7 +68,7 @@ _ILL: Final = (State.SUSPECT, State.QUARANTINED, State.DEAD, State.DRAINING, Sta
 
 
 class World:
-    """One run of one setup under one seed."""
+    """Runs one experiment under one seed."""
 
     def __init__(self, setup: Experiment, seed: int, observers: Sequence[Observer] = ()) -> None:
         self.experiment = setup
@@ -113,25 +113,25 @@ class World:
         }
 
     def add_observer(self, observe: Observer) -> None:
-        """Let somebody see every event with its actions, from now on."""
+        """Call this observer with every later event and its actions."""
         self._observers += (observe,)
 
     def ask_fleet(self, event: FleetEvent, now: int) -> None:
-        """Let somebody outside ask the fleet for something, after what is happening now."""
+        """Send an event from outside to the fleet, after the current event is handled."""
         self.clock.at(now, CONTROL, self._tell_fleet, event)
 
     def canary_ending(self, replica_id: str) -> tuple[Kind | None, int]:
-        """How the last canary there failed, and for how long pieces of its answer came."""
+        """How the last canary at this replica failed, and for how long its answer streamed."""
         return self._canaries.endings.get(replica_id, (None, 0))
 
     def bytes_read(self, replica_id: str, now: int) -> tuple[int | None, int]:
-        """How much of its weights a loading replica has read, and how much there is."""
+        """Bytes of weights that a loading replica has read, and their total."""
         return self._store.read(replica_id, now), int(self.experiment.loading.size_gb * 1e9)
 
     # --- the run ---------------------------------------------------------------------------------
 
     def run(self) -> Results:
-        """From the first arrival until the last request has its answer."""
+        """Run from the first arrival until the last request is answered; returns the results."""
         collecting = gc.isenabled()
         gc.disable()  # a run makes no cycles, and looking for them takes an eighth of its time
         try:

@@ -1,1 +1,1 @@
-"""What the machine under the replicas says of itself: one adapter per file."""
+"""Adapters that read the platforms under the replicas: this host, AWS, Kubernetes, other hosts."""

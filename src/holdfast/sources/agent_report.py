@@ -1,14 +1,14 @@
-"""What an agent sends to control: one reading, and what the logs on its host said since the last.
+"""The report that an agent sends to control: one reading, and new log events of its host.
 
     {"life": …, "at": …, "period_s": 5, "reading": {…}, "lines": [{"mark": …}], "phases": […], …}
 
-Both sides read this one description, and a report that does not fit it is refused by the name of
-the field. Things that happened are numbered, because an answer can be lost on its way back: sent
-again, they are known by their number. They carry their *age*, never a time of day: clocks of hosts
-differ by more than a detector's patience. Of a line only its mark travels; its text may hold what
-users wrote.
+Both sides read this one description, and a report that does not fit it is refused with the name
+of the field. Events are numbered, because an answer can be lost on its way back: an event that
+is sent again is recognised by its number. Events carry their *age*, never a time of day: clocks
+of hosts differ by more than a detector's patience. Of a log line only its mark is sent; its text
+may hold what users wrote.
 
-A field that is not known is passed over, so that a newer agent can report to an older control.
+Unknown fields are ignored, so that a newer agent can report to an older control.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ PhaseName = Literal["starting", "loading", "compile", "warm-up", "serving"]
 
 
 class ReportedLine(msgspec.Struct, frozen=True):
-    """A line of a replica's log that means something."""
+    """A log line of a replica that has a known meaning, sent as its mark."""
 
     number: Number
     age_s: Age
@@ -46,7 +46,7 @@ class ReportedLine(msgspec.Struct, frozen=True):
 
 
 class ReportedPhase(msgspec.Struct, frozen=True):
-    """What a replica says that it does now."""
+    """The phase of loading that a replica's log shows."""
 
     number: Number
     age_s: Age
@@ -55,7 +55,7 @@ class ReportedPhase(msgspec.Struct, frozen=True):
 
 
 class ReportedGpuFault(msgspec.Struct, frozen=True):
-    """The driver reported a fault of a GPU that a replica uses."""
+    """A GPU fault (Xid) that the driver reported for a GPU of a replica."""
 
     number: Number
     age_s: Age
@@ -69,7 +69,7 @@ ReportedEvent = ReportedLine | ReportedPhase | ReportedGpuFault
 
 
 class AgentStatus(msgspec.Struct, frozen=True):
-    """The agent about itself."""
+    """State of the agent itself: its version, memory, CPU use, and what it had to drop."""
 
     version: Text = ""
     rss_bytes: Number | None = None
@@ -79,7 +79,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True):
-    """One report."""
+    """One report of an agent: a reading of its host and the events since the last report."""
 
     life: Name  # of the agent's process: the next one begins its numbers anew
     at: Annotated[float, Meta(gt=0, le=1e11)]  # by the agent's clock, when it was sent
@@ -93,7 +93,7 @@ class AgentReport(msgspec.Struct, frozen=True):
 
 
 class BadAgentReportError(Exception):
-    """A report that was not taken; the text names the field."""
+    """A report was refused; the text names the field."""
 
 
 _DECODER: Final = msgspec.json.Decoder(AgentReport)
@@ -101,12 +101,12 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def encode(report: AgentReport) -> bytes:
-    """For the wire."""
+    """Encode a report as JSON bytes."""
     return _ENCODER.encode(report)
 
 
 def decode(body: bytes) -> AgentReport:
-    """A report that fits, or ``BadReportError``."""
+    """Decode and check a report; raises ``BadAgentReportError`` where it does not fit."""
     try:
         report = _DECODER.decode(body)
     except msgspec.ValidationError as error:

@@ -1,8 +1,9 @@
-"""A call that may never return, made beside everything else: a driver's, or of a dead filesystem.
+"""Makes a call that may hang (a driver, a dead filesystem) in a thread and keeps its last value.
 
 Each call has a thread of its own that ends with the process, and there is one at a time: while it
-hangs nobody starts a second, and what it said last stays, with its age. Rejected: a pool of
-threads. One whose threads all hang serves nobody else, and is waited for when the process ends.
+hangs no second one is started, and its last value stays, with its age. Rejected: a pool of
+threads. A pool whose threads all hang serves no other call, and is waited for when the process
+ends.
 """
 
 import threading
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """The last value of a call that is made now and then."""
+    """Repeats a call in a thread of its own and keeps the last value."""
 
     def __init__(
         self, call: Callable[[], T], every_s: float, clock: Callable[[], float] = time.monotonic
@@ -29,7 +30,7 @@ class BackgroundCall(Generic[T]):
         self.looked_at: float | None = None  # when the last call ended
 
     def poll(self, patience_s: float = 0.5) -> T | None:
-        """The last value; a call that is due is made first and waited for a little."""
+        """Return the last value; if a call is due, start it and wait shortly for it first."""
         now = self._clock()
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
@@ -43,7 +44,7 @@ class BackgroundCall(Generic[T]):
 
     @property
     def hangs_s(self) -> float | None:
-        """For how long the call that is under way has not come back; None: there is none."""
+        """Seconds that the call under way has taken so far; None if there is none."""
         if self._thread is None or not self._thread.is_alive():
             return None
         return self._clock() - self._began

@@ -1,11 +1,11 @@
-"""The cgroup of a process: what it uses, where its limit is, how often somebody was killed in it.
+"""Reads the cgroup of a process: memory in use, its limit, and the count of OOM kills.
 
     /proc/PID/cgroup ─► /sys/fs/cgroup/…/memory.current, memory.max, memory.events, cgroup.procs
 
-Two witnesses of an OOM kill exist for processes that are not our children: the count of their
-cgroup, and that of the host. The first names the place and is lost when a container's cgroup goes
-with its last process; then the second is what is left. *Used* is what counts against the limit less
-the cold part of the page cache, which the kernel drops before it kills anybody.
+For processes that are not our children two counts show an OOM kill: that of their cgroup, and that
+of the host. The first names the place and is lost when a container's cgroup goes with its last
+process; then the second is what is left. *Used* is what counts against the limit less the cold
+part of the page cache, which the kernel drops before it kills a process.
 
 Version 2 is read in full; of version 1, whose hosts are dying out, the same three numbers.
 """
@@ -23,7 +23,7 @@ PIDS_MAX: Final = 4_096
 
 @dataclass(slots=True, frozen=True)
 class Cgroup:
-    """One cgroup at one moment; None is what it does not tell."""
+    """Memory figures of one cgroup at one moment; None where the kernel does not say."""
 
     folder: Path
     inode: int  # of the folder: one that is made anew under the same name counts from zero
@@ -36,7 +36,7 @@ class Cgroup:
 def read_cgroup(
     pid: int, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> Cgroup | None:
-    """The cgroup that counts this process's memory; None where there is none to be read."""
+    """Read the cgroup that counts this process's memory; None if it cannot be read."""
     unified = ""
     for line in text_of(proc / str(pid) / "cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -51,7 +51,7 @@ def read_cgroup(
 
 
 def kills_since(cgroup: Cgroup) -> int | None:
-    """OOM kills in a cgroup since it was read; None where it is gone, or does not count."""
+    """OOM kills in a cgroup since it was read; None if it is gone or has no count."""
     if cgroup.kills is None or _inode(cgroup.folder) != cgroup.inode:
         return None
     kills = _kills(cgroup.folder)

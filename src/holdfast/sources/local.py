@@ -1,8 +1,8 @@
-"""This host as a source, for control's loop.
+"""The source that reads the host control runs on.
 
-A look reads /proc in a thread of its own, because a process that is being torn down can hold up
-whoever reads about it. While one hangs there is no second, and what the last one saw is told with
-its age and the reason. What is looked at stands in ``this_host.py``.
+A look reads /proc in a thread of its own, because a process that is being torn down can block
+the read. While one look hangs there is no second, and the last result is reported with its age
+and the reason. What is looked at stands in ``this_host.py``.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from holdfast.sources.this_host import LocalConfig, LocalHost, LocalReplica, Rep
 
 
 class LocalSource:
-    """This host, for control's loop."""
+    """Reads the host control runs on, for control's loop."""
 
     kind = "local"
 
@@ -42,7 +42,7 @@ class LocalSource:
         self._began = 0.0
 
     async def read(self) -> Reading:
-        """A look, in a thread of its own; while one hangs, what the last one saw."""
+        """Look at the host in a thread; while that hangs, return the last result."""
         if self._pending is not None and not self._pending.done():
             return self._late()
         self._began = self._clock()
@@ -59,7 +59,7 @@ class LocalSource:
         return replace(last, parts=parts)
 
     async def close(self) -> None:
-        """Nothing is held: a look that hangs ends with the process."""
+        """Does nothing: a look that hangs ends with the process."""
 
 
 def _in_thread(look: Callable[[], Reading]) -> asyncio.Future[Reading]:

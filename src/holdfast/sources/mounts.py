@@ -1,16 +1,16 @@
-r"""Filesystems that this host shares with others: what it reads from them, and how large they are.
+r"""Reads shared filesystems mounted on this host: their read rates and sizes.
 
     /proc/self/mountstats ─► bytes and operations since the mount ─► rates between two looks
-    statvfs, beside everything ─► size and free space
+    statvfs, in the background ─► size and free space
 
 NFS (EFS among it) counts for itself what came over the wire: a file that is in the page cache costs
 nothing and is not counted, which is what a ceiling is about. Ceph counts in debugfs, which only
 root can read; elsewhere its rate is unknown. ``statvfs`` asks the server and hangs with it, so it
-is asked aside, and a mount that does not answer says so instead of holding up the look.
+runs in the background, and a mount that does not answer is reported instead of delaying the look.
 
 One filesystem has one name on all hosts, or the joined view would show it once for each of them:
 EFS its own id, others ``server:/export``. A mount through a local tunnel (stunnel of the EFS mount
-helper) hides its server; it is named by host and mount point, or by whoever runs this.
+helper) hides its server; it is named by host and mount point, or by the config.
 """
 
 import re
@@ -56,7 +56,7 @@ class Mount:
 
 
 def read_mounts(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> list[Mount]:
-    """All shared ones."""
+    """Read all shared filesystems from mountstats."""
     found: list[Mount] = []
     for line in text_of(proc / "self/mountstats").splitlines():
         told = _DEVICE.match(line)
@@ -79,7 +79,7 @@ def name_of(mount: Mount, host: str) -> str:
 
 
 class Mounts:
-    """Rates between looks, and sizes."""
+    """Computes rates of shared filesystems between looks, and reads their sizes."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Mounts:
         self.points: dict[str, str] = {}  # filesystems by mount point, as of the last look
 
     def look(self, now: float) -> tuple[list[Disk], str]:
-        """The filesystems, and who does not answer; ``now`` is a clock that goes forward."""
+        """The filesystems and those that do not answer; ``now`` is from a monotonic clock."""
         mounts = [
             mount
             for mount in read_mounts(self._proc, self._sys)
@@ -147,7 +147,7 @@ class Mounts:
         return self._names.get(mount.point) or name_of(mount, self._host)
 
     def filesystem_of(self, words: Sequence[str]) -> str:
-        """The shared filesystem that one of these paths lies on; empty where none does."""
+        """The shared filesystem that one of these paths lies on; empty if none."""
         for word in words:
             path = word.rpartition("=")[2]
             for point, name in self.points.items():

@@ -1,12 +1,12 @@
-"""What NVIDIA's management library says of the GPUs of this machine.
+"""Reads the GPUs of this machine through NVIDIA's management library (NVML).
 
-Each question is asked by itself, and one that fails is answered by None: boards differ in what they
+Each value is read by itself, and one that fails becomes None: boards differ in what they
 support, and a GPU that fell off the bus must not hide the seven beside it. Nothing here raises.
-Absent is a fact as well: without the package (the extra ``gpu``), the driver or a GPU the report
-says which of them is missing.
+Without the package (the extra ``gpu``), the driver or a GPU, the report says which of them is
+missing.
 
-Xid codes are how the driver reports faults. They come as events and are kept nowhere, so somebody
-must listen: ``XidWatch``. Rejected: the kernel's log, which containers may not read.
+Xid codes are how the driver reports faults. They come as events and are stored nowhere, so a
+process has to listen: ``XidWatch``. Rejected: the kernel's log, which containers may not read.
 
 A report takes 20 to 100 ms on an H200, 1.5 ms while a watch keeps the library open, and far more
 where the driver has to wake first: from an event loop, in a thread. A poll without waiting takes
@@ -59,7 +59,7 @@ _XIDS: Final[Mapping[int, tuple[str, bool]]] = MappingProxyType(
 
 @dataclass(slots=True, frozen=True)
 class Xid:
-    """A fault that the driver reported."""
+    """A GPU fault that the driver reported, by its Xid code."""
 
     at: float  # seconds since 1970
     index: int | None  # of the GPU
@@ -71,7 +71,7 @@ class Xid:
 
 @dataclass(slots=True, frozen=True)
 class Gpu:
-    """One GPU; None is what it does not tell."""
+    """Figures of one GPU; None where the library does not give a value."""
 
     index: int
     uuid: str | None = None
@@ -90,7 +90,7 @@ class Gpu:
 
 @dataclass(slots=True, frozen=True)
 class GpuReport:
-    """All GPUs, or why none can be seen."""
+    """All GPUs of this machine, or why none can be seen."""
 
     available: bool
     reason: str
@@ -99,12 +99,12 @@ class GpuReport:
     gpus: tuple[Gpu, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as plain data for JSON."""
         return asdict(self)
 
 
 def read_gpus(library: Any = None, watch: "XidWatch | None" = None) -> GpuReport:
-    """Ask everything once. ``library`` is the module ``pynvml``, or one that stands in for it."""
+    """Read all GPUs once. ``library`` is the module ``pynvml``, or a replacement for tests."""
     library, reason = _begin(library)
     if library is None:
         return GpuReport(available=False, reason=reason)
@@ -122,7 +122,7 @@ def read_gpus(library: Any = None, watch: "XidWatch | None" = None) -> GpuReport
 
 
 class XidWatch:
-    """Listens for Xid events of all GPUs. ``start``, then ``poll`` now and then, then ``close``."""
+    """Listens for Xid events of all GPUs. ``start``, then ``poll`` repeatedly, then ``close``."""
 
     def __init__(self, library: Any = None, clock: Callable[[], float] = time.time) -> None:
         self._given = library
@@ -140,7 +140,7 @@ class XidWatch:
         return self._events is not None
 
     def start(self) -> bool:
-        """Whether it listens now; ``reason`` says to how many, or why to none."""
+        """Begin to listen; returns whether it does, and ``reason`` says why not."""
         if self.listening:
             return True
         library, self.reason = _begin(self._given)
@@ -168,7 +168,7 @@ class XidWatch:
         return True
 
     def poll(self, timeout_ms: int = 0) -> list[Xid]:
-        """What happened since the last time; waits so long for the first event."""
+        """Xid events since the last call; waits up to the given time for the first one."""
         found: list[Xid] = []
         while self.listening and len(found) < XIDS_PER_POLL_MAX:
             told = _ask(self._library, "nvmlEventSetWait_v2", self._events, timeout_ms)
@@ -183,11 +183,11 @@ class XidWatch:
         return found
 
     def recent(self, uuid: str | None) -> tuple[Xid, ...]:
-        """The last ones of a GPU."""
+        """The last Xid events of one GPU."""
         return tuple(self._recent.get(uuid, ()))
 
     def close(self) -> None:
-        """Listen no longer; what was heard stays."""
+        """Stop listening; events that were received stay readable."""
         if self._library is not None:
             self._give_up("closed")
 
@@ -320,7 +320,7 @@ def _cuda(version: Any) -> str | None:
 
 
 def main(library: Any = None) -> int:
-    """Print the report as JSON; 1 when no GPU can be seen."""
+    """Print the GPU report as JSON; returns 1 if no GPU can be seen."""
     watch = XidWatch(library)
     watch.start()
     heard = watch.poll()

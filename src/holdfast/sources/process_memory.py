@@ -1,15 +1,15 @@
-"""Memory of process trees of this host, and what they have read: /proc and cgroup v2, no more.
+"""Reads memory and bytes read of process trees of this host, from /proc and cgroup v2.
 
-    /proc/*/stat ─► who is whose child ─► /proc/PID/status, io ─► one Usage for each tree
+    /proc/*/stat ─► parents and children ─► /proc/PID/status, io ─► one Usage for each tree
 
-*Used* is what a tree would take with it: the anonymous memory of all its processes, and of mapped
-files and shared memory the largest share of one process, since the others map the same. The plain
-sum of resident sizes was rejected: eight ranks that map the same weights would count them eight
-times. Proportional sizes (``smaps_rollup``) were rejected too: the kernel walks every page for
-them, which takes half a second for a process of 100 GB and holds its lock meanwhile.
+*Used* is what would be freed if the tree ended: the anonymous memory of all its processes, and of
+mapped files and shared memory the largest share of one process, since the others map the same. The
+plain sum of resident sizes was rejected: eight ranks that map the same weights would count them
+eight times. Proportional sizes (``smaps_rollup``) were rejected too: the kernel walks every page
+for them, which takes half a second for a process of 100 GB and holds its lock meanwhile.
 
-A process that ends while it is looked at is left out; a tree without any process is not known. One
-look at a host with 500 processes takes some 10 ms, in a thread of whoever asks.
+A process that ends during the look is left out; a tree without any process is unknown. One look at
+a host with 500 processes takes some 10 ms, in the caller's thread.
 """
 
 import os
@@ -25,7 +25,7 @@ _PAGE_KB: Final = 1_024
 
 @dataclass(slots=True, frozen=True)
 class ProcessTreeUsage:
-    """One process tree at one moment."""
+    """Memory and bytes read of one process tree at one moment."""
 
     used_bytes: int
     limit_bytes: int | None  # of the narrowest cgroup around it; None: there is none, or no cgroups
@@ -36,7 +36,7 @@ class ProcessTreeUsage:
 def read_trees(
     roots: Iterable[int], proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> dict[int, ProcessTreeUsage]:
-    """What the trees below these processes use, by root; those that are gone are left out."""
+    """Usage of the process trees below these roots; trees that are gone are left out."""
     wanted = list(roots)
     if not wanted:
         return {}
@@ -50,7 +50,7 @@ def read_trees(
 
 
 def host_memory(proc: Path = Path("/proc")) -> int | None:
-    """Bytes of this machine."""
+    """Total memory of this machine, in bytes."""
     return _fields(proc / "meminfo", ("MemTotal",)).get("MemTotal")
 
 

@@ -1,11 +1,11 @@
-"""Lives of processes that are not our children: when one began, that it ended, and what killed it.
+"""Tracks processes that are not our children: their start, their end, and whether OOM killed them.
 
-    pid and start time ─► the same life or the next ─► at its end: whose OOM count grew?
+    pid and start time ─► the same process or the next ─► at its end: whose OOM count grew?
 
-A pid alone says nothing: the kernel gives it to somebody else. With its start time it names one
-life. Nobody tells us an exit status, so an end is *seen*: the life is gone at the next look. The
-kernel was the killer when the count of its cgroup grew meanwhile; where that cgroup went with it
-(containers), when the host's count grew by at least as many as ended so.
+A pid alone is not enough: the kernel uses it again. With its start time it names one process. Its
+exit status is not available, so an end is *observed*: the process is gone at the next look. The
+kernel was the killer when the OOM count of its cgroup grew meanwhile; where that cgroup went with
+it (containers), when the host's count grew by at least as many as ended so.
 """
 
 import os
@@ -40,17 +40,17 @@ class ProcessLife:
 
     @property
     def start_s(self) -> float:
-        """When it began, in seconds after the host's own start."""
+        """When the process began, in seconds after the host's own start."""
         return self.start / _TICKS
 
     @property
     def mark(self) -> str:
-        """What tells it from every other process of this host."""
+        """An id of this process that is unique on this host, made of pid and start time."""
         return f"{self.pid}.{self.start}"
 
 
 def start_of(pid: int, proc: Path) -> int | None:
-    """When a process began, in ticks; None: there is none, or it is a zombie."""
+    """Start time of a process in ticks; None if it does not exist or is a zombie."""
     words = text_of(proc / str(pid) / "stat").rpartition(")")[2].split()
     if len(words) <= _START or words[0] in {"Z", "X"} or not words[_START].isdecimal():
         return None
@@ -58,7 +58,7 @@ def start_of(pid: int, proc: Path) -> int | None:
 
 
 class ProcessTracker:
-    """Follows the processes of replicas."""
+    """Tracks the current and the last ended process of each replica."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
@@ -68,7 +68,10 @@ class ProcessTracker:
         self._host_kills: int | None = None
 
     def look(self, pids: dict[str, int | None], host_kills: int | None, now: float) -> None:
-        """Who lives. ``host_kills``: OOM kills on this host so far; ``now``: of the wall clock."""
+        """Update all replicas from their pids; notes ends and judges their cause.
+
+        ``host_kills``: OOM kills on this host so far; ``now``: of the wall clock.
+        """
         gone: list[ProcessLife] = []
         for name, pid in pids.items():
             start = None if pid is None else start_of(pid, self._proc)
@@ -87,11 +90,11 @@ class ProcessTracker:
                 del book[name]
 
     def living(self, name: str) -> ProcessLife | None:
-        """The process that a replica has now."""
+        """The current process of a replica; None if it has none."""
         return self._living.get(name)
 
     def ended(self, name: str) -> ProcessLife | None:
-        """The last process of a replica that was seen to end."""
+        """The last process of a replica that was seen to end; None if there is none."""
         return self._ended.get(name)
 
     def _begin(self, pid: int, start: int) -> ProcessLife:

@@ -1,16 +1,16 @@
-"""This host: its CPUs, memory, GPUs and disks, and the replicas that run on it.
+"""Reads this host: its CPUs, memory, GPUs and disks, and the replicas that run on it.
 
     /proc, /sys ─┬─ host      CPUs, load, memory, pressure, free space
-                 ├─ replicas  process trees, cgroups, lives and ends
+                 ├─ replicas  process trees, cgroups, starts and ends
                  ├─ mounts    what is read from shared filesystems
-                 └─ gpus      the driver's library, aside            ─► one Reading
+                 └─ gpus      the driver's library, in the background  ─► one Reading
 
-``LocalHost`` looks, in whichever thread calls it: control's source does, and the agent reports the
-same from hosts that control is not on. It stays free of an event loop, for the agent's sake. Who
-the replicas are is asked of whoever knows: the launcher here, the command line there.
+``LocalHost`` looks in the thread that calls it: control's source uses it, and the agent reports the
+same from other hosts. It needs no event loop, for the agent's sake. The list of replicas is
+given by the caller: the launcher in control, the command line in the agent.
 
-The GPUs are read by one reader only: where somebody has a report already, it is handed in. A host
-without any sign of a GPU is not at fault; that none is there is a note, and no error.
+The GPUs are read by one reader only: where a report exists already, it is passed in. A host
+without any sign of a GPU is not at fault; that is a note, and no error.
 """
 
 import socket
@@ -43,7 +43,7 @@ _IDLE_SHARE: Final = 0.05  # of a GPU's memory that the driver keeps for itself 
 
 @dataclass(slots=True, frozen=True)
 class LocalConfig:
-    """How this host is looked at."""
+    """What is read of this host, and how often."""
 
     period_s: float = 5.0  # below every detector's patience, above what a look costs
     host: str = ""  # its name in the view; empty: its hostname
@@ -65,7 +65,7 @@ class LocalConfig:
 
 @dataclass(slots=True, frozen=True)
 class LocalReplica:
-    """A replica of this host, as whoever runs it knows it."""
+    """A replica of this host: its model, process and paths, as its launcher knows them."""
 
     model: str
     pid: int | None  # the root of its processes; None: it does not run, as far as one knows
@@ -84,7 +84,7 @@ class LocalReplica:
 
 @dataclass(slots=True, frozen=True)
 class Roots:
-    """Where the kernel's files are; tests bring their own."""
+    """Paths of the kernel's files; tests use their own."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -95,7 +95,7 @@ Replicas = Callable[[], Mapping[str, LocalReplica]]
 
 
 class LocalHost:
-    """Looks at this host. Not for two threads at once."""
+    """Looks at this host and its replicas. Not for two threads at once."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class LocalHost:
         self.gpus: GpuReport | None = None
 
     def look(self) -> Reading:
-        """Everything that can be seen now."""
+        """Read all figures now and return them as a reading."""
         now = self._clock()
         began = time.perf_counter()
         use = read_host(self._roots.proc, self._roots.sys)

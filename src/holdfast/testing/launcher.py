@@ -1,8 +1,8 @@
-"""A launcher without processes, for tests of whoever uses one.
+"""A fake launcher without processes, for tests.
 
 The host outlives its launchers as a real one outlives control: a second launcher on the same host
-adopts what the first one left. What a test wants to happen it makes happen by name: ``say``,
-``end``, ``suspend``. Nothing happens by itself.
+adopts what the first one left. A test causes every event by a method: ``say``, ``end``,
+``suspend``. Nothing happens by itself.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class _Process:
 
 
 class FakeHost:
-    """Processes that exist on paper, and whoever watches them now."""
+    """A fake host: processes that exist only as objects, and the launcher that watches them."""
 
     def __init__(self) -> None:
         self.processes: dict[str, _Process] = {}
@@ -36,7 +36,7 @@ class FakeHost:
         self._pids = count(1000)
 
     def begin(self, order: Order) -> int:
-        """A new process, or the refusal that the test asked for."""
+        """Start a fake process, or raise the error that the test asked for."""
         if self.refusal is not None:
             raise LaunchError(f"cannot start {order.command[0]!r}: {self.refusal}")
         pid = next(self._pids)
@@ -47,12 +47,12 @@ class FakeHost:
         return pid
 
     def running(self, replica_id: str) -> _Process | None:
-        """The process of that replica, unless it has ended."""
+        """The process of a replica; None if it has ended."""
         process = self.processes.get(replica_id)
         return None if process is None or process.ended is not None else process
 
     def say(self, replica_id: str, text: str) -> None:
-        """The engine writes a line."""
+        """Let the replica's engine write a log line."""
         assert self.running(replica_id) is not None, f"{replica_id} does not run"
         if self.watcher is not None:
             self.watcher.line(replica_id, text)
@@ -67,7 +67,7 @@ class FakeHost:
         reason: str = "",
         asked: bool = False,
     ) -> None:
-        """The process ends, with a code or by a signal."""
+        """End a replica's process, with an exit code or by a signal."""
         process = self.running(replica_id)
         assert process is not None, f"{replica_id} does not run"
         told = f"exited with code {code}" if number is None else f"killed by {signal_name(number)}"
@@ -77,21 +77,21 @@ class FakeHost:
         process.gone.set()
 
     def suspend(self, replica_id: str, suspended: bool) -> None:
-        """The process is stopped with SIGSTOP, or goes on."""
+        """Suspend a replica's process as by SIGSTOP, or resume it."""
         assert self.running(replica_id) is not None, f"{replica_id} does not run"
         if self.watcher is not None:
             self.watcher.stopped(replica_id, suspended)
 
 
 class FakeLauncher:
-    """The port over a fake host; see the port for what its methods promise."""
+    """The ``Launcher`` port over a fake host."""
 
     def __init__(self, host: FakeHost | None = None) -> None:
         self.host = host or FakeHost()
         self._adopted = False
 
     async def adopt(self, watcher: Watcher) -> list[Adopted]:
-        """Take over what runs already."""
+        """Take over processes that run already."""
         assert not self._adopted, "adopt is called once"
         self._adopted = True
         self.host.watcher = watcher
@@ -104,7 +104,7 @@ class FakeLauncher:
         return found
 
     async def start(self, order: Order) -> int:
-        """A process that does nothing until the test says so."""
+        """Start a fake process that does nothing until the test makes it."""
         assert self._adopted, "adopt comes first"
         if self.host.running(order.replica_id) is not None:
             raise LaunchError(f"replica {order.replica_id!r} runs already; stop it first")
@@ -113,7 +113,7 @@ class FakeLauncher:
         return self.host.begin(order)
 
     async def stop(self, replica_id: str, grace_s: float) -> Ended | None:
-        """Ends at once; a stubborn one when its grace is over, which takes no time here."""
+        """End the process at once, also a stubborn one: its grace takes no time here."""
         process = self.host.running(replica_id)
         if process is None:
             return None
@@ -124,21 +124,21 @@ class FakeLauncher:
         return process.ended
 
     def pid(self, replica_id: str) -> int | None:
-        """While it runs."""
+        """The pid of a replica; None if it does not run."""
         process = self.host.running(replica_id)
         return None if process is None else process.pid
 
     def log_path(self, replica_id: str) -> Path | None:  # noqa: ARG002 there are no logs on paper
-        """Nowhere."""
+        """Always None: fake processes have no log file."""
         return None
 
     def forget(self, replica_id: str) -> None:
-        """Unless it runs."""
+        """Remove a replica, unless it runs."""
         if self.host.running(replica_id) is None:
             self.host.processes.pop(replica_id, None)
 
     async def close(self, *, leave_running: bool) -> None:
-        """Nobody watches any more."""
+        """Stop watching the host."""
         if not leave_running:
             for name in list(self.host.processes):
                 await self.stop(name, 1.0)

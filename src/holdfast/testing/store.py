@@ -1,7 +1,7 @@
-"""A store in memory, for tests of what needs a ``Store`` and no file.
+"""A store in memory, for tests that need a ``Store`` without a file.
 
-It copies what it is given and what it returns, as a real one does. What was put outlives its user:
-a second control that gets the same object finds what the first one kept.
+It copies what it is given and what it returns, as a real one does. Its contents outlive its user:
+a second control that gets the same object finds what the first one stored.
 """
 
 import math
@@ -101,7 +101,7 @@ class MemoryStore:
         return kept, self._facts.get(incident_id)
 
     def snapshot(self) -> dict[str, Any]:
-        """The same members as of a store with a file; nothing ever waits or fails."""
+        """The same statistics as a store with a file; nothing ever waits or fails."""
         return {
             "path": "",
             "waiting": 0,

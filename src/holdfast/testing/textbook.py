@@ -1,4 +1,4 @@
-"""The textbook's fleet, as two small models: spares against failures, policies in an outage.
+"""Two small models of a textbook's fleet: spares against failures, and policies in an outage.
 
 Both run in ticks and know nothing of tokens, queues or time-outs; that is their use. They are
 small enough to have closed-form answers, so they calibrate the reader before the full simulator.
@@ -23,7 +23,7 @@ from holdfast.core.types import require
 
 
 class Health(IntEnum):
-    """Where a replica of the redundancy model is in its life."""
+    """The state of a replica in the redundancy model."""
 
     HEALTHY = 0
     UNSEEN = 1  # ill, and still in rotation: no health check has noticed
@@ -32,7 +32,7 @@ class Health(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class RedundancyParams:
-    """A fleet with spares whose replicas fail one by one."""
+    """Parameters of a fleet with spares whose replicas fail one by one."""
 
     spares: int = 0
     need: int = 8
@@ -56,7 +56,7 @@ class RedundancyParams:
 
     @property
     def replicas(self) -> int:
-        """All replicas, the spares among them."""
+        """Number of replicas, spares included."""
         return self.need + self.spares
 
     @property
@@ -78,14 +78,14 @@ class RedundancyParams:
 
 @dataclass(slots=True, frozen=True)
 class RedundancyResult:
-    """What a run of the redundancy model saw."""
+    """The figures of one run of the redundancy model."""
 
     availability: float  # share of requests that met a healthy replica
     slo: float  # share of ticks with at least ``need`` healthy
 
 
 def run_redundancy(params: RedundancyParams) -> RedundancyResult:
-    """Run the model: tick by tick with requests drawn, by jumps without."""
+    """Run the redundancy model: tick by tick if requests are drawn, else by jumps."""
     return _run_by_ticks(params) if params.requests else _run_by_jumps(params)
 
 
@@ -192,7 +192,7 @@ BREAKER: Final = OutagePolicy("circuit breaker", breaker=True)
 
 @dataclass(slots=True, frozen=True)
 class OutageParams:
-    """A fleet near its capacity, the first half of which is sick for the middle third."""
+    """Parameters of a fleet near its capacity; half of it fails for the middle third."""
 
     ticks: int = 4000
     replicas: int = 8
@@ -224,11 +224,11 @@ class OutageParams:
         return self.replicas * self.slots
 
     def phase(self, tick: int) -> int:
-        """0 before, 1 during and 2 after the outage."""
+        """The phase of a tick: 0 before, 1 during and 2 after the outage."""
         return (tick >= self.ticks // 3) + (tick >= 2 * self.ticks // 3)
 
     def ceiling(self, *, with_backlog: bool = False) -> float:
-        """Goodput no policy can exceed: all arrivals, but in the outage the well half's calls."""
+        """The highest goodput of any policy: all arrivals, or what the healthy half takes."""
         sick_ticks = 2 * self.ticks // 3 - self.ticks // 3 if self.outage else 0
         well = self.replicas - self.replicas // 2
         served = min(self.arrivals, well * self.slots * self.success) * sick_ticks
@@ -237,7 +237,7 @@ class OutageParams:
         return served / (self.arrivals * self.ticks)
 
     def hedging_tipping_point(self) -> float:
-        """Aged requests per tick beyond which hedging them all breeds more of them.
+        """Number of aged requests per tick above which hedging makes more of them.
 
         With x aged requests taking two slots each, the next tick inherits the fresh requests less
         those served in the slots left over, and the few aged whose copies both failed:
@@ -259,7 +259,7 @@ class PhaseCounts:
 
     @property
     def good(self) -> int:
-        """Requests answered."""
+        """Number of requests answered."""
         return sum(requests for _, requests in self.latency_ticks)
 
     @property
@@ -269,7 +269,7 @@ class PhaseCounts:
 
     @property
     def wasted(self) -> int:
-        """Calls that took a slot and helped nobody."""
+        """Number of calls that took a slot in vain: failed or redundant ones."""
         return self.failed + self.redundant
 
     def latency_quantile(self, q: float) -> int:
@@ -289,7 +289,7 @@ class PhaseCounts:
 
 @dataclass(slots=True, frozen=True)
 class OutageResult:
-    """What one policy did before, during and after the outage."""
+    """The counts of one policy before, during and after the outage."""
 
     before: PhaseCounts
     during: PhaseCounts
@@ -297,7 +297,7 @@ class OutageResult:
 
     @property
     def phases(self) -> tuple[PhaseCounts, PhaseCounts, PhaseCounts]:
-        """The three in order."""
+        """The counts of the three phases in order."""
         return self.before, self.during, self.after
 
     @property
@@ -307,7 +307,7 @@ class OutageResult:
 
     @property
     def wasted(self) -> int:
-        """Calls that took a slot and helped nobody, over the whole run."""
+        """Number of calls that took a slot in vain (failed or redundant), over the whole run."""
         return self.failed + self.redundant
 
     @property
@@ -317,7 +317,7 @@ class OutageResult:
 
     @property
     def redundant(self) -> int:
-        """Successes beside a successful twin, over the whole run."""
+        """Number of successful calls whose hedged copy succeeded too, over the whole run."""
         return sum(p.redundant for p in self.phases)
 
     @property

@@ -1,4 +1,4 @@
-"""The textbook's tables and the answers to its exercises, as text.
+"""Renders the textbook's tables and the answers to its exercises as text.
 
 Every figure is computed when asked for: by the models of ``textbook.py``, and beside it by theory.
 ``render_tables`` is the printed example, byte for byte; ``render_exercises`` is everything else.
@@ -49,7 +49,7 @@ POLICIES = (
 
 
 def render_tables() -> str:
-    """Both tables of Output 23.7.1, without a final newline."""
+    """Render both tables of Output 23.7.1, without a final newline."""
     return "\n".join([*_printed_redundancy(), "", *_printed_outage()])
 
 
@@ -82,7 +82,7 @@ def render_exercises(
     fleet: RedundancyParams | None = None,
     outage: OutageParams | None = None,
 ) -> str:
-    """All sections of ``exercise_sections`` as one text, without a final newline."""
+    """Render all sections of ``exercise_sections`` as one text, without a final newline."""
     return "\n\n\n".join(
         exercise_sections(seeds=seeds, calm_seeds=calm_seeds, fleet=fleet, outage=outage)
     )
@@ -115,7 +115,7 @@ def exercise_sections(
 
 @dataclass(slots=True, frozen=True)
 class Spread:
-    """How SLO attainment spreads over seeds, with the binomial beside it."""
+    """How SLO attainment varies over seeds, with the binomial estimate beside it."""
 
     spares: int
     theory: float
@@ -125,7 +125,7 @@ class Spread:
 
 
 def spread_over_seeds(params: RedundancyParams, seeds: int, target: float = _TARGET) -> Spread:
-    """Run the jump form of the model once per seed."""
+    """Run the redundancy model by jumps once per seed."""
     runs = [run_redundancy(replace(params, requests=0, seed=seed)).slo for seed in range(seeds)]
     mean = fsum(runs) / seeds
     variance = fsum((slo - mean) ** 2 for slo in runs) / (seeds - 1)

@@ -1,1 +1,1 @@
-"""What people see: terminal screens and pages."""
+"""User interfaces: terminal screens and the dashboard."""

@@ -70,6 +70,14 @@ def test_answers_become_words_that_say_what_to_do(code, why, text):
     assert text in str(failed)
 
 
+@pytest.mark.parametrize(("kind", "missing"), [("group", True), ("stream", False)])
+def test_a_missing_log_group_is_told_from_a_missing_stream(kind, missing):
+    message = f"The specified log {kind} does not exist."
+    error = answered("ResourceNotFoundException", "FilterLogEvents", message=message)
+    failed = failure_of("logs", error)
+    assert (failed.why, failed.log_group_missing) == (CallFailure.MISSING, missing)
+
+
 def test_a_screenful_of_explanation_is_cut():
     assert len(str(failure_of("ecs", answered("Odd", message="x" * 5_000)))) <= 300
 

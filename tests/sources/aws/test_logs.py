@@ -36,7 +36,11 @@ class Pipe:
     def search(self, logGroupName, logStreamNames, startTime, nextToken=0, **_):  # noqa: N803
         self.most_names = max(self.most_names, len(logStreamNames))
         if logGroupName != GROUP:
-            raise CallError("failed: The specified log group does not exist.", CallFailure.MISSING)
+            raise CallError(
+                "failed: The specified log group does not exist.",
+                CallFailure.MISSING,
+                log_group_missing=True,
+            )
         if not set(logStreamNames) <= self.lines.keys():
             raise CallError("failed: The specified log stream does not exist.", CallFailure.MISSING)
         found = [

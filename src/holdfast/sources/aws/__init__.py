@@ -1,7 +1,7 @@
-"""AWS: auto scaling groups, EC2, ECS, SQS, EFS, CloudWatch and its logs, read and never changed.
+"""The AWS source: reads auto scaling groups, EC2, ECS, SQS, EFS, CloudWatch; changes nothing.
 
-One file for what each service says, ``reading`` for what it means together, ``source`` for when
-each is asked. boto3 is an extra (``holdfast[aws]``) and is imported when the first call is made.
+One file reads each service, ``reading`` joins the answers into rows, ``source`` decides when each
+service is asked. boto3 is an extra (``holdfast[aws]``) and is imported at the first call.
 """
 
 from holdfast.sources.aws.config import AwsConfig, RateConfig

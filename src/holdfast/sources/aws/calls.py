@@ -1,6 +1,6 @@
-"""Calls to AWS: one session, clients made when first needed, each service kept to its rate.
+"""Calls to AWS: one session, clients made when first needed, and a rate limit per service.
 
-Every request that leaves, retries included, passes one hook of botocore's: there it waits for its
+Every request that leaves, retries included, passes one hook of botocore: there it waits for its
 turn in the service's bucket, is counted for the part that asked, and is refused once the source
 closes. A bucket of our own beside botocore's adaptive mode, because that one slows down only after
 AWS has complained, and the quota it eats until then belongs to the whole account.
@@ -29,7 +29,7 @@ _Item = TypeVar("_Item")
 
 
 def require_boto3() -> None:
-    """Refuse a source that could never read."""
+    """Raise a config error where boto3 is not installed."""
     if find_spec("boto3") is None:
         raise ConfigError(
             "sources", "a source of type aws needs boto3", "pip install 'holdfast[aws]'"
@@ -37,13 +37,13 @@ def require_boto3() -> None:
 
 
 def batches(items: Sequence[_Item], size: int = BATCH) -> Iterator[Sequence[_Item]]:
-    """Slices of at most ``size``."""
+    """Yield slices of ``items`` with at most ``size`` items each."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 class RateBucket:
-    """Lets so many through at once and then so many a second."""
+    """A token bucket: allows a burst of requests, then a fixed rate per second."""
 
     def __init__(self, rate: RateConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -53,7 +53,7 @@ class RateBucket:
         self._at = clock()
 
     def delay(self) -> float:
-        """Take one; seconds to wait before it may be used."""
+        """Take one token; returns the seconds to wait before the request may be sent."""
         with self._lock:
             now = self._clock()
             refilled = self._tokens + (now - self._at) * self._rate.per_s
@@ -63,7 +63,7 @@ class RateBucket:
 
 
 class AwsAccount:
-    """The session, its clients, and the buckets; shared by all parts of one source."""
+    """Session, clients and rate buckets of one account, shared by all parts of a source."""
 
     def __init__(self, config: AwsConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -78,11 +78,11 @@ class AwsAccount:
         self.operations: dict[str, int] = {}  # "service:Operation" → requests since the start
 
     def caller(self, service: str) -> "AwsCaller":
-        """Ask one service, for one part, in this thread."""
+        """A caller that asks one service on behalf of one part, in this thread."""
         return AwsCaller(self, service)
 
     def ask(self, caller: "AwsCaller", name: str, arguments: dict[str, Any]) -> Any:
-        """One operation; CallError where it gives nothing."""
+        """Call one operation and return its answer; raises CallError where it fails."""
         self._asking.caller = caller
         try:
             return getattr(self._client(caller.service), name)(**arguments)
@@ -90,7 +90,7 @@ class AwsAccount:
             raise self._failed(caller.service, error) from error
 
     def pages(self, caller: "AwsCaller", name: str, arguments: dict[str, Any]) -> Iterator[Any]:
-        """An operation page by page."""
+        """Call an operation and yield its answers page by page."""
         self._asking.caller = caller
         try:
             yield from self._client(caller.service).get_paginator(name).paginate(**arguments)
@@ -98,7 +98,7 @@ class AwsAccount:
             raise self._failed(caller.service, error) from error
 
     def close(self) -> None:
-        """Let nothing more leave; requests under way end by their own timeouts."""
+        """Refuse further requests; requests under way end by their own timeouts."""
         self._closed.set()
         with self._lock:
             clients = list(self._clients.values())
@@ -183,7 +183,7 @@ def _session(config: AwsConfig) -> Any:
 
 
 def moment(told: float | str, slowly: Callable[[Any], datetime]) -> datetime:
-    """A time as services write it: seconds, or ISO; what is neither is left to botocore."""
+    """Parse a time in seconds or ISO format; other formats are left to botocore's parser."""
     if isinstance(told, int | float):
         return datetime.fromtimestamp(told, UTC)
     try:
@@ -194,7 +194,7 @@ def moment(told: float | str, slowly: Callable[[Any], datetime]) -> datetime:
 
 
 class AwsCaller:
-    """Asks one service on behalf of one part, and counts."""
+    """Asks one service on behalf of one part, and counts its requests."""
 
     __slots__ = ("_account", "calls", "notes", "operation", "service")
 
@@ -206,18 +206,18 @@ class AwsCaller:
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:
-        """Tell people of something that is no failure of the whole part."""
+        """Add a remark for people about something that does not fail the whole part."""
         if len(self.notes) < NOTES_MAX and text not in self.notes:
             self.notes.append(text)
 
     def ask(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """One answer."""
+        """Call one operation and return its answer."""
         self._name(name)
         answer: dict[str, Any] = self._account.ask(self, name, arguments)
         return answer
 
     def items(self, name: str, key: str, **arguments: Any) -> Iterator[Any]:
-        """What stands under ``key`` on every page."""
+        """Yield the items under ``key`` from all pages of an operation."""
         self._name(name)
         for page in self._account.pages(self, name, arguments):
             yield from page.get(key, ())

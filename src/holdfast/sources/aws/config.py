@@ -1,4 +1,4 @@
-"""What is read of an AWS account, how often, and how gently.
+"""Config of the AWS source: what is read of an account, how often, and at which rate.
 
 Everything that costs money or runs into a quota stands here with its reason. Rates are ceilings of
 this source alone; an account is shared with deployments and consoles that must not be starved.
@@ -12,7 +12,7 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class RateConfig:
-    """How fast one service may be asked; retries count as well."""
+    """How many requests per second one service may get, retries included."""
 
     per_s: float = 10.0  # sustained; a refresh every 15 s needs under 4/s of all services together
     burst: int = 20  # at once; half of the smallest documented bucket (cluster reads of ECS: 50)
@@ -32,7 +32,7 @@ def _rates() -> Mapping[str, RateConfig]:
 
 @dataclass(slots=True, frozen=True)
 class AwsConfig:
-    """One ECS cluster and what surrounds it."""
+    """Which ECS cluster is read, with its groups, queues, filesystems and logs, and how often."""
 
     region: str = ""  # empty: as the profile or the environment says
     cluster: str = "default"  # the name that ECS gives to a cluster nobody named
@@ -91,7 +91,7 @@ class AwsConfig:
         )  # ten attempts wait for minutes; the next refresh tries again anyway
 
     def rate_of(self, service: str) -> RateConfig:
-        """The ceiling of one service."""
+        """The rate limit of one service."""
         return self.rates.get(service, self.rate)
 
 

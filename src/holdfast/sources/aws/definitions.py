@@ -1,4 +1,4 @@
-"""Task definitions: what a task asks for, where it logs, what it mounts.
+"""Reads ECS task definitions: what a task asks for, where it logs, what it mounts.
 
 A revision never changes, so it is read once and kept for as long as there is room. A task may hold
 sidecars; the container that stands for the model is the one that wants GPUs, else the first that
@@ -25,7 +25,7 @@ _ALL_FAIL: Final = {
 
 @dataclass(slots=True, frozen=True)
 class Definition:
-    """What matters of one revision."""
+    """The fields of one task definition revision that the source needs."""
 
     name: str  # family:revision
     container: str = ""  # the one that stands for the model
@@ -40,7 +40,7 @@ class Definition:
 
 
 class Definitions:
-    """Those that were read, the least recently used forgotten first."""
+    """A bounded cache of task definitions; the least recently used are dropped first."""
 
     def __init__(self, kept_max: int) -> None:
         self._kept_max = kept_max
@@ -50,7 +50,7 @@ class Definitions:
         return len(self._kept)
 
     def of(self, caller: AwsCaller, arn: str) -> Definition | None:
-        """From memory, or read now. None: there is no such revision any more."""
+        """A definition by its ARN, cached or read now; None if the revision no longer exists."""
         found = self._kept.get(arn)
         if found is None:
             try:
@@ -67,7 +67,7 @@ class Definitions:
 
 
 def definition_of(arn: str, told: dict[str, Any]) -> Definition:
-    """What matters of an answer."""
+    """Extract a definition from the answer of DescribeTaskDefinition."""
     containers = told.get("containerDefinitions", [])
     main = _main(containers)
     options = main.get("logConfiguration", {}).get("options", {})

@@ -1,4 +1,4 @@
-"""EFS: which mode a filesystem is in, and what its metrics mean in that mode.
+"""Reads EFS filesystems: their throughput mode, and what their metrics mean in that mode.
 
 Bursting and provisioned filesystems have a ceiling of *metered* bytes, in which reads count less
 than writes; use is metered against permitted. Elastic ones have none that concerns reads: a
@@ -17,7 +17,7 @@ ELASTIC: Final = "elastic"
 
 @dataclass(slots=True, frozen=True)
 class FileSystem:
-    """One filesystem, without its load."""
+    """One EFS filesystem, without its load."""
 
     id: str
     mode: str
@@ -25,12 +25,15 @@ class FileSystem:
 
     @property
     def limited(self) -> bool:
-        """Whether its throughput has a ceiling."""
+        """Whether the filesystem's throughput has a ceiling."""
         return self.mode != ELASTIC
 
 
 def read_filesystems(caller: AwsCaller) -> dict[str, FileSystem]:
-    """All there are: one question tells of them, and which are mounted may change sooner."""
+    """Read all filesystems of the region with one operation.
+
+    All, not only the mounted ones: which are mounted may change before the next refresh.
+    """
     told = caller.items("describe_file_systems", "FileSystems", PaginationConfig={"PageSize": 100})
     return {one["FileSystemId"]: _filesystem(one) for one in told}
 
@@ -41,7 +44,7 @@ def _filesystem(told: dict[str, Any]) -> FileSystem:
 
 
 def disk_of(filesystem: FileSystem, metrics: Metrics) -> Disk:
-    """With its load; None is what no metric told."""
+    """Build the row of a filesystem from its metrics; a value without a metric is None."""
 
     def value(metric: str, divisor: float = 1.0) -> float | None:
         found = metrics.get((filesystem.id, metric))

@@ -1,10 +1,10 @@
-"""What goes wrong with a call to AWS, in words that say what to do.
+"""Errors of calls to AWS, with texts that say what to do.
 
     anything that botocore raises ─► failure_of(service, error) ─► CallError
 
-Errors are known by the names of their classes and by the codes of answers, not by the classes
-themselves: botocore is an extra and is imported nowhere but in ``calls``. The texts leave out the
-service where only the part that asked can have meant it: its name always stands beside them.
+Errors are recognised by the names of their classes and by the codes of answers, not by the classes
+themselves: botocore is an extra and is imported only in ``calls``. The texts leave the service
+out where only the part that asked can be meant: its name always stands beside them.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ TEXT_MAX: Final = 300  # characters; AWS can explain itself for a screenful
 
 @unique
 class CallFailure(Enum):
-    """What kind of failure it is; parts treat them differently."""
+    """The kind of a failed call; parts of the source handle the kinds differently."""
 
     CREDENTIALS = "credentials"  # nothing can be asked until somebody logs in
     DENIED = "denied"  # this question is not allowed; others may be
@@ -28,11 +28,18 @@ class CallFailure(Enum):
 
 
 class CallError(Exception):
-    """A call gave nothing. The text is for people."""
+    """A call to AWS that failed: ``why`` is its kind for programs, the text is for people."""
 
-    def __init__(self, text: str, why: CallFailure = CallFailure.OTHER) -> None:
+    def __init__(
+        self,
+        text: str,
+        why: CallFailure = CallFailure.OTHER,
+        *,
+        log_group_missing: bool = False,
+    ) -> None:
         super().__init__(text)
         self.why = why
+        self.log_group_missing = log_group_missing  # the whole group, not one of its streams
 
 
 _NEEDS_LOGIN: Final = "log in again (or renew the keys); reading goes on by itself then"
@@ -120,17 +127,20 @@ _CLASSES: Final[Mapping[str, tuple[CallFailure, str]]] = MappingProxyType(
         "HTTPClientError": (CallFailure.UNREACHABLE, "the endpoint gave no proper answer"),
     }
 )
+# CloudWatch Logs has one code for a missing group and a missing stream; only its sentence differs.
+_LOG_GROUP_MISSING: Final = "log group does not exist"
+
 # Where IAM calls a service by another name than boto3 does.
 _IAM_NAMES: Final = {"efs": "elasticfilesystem"}
 
 
 def iam_action(service: str, operation: str) -> str:
-    """What a policy has to allow for an operation."""
+    """The IAM action that a policy has to allow for an operation."""
     return f"{_IAM_NAMES.get(service, service)}:{operation}"
 
 
 def failure_of(service: str, error: Exception) -> CallError:
-    """The same failure, named; what is not known is told as botocore tells it."""
+    """Translate an error of botocore into a CallError; unknown errors keep botocore's text."""
     if isinstance(error, CallError):
         return error
     response = getattr(error, "response", None)
@@ -157,7 +167,8 @@ def _answered(service: str, operation: str, response: dict[str, Any]) -> CallErr
     elif not advice:
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", "?")
         advice = f"{operation} failed with {code} ({status}): {told}"
-        return CallError(advice[:TEXT_MAX], why)
+        no_group = why is CallFailure.MISSING and _LOG_GROUP_MISSING in told
+        return CallError(advice[:TEXT_MAX], why, log_group_missing=no_group)
     return CallError(f"{advice} ({code})"[:TEXT_MAX], why)
 
 

@@ -1,15 +1,15 @@
-"""CloudWatch Logs: when each replica last said something, and what.
+"""Reads CloudWatch Logs: when each replica last logged something, and what.
 
-The times that a list of streams gives are up to an hour old, so they are never looked at: only
-events count. A hundred streams are searched at once, newest first, from a little before the last
-search; the overlap catches lines that arrive late. A stream that stays silent is asked for its last
-lines by itself before anybody believes it, a few in each refresh: five searches a second is all
-that an account has.
+The times that a list of streams gives are up to an hour old, so they are not used: only events
+count. A hundred streams are searched at once, newest first, from a little before the last search;
+the overlap catches lines that arrive late. A stream that stays silent is asked for its last lines
+by itself before its silence is believed, a few streams in each refresh: an account may make only
+five searches a second.
 
 What a replica wrote at noon may be readable a minute later. That delay belongs to the pipe and not
 to the replica, so it is measured, as the median over a group's streams, and added to the times: a
-slow pipe must not read as death. It is bounded, or a single old line that was written late would
-excuse any silence.
+slow pipe must not look like a dead replica. The delay is bounded, or a single old line that was
+written late would excuse any silence.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ _SERVING: Final = {"heartbeat": "serving"}  # whoever still loads says "loading"
 
 @dataclass(slots=True, frozen=True)
 class LogStream:
-    """Where one task logs."""
+    """The log group and stream that one task logs to."""
 
     group: str
     name: str
@@ -42,7 +42,7 @@ class LogStream:
 
 @dataclass(slots=True, frozen=True)
 class LastLogLine:
-    """The last that was heard of a stream."""
+    """The last line of a stream: when it was written, and the status that it reported."""
 
     at: float  # when it was written
     spoke_at: float = 0.0  # the same, with the delay of the pipe taken out
@@ -67,7 +67,7 @@ Heard = dict[LogStream, LastLogLine]
 
 
 class LogFollower:
-    """Follows the streams of tasks."""
+    """Follows the log streams of tasks and keeps the last line of each."""
 
     def __init__(self, config: AwsConfig, clock: Callable[[], float]) -> None:
         self._config = config
@@ -78,7 +78,7 @@ class LogFollower:
         self._splits = 0
 
     def read(self, caller: AwsCaller, wanted: Iterable[LogStream]) -> Heard:
-        """The last words of each stream that ever said something."""
+        """Search the wanted streams; returns the last line of each that ever had one."""
         now = self._clock()
         self._follow(wanted)
         self._splits = SPLITS_MAX
@@ -167,7 +167,7 @@ class LogFollower:
         failed: CallError,
     ) -> None:
         """One missing stream makes the search of all fail: halve until it is found."""
-        if len(streams) == 1 or "log group" in str(failed):
+        if len(streams) == 1 or failed.log_group_missing:
             for stream in streams:
                 self._followed[stream].absent_at = self._clock()
             caller.note(f"logs: {group}: {failed}")

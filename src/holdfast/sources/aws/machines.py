@@ -1,4 +1,4 @@
-"""Auto scaling groups and the EC2 machines in them.
+"""Reads auto scaling groups and the EC2 machines in them.
 
 The answer about groups does not say at which market a machine was bought, and one group may mix
 both, so EC2 is asked for every machine. It is asked by filter, not by ids: a single id that has
@@ -17,7 +17,7 @@ from holdfast.sources.aws.config import AwsConfig
 
 @dataclass(slots=True, frozen=True)
 class GroupMember:
-    """A machine as its group sees it."""
+    """A machine as its auto scaling group reports it."""
 
     id: str
     group: str
@@ -29,7 +29,7 @@ class GroupMember:
 
 @dataclass(slots=True, frozen=True)
 class Groups:
-    """All groups and who is in them."""
+    """All auto scaling groups that were read, and their members."""
 
     groups: tuple[Group, ...] = ()
     members: tuple[GroupMember, ...] = ()
@@ -37,7 +37,7 @@ class Groups:
 
 @dataclass(slots=True, frozen=True)
 class Machine:
-    """A machine as EC2 sees it."""
+    """A machine as EC2 reports it."""
 
     id: str
     kind: str
@@ -49,7 +49,7 @@ class Machine:
 
 
 def read_groups(caller: AwsCaller, config: AwsConfig) -> Groups:
-    """The groups that carry the wanted tags."""
+    """Read the auto scaling groups that carry the wanted tags."""
     filters = [{"Name": f"tag:{key}", "Values": [of]} for key, of in config.group_tags.items()]
     arguments: dict[str, Any] = {"Filters": filters} if filters else {}
     groups: list[Group] = []
@@ -80,7 +80,7 @@ def _member(told: dict[str, Any], group: str) -> GroupMember:
 
 
 def read_machines(caller: AwsCaller, ids: Iterable[str]) -> dict[str, Machine]:
-    """Those of the given ids that EC2 still knows."""
+    """Read the machines of these ids that EC2 still lists."""
     found: dict[str, Machine] = {}
     for batch in batches(sorted(set(ids))):
         for reservation in caller.items(
@@ -106,7 +106,7 @@ def _machine(told: dict[str, Any]) -> Machine:
 
 
 def epoch(moment: datetime | None) -> float | None:
-    """Seconds since 1970 of what boto3 gives for a time."""
+    """Convert a time of boto3 to seconds since 1970."""
     return None if moment is None else moment.timestamp()
 
 

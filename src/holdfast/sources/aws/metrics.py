@@ -1,4 +1,4 @@
-"""CloudWatch: one question for everything that only metrics tell.
+"""Reads CloudWatch metrics: one query for all values that only metrics have.
 
 Up to 500 metrics fit into one ``GetMetricData``; each is charged, so it is asked once a minute,
 which is as often as they change. The minute that is under way is left out: its sums are not whole.
@@ -39,7 +39,7 @@ _COUNTS: Final = (
 
 @dataclass(slots=True, frozen=True)
 class MetricQuery:
-    """One metric of one thing."""
+    """One metric of one resource, to be read."""
 
     namespace: str
     metric: str
@@ -50,7 +50,7 @@ class MetricQuery:
 
 @dataclass(slots=True, frozen=True)
 class MetricSubjects:
-    """What metrics are wanted of."""
+    """The resources whose metrics are wanted."""
 
     disks: dict[str, bool]  # id → whether its throughput has a ceiling
     queues: tuple[str, ...] = ()  # that serve models: age of the oldest message
@@ -62,7 +62,7 @@ Metrics = dict[tuple[str, str], float]  # (about, metric) → newest value
 
 
 def questions(wanted: MetricSubjects, config: AwsConfig) -> Iterator[MetricQuery]:
-    """Everything to ask."""
+    """All metric queries for these resources."""
     for disk, limited in wanted.disks.items():
         of = (("FileSystemId", disk),)
         for metric, stat in (*_OF_DISKS, *(_OF_LIMITED_DISKS if limited else ())):
@@ -82,7 +82,7 @@ def questions(wanted: MetricSubjects, config: AwsConfig) -> Iterator[MetricQuery
 def read_metrics(
     caller: AwsCaller, asked: Iterable[MetricQuery], now: float, config: AwsConfig
 ) -> Metrics:
-    """The newest whole minute of each; what has no value in the window is left out."""
+    """The newest complete minute of each metric; metrics without a value are left out."""
     end = int(now) // MINUTE_S * MINUTE_S
     start = end - int(config.metrics_window_s) // MINUTE_S * MINUTE_S
     found: Metrics = {}

@@ -1,4 +1,4 @@
-"""The IAM policy that the source needs, and nothing beyond it.
+"""Builds the IAM policy that the source needs, and nothing beyond it.
 
 Four kinds of question differ in how far they can be narrowed. Some know no resources and are bound
 to a region at most. What concerns tasks is bound to the cluster by a condition; the list of its
@@ -32,7 +32,7 @@ OF_LOGS: Final = ("logs:FilterLogEvents", "logs:GetLogEvents")
 
 @dataclass(slots=True, frozen=True)
 class PolicyScope:
-    """What may be read; an asterisk stands for everything."""
+    """The resources that a policy allows to be read; an asterisk allows all."""
 
     region: str = "*"
     account: str = "*"
@@ -43,7 +43,7 @@ class PolicyScope:
 
 
 def policy(scope: PolicyScope) -> dict[str, Any]:
-    """As IAM takes it."""
+    """Build the IAM policy document for this scope."""
     cluster = _arn(scope, "ecs", f"cluster/{scope.cluster}")
     statements = [
         _allow("ReadWhatHasNoOwner", ANYWHERE, ["*"]),
@@ -61,7 +61,7 @@ def policy(scope: PolicyScope) -> dict[str, Any]:
 
 
 def actions(document: dict[str, Any]) -> set[str]:
-    """Everything that a policy allows."""
+    """The set of all actions that a policy document allows."""
     return {action for statement in document["Statement"] for action in statement["Action"]}
 
 

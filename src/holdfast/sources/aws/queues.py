@@ -1,4 +1,4 @@
-"""SQS: how much work waits, is being worked on, and has been given up.
+"""Reads SQS queues: how many messages wait, are being worked on, and were given up.
 
 There is no call that counts several queues, so each is asked by itself; beyond so many of them
 their counts come from metrics instead, a minute late, and only redrive policies are read here, some
@@ -27,7 +27,7 @@ _ONE_QUEUE: Final = {CallFailure.DENIED, CallFailure.MISSING}  # what may concer
 
 @dataclass(slots=True, frozen=True)
 class QueueCounts:
-    """One queue. Counts are None where metrics have to tell them."""
+    """Message counts of one queue; None where they have to come from metrics."""
 
     name: str
     visible: int | None = None
@@ -39,14 +39,14 @@ class QueueCounts:
 
 @dataclass(slots=True, frozen=True)
 class QueueTable:
-    """All queues, dead letters among them."""
+    """All queues that were read, dead-letter queues among them."""
 
     counted: dict[str, QueueCounts]
     models: dict[str, str]  # by queue, for those that serve a model
     by_metrics: bool = False  # there are too many to ask each for its counts
 
     def depth(self, name: str) -> int | None:
-        """Messages of a queue in any state."""
+        """Number of messages of a queue in any state; None if unknown."""
         queue = self.counted.get(name)
         if queue is None or queue.visible is None:
             return None
@@ -54,7 +54,7 @@ class QueueTable:
 
 
 class Queues:
-    """Reads queues; remembers their names, tags and, if there are many, their redrive policies."""
+    """Reads queues; caches names, tags and, if there are many, redrive policies."""
 
     def __init__(self, config: AwsConfig, clock: Callable[[], float]) -> None:
         self._config = config
@@ -66,7 +66,7 @@ class Queues:
         self._tags: dict[str, tuple[str, float]] = {}  # model by tag, and when it was read
 
     def read(self, caller: AwsCaller) -> QueueTable:
-        """Count all, or ask some for their policies where there are too many."""
+        """Count all queues, or where there are too many, read some of their redrive policies."""
         urls = self._listed(caller)
         many = len(urls) > self._config.queue_metrics_above
         due = sorted(urls, key=lambda name: self._read_at.get(name, 0.0))

@@ -1,7 +1,7 @@
-"""From what each service says to rows: the same machine in three services is one host.
+"""Joins the answers of the AWS services into rows: one machine in three services is one host.
 
-Pure: last answers in, a reading out. A service that never answered leaves its columns unknown and
-nothing else; ``None`` here means that, while an empty answer is an answer.
+Pure: takes the last answers, returns a reading. A service that never answered (``None``) leaves
+only its own columns unknown; an empty answer is an answer.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ from holdfast.sources.aws.tasks import ContainerHost, Task
 
 @dataclass(slots=True)
 class AwsAnswers:
-    """The last good answer of each part."""
+    """The last good answer of each part of the source."""
 
     groups: Groups | None = None
     machines: dict[str, Machine] | None = None
@@ -34,15 +34,15 @@ class AwsAnswers:
     heard: Heard = field(default_factory=dict)
 
     def host_ids(self) -> set[str]:
-        """Of all machines, in groups or in the cluster."""
+        """Ids of all machines, in groups or in the cluster."""
         members = self.groups.members if self.groups is not None else ()
         registered = (self.registered or {}).values()
         return {one.id for one in members} | {one.id for one in registered}
 
     def streams(self) -> Iterator[LogStream]:
-        """Where tasks log whose containers can have started.
+        """Log streams of all tasks whose containers can have started.
 
-        One that waits for its own health check counts as pending, and loads all the while.
+        A task that waits for its own health check counts as pending, and loads all the while.
         """
         for task in self.tasks or ():
             stream = stream_of(task)
@@ -50,14 +50,14 @@ class AwsAnswers:
                 yield stream
 
     def disks(self, named: Collection[str]) -> list[FileSystem]:
-        """Filesystems that tasks read from, and those that were named beside them."""
+        """Ids of the filesystems that tasks mount, and of those that the config names."""
         of = (task.definition for task in self.tasks or ())
         wanted = {one.filesystem for one in of if one is not None} | set(named)
         return [one for one in (self.filesystems or {}).values() if one.id in wanted]
 
 
 def stream_of(task: Task) -> LogStream | None:
-    """Where a task logs; None: not to CloudWatch."""
+    """The log stream of a task; None if it does not log to CloudWatch."""
     name = task.log_stream
     if not name or task.definition is None:
         return None
@@ -72,7 +72,7 @@ def reading_of(
     config: AwsConfig,
     notes: tuple[str, ...] = (),
 ) -> Reading:
-    """All rows."""
+    """Build the whole reading from the answers."""
     return Reading(
         source=source,
         kind="aws",

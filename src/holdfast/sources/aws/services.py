@@ -1,4 +1,4 @@
-"""ECS services: how many tasks a model should have, and why it has fewer.
+"""Reads ECS services: how many tasks a model should have, and why it has fewer.
 
 A task that fits nowhere does not exist: it is in no list of tasks, and no count shows it. Only the
 events of its service tell, so they are read here. They are the newest hundred, mixed with good
@@ -20,7 +20,7 @@ _STEADY: Final = "has reached a steady state"
 
 @dataclass(slots=True, frozen=True)
 class Service:
-    """One service."""
+    """One ECS service: its wanted and running tasks, and its complaint."""
 
     name: str
     model: str
@@ -32,7 +32,7 @@ class Service:
 
 
 class Services:
-    """Reads services; their names are kept for a while."""
+    """Reads services; their names are cached for a while."""
 
     def __init__(self, config: AwsConfig, clock: Callable[[], float]) -> None:
         self._config = config
@@ -41,7 +41,7 @@ class Services:
         self._listed_at: float | None = None
 
     def read(self, caller: AwsCaller) -> tuple[Service, ...]:
-        """All services of the cluster."""
+        """Read all services of the cluster."""
         found: list[Service] = []
         for batch in batches(self._listed(caller), SERVICES_AT_ONCE):
             answer = caller.ask(
@@ -84,7 +84,7 @@ def _service(told: dict[str, Any], config: AwsConfig) -> Service:
 
 
 def complaint(events: list[dict[str, Any]]) -> tuple[str, float | None]:
-    """What the service cannot do, and since when; nothing where it has been steady since."""
+    """What the service says it cannot do, and since when; empty if it was steady since."""
     reason, since = "", None
     newest_first = sorted(events, key=lambda one: epoch(one.get("createdAt")) or 0.0, reverse=True)
     for event in newest_first:

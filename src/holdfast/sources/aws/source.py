@@ -1,4 +1,4 @@
-"""The AWS source: nine parts, each asked by itself, and what they last said.
+"""The AWS source: asks nine parts independently and combines their last answers.
 
     autoscaling ─┬─► ec2           ecs tasks ────┬─► logs
     ecs hosts ───┘                 sqs           ├─► cloudwatch
@@ -109,7 +109,7 @@ class _Part:
 
 
 class AwsSource:
-    """One ECS cluster and what surrounds it."""
+    """Reads one ECS cluster with its groups, queues, filesystems, metrics and logs."""
 
     kind = "aws"
 
@@ -132,11 +132,11 @@ class AwsSource:
 
     @property
     def operations(self) -> dict[str, int]:
-        """Requests since the start, as "service:Operation"."""
+        """Number of requests since the start, by "service:Operation"."""
         return dict(self._account.operations)
 
     async def read(self) -> Reading:
-        """Ask all parts that are due, and tell what is known."""
+        """Ask all parts that are due, and return a reading of what is known."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.part_s
         patience = loop.time() + self._config.part_s / 3
@@ -156,7 +156,7 @@ class AwsSource:
         return reading_of(self.name, self._clock(), rows, self._seen, self._config, notes)
 
     async def close(self) -> None:
-        """Let nothing more leave, and wait a moment for what is under way."""
+        """Refuse further requests, and wait shortly for those under way."""
         self._account.close()
         parts = self._parts.values()
         under_way = [part.future for part in parts if part.future is not None]

@@ -1,6 +1,6 @@
-"""ECS: the hosts of a cluster, the tasks on them, and the services that want them.
+"""Reads ECS: the hosts of a cluster and the tasks on them.
 
-What ECS calls remaining is what nobody has *reserved*; it says nothing about load. GPUs are counted
+What ECS calls remaining is what is not *reserved*; it says nothing about load. GPUs are counted
 another way: the registered ones less those that tasks hold, because what the remaining set lists is
 not documented. A stopped task is described once and then remembered while ECS lists it: its reason
 is the only trace that the kernel's OOM killer leaves, and it does not change.
@@ -36,7 +36,7 @@ _STATES: Final = {
 
 @dataclass(slots=True, frozen=True)
 class ContainerHost:
-    """A host as the cluster sees it."""
+    """A host as the ECS cluster reports it."""
 
     arn: str
     id: str  # of the machine
@@ -58,7 +58,7 @@ class ContainerHost:
 
 @dataclass(slots=True, frozen=True)
 class Task:
-    """One task, with what its definition says."""
+    """One task, joined with its task definition."""
 
     id: str
     tagged: str  # the model that a tag names
@@ -81,12 +81,12 @@ class Task:
 
     @property
     def family(self) -> str:
-        """The name that all revisions of its definition share."""
+        """The name that all revisions of the task's definition share."""
         return self.revision.partition(":")[0]
 
     @property
     def log_stream(self) -> str:
-        """As the awslogs driver names it."""
+        """The name of the task's log stream, as the awslogs driver builds it."""
         of = self.definition
         if of is None or not of.log_group or not of.log_prefix:
             return ""
@@ -94,7 +94,7 @@ class Task:
 
 
 def read_registered(caller: AwsCaller, config: AwsConfig) -> dict[str, ContainerHost]:
-    """The hosts of the cluster, by arn."""
+    """Read the hosts of the cluster, by ARN."""
     listed = caller.items(
         "list_container_instances",
         "containerInstanceArns",
@@ -143,7 +143,7 @@ def _number(resources: dict[str, dict[str, Any]], name: str) -> int | None:
 
 
 class Tasks:
-    """Reads tasks; remembers definitions, and stopped tasks while ECS lists them."""
+    """Reads tasks; caches definitions, and stopped tasks while ECS lists them."""
 
     def __init__(self, config: AwsConfig) -> None:
         self._config = config
@@ -151,7 +151,7 @@ class Tasks:
         self._stopped: dict[str, Task] = {}
 
     def read(self, caller: AwsCaller) -> tuple[Task, ...]:
-        """All that run, wait, or stopped within about the last hour."""
+        """Read all tasks that run, wait, or stopped within about the last hour."""
         alive = self._listed(caller, "RUNNING")
         ended = self._listed(caller, "STOPPED")
         known = {arn: self._stopped[arn] for arn in ended if arn in self._stopped}
@@ -225,7 +225,7 @@ def _main(containers: list[dict[str, Any]], definition: Definition | None) -> di
 
 
 def tag_of(tags: Iterable[dict[str, str]], key: str) -> str:
-    """The value of a tag as ECS lists them; empty where there is none."""
+    """The value of a tag in a list of ECS tags; empty if it is not there."""
     return next((one.get("value", "") for one in tags if one.get("key") == key), "")
 
 

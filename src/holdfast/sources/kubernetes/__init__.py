@@ -1,4 +1,4 @@
-"""What a Kubernetes API server knows of hosts and pods, kept current by watches."""
+"""The Kubernetes source: nodes and pods of an API server, kept current by watches."""
 
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.source import KubernetesSource

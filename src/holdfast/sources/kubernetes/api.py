@@ -1,6 +1,6 @@
-"""One API server: how to be known to it, single answers, and streams of lines.
+"""A client of one Kubernetes API server: credentials, single answers, and streams of lines.
 
-lightkube finds the server and proves who we are: in a pod, by a kubeconfig, by a plugin that prints
+lightkube finds the server and authenticates: in a pod, by a kubeconfig, by a plugin that prints
 tokens, by certificates; it reads a rotated token again after a 401. It is half the size of the
 official client, which moreover cannot be installed beside boto3. Lists and watches are our own, on
 the HTTP client that lightkube makes, because its watch (1.0.1) cannot be asked for bookmarks; waits
@@ -33,15 +33,15 @@ Json = dict[str, Any]
 
 
 class KubernetesApiError(UnreadableError):
-    """The API server could not be asked, or said no."""
+    """The API server could not be reached, or refused the request."""
 
 
 class StreamQuietError(KubernetesApiError):
-    """Nothing came for so long that the connection may be gone."""
+    """A stream sent nothing for so long that its connection may be gone."""
 
 
 class KubernetesApi:
-    """Asks one API server. Nothing is opened before the first question."""
+    """A client of one API server; opens no connection before the first request."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         try:
@@ -59,7 +59,7 @@ class KubernetesApi:
         self.calls = 0
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """A JSON answer."""
+        """GET a path and return its JSON."""
         data = await self.text(path, params)
         try:
             return orjson.loads(data)
@@ -67,7 +67,7 @@ class KubernetesApi:
             raise KubernetesApiError("its answer is not JSON") from error
 
     async def text(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
-        """An answer as it is. A full URL asks somebody else than the API server."""
+        """GET a path and return its text; a full URL asks another server."""
         limit_s = self._config.timeout_s
         try:
             async with asyncio.timeout(limit_s), self._open(path, params, limit_s) as response:
@@ -86,7 +86,7 @@ class KubernetesApi:
     async def lines(
         self, path: str, params: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Lines as they come; QuietError where none came for too long."""
+        """Yield lines of a stream; raises StreamQuietError if none came for too long."""
         async with (
             self._open(path, params, self._config.silence_s) as response,
             aclosing(_split(response.aiter_bytes())) as lines,
@@ -169,7 +169,7 @@ class KubernetesApi:
             await self.close()
 
     async def close(self) -> None:
-        """Let go of every connection; a further question opens new ones."""
+        """Close all connections; a later request opens new ones."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()

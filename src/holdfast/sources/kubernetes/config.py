@@ -1,4 +1,4 @@
-"""What the Kubernetes source is told: which API server, which pods, how patient to be."""
+"""Config of the Kubernetes source: which API server, which pods, and its timeouts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ MODEL_LABEL: Final = "app.kubernetes.io/name"
 
 @dataclass(slots=True, frozen=True)
 class KubernetesConfig:
-    """One API server and the pods on it that are of interest."""
+    """Which API server is read, which of its pods, and with which timeouts."""
 
     kubeconfig: str = ""  # empty: this pod's own account, else $KUBECONFIG, else ~/.kube/config
     context: str = ""  # of that file; empty: its current one

@@ -1,4 +1,4 @@
-"""Events of an API server, reduced to the last warning about each object.
+"""Reduces the events of an API server to the last warning about each object.
 
 Only warnings are asked for, and of these only those that say why a replica waits or fails. An
 event's count and text change in place; the API server deletes it after an hour.
@@ -30,7 +30,7 @@ TOLD: Final = frozenset(
 
 @dataclass(slots=True, frozen=True)
 class EventWarning:
-    """A warning about one object."""
+    """The text, count and time of a warning about one object."""
 
     kind: str  # Pod, Node, ReplicaSet …
     about: str  # namespace/name, or the name of a node
@@ -41,7 +41,7 @@ class EventWarning:
 
 
 def read_event(thing: Json) -> EventWarning | None:
-    """What an event says; None where it is none of ours."""
+    """Parse an event into a warning; None if it says nothing about a waiting or failing replica."""
     reason = str(thing.get("reason") or "")
     if reason not in TOLD:
         return None
@@ -66,7 +66,7 @@ def read_event(thing: Json) -> EventWarning | None:
 
 
 def newest(happenings: list[EventWarning], kind: str) -> dict[str, EventWarning]:
-    """The last one about each object of a kind."""
+    """The newest warning about each object of one kind."""
     found: dict[str, EventWarning] = {}
     for one in happenings:
         known = found.get(one.about)

@@ -1,6 +1,6 @@
-"""A node as a host: what it is, what it offers, and what is wrong with it.
+"""Reads a Kubernetes node as a host: its type, its resources, and what is wrong with it.
 
-What is reserved on it is not here: that is a sum over pods.
+What is reserved on it is computed elsewhere, as a sum over pods.
 """
 
 from collections.abc import Mapping
@@ -36,14 +36,14 @@ _SPOT_LABELS: Final = {
 
 @dataclass(slots=True, frozen=True)
 class Node:
-    """A host, as far as its own object tells."""
+    """A host, as far as its node object says."""
 
     host: Host
     grouped: bool  # a label says with whom it belongs
 
 
 def read_node(thing: Json, group_label: str = "") -> Node:
-    """What a node object says."""
+    """Parse a node object."""
     meta, status = thing["metadata"], thing.get("status") or {}
     labels: Mapping[str, str] = meta.get("labels") or {}
     offered: Mapping[str, Any] = status.get("allocatable") or {}
@@ -69,7 +69,7 @@ def read_node(thing: Json, group_label: str = "") -> Node:
 
 
 def gpus_of(amounts: Mapping[str, Any]) -> int:
-    """GPUs, and slices of such, among resources."""
+    """Number of GPUs, and slices of GPUs, in a map of resources."""
     return sum(
         whole(amount) or 0
         for name, amount in amounts.items()

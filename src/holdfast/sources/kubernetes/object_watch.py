@@ -4,7 +4,7 @@
       ▲                       │
       └───── 410: too old ◄───┴─ ended, cut, quiet ─► again from the last version, later each time
 
-Rows are never emptied for a failure: whoever reads sees the last ones, their age, and what failed.
+Rows are never emptied after a failure: readers see the last ones, their age, and what failed.
 A list replaces all rows at once and only when its last page is there.
 """
 
@@ -38,7 +38,7 @@ RowT = TypeVar("RowT")
 
 
 class ObjectWatch(Generic[RowT]):
-    """One kind of object."""
+    """Keeps the rows of one kind of object equal to those of the API server."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class ObjectWatch(Generic[RowT]):
 
     @property
     def listed(self) -> bool:
-        """Whether rows are known at all."""
+        """Whether a first list was read completely."""
         return self._at is not None
 
     @property
     def failing(self) -> bool:
-        """Whether the last try went wrong."""
+        """Whether the last list or watch failed."""
         return bool(self._error)
 
     def part(self, now: float) -> Part:
-        """How current the rows are. Calls are those since the last time this was asked."""
+        """How current the rows are, with the number of API calls since the last call of this."""
         calls, self._calls = self._calls, 0
         at = now if self._open else self._at
         told = (self._error, self._failing_since, calls, self._took_s, self._feeds)
@@ -100,7 +100,7 @@ class ObjectWatch(Generic[RowT]):
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """List and watch until cancelled."""
         while True:
             wait_s = await self._turn()
             if wait_s:
@@ -253,7 +253,7 @@ class ObjectWatch(Generic[RowT]):
 
 
 def key_of(thing: Json) -> str:
-    """Its name, with the namespace where it has one."""
+    """The name of an object, with its namespace where it has one."""
     meta = thing["metadata"]
     space = meta.get("namespace")
     return f"{space}/{meta['name']}" if space else str(meta["name"])

@@ -1,4 +1,4 @@
-"""A pod as a placed replica: what it may use, how it fares, and why it waits or ended.
+"""Reads a pod as a replica: its resources, its state, and why it waits or ended.
 
 Requests are counted as the scheduler counts them: containers run together with sidecars, each init
 container runs alone with the sidecars started before it, the larger sum is reserved, and what the
@@ -32,7 +32,7 @@ _STARTING: Final = ("ContainerCreating", "PodInitializing")
 
 @dataclass(slots=True, frozen=True)
 class Pod:
-    """A pod, as far as its own object tells."""
+    """A replica, as far as its pod object says."""
 
     placed: Placed
     chosen: bool  # it is a replica, or may be one
@@ -47,7 +47,7 @@ class Pod:
 
 
 def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
-    """What a pod object says. ``fits`` chooses replicas; without it, all that name a model."""
+    """Parse a pod object. ``fits`` selects replicas; without it, all pods that name a model."""
     meta, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
     labels: dict[str, str] = meta.get("labels") or {}
     model = labels.get(model_label) or (meta.get("annotations") or {}).get(model_label) or ""

@@ -1,6 +1,6 @@
-"""Amounts and times as Kubernetes writes them: ``250m``, ``16Gi``, ``2026-11-15T12:00:00Z``.
+"""Parses amounts and times as Kubernetes writes them: ``250m``, ``16Gi``, ``2026-11-15T12:00:00Z``.
 
-What cannot be read is None, which is unknown, never zero.
+A value that cannot be parsed is None, which means unknown, never zero.
 """
 
 import re
@@ -15,7 +15,7 @@ _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 def quantity(written: object) -> float | None:
-    """A number with the suffixes that Kubernetes allows."""
+    """Parse a number with a suffix that Kubernetes allows, such as ``250m`` or ``16Gi``."""
     if isinstance(written, int | float) and not isinstance(written, bool):
         return float(written)
     match = _QUANTITY.fullmatch(written) if isinstance(written, str) else None
@@ -29,13 +29,13 @@ def quantity(written: object) -> float | None:
 
 
 def whole(written: object) -> int | None:
-    """A quantity of things that cannot be cut, such as bytes."""
+    """Parse a quantity as an integer, such as bytes."""
     value = quantity(written)
     return None if value is None else round(value)
 
 
 def moment(written: object) -> float | None:
-    """Seconds since 1970 of a time stamp."""
+    """Parse a time stamp to seconds since 1970."""
     if not isinstance(written, str):
         return None
     try:

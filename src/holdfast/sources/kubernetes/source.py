@@ -1,11 +1,11 @@
-"""The Kubernetes source: three watches and two optional questions, put together when asked.
+"""The Kubernetes source: combines three watches and two optional queries into a reading.
 
     nodes ─┐                    metrics-server, dcgm-exporters
     pods  ─┼─► rows in memory ──────────┴─► Reading
-    events ┘        └─► changed ─► whoever keeps replicas of pods
+    events ┘        └─► changed ─► discovery of replicas
 
-Each watch is a task of its own, so one that is refused holds up no other; a reading never waits
-for the API server. Tasks begin with the first reading, on the loop that asks for it.
+Each watch is a task of its own, so one that is refused does not delay the others; a reading never
+waits for the API server. Tasks begin with the first reading, on the loop that asks for it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _Kept = dict[str, tuple[Placed, tuple[str, str, int | None, int | None], Placed]
 
 
 class KubernetesSource:
-    """Reads one API server."""
+    """Reads nodes, pods, events and usage of one API server."""
 
     kind: str = "kubernetes"
 
@@ -92,7 +92,7 @@ class KubernetesSource:
     # --- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to watch, on the running loop; does nothing the second time, or after the end."""
+        """Start the watches on the running loop; no effect if started or closed before."""
         if not self._tasks and not self._closed:
             runs = (
                 self._nodes.run(),
@@ -104,7 +104,7 @@ class KubernetesSource:
             self._tasks = [asyncio.create_task(run) for run in runs]
 
     async def close(self) -> None:
-        """Stop watching, for good: somebody may still wait for a change."""
+        """Stop the watches for good: a later ``start`` or ``changed`` begins none."""
         self._closed = True
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -117,7 +117,7 @@ class KubernetesSource:
         self._news.set()
 
     async def changed(self, since: int) -> int:
-        """Wait until more is known than at a version; the version then."""
+        """Wait until the data is newer than version ``since``; returns the new version."""
         self.start()
         while self.version <= since:
             self._news.clear()
@@ -127,7 +127,7 @@ class KubernetesSource:
     # --- reading ---------------------------------------------------------------------------------
 
     async def read(self) -> Reading:
-        """All that is known now. Waits for nobody, but for the first lists a little."""
+        """A reading of all that is known now; waits only for the first lists, and shortly."""
         if not self._tasks and not self._closed:
             self.start()
             with suppress(TimeoutError):  # what did not come in time shows as a part without age
@@ -145,17 +145,17 @@ class KubernetesSource:
 
     @property
     def known(self) -> bool:
-        """Whether pods were listed even once, and nodes where that is allowed."""
+        """Whether pods were listed at least once, and nodes too where that is allowed."""
         return self._pods.listed and (self._nodes.listed or self._nodes.failing)
 
     def glance(self) -> Reading:
-        """Hosts and pods as they are now, without all that takes sums: for who looks often."""
+        """A reading of hosts and pods only, without sums: cheap enough to call often."""
         hosts = tuple(node.host for node in self._nodes.rows.values())
         placed = tuple(pod.placed for pod in self._pods.rows.values() if pod.chosen)
         return Reading(self.name, self.kind, time.time(), hosts=hosts, placed=placed)
 
     def reading(self) -> Reading:
-        """All that is known now."""
+        """Build a full reading of all that is known now."""
         now = time.time()
         pods = self._pods.rows
         warnings = list(self._events.rows.values())
@@ -273,7 +273,7 @@ class KubernetesSource:
     # --- logs ------------------------------------------------------------------------------------
 
     async def tail(self, placed_id: str, lines: int = 200) -> list[str]:
-        """The last lines of a pod's log, each with its time. ApiError where it cannot be read."""
+        """The last log lines of a pod, with times; raises KubernetesApiError on failure."""
         namespace, _, name = placed_id.partition("/")
         pod = self._pods.rows.get(placed_id)
         if pod is None:

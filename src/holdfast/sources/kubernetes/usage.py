@@ -1,8 +1,8 @@
-"""What is really used: memory as metrics-server tells it, GPUs as dcgm-exporters do.
+"""Reads actual usage: memory from metrics-server, GPUs from dcgm-exporters.
 
-Both are extras of a cluster. Where metrics-server is not installed or not allowed to us, that is
-said once and looked at again after a while; it is no failure. An exporter that is named in the
-config and does not answer is one.
+Both are extras of a cluster. Where metrics-server is not installed or not allowed, that is said
+once and tried again after a while; it is not an error. An exporter that is named in the config
+and does not answer is an error.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _PAIR: Final = re.compile(r'([a-zA-Z_]\w*+)="((?:[^"\\]|\\.)*+)"')
 
 
 class PartOutcome:
-    """How the last try went, as a part of a reading."""
+    """Result of the last try of one part of a reading."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -52,18 +52,18 @@ class PartOutcome:
         self._took_s = 0.0
 
     def good(self, calls: int, took_s: float) -> None:
-        """It was read."""
+        """Note that the last try succeeded."""
         self._at, self._error, self._failing_since = time.time(), "", None
         self._calls, self._took_s = calls, took_s
 
     def bad(self, error: str, calls: int) -> None:
-        """It was not."""
+        """Note that the last try failed, and why."""
         self._error, self._calls = error, calls
         if self._failing_since is None:
             self._failing_since = time.time()
 
     def part(self) -> Part:
-        """For a reading."""
+        """This outcome as a part of a reading."""
         told = (self._at, self._error, self._failing_since, self._calls, self._took_s)
         return Part(self._name, *told, feeds=(MEMORY,))
 
@@ -80,17 +80,17 @@ class MemoryUsage:
         self.absent = ""  # why there is nothing to ask
 
     def parts(self) -> tuple[Part, ...]:
-        """None where nobody could be asked: what is not there has no age."""
+        """The outcome as parts of a reading; empty if metrics-server is not there."""
         return () if self.absent else (self._outcome.part(),)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Ask metrics-server periodically until cancelled."""
         while True:
             wait_s = await self.turn()
             await asyncio.sleep(wait_s)
 
     async def turn(self) -> float:
-        """Ask once; seconds until the next time."""
+        """Ask metrics-server once; returns the seconds until the next time."""
         began = time.monotonic()
         space = f"namespaces/{self._config.namespace}/" if self._config.namespace else ""
         try:
@@ -129,7 +129,7 @@ def _used(answer: Any, most: int) -> Iterator[tuple[str, int]]:
 
 @dataclass(slots=True)
 class GpuDevices:
-    """The GPUs of one host, or those that one pod uses."""
+    """Memory, load and faults of the GPUs of one host, or of those that one pod uses."""
 
     used_bytes: int = 0
     total_bytes: int = 0
@@ -140,7 +140,7 @@ class GpuDevices:
 
 
 class GpuExporters:
-    """GPUs, from the metrics pages of dcgm-exporters."""
+    """GPU figures, read from the metrics pages of dcgm-exporters."""
 
     def __init__(self, api: KubernetesApi, config: KubernetesConfig) -> None:
         self._api = api
@@ -149,17 +149,17 @@ class GpuExporters:
         self._pages: dict[str, tuple[dict[str, GpuDevices], dict[str, GpuDevices]]] = {}
 
     def parts(self) -> tuple[Part, ...]:
-        """None where no exporter is named."""
+        """The outcome as parts of a reading; empty if no exporter is named."""
         return (self._outcome.part(),) if self._config.dcgm_urls else ()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Ask all exporters periodically until cancelled."""
         while self._config.dcgm_urls:
             await self.turn()
             await asyncio.sleep(self._config.usage_s)
 
     async def turn(self) -> None:
-        """Ask each once. One that fails keeps what it said before."""
+        """Ask each exporter once; one that fails keeps its last values."""
         began = time.monotonic()
         failed: list[str] = []
         urls = self._config.dcgm_urls
@@ -177,16 +177,16 @@ class GpuExporters:
             self._outcome.good(len(urls), time.monotonic() - began)
 
     def hosts(self) -> dict[str, GpuDevices]:
-        """By the name that the exporters give."""
+        """GPU figures by host name, as the exporters write it."""
         return {name: found for hosts, _ in self._pages.values() for name, found in hosts.items()}
 
     def pods(self) -> dict[str, GpuDevices]:
-        """By namespace/name."""
+        """GPU figures by namespace/name of the pod."""
         return {name: found for _, pods in self._pages.values() for name, found in pods.items()}
 
 
 def read_page(text: str) -> tuple[dict[str, GpuDevices], dict[str, GpuDevices]]:
-    """What a page says of hosts, and of pods where the exporter knows them."""
+    """Parse an exporter's page into figures by host, and by pod where it names pods."""
     hosts: dict[str, GpuDevices] = {}
     pods: dict[str, GpuDevices] = {}
     for number, line in enumerate(_SERIES.finditer(text)):

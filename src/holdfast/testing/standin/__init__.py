@@ -1,4 +1,4 @@
-"""A stand-in for an inference engine: the same answers everywhere, and every fault on demand."""
+"""A stand-in for an inference engine: deterministic answers, and faults on demand."""
 
 from holdfast.testing.standin.faults import Ailment, FaultError, SocketKind, fault
 from holdfast.testing.standin.options import Like, Options

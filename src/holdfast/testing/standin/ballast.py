@@ -1,8 +1,8 @@
-"""Real memory that a stand-in takes and keeps, as an engine with a leak does.
+"""Allocates real memory in a stand-in, as an engine with a leak does.
 
-A leak that only metrics tell would prove that metrics are read. Detectors look at the pages that
-the kernel counts, so these are touched: a block is filled, not only asked for. It grows in small
-steps by a timer of the loop, up to a bound, and then says once that there is no more.
+Detectors look at the pages that the kernel counts, so a leak only in metrics would not test
+them. Pages are touched: a block is filled, not only allocated. The memory grows in small steps by a
+timer of the loop, up to a bound, and then reports once that it is full.
 
 Rejected: to ask the kernel for an address range and fault its pages in one by one. It is the same
 memory, and a page of Python objects is how most engines lose theirs.
@@ -17,7 +17,7 @@ BYTES_MAX: Final = 8_000_000_000  # of one stand-in: more than any test needs
 
 
 class Ballast:
-    """Grows until it is full or let go."""
+    """Memory that grows step by step until it is full or released."""
 
     __slots__ = ("_blocks", "_bound", "_full", "_step", "_timer", "held")
 
@@ -41,7 +41,7 @@ class Ballast:
             self._full()
 
     def let_go(self) -> None:
-        """Give all of it back, and grow no more."""
+        """Release all memory, and stop growing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

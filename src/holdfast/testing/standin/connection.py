@@ -1,6 +1,6 @@
-"""One connection to a stand-in: HTTP/1.1 in, answers out in the order of the questions.
+"""One HTTP/1.1 connection to a stand-in, with answers in the order of the requests.
 
-As thin as it can be, because the stand-in must never be the bottleneck of what it measures: a
+As thin as it can be, because the stand-in must never be the bottleneck of a measurement: a
 parser in C, whole frames handed to the transport, no task and no timer per connection.
 """
 
@@ -27,14 +27,14 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def framed(frame: bytes) -> bytes:
-    """One piece of a chunked body."""
+    """Encode one piece of a chunked body."""
     size = len(frame)
     line = _SIZES[size] if size < 8_192 else b"%x\r\n" % size
     return b"%b%b\r\n" % (line, frame)
 
 
 def head(status: int, content_type: bytes, extra: bytes = b"") -> bytes:
-    """Status line and headers, without the length and without the empty line."""
+    """Build status line and headers, without the length and without the empty line."""
     return b"HTTP/1.1 %d %b\r\nserver: stand-in\r\ncontent-type: %b\r\n%b" % (
         status,
         HTTPStatus(status).phrase.encode(),
@@ -47,7 +47,7 @@ _OK_JSON: Final = head(200, JSON)
 
 
 class StandInRequest:
-    """One request, complete."""
+    """One complete HTTP request."""
 
     __slots__ = ("body", "content_type", "keep_alive", "method", "path")
 
@@ -62,27 +62,27 @@ class StandInRequest:
 
 
 class PendingWork(Protocol):
-    """What is under way on a connection."""
+    """Work under way on a connection; gets callbacks about its client."""
 
     def on_gone(self) -> None:
-        """The client has left."""
+        """Called when the client has disconnected."""
 
     def on_room(self) -> None:
-        """The client has read what it was sent."""
+        """Called when the client has read what was sent."""
 
 
 class StandInApp(Protocol):
-    """Who answers."""
+    """The application that answers the requests of a connection."""
 
     connections: set["StandInConnection"]
     reading: bool  # False: what comes in is left in the socket
 
     def on_request(self, conn: "StandInConnection", asked: StandInRequest) -> None:
-        """Answer now, or set ``conn.work`` and answer later."""
+        """Answer a request now, or set ``conn.work`` and answer later."""
 
 
 class StandInConnection(asyncio.Protocol):
-    """The protocol of one accepted connection."""
+    """The asyncio protocol of one accepted connection."""
 
     __slots__ = (
         "_ahead",
@@ -119,7 +119,7 @@ class StandInConnection(asyncio.Protocol):
     # --- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is here."""
+        """Note a new connection."""
         self._transport = transport
         self._transport.set_write_buffer_limits(WRITE_BYTES_MAX)
         self._app.connections.add(self)
@@ -127,7 +127,7 @@ class StandInConnection(asyncio.Protocol):
             self.listen(reading=False)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """It is gone, for whatever reason."""
+        """Tell the pending work that the client is gone."""
         self._app.connections.discard(self)
         self._transport = None
         work = self.work
@@ -136,7 +136,7 @@ class StandInConnection(asyncio.Protocol):
             work.on_gone()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests."""
+        """Parse received bytes."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -145,11 +145,11 @@ class StandInConnection(asyncio.Protocol):
             self.refuse(400)
 
     def pause_writing(self) -> None:
-        """Too much is unsent."""
+        """Note that too much output is unsent."""
         self.full = True
 
     def resume_writing(self) -> None:
-        """It was read."""
+        """Tell the pending work that output was sent."""
         self.full = False
         if self.work is not None:
             self.work.on_room()
@@ -157,23 +157,23 @@ class StandInConnection(asyncio.Protocol):
     # --- what the parser calls
 
     def on_url(self, url: bytes) -> None:
-        """Path and query; a part of it where the line is long."""
+        """Parser callback: path and query, or a part of them."""
         self._path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """Parser callback: one header."""
         if len(name) == 12 and name.lower() == b"content-type":
             self._content_type = value
         elif len(name) == 6 and name.lower() == b"expect":
             self._expects = True
 
     def on_headers_complete(self) -> None:
-        """The body follows."""
+        """Parser callback: the headers are complete."""
         if self._expects and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """A piece of it."""
+        """Parser callback: a piece of the body."""
         self._size += len(body)
         if self._size > BODY_BYTES_MAX:
             self.refuse(413)
@@ -181,7 +181,7 @@ class StandInConnection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete: answer it, or keep it until its turn comes."""
+        """Parser callback: answer the request, or queue it behind others."""
         if self._transport is None or self._transport.is_closing():
             return
         pieces = self._body
@@ -205,25 +205,25 @@ class StandInConnection(asyncio.Protocol):
 
     @property
     def lone(self) -> bool:
-        """Whether the request under way is the only one that this connection is for."""
+        """Whether the connection closes after the current request."""
         return self._asked is not None and not self._asked.keep_alive
 
     def respond(
         self, status: int, body: bytes, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
-        """Answer whole."""
+        """Send a complete answer."""
         plain = status == 200 and content_type is JSON and not extra
         lines = _OK_JSON if plain else head(status, content_type, extra)
         self.write(b"%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
         self.done()
 
     def write(self, frames: bytes) -> None:
-        """Bytes as they are."""
+        """Send bytes as they are."""
         if self._transport is not None:
             self._transport.write(frames)
 
     def done(self) -> None:
-        """The answer is complete; the next question, if one is waiting."""
+        """Finish the current answer, and begin the next queued request."""
         asked, self._asked, self.work = self._asked, None, None
         if self._transport is None:
             return
@@ -234,25 +234,25 @@ class StandInConnection(asyncio.Protocol):
             self._app.on_request(self, self._asked)
 
     def refuse(self, status: int) -> None:
-        """Answer what cannot be understood and close."""
+        """Answer an invalid request with an error, and close."""
         if self._transport is not None and not self._transport.is_closing():
             self.write(head(status, TEXT) + b"content-length: 0\r\nconnection: close\r\n\r\n")
             self._transport.close()
 
     def close(self) -> None:
-        """End the connection in good order, whatever was promised."""
+        """Close the connection in good order, even in the middle of an answer."""
         if self._transport is not None:
             self._transport.close()
 
     def reset(self) -> None:
-        """Break it: the client sees a reset."""
+        """Break the connection: the client sees a reset."""
         if self._transport is not None:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._transport.abort()
 
     def listen(self, *, reading: bool) -> None:
-        """Stop reading from the socket, or go on."""
+        """Pause or resume reading from the socket."""
         if self._transport is None:
             return
         if reading:

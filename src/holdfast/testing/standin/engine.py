@@ -1,9 +1,8 @@
-"""The stand-in engine: what is asked, who may run, what is wrong with it today.
+"""The stand-in engine: turns requests into jobs, gives them slots, and applies faults.
 
-A request becomes a job; a job gets a slot or waits for one; a fault either strikes at the door,
-before there is a job, or changes how jobs go on. The health page knows of no fault but a stalled
-start, and metrics of none but those that are about metrics, because those of real engines do not
-either: that is what makes them worth imitating.
+A request becomes a job; a job gets a slot or waits for one; a fault either acts before there is a
+job, or changes how jobs go on. The health page shows no fault but a stalled start, and metrics
+none but those that are about metrics, because those of real engines do not either.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ _BUSY: Final = b"retry-after: 1\r\n"
 
 
 class StandInEngine:
-    """Answers every connection of the data port."""
+    """Answers the requests of all connections of the data port."""
 
     __slots__ = (
         "_ballast",
@@ -116,7 +115,7 @@ class StandInEngine:
     # --- requests
 
     def on_request(self, conn: StandInConnection, asked: StandInRequest) -> None:
-        """Answer, or take it up as a job."""
+        """Answer a request at once, or begin a job for it."""
         if asked.method == b"GET":
             self._tell(conn, asked.path)
             return
@@ -303,7 +302,7 @@ class StandInEngine:
         self._pacer.file(job)
 
     def leave(self, job: Job, reason: str) -> None:
-        """A job is over: its slot goes to the next."""
+        """End a job: its slot goes to the next one."""
         account = self.account
         account.left(reason, lone=job.conn.lone)
         account.generated_tokens += job.said
@@ -326,11 +325,11 @@ class StandInEngine:
         self._starved = True
 
     def park(self, job: Job) -> None:
-        """Keep it until the fault is gone."""
+        """Hold a job until the fault is cleared."""
         self._parked[job] = None
 
     def again(self, job: Job) -> None:
-        """A turn as soon as may be."""
+        """Give a job its next turn as soon as possible."""
         job.due = monotonic_ns()
         self._pacer.file(job)
 
@@ -374,7 +373,7 @@ class StandInEngine:
         return self.fault is not None and self.fault.known is kind
 
     def set_fault(self, ailment: Ailment) -> None:
-        """From now on this is wrong."""
+        """Activate a fault, in place of the one before."""
         self.clear_fault()
         self.fault = ailment
         self._since = monotonic_ns()
@@ -407,7 +406,7 @@ class StandInEngine:
                         job.pieces = garbage(ailment.form, job.degenerate)
 
     def clear_fault(self) -> None:
-        """All is well; what stood still goes on."""
+        """End the fault; held jobs continue."""
         before, self.fault = self.fault, None
         self._healthy()
         self._heal()
@@ -427,7 +426,7 @@ class StandInEngine:
             conn.listen(reading=within)
 
     def stop(self) -> None:
-        """No more turns, no more deaths."""
+        """Cancel all turns and timers."""
         self._pacer.stop()
         self._heal()
 
@@ -468,7 +467,7 @@ class StandInEngine:
             conn.respond(404, error_body(404, "there is no such path", "NotFoundError"))
 
     def now(self) -> EngineState:
-        """Its load at this moment."""
+        """The engine's current load."""
         held = sum(job.prompt_tokens + job.said for job in self._running)
         used = held / self.options.kv_tokens
         ailment = self.fault
@@ -480,7 +479,7 @@ class StandInEngine:
         return EngineState(self.options.models[0], len(self._running), len(self._waiting), used)
 
     def stats(self) -> dict[str, Any]:
-        """Everything a test or a demo wants to know; only the side port tells it."""
+        """Counters and state for tests and demos, served on the side port only."""
         now = self.now()
         account = {name: getattr(self.account, name) for name in EngineCounters.__slots__}
         return {

@@ -1,4 +1,4 @@
-"""What can be wrong with a stand-in, told as one value and changed while it runs.
+"""The faults of a stand-in, as one value that can change while it runs.
 
 The kinds are those of ``core.plan.faults`` that concern one replica, and a few more below. Some of
 them differ only in how bytes end on a socket, which the core has no word for because its drivers
@@ -35,11 +35,11 @@ BREAKING: Final = frozenset(
 
 
 class FaultError(ValueError):
-    """A fault that cannot be carried out, and why."""
+    """A fault that cannot be set, and why."""
 
 
 class Ailment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fault. Fields that a kind does not name are ignored."""
+    """One fault with its parameters; fields that its kind does not use are ignored."""
 
     kind: str
     factor: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 10.0  # slow
@@ -62,7 +62,7 @@ class Ailment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def known(self) -> Kind:
-        """The kind as one of ours."""
+        """The fault's kind as an enum member."""
         return _KINDS[self.kind]
 
 
@@ -71,7 +71,7 @@ _READER: Final = msgspec.json.Decoder(Ailment)
 
 
 def read_fault(body: bytes) -> Ailment:
-    """A fault as it was posted to the side port."""
+    """Parse a fault that was posted to the side port."""
     try:
         return _checked(_READER.decode(body))
     except msgspec.MsgspecError as error:
@@ -79,7 +79,7 @@ def read_fault(body: bytes) -> Ailment:
 
 
 def fault(kind: Kind | str, **how: Any) -> Ailment:
-    """A fault, from code and from the command line."""
+    """Build a fault from code or from the command line."""
     try:
         return _checked(msgspec.convert({"kind": str(kind), **how}, Ailment))
     except msgspec.MsgspecError as error:

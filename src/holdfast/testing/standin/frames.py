@@ -1,4 +1,4 @@
-"""From tokens to bytes: answers in one piece and streams, in the manner of vLLM or llama.cpp.
+"""Encodes tokens as HTTP answers, whole or streamed, in the format of vLLM or llama.cpp.
 
 Everything of a chunk that is the same for all tokens of a stream is rendered once, with a mark
 where the token goes; a token then costs one formatting of four byte strings. vLLM puts ``id`` first
@@ -34,12 +34,12 @@ BROKEN_JSON: Final = framed(b'data: {"id":"chatcmpl-0","choices":[{"index":0,"de
 
 
 def new_id(kind: str) -> bytes:
-    """An identifier that no other answer of this process has."""
+    """A new id for an answer, unique in this process."""
     return f"{kind}-{next(_ids):016x}".encode()
 
 
 def usage(prompt: int, completion: int) -> bytes:
-    """Tokens in and out."""
+    """The JSON object of token usage."""
     return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (
         prompt,
         prompt + completion,
@@ -48,7 +48,7 @@ def usage(prompt: int, completion: int) -> bytes:
 
 
 class ChunkShape:
-    """How one stream's chunks look."""
+    """Builds the chunks of one stream in the format of vLLM or llama.cpp."""
 
     __slots__ = ("_after", "_before", "_chat", "_field", "_vllm")
 
@@ -79,7 +79,7 @@ class ChunkShape:
             self._after = b",%b}\n\n" % known
 
     def chunk(self, index: int, inner: bytes, finish: bytes = b"null", told: bytes = b"") -> bytes:
-        """One event. ``inner``: a delta, or the text of a completion, as JSON."""
+        """Build one event. ``inner``: a delta, or the text of a completion, as JSON."""
         field = self._field
         if self._vllm:
             fields = (index, field, inner, finish)
@@ -89,13 +89,13 @@ class ChunkShape:
         return self.event(choice, told)
 
     def event(self, choices: bytes, told: bytes = b"") -> bytes:
-        """One event with these choices."""
+        """Build one event with these choices."""
         if told:
             return b'%b%b,"usage":%b%b' % (self._before, choices, told, self._after)
         return self._before + choices + self._after
 
     def token(self, index: int, choice: Choice, *, counted: bool, finish: bytes = b"null") -> bytes:
-        """The chunk of a token of this choice, with marks."""
+        """Build the chunk template of a token, with marks where token and usage go."""
         if not self._chat:
             inner = b'"%b"' % _TOKEN
         elif choice.tool is None:
@@ -105,7 +105,7 @@ class ChunkShape:
         return self.chunk(index, inner, finish, _USAGE if counted else b"")
 
     def opening(self, index: int, choice: Choice, told: bytes) -> bytes:
-        """What comes before the first token of a choice."""
+        """Build the chunks before the first token of a choice."""
         if not self._chat:
             return b""
         nothing = b'""' if self._vllm else b"null"
@@ -121,11 +121,11 @@ class ChunkShape:
         return frames
 
     def ends_on_token(self, choice: Choice) -> bool:
-        """Whether the last token tells why the answer ends."""
+        """Whether the chunk of the last token holds the finish reason."""
         return self._vllm and choice.finish == "length" and bool(choice.tokens)
 
     def finish(self, index: int, choice: Choice, told: bytes) -> bytes:
-        """The chunk that says why it ended."""
+        """Build the chunk with the finish reason; empty if the last token holds it."""
         if self.ends_on_token(choice):
             return b""  # the last token said so
         inner = b'""' if not self._chat else b'{"content":""}'
@@ -135,7 +135,7 @@ class ChunkShape:
 
 
 class Streamed:
-    """A stream, ready to be sent."""
+    """A stream with all its bytes, ready to be sent."""
 
     __slots__ = ("closing", "degenerate", "opening", "pieces")
 
@@ -149,7 +149,7 @@ class Streamed:
 
 
 def stream(asked: Generate, plan: AnswerPlan, like: Like, per_chunk: int) -> Streamed:
-    """The answers as a stream; tokens of several choices come side by side."""
+    """Encode answers as a stream; tokens of several choices alternate."""
     vllm = like == "vllm"
     shape = ChunkShape(asked.model, vllm=vllm, chat=plan.chat)
     wanted = asked.stream_options or _NO_OPTIONS
@@ -206,12 +206,12 @@ def _side_by_side(each: list[Iterator[bytes]]) -> Iterator[bytes]:
 
 
 def garbage(form: str, degenerate: bytes) -> Iterator[bytes]:
-    """Nonsense without an end."""
+    """Endless nonsense bytes."""
     return repeat({"bytes": NOT_JSON, "json": BROKEN_JSON}.get(form, degenerate))
 
 
 def whole(asked: Generate, plan: AnswerPlan) -> bytes:
-    """The answers in one JSON object."""
+    """Encode answers as one JSON object."""
     if not plan.rendered:
         choices = [_choice(i, choice, chat=plan.chat) for i, choice in enumerate(plan.choices)]
         plan.rendered = b'"model":%b,"choices":[%b],"usage":%b}' % (

@@ -1,6 +1,6 @@
-"""From the body of a chat or completions request to the tokens of its answer.
+"""Computes the tokens of an answer from the body of a chat or completions request.
 
-Pure: what is asked and the mood the stand-in is in go in, choices come out. Parsing is lenient in
+Pure: the request and the style of the stand-in go in, choices come out. Parsing is lenient in
 what it does not need, as engines are, and strict where a gateway could get a continuation wrong:
 ``continue_final_message`` beside ``add_generation_prompt`` is refused, as vLLM refuses it.
 """
@@ -39,7 +39,7 @@ Texts = str | list[str | int | list[int]]
 
 
 class RequestRefused(Exception):  # noqa: N818  # it is an answer, not an accident
-    """A request that is answered with an error."""
+    """A request that is answered with an error; holds its status and text."""
 
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class RequestRefused(Exception):  # noqa: N818  # it is an answer, not an accide
 
 
 class AnswerStyle(Enum):
-    """What the answers are like."""
+    """Whether answers are sound, wrong, empty or garbage."""
 
     SOUND = 1
     WRONG = 2
@@ -62,14 +62,14 @@ _SOUND: Final = AnswerStyle.SOUND  # looking a member up in its enum costs more 
 
 
 class StreamOptions(msgspec.Struct):
-    """Which usage a stream carries."""
+    """Whether a stream carries usage, and how often."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
 class Generate(msgspec.Struct):
-    """A chat or completions request; fields of no consequence are not read."""
+    """The fields of a chat or completions request that matter here."""
 
     model: str = ""
     messages: list[ChatMessage] | None = None
@@ -88,13 +88,13 @@ class Generate(msgspec.Struct):
     ignore_eos: bool = False
 
     def limit(self) -> int | None:
-        """The most tokens it wants."""
+        """The maximum number of tokens that the request asks for."""
         given = self.max_completion_tokens
         return self.max_tokens if given is None else given
 
 
 class Choice:
-    """One answer."""
+    """One answer: its tokens and finish reason."""
 
     __slots__ = ("finish", "said", "tokens", "tool")
 
@@ -119,11 +119,11 @@ class AnswerPlan:
         self.chat = chat
 
     def longest(self) -> int:
-        """Tokens of the longest answer: it decides how long this takes."""
+        """Number of tokens of the longest answer, which decides how long the request takes."""
         return max(map(_tokens, self.choices))
 
     def total(self) -> int:
-        """Tokens of all."""
+        """Number of tokens of all answers."""
         return sum(map(_tokens, self.choices))
 
 
@@ -135,7 +135,7 @@ _READER: Final = msgspec.json.Decoder(Generate)
 
 
 def read_generate(body: bytes) -> Generate:
-    """The request as a value."""
+    """Parse the body of a chat or completions request."""
     try:
         asked = _READER.decode(body)
     except msgspec.MsgspecError as error:
@@ -149,7 +149,7 @@ def read_generate(body: bytes) -> Generate:
 
 
 def plan_chat(asked: Generate, options: Options, mood: AnswerStyle) -> AnswerPlan:
-    """The answers to a conversation."""
+    """Compute the answers to a chat."""
     messages = asked.messages
     if not messages:
         raise RequestRefused(400, "messages is missing or empty", "BadRequestError", "messages")
@@ -193,7 +193,7 @@ def _is_plain(asked: Generate) -> bool:
 
 
 def plan_completion(asked: Generate, options: Options, mood: AnswerStyle) -> AnswerPlan:
-    """What follows the prompts."""
+    """Compute the continuations of prompts."""
     prompts = _prompts(asked.prompt)
     count = sum(prompt.count(" ") + 1 for prompt in prompts)
     choices = []
@@ -214,7 +214,7 @@ def plan_completion(asked: Generate, options: Options, mood: AnswerStyle) -> Ans
 
 
 def texts_of(given: Texts) -> list[str]:
-    """Texts, or token numbers that stand for one, as texts."""
+    """Prompts as texts; token ids are turned into a text that stands for them."""
     if isinstance(given, str):
         return [given]
     if given and isinstance(given[0], int):
@@ -291,7 +291,7 @@ def _up_to(tokens: list[str], end: int) -> list[str]:
 
 
 def forced_tool(asked: Generate) -> str | None:
-    """The function that must be called, None where the answer is a text."""
+    """The function that the request requires to be called; None if the answer is text."""
     if not asked.tools or asked.tool_choice in (None, "auto", "none"):
         return None
     chosen = asked.tool_choice
@@ -342,7 +342,7 @@ def _words(seed: bytes) -> Iterator[str]:
 
 
 def sample(schema: Any, words: Iterator[str], depth: int = 0) -> Any:
-    """Some value that a JSON schema allows; what it cannot express is ignored."""
+    """A value that fits a JSON schema; keywords that it does not know are ignored."""
     if not isinstance(schema, dict) or depth > _DEPTH_MAX:
         return next(words)
     if isinstance(schema.get("enum"), list) and schema["enum"]:

@@ -1,4 +1,4 @@
-"""Answers under way, and the one clock that paces them all.
+"""The answers under way of a stand-in, and the one timer that paces them all.
 
 Streams are not tasks. A job says when it wants its next turn; all jobs of one millisecond share one
 list, and one timer of the loop wakes the earliest list. With 2,000 streams of 20 tokens a second
@@ -30,7 +30,7 @@ DEATH_FRAMES: Final = framed(
 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
-    """An error in OpenAI's shape. ``message`` needs no escaping: it is ours."""
+    """An error in OpenAI's format. ``message`` must not need escaping."""
     named = "null" if param is None else f'"{param}"'
     return (
         f'{{"error":{{"message":"{message}","type":"{kind}","param":{named},"code":{status}}}}}'
@@ -38,19 +38,19 @@ def error_body(status: int, message: str, kind: str, param: str | None = None) -
 
 
 class JobHost(Protocol):
-    """What a job needs of the engine it belongs to."""
+    """The methods of the engine that a job calls."""
 
     pace: int  # nanoseconds between two pieces of a stream, now
     frozen: bool  # nothing moves
 
     def park(self, job: "Job") -> None:
-        """Keep it until the fault is gone."""
+        """Hold a job until the fault is cleared."""
 
     def leave(self, job: "Job", reason: str) -> None:
-        """It is over."""
+        """Note that a job has ended."""
 
     def again(self, job: "Job") -> None:
-        """Give it a turn soon."""
+        """Give a job a turn soon."""
 
 
 class Job(ABC):
@@ -83,35 +83,35 @@ class Job(ABC):
 
     @abstractmethod
     def turn(self, now: int) -> int:
-        """Do what is due; when the next turn is, 0 for none."""
+        """Do what is due; returns the time of the next turn, 0 for none."""
 
     def on_gone(self) -> None:
-        """The client left: stop at once."""
+        """Stop at once, because the client has left."""
         if not self.over:
             self.over = True
             self.engine.leave(self, "cancelled")
 
     def on_room(self) -> None:
-        """The client reads again."""
+        """Continue after the client has read what was sent."""
         if self.held:
             self.held = False
             self.engine.again(self)
 
     def finish(self, reason: str = "finished") -> int:
-        """It is over; never again a turn."""
+        """End the job; it gets no further turn."""
         self.over = True
         self.engine.leave(self, reason)
         return 0
 
     def fail(self, status: int, extra: bytes = b"") -> int:
-        """Answer with an error."""
+        """Answer with an error and end the job."""
         body = error_body(status, "injected", "InternalServerError")
         self.finish("failed")
         self.conn.respond(status, body, JSON, extra)
         return 0
 
     def drop(self, *, reset: bool) -> int:
-        """Let the client see a broken connection."""
+        """Break the connection and end the job."""
         self.conn.work = None
         self.finish("failed")
         if reset:
@@ -122,7 +122,7 @@ class Job(ABC):
 
 
 class WholeJob(Job):
-    """An answer in one piece."""
+    """A job that sends its answer in one piece."""
 
     __slots__ = ("body", "content_type", "status", "tokens")
 
@@ -145,7 +145,7 @@ class WholeJob(Job):
         self.status = status
 
     def turn(self, now: int) -> int:  # noqa: ARG002
-        """Send it, unless a fault forbids."""
+        """Send the answer, unless a fault prevents it."""
         if self.engine.frozen:
             self.engine.park(self)
             return 0
@@ -164,7 +164,7 @@ class WholeJob(Job):
 
 
 class StreamJob(Job):
-    """An answer piece by piece. All bytes come framed; this only decides when they go."""
+    """A job that streams its answer; the bytes are encoded before, only their timing is decided."""
 
     __slots__ = ("closing", "degenerate", "opening", "per_piece", "pieces")
 
@@ -189,7 +189,7 @@ class StreamJob(Job):
         self.per_piece = per_piece  # tokens
 
     def turn(self, now: int) -> int:
-        """Send the next piece; without time between pieces, several."""
+        """Send the next piece, or several if no time lies between pieces."""
         engine = self.engine
         for _ in range(_BURST_MAX):
             if self.conn.full:
@@ -234,7 +234,7 @@ class StreamJob(Job):
 
 
 class Pacer:
-    """Turns by millisecond."""
+    """Gives jobs their turns, grouped by millisecond."""
 
     __slots__ = ("_armed", "_loop", "_order", "_slots", "_timer")
 
@@ -246,7 +246,7 @@ class Pacer:
         self._timer: TimerHandle | None = None
 
     def file(self, job: Job) -> None:
-        """Give the job its turn at ``job.due`` or within a millisecond after."""
+        """Schedule the job's turn at ``job.due`` or within a millisecond after."""
         slot = -(-job.due // MILLISECOND)
         jobs = self._slots.get(slot)
         if jobs is not None:
@@ -258,7 +258,7 @@ class Pacer:
             self._arm(slot)
 
     def stop(self) -> None:
-        """No further turns."""
+        """Cancel all turns."""
         if self._timer is not None:
             self._timer.cancel()
         self._slots.clear()

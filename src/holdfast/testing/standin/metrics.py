@@ -1,4 +1,4 @@
-"""A stand-in's own account of itself, under the names its model uses."""
+"""Metrics of a stand-in, under the names of the engine it imitates."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from holdfast.testing.standin.options import Like
 
 @dataclass(slots=True)
 class EngineCounters:
-    """What it has done. Plain counters: rendered when somebody asks."""
+    """Counters of a stand-in, rendered when its metrics page is asked for."""
 
     requests: int = 0  # inference requests that arrived
     finished: int = 0
@@ -21,13 +21,13 @@ class EngineCounters:
     lone_cancelled: int = 0  # of the cancelled
 
     def arrived(self, *, lone: bool) -> None:
-        """One more request."""
+        """Count a new request."""
         self.requests += 1
         if lone:
             self.lone += 1
 
     def left(self, how: str, *, lone: bool) -> None:
-        """A request is over: finished, failed or cancelled."""
+        """Count a request that ended: finished, failed or cancelled."""
         if how == "finished":
             self.finished += 1
             return
@@ -38,7 +38,7 @@ class EngineCounters:
 
 @dataclass(slots=True, frozen=True)
 class EngineState:
-    """What it does at this moment."""
+    """The current load of a stand-in."""
 
     model: str
     running: int
@@ -87,7 +87,7 @@ llamacpp:n_busy_slots_per_decode {running}
 
 
 def render(like: Like, account: EngineCounters, now: EngineState) -> bytes:
-    """The text of ``/metrics``."""
+    """Build the text of ``/metrics``."""
     template = _VLLM if like is Like.VLLM else _LLAMACPP
     model = now.model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return template.format(

@@ -1,4 +1,4 @@
-"""How a stand-in behaves while nothing is wrong with it."""
+"""Options of a healthy stand-in: speed, size, and the engine it imitates."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from holdfast.core.types import require
 
 
 class Like(StrEnum):
-    """Whose manners it has: metric names, stream details, and how a said text is continued."""
+    """The engine that is imitated: metric names, stream format, and how an answer is continued."""
 
     VLLM = "vllm"
     LLAMACPP = "llamacpp"
@@ -16,7 +16,7 @@ class Like(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Options:
-    """Speed, size and manners."""
+    """Speed, size and format of a stand-in."""
 
     models: tuple[str, ...] = ("m",)
     like: Like = Like.VLLM

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, as little of it as a gateway can notice: one message, whole or streamed.
+"""OpenAI's Responses API for a stand-in, reduced to one message, whole or streamed.
 
 Every event carries a number, so nothing can be rendered ahead but the marks around it. This is not
 the path that is measured.
@@ -25,7 +25,7 @@ from holdfast.testing.standin.text import ChatMessage
 
 
 class Respond(msgspec.Struct):
-    """A request of this API."""
+    """The fields of a Responses request that matter here."""
 
     model: str = ""
     input: str | list[Any] | None = None
@@ -38,7 +38,7 @@ _READER: Final = msgspec.json.Decoder(Respond)
 
 
 def read_respond(body: bytes) -> Respond:
-    """The request as a value."""
+    """Parse the body of a Responses request."""
     try:
         asked = _READER.decode(body)
     except msgspec.MsgspecError as error:
@@ -49,7 +49,7 @@ def read_respond(body: bytes) -> Respond:
 
 
 def plan_response(asked: Respond, options: Options, mood: AnswerStyle) -> AnswerPlan:
-    """The same words as a chat with these messages gets."""
+    """Compute the answer: the same words as for a chat with these messages."""
     messages = [ChatMessage("system", asked.instructions)] if asked.instructions else []
     if isinstance(asked.input, str):
         messages.append(ChatMessage("user", asked.input))
@@ -65,7 +65,7 @@ def plan_response(asked: Respond, options: Options, mood: AnswerStyle) -> Answer
 
 
 class ResponseObject:
-    """One response object in its stages."""
+    """Builds one response object in all its stages."""
 
     __slots__ = ("_asked", "_created", "_id", "_item", "_number", "_plan")
 
@@ -78,11 +78,11 @@ class ResponseObject:
         self._number = 0
 
     def whole(self) -> bytes:
-        """All of it."""
+        """The complete response object as JSON."""
         return orjson.dumps(self._object(done=True))
 
     def streamed(self) -> Streamed:
-        """As events."""
+        """The response as a stream of events."""
         opening = b"".join(
             [
                 self._event("created", response=self._object(done=False)),

@@ -1,7 +1,8 @@
-"""A stand-in with its sockets: the data port, and the side port that a gateway never sees.
+"""Runs a stand-in: its data port, and a side port for tests that no gateway uses.
 
 In a process of its own (``serve``) a fault may end the process for good. Inside a test
-(``StandIn``) dying means what a client sees of it: every connection is reset and the port refuses.
+(``StandIn``) a crash means what a client sees of it: every connection is reset and the port
+refuses.
 
 A partition needs a port that does not answer at all. The listening socket outlives the server on
 it: we stop accepting, shorten the kernel's queue to one, and fill that one place ourselves; from
@@ -33,7 +34,7 @@ _REPLY_S: Final = 0.01  # the answer of the side port is out before the process 
 
 
 class Side:
-    """Answers every connection of the side port."""
+    """Answers the requests of the side port."""
 
     __slots__ = ("_engine", "connections", "reading")
 
@@ -43,7 +44,7 @@ class Side:
         self.reading = True
 
     def on_request(self, conn: StandInConnection, asked: StandInRequest) -> None:
-        """Faults in, figures out."""
+        """Set or clear faults, and return statistics."""
         engine = self._engine
         route = (asked.method, asked.path)
         if route == (b"GET", b"/stats"):
@@ -73,7 +74,7 @@ class Side:
 
 
 class StandIn:
-    """One stand-in in this process."""
+    """One stand-in inside this process."""
 
     def __init__(
         self, options: Options | None = None, die: Callable[[int], object] | None = None
@@ -93,19 +94,19 @@ class StandIn:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """The URL of the data port."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def engine(self) -> StandInEngine:
-        """What it does."""
+        """The stand-in's engine."""
         assert self._engine is not None, "the stand-in was not started"
         return self._engine
 
     async def start(
         self, host: str = "127.0.0.1", port: int = 0, side_port: int | None = 0
     ) -> "StandIn":
-        """Listen; ``side_port=None`` leaves the side port out."""
+        """Begin to listen; ``side_port=None`` leaves the side port out."""
         self._engine = StandInEngine(self.options, self._die, self._unreachable)
         self._listening = socket.create_server((host, port), backlog=_BACKLOG)
         self.port = self._listening.getsockname()[1]
@@ -121,7 +122,7 @@ class StandIn:
         return self
 
     async def stop(self) -> None:
-        """Close everything; what is under way is broken off."""
+        """Close all ports and break off requests under way."""
         if self._engine is None:
             return
         if self._reopening is not None:
@@ -137,15 +138,15 @@ class StandIn:
             await asyncio.sleep(0)
 
     def set_fault(self, ailment: Ailment) -> None:
-        """From now on this is wrong."""
+        """Activate a fault, in place of the one before."""
         self.engine.set_fault(ailment)
 
     def clear_fault(self) -> None:
-        """All is well."""
+        """End the active fault."""
         self.engine.clear_fault()
 
     def stats(self) -> dict[str, Any]:
-        """As the side port tells them."""
+        """The statistics that the side port serves."""
         return self.engine.stats()
 
     async def _open(self) -> None:

@@ -1,4 +1,4 @@
-"""Everything an engine does that is not a text: vectors, ranks, sounds, pictures, tensors.
+"""The tasks of a stand-in that produce no text: vectors, ranks, audio, images, tensors.
 
 Each task is a pure function from the request's body to the answer's, a digest of the input in the
 place of a model. The results have the right shape and size, and the same input gives the same
@@ -35,7 +35,7 @@ PIXEL: Final = (
 
 
 class TaskAnswer:
-    """What a task answers."""
+    """The answer of a task: its status, content type and body."""
 
     __slots__ = ("body", "content_type", "model")
 
@@ -51,7 +51,7 @@ Task = Callable[
 
 
 class EmbedBody(msgspec.Struct):
-    """Texts to vectors."""
+    """The body of an embeddings request."""
 
     model: str
     input: Texts
@@ -60,7 +60,7 @@ class EmbedBody(msgspec.Struct):
 
 
 class RankBody(msgspec.Struct):
-    """Documents by how well they fit a query."""
+    """The body of a rerank request."""
 
     model: str
     query: str
@@ -69,14 +69,14 @@ class RankBody(msgspec.Struct):
 
 
 class SpeakBody(msgspec.Struct):
-    """Text to sound."""
+    """The body of a speech request."""
 
     model: str
     input: str
 
 
 class DrawBody(msgspec.Struct):
-    """Text to pictures."""
+    """The body of an image request."""
 
     model: str
     prompt: str
@@ -93,7 +93,7 @@ def _read(body: bytes, kind: Any) -> Any:
 def unit_vector(
     model: str, text: str, dimensions: int = DIMENSIONS, twist: bytes = b""
 ) -> list[float]:
-    """The direction of a text: of length 1, the same on every stand-in."""
+    """The embedding of a text: of length 1, the same on every stand-in."""
     seed = blake2b(f"{model}\x1b{text}".encode("utf-8", "surrogatepass") + twist).digest()
     chain = b"".join(
         blake2b(seed + n.to_bytes(4, "big")).digest() for n in range(dimensions // 32 + 1)
@@ -104,7 +104,7 @@ def unit_vector(
 
 
 def embeddings(body: bytes, _content_type: bytes, twist: bytes) -> TaskAnswer:
-    """``/v1/embeddings``."""
+    """Answer ``/v1/embeddings``."""
     asked: EmbedBody = _read(body, EmbedBody)
     texts = texts_of(asked.input)
     dimensions = DIMENSIONS if asked.dimensions is None else asked.dimensions
@@ -127,7 +127,7 @@ def embeddings(body: bytes, _content_type: bytes, twist: bytes) -> TaskAnswer:
 
 
 def rerank(body: bytes, _content_type: bytes, twist: bytes) -> TaskAnswer:
-    """``/v1/rerank``: documents that share words with the query come first."""
+    """Answer ``/v1/rerank``: documents that share words with the query come first."""
     asked: RankBody = _read(body, RankBody)
     if not asked.documents or len(asked.documents) > INPUTS_MAX:
         raise RequestRefused(
@@ -157,14 +157,14 @@ def _read_text(document: Any) -> str:
 
 
 def speech(body: bytes, _content_type: bytes, twist: bytes) -> TaskAnswer:
-    """``/v1/audio/speech``."""
+    """Answer ``/v1/audio/speech``."""
     asked: SpeakBody = _read(body, SpeakBody)
     seed = blake2b(f"{asked.model}\x1b{asked.input}".encode() + twist).digest()
     return TaskAnswer(asked.model, (seed * (SOUND_BYTES // len(seed))), b"audio/mpeg")
 
 
 def transcription(body: bytes, content_type: bytes, twist: bytes) -> TaskAnswer:
-    """``/v1/audio/transcriptions``: words that depend on the sound."""
+    """Answer ``/v1/audio/transcriptions`` with words that depend on the audio."""
     fields = read_multipart(body, content_type)
     if "file" not in fields or "model" not in fields:
         raise RequestRefused(400, "file and model are needed", "BadRequestError", "file")
@@ -177,7 +177,7 @@ def transcription(body: bytes, content_type: bytes, twist: bytes) -> TaskAnswer:
 
 
 def read_multipart(body: bytes, content_type: bytes) -> dict[str, bytes]:
-    """The fields of a form by name; the last of one name counts."""
+    """Parse a multipart form into fields by name; the last of one name counts."""
     boundary = _parameter("content-type", content_type, "boundary")
     if not boundary:
         raise RequestRefused(400, "the body is no multipart form", "BadRequestError")
@@ -201,7 +201,7 @@ def _parameter(header: str, value: bytes, name: str) -> str:
 
 
 def pictures(body: bytes, _content_type: bytes, _twist: bytes) -> TaskAnswer:
-    """``/v1/images/generations``: one pixel."""
+    """Answer ``/v1/images/generations`` with an image of one pixel."""
     asked: DrawBody = _read(body, DrawBody)
     count = asked.n or 1
     if not 1 <= count <= PICTURES_MAX:
@@ -211,7 +211,7 @@ def pictures(body: bytes, _content_type: bytes, _twist: bytes) -> TaskAnswer:
 
 
 def infer(model: str, body: bytes, twist: bytes) -> TaskAnswer:
-    """``/v2/models/{model}/infer``: FP32 plus 1 (a wrong one: plus 2), the rest as it came."""
+    """Answer ``/v2/models/{model}/infer``: FP32 plus 1 (if wrong: plus 2), the rest unchanged."""
     try:
         asked = orjson.loads(body)
         inputs = asked["inputs"]

@@ -1,9 +1,9 @@
-"""What a stand-in says: words that anybody can compute again from the model and the prompt.
+"""Computes a stand-in's answers: words that follow from the model and the prompt alone.
 
 A digest of model and prompt seeds a chain of digests, and each byte of the chain picks one of 256
 made-up words. So a test knows every byte of every answer without asking, and a second stand-in can
-take up what a first one began: it computes the whole answer and goes on behind the part that was
-said. One word is one token.
+continue what a first one began: it computes the whole answer and goes on behind the part that was
+sent. One word is one token.
 
 In a chat the first word has no space before it; behind a completions prompt every word has one, as
 tokenizers do it. A longer prompt is recognised as a continuation by walking back over our own words
@@ -37,7 +37,7 @@ WRONG: Final = b"\x1cwrong"  # added to a seed: as fluent, and not the answer
 
 
 class ChatMessage(msgspec.Struct):
-    """One message of a chat, as far as the answer depends on it."""
+    """The fields of a chat message that the answer depends on."""
 
     role: str = ""
     content: Any = None
@@ -45,7 +45,7 @@ class ChatMessage(msgspec.Struct):
     tool_call_id: str | None = None
 
     def text(self) -> str:
-        """What it says; parts that are not text stand for themselves."""
+        """The text of the message; parts that are not text are represented as JSON."""
         content = self.content
         if isinstance(content, str):
             return content
@@ -64,7 +64,7 @@ def _part(part: Any) -> str:
 
 
 def chat_seed(model: str, messages: Sequence[ChatMessage]) -> bytes:
-    """The seed of the answer to a conversation."""
+    """The seed of the answer to a chat."""
     parts = [model]
     for message in messages:
         content = message.content
@@ -78,17 +78,17 @@ def chat_seed(model: str, messages: Sequence[ChatMessage]) -> bytes:
 
 
 def prompt_seed(model: str, prompt: str) -> bytes:
-    """The seed of what follows a prompt."""
+    """The seed of the continuation of a prompt."""
     return blake2b(f"{model}\x1d{prompt}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def choice_seed(seed: bytes, choice: int) -> bytes:
-    """The seed of one of several answers to the same question; the first is the usual one."""
+    """The seed of one of several answers to the same prompt; the first is unchanged."""
     return seed if choice == 0 else seed + choice.to_bytes(2, "big")
 
 
 def picks(seed: bytes, count: int) -> bytes:
-    """So many bytes of the chain; each picks a word."""
+    """The first bytes of the chain of a seed; each byte picks a word."""
     if count <= _BLOCK:
         return blake2b(seed + _FIRST).digest()[:count]
     blocks = -(-count // _BLOCK)
@@ -97,7 +97,7 @@ def picks(seed: bytes, count: int) -> bytes:
 
 
 def chat_tokens(seed: bytes, count: int) -> list[str]:
-    """An answer in a chat, token by token."""
+    """The tokens of an answer in a chat."""
     tokens = [_SPACED[pick] for pick in picks(seed, count)]
     if tokens:
         tokens[0] = tokens[0][1:]
@@ -105,12 +105,12 @@ def chat_tokens(seed: bytes, count: int) -> list[str]:
 
 
 def prompt_tokens(seed: bytes, count: int) -> list[str]:
-    """What follows a prompt, token by token."""
+    """The tokens of the continuation of a prompt."""
     return [_SPACED[pick] for pick in picks(seed, count)]
 
 
 def behind(tokens: list[str], said: str) -> list[str] | None:
-    """The tokens that are still missing behind ``said``; None where it is not our own text."""
+    """The tokens that are missing after ``said``; None if ``said`` does not begin the answer."""
     whole = "".join(tokens)
     if not whole.startswith(said):
         return None
@@ -118,7 +118,7 @@ def behind(tokens: list[str], said: str) -> list[str] | None:
 
 
 def said_within(model: str, prompt: str, count: int) -> tuple[bytes, str]:
-    """The seed of the shortest prompt whose own answer the end of this one is, and that end."""
+    """Split a prompt that ends with our own answer: the seed of its first part, and the answer."""
     starts: list[int] = []
     end = len(prompt)
     place = prompt.rfind(" ")
@@ -157,7 +157,7 @@ def _match(model: str, prompt: str, starts: list[int], count: int) -> tuple[byte
 def expected_text(
     model: str, asked: Sequence[Mapping[str, Any]] | str, tokens: int = 20, *, choice: int = 0
 ) -> str:
-    """What a healthy stand-in answers: to the messages of a chat, or behind a prompt."""
+    """The text that a healthy stand-in answers to the messages of a chat or to a prompt."""
     if isinstance(asked, str):
         seed = choice_seed(prompt_seed(model, asked), choice)
         return "".join(prompt_tokens(seed, tokens))

@@ -1,4 +1,4 @@
-"""Where tables go, and how numbers look in them."""
+"""Consoles for standard output and error, and the format of amounts and durations."""
 
 import sys
 from typing import Final
@@ -9,23 +9,23 @@ _PIPE_COLUMNS: Final = 80  # of output that no terminal asked for
 
 
 def stdout() -> Console:
-    """Standard output. Piped, it is plain text of a fixed width."""
+    """A console for standard output; plain text of a fixed width where it is piped."""
     width = None if sys.stdout.isatty() else _PIPE_COLUMNS
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def stderr() -> Console:
-    """For progress and remarks that must not mix with the result."""
+    """A console for progress and remarks that must not mix with the result."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def money(value: float) -> str:
-    """An amount, with cents where they matter."""
+    """Format an amount of money, with cents where they matter."""
     return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:
-    """A time for people: three digits and the unit that suits it."""
+    """Format a duration for people: three digits and a fitting unit."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 600:

@@ -1,8 +1,8 @@
-"""The state of a fleet as a table: who serves, who does not, and why.
+"""Prints the state of a fleet as a table: which replicas serve, which do not, and why.
 
-Why a replica is where it is stands below its row and not beside it: reasons are sentences, and a
-column of sentences in 80 columns is read by nobody. What comes from the admin port is shown as far
-as it is there; an older or newer control may say less or more.
+The reason of a replica's state stands below its row and not beside it: reasons are sentences, and
+a column of sentences does not fit into 80 columns. Members that the admin port does not send are
+left out; an older or newer control may send fewer or more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]  # of a replica, as /status has it
 
 
 def show_status(status: Mapping[str, Any], events: Sequence[Row]) -> None:
-    """Print it for people."""
+    """Print a fleet's status as tables for people."""
     console = stdout()
     rows: list[Row] = status.get("replicas") or []
     for problem in status.get("config_problems") or []:
@@ -131,7 +131,7 @@ def _reason(row: Row) -> str:
 
 
 def style_of(row: Row) -> str:
-    """The colour of its state."""
+    """The colour of a replica's state."""
     return STYLES.get(str(row.get("state")), _DEFAULT_STYLE)
 
 

@@ -1,8 +1,8 @@
-"""Incidents for people: a list that is read in one look, and one of them told as a story.
+"""Prints incidents for people: a list, and all that is known of one.
 
-The order of a story is the order in which an engineer on call asks: what is it, since when, who is
-concerned, how do we know, what followed from it, what was done, what should I do. What comes from
-the admin port is shown as far as it is there.
+One incident is printed in the order in which an engineer on call asks: what is it, since when, who
+is concerned, how do we know, what followed from it, what was done, what should I do. Members that
+the admin port does not send are left out.
 """
 
 import time
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]  # an incident, as /incidents has it
 
 
 def show_incidents(incidents: Sequence[Row]) -> None:
-    """One line for each, what is open first."""
+    """Print one line for each incident, open ones first."""
     console = stdout()
     if not incidents:
         console.print("no incidents")
@@ -47,7 +47,7 @@ def show_incidents(incidents: Sequence[Row]) -> None:
 
 
 def show_incident(one: Row) -> None:
-    """The whole story of one."""
+    """Print all that is known of one incident."""
     console = stdout()
     stage = str(one.get("stage", ""))
     head = Text(f"{one.get('id', '')}  ", "bold")

@@ -1,4 +1,4 @@
-"""A simulation as a table: one block per phase of the faults, one row per policy.
+"""Prints a simulation's results as tables: one block per phase of the faults, one row per policy.
 
 The strips show the share of requests answered well over time, so that one sees at a glance when a
 fleet went down, how far, and when it came back.
@@ -30,7 +30,7 @@ _HEADINGS: Final = ("good %", "in SLO %", "errors", "wasted", "tries", "TTFT p99
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while runs are under way; nothing where nobody looks."""
+    """A progress bar on stderr while runs are under way; none where it is not a terminal."""
     console = stderr()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     shown = console.is_terminal
@@ -42,7 +42,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def show_simulation(scenario: Scenario, seed: int, outcomes: Sequence[Outcome]) -> None:
-    """Print what every variant came to."""
+    """Print the results of every variant."""
     console = stdout()
     console.print(Text(scenario.name, "bold"))
     if scenario.description:
@@ -125,7 +125,7 @@ def _show_strips(console: Any, outcomes: Sequence[Outcome]) -> None:
 
 
 def strip(shares: Sequence[float | None]) -> str:
-    """One block per slice of time; a dot where nobody came."""
+    """Draw shares over time, one block per slice; a dot where no request came."""
     top = len(_BLOCKS) - 1
     return "".join("·" if share is None else _BLOCKS[round(share * top)] for share in shares)
 

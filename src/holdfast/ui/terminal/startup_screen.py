@@ -1,8 +1,8 @@
-"""What ``holdfast up`` shows: bars while a fleet starts, then how to use it, then what changes.
+"""The output of ``holdfast up``: progress while a fleet starts, then how to use it, then changes.
 
 Two screens with the same methods. A terminal gets bars that move; a pipe or a log gets one line for
-each thing that happened, so that it reads well afterwards. Nothing here may end a fleet: output
-that nobody takes any more (a closed pipe, a terminal that hung up) is given up; the log has it.
+each event, so that it reads well afterwards. No output may end a fleet: output that cannot be
+written any more (a closed pipe, a terminal that hung up) is dropped; the log has it.
 """
 
 import sys
@@ -35,7 +35,7 @@ _WHY_MAX: Final = 30  # characters beside a bar, so that it fits 80 columns
 
 @dataclass(slots=True, frozen=True)
 class UsageGuide:
-    """How to use a fleet that runs."""
+    """Addresses and commands for using a fleet that runs."""
 
     data: str  # URL, without a path
     admin: str
@@ -48,44 +48,44 @@ class UsageGuide:
 
 
 class StartupScreen(Protocol):
-    """Who shows it."""
+    """Shows the start of a fleet and later changes; one class for terminals, one for pipes."""
 
     def say(self, line: str) -> None:
-        """One line, at once."""
+        """Print one line at once."""
 
     def fetching(self, name: str, done: int, total: int) -> None:
-        """How far the download of weights is."""
+        """Show how far the download of weights is."""
 
     def starting(self, rows: Sequence[Row]) -> None:
-        """The replicas on their way."""
+        """Show how far each replica's start is."""
 
     def started(self, guide: UsageGuide) -> None:
-        """The start is over: how to go on."""
+        """Show that the start is over, and how to use the fleet."""
 
     def changed(self, row: Row) -> None:
-        """A replica is in another state now."""
+        """Show that a replica changed its state."""
 
     def close(self) -> None:
-        """Take down what moves."""
+        """Stop all moving output."""
 
 
 class PersistentConsole(Console):
-    """rich ends the process when nobody reads its output any more; a fleet has other readers."""
+    """A rich console that falls silent on a broken pipe instead of ending the process."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing from now on."""
+        """Drop all further output."""
         self.quiet = True
 
 
 def screen() -> StartupScreen:
-    """The one that suits standard output."""
+    """The screen that suits standard output: bars on a terminal, else lines."""
     terminal = sys.stdout.isatty()
     console = PersistentConsole(highlight=False, markup=False, emoji=False)
     return TerminalScreen(console) if terminal else PlainScreen(console)
 
 
 class PlainScreen:
-    """Lines."""
+    """Shows a start as lines of text, for pipes and logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -93,11 +93,11 @@ class PlainScreen:
         self._seen: dict[str, str] = {}
 
     def say(self, line: str) -> None:
-        """One line, at once."""
+        """Print one line at once."""
         _survive(lambda: self._console.print(line, soft_wrap=True))
 
     def fetching(self, name: str, done: int, total: int) -> None:
-        """A line for every tenth of it."""
+        """Print a line for every tenth of a download."""
         if name not in self._percent and done >= total:
             self._percent[name] = 100
             self.say(f"weights {name}: {_IN_CACHE}")
@@ -109,7 +109,7 @@ class PlainScreen:
             self.say(f"weights {name}: {percent} % of {total / 1e6:.0f} MB")
 
     def starting(self, rows: Sequence[Row]) -> None:
-        """A line for each replica that got further."""
+        """Print a line for each replica that reached another stage."""
         for row in rows:
             told = _stage(row)
             if self._seen.get(row["id"]) != told:
@@ -117,19 +117,19 @@ class PlainScreen:
                 self.say(f"{row['id']} ({row.get('zone', '')}): {told}")
 
     def started(self, guide: UsageGuide) -> None:
-        """How to go on."""
+        """Print how to use the fleet."""
         self.say("\n".join(guide_lines(guide)))
 
     def changed(self, row: Row) -> None:
-        """One line."""
+        """Print the new state of a replica as one line."""
         self.say(_change(row).plain)
 
     def close(self) -> None:
-        """Nothing moves here."""
+        """Does nothing: plain output has no moving parts."""
 
 
 class TerminalScreen:
-    """Bars."""
+    """Shows a start as progress bars, for terminals."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -138,11 +138,11 @@ class TerminalScreen:
         self._tasks: dict[str, TaskID] = {}
 
     def say(self, line: str) -> None:
-        """One line, above the bars where there are any."""
+        """Print one line, above the bars if there are any."""
         _survive(lambda: self._console.print(line, soft_wrap=True))
 
     def fetching(self, name: str, done: int, total: int) -> None:
-        """A bar in bytes."""
+        """Show a download as a bar in bytes."""
         if self._download is None:
             if done >= total:
                 self.say(f"weights {name}: {_IN_CACHE}")
@@ -159,7 +159,7 @@ class TerminalScreen:
             del self._tasks[name]
 
     def starting(self, rows: Sequence[Row]) -> None:
-        """A bar for each replica: started, loaded, warm, ready."""
+        """Show a bar for each replica: started, loaded, warm, ready."""
         if self._loading is None:
             self._loading = Progress(
                 SpinnerColumn(finished_text="✓"),
@@ -179,16 +179,16 @@ class TerminalScreen:
             self._loading.update(self._tasks[row["id"]], completed=done, stage=stage)
 
     def started(self, guide: UsageGuide) -> None:
-        """How to go on, below the bars as they were last."""
+        """Print how to use the fleet below the bars, which stop moving."""
         self.close()
         self.say("\n".join(guide_lines(guide)))
 
     def changed(self, row: Row) -> None:
-        """One line."""
+        """Print the new state of a replica as one line."""
         _survive(lambda: self._console.print(_change(row), soft_wrap=True))
 
     def close(self) -> None:
-        """Leave the bars as they are."""
+        """Stop the bars and leave them as they are."""
         for bars in (self._download, self._loading):
             if bars is not None:
                 _survive(bars.stop)
@@ -231,7 +231,7 @@ def _change(row: Row) -> Text:
 
 
 def guide_lines(guide: UsageGuide) -> list[str]:
-    """Addresses, a command and a program to paste, and what to try next."""
+    """The usage guide as lines: addresses, a command and a program to paste, next steps."""
     lines = [
         "",
         f"gateway    {guide.data}/v1",

@@ -1,1 +1,1 @@
-"""The dashboard in a browser: files that are served as they are, and three small questions."""
+"""The dashboard in a browser: static files, sessions, and what-if simulations."""

@@ -1,4 +1,4 @@
-"""The dashboard's files, as they go over the wire.
+"""Loads the dashboard's files from the package, with compressed copies and cacheable addresses.
 
 They are read once, at start, and served from memory: some 150 KB. Their addresses hold a digest of
 all of them, so a browser may keep each for ever and still never mixes two versions; only the page
@@ -28,7 +28,7 @@ _TYPES: Final = {
 
 @dataclass(slots=True, frozen=True)
 class Asset:
-    """One file, plain and packed."""
+    """One file of the dashboard, plain and compressed."""
 
     content: bytes
     packed: bytes | None
@@ -37,7 +37,7 @@ class Asset:
 
 @dataclass(slots=True, frozen=True)
 class Assets:
-    """All files of one version."""
+    """All files of the dashboard, with the digest of this version."""
 
     page: Asset
     by_path: dict[str, Asset]  # "DIGEST/overview.js"
@@ -45,7 +45,7 @@ class Assets:
 
 
 def load_assets(below: str) -> Assets:
-    """The files of the package; ``below`` is the path under which they will be served."""
+    """Read the files of the package; ``below`` is the path under which they will be served."""
     found = dict(sorted(_read(files("holdfast.ui.web") / "static", "")))
     digest = sha256(b"".join(name.encode() + b"\0" + found[name] for name in found))
     prefix = digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Rehearsals in a process of their own, one at a time, with an end.
+"""Runs what-if simulations in a process of their own, one at a time, with a time limit.
 
 Control watches replicas in one loop: a simulation in it, or in a thread beside it, would take its
 turns away. So each runs in a small process at the lowest priority, which is killed when its time is
@@ -25,25 +25,25 @@ _MODULE: Final = "holdfast.ui.web.rehearsal"
 
 
 class RehearsalBusyError(Exception):
-    """Another one runs."""
+    """A what-if simulation was refused because another one runs."""
 
     def __init__(self) -> None:
         super().__init__("another what-if is being simulated; try again in a moment")
 
 
 class RehearsalError(Exception):
-    """It came to no end."""
+    """A what-if simulation failed or ran out of time."""
 
 
 class RehearsalRunner:
-    """Starts them."""
+    """Runs what-if simulations in child processes, one at a time."""
 
     def __init__(self, limit_s: float | None = None) -> None:
         self._limit_s = LIMIT_S if limit_s is None else limit_s
         self._running = False
 
     async def run(self, now: Scenario, then: Scenario) -> dict[str, Any]:
-        """Both accounts, by "now" and "then"."""
+        """Simulate both scenarios; returns their results under "now" and "then"."""
         if self._running:
             raise RehearsalBusyError
         self._running = True
@@ -88,7 +88,7 @@ class RehearsalRunner:
 
 
 def rehearse(question: bytes) -> bytes:
-    """In the child: run each scenario once."""
+    """In the child process: run each scenario once and return the results as JSON."""
     accounts = []
     for text in orjson.loads(question):
         scenario = Scenario.model_validate_json(text)

@@ -1,4 +1,4 @@
-"""What the dashboard adds to the operators' port.
+"""The dashboard's routes on the operators' port: pages, sessions, what-if questions.
 
     GET  /            ─► /ui/
     GET  /ui/…        the page; each of its addresses gives the same one, and its script chooses
@@ -51,9 +51,9 @@ def web_routes(
     view: Callable[[], Snapshot | None],
     planner: Planner,
 ) -> list[Route]:
-    """Routes for the operators' port, whose guard has the same sessions.
+    """Build the dashboard's routes for the operators' port, which shares its sessions.
 
-    ``file`` is the config that runs and ``view`` the latest picture: a what-if starts from them.
+    ``file`` is the config that runs and ``view`` the latest snapshot: a what-if starts from them.
     """
     web = _Web(sessions, file, view, planner)
     return [

@@ -1,13 +1,13 @@
-"""What would be if: a question about the running fleet becomes two scenarios and a plan.
+"""Turns a what-if question about the running fleet into two scenarios and a plan.
 
 The first scenario is the fleet as it is, the second as it would be: other replicas, a zone lost,
 more traffic. Both run under the policies of the running config, with the same seed, so that their
 difference is the change and not chance. Beside them stands what the planner says of the same
-numbers: a simulation shows minutes, a plan speaks of years.
+numbers: a simulation covers minutes, a plan covers years.
 
-What nobody measured is asked for, with a default that the page shows: an engine's speed cannot be
-read off a config. One model at a time: models share no replicas, and a page with a form for each
-would not be filled in.
+What was not measured is asked for, with a default that the page shows: an engine's speed cannot
+be read off a config. One model at a time: models share no replicas, and a page with a form for
+each would not be filled in.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ Planner = Callable[..., Any]  # holdfast.planner.redundancy; a sibling, so it is
 
 @dataclass(slots=True, frozen=True)
 class RunningModel:
-    """One model as it runs now; None: not known."""
+    """One model as it runs now; None where a value is not known."""
 
     model: str
     replicas: int
@@ -48,7 +48,7 @@ class RunningModel:
 
 
 def as_it_is(file: FleetFile, view: Snapshot | None) -> dict[str, Any]:
-    """Where a question starts from."""
+    """The models as they run now, as JSON data from which a what-if question starts."""
     rows = {row.name: row for row in view.models} if view is not None else {}
     standing = [asdict(_standing(file, name, view, rows.get(name))) for name in _names(file)]
     return {"models": standing, "full": FULL, "requests_max": REQUESTS_MAX}
@@ -87,7 +87,7 @@ def _standing(
 
 @dataclass(slots=True, frozen=True)
 class WhatIfQuestion:
-    """What somebody wants to know, checked."""
+    """One validated what-if question about a model."""
 
     standing: RunningModel
     replicas: int
@@ -104,7 +104,7 @@ class WhatIfQuestion:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], now: Mapping[str, Any]) -> "WhatIfQuestion":
-        """Read a body against what runs; raises ``ConfigError`` that names the field."""
+        """Read a question from a body; raises ``ConfigError`` that names the field."""
         by_name = {one["model"]: one for one in now["models"]}
         name = body.get("model")
         known = isinstance(name, str) and name in by_name
@@ -131,7 +131,7 @@ class WhatIfQuestion:
 
     @property
     def law(self) -> EngineParameters:
-        """The engine, at the speed that was said; the other coefficients keep their proportion."""
+        """Engine parameters scaled to the given speed, in their usual proportions."""
         usual = EngineParameters()
         slower = 1000.0 / self.stream_tokens_s / (usual.step_ms + usual.per_sequence_ms)
         return EngineParameters(
@@ -143,7 +143,7 @@ class WhatIfQuestion:
 
     @property
     def replica_requests_s(self) -> float:
-        """What one replica can do, by the law of its steps with its batch full."""
+        """Requests per second that one replica can serve with its batch full."""
         law, batch = self.law, self.standing.slots or _BATCH
         held = batch * (self.prompt + self.output / 2.0)
         step = law.step_ms + law.per_sequence_ms * batch + law.per_kv_token_ms * held
@@ -151,7 +151,7 @@ class WhatIfQuestion:
         return 1000.0 / per_request_ms
 
     def need(self, traffic: float) -> int:
-        """Replicas that carry so many times the traffic without being full."""
+        """Number of replicas that carry ``traffic`` times the rate without being full."""
         load = self.rate * traffic
         return min(_NEED_MAX, max(1, ceil(load / (FULL * self.replica_requests_s))))
 
@@ -170,7 +170,7 @@ def _number(
 
 
 def scenarios(question: WhatIfQuestion, file: FleetFile) -> tuple[Scenario, Scenario]:
-    """The fleet as it is, and as it would be."""
+    """The scenario of the fleet as it is, and of the fleet as it would be."""
     name = question.standing.model
     whole = file.flow_config()
     # Tenants and ladders belong to the whole fleet: one model's rehearsal has neither.
@@ -233,7 +233,7 @@ def _scenario(
 
 
 def answer(question: WhatIfQuestion, ran: Mapping[str, Any], planner: Planner) -> dict[str, Any]:
-    """What the page shows: two accounts, a plan, and all that was assumed."""
+    """The answer for the page: two results, a plan, and all that was assumed."""
     zones = len(question.standing.zones)
     need = question.need(question.traffic)
     rows = [

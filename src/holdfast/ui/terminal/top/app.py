@@ -1,13 +1,13 @@
-"""The screen of ``holdfast top``.
+"""The screen of ``holdfast top``, as a Textual application.
 
     ✓ live 14:30:00 · ! 3 incidents · …        how the fleet is
-    ! aws sqs: throttled, 2 min old · …        whether the picture can be believed
-    overview › parler-tts-0        1–19 of 40  where one stands
+    ! aws sqs: throttled, 2 min old · …        whether the data is current
+    overview › parler-tts-0        1–19 of 40  the current page
     …                                          the listing
     exit 137, OutOfMemoryError …               what is wrong with the chosen row
     1 overview … / filter : command ? help     keys, or what is being typed
 
-One screen and a stack of places, not a stack of screens: each place is only a list of sections, so
+One screen and a stack of pages, not a stack of screens: each page is only a list of sections, so
 filter, sorting and cursor work everywhere alike, and going back costs nothing.
 """
 
@@ -55,7 +55,7 @@ class _Step:
 
 
 class TopApp(App[None]):
-    """The application."""
+    """The application of ``holdfast top``: shows snapshots and handles keys and commands."""
 
     ENABLE_COMMAND_PALETTE = False
     TITLE = "holdfast top"
@@ -113,7 +113,7 @@ class TopApp(App[None]):
     # --- its parts -------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
+        """The widgets of the screen, from top to bottom."""
         yield TonedLine(id="fleet")
         yield TonedLine(id="sources")
         yield TonedLine(id="crumbs")
@@ -123,7 +123,7 @@ class TopApp(App[None]):
         yield TonedLine(id="keys")
 
     def on_mount(self) -> None:
-        """Begin to watch."""
+        """Start the snapshot feed and the timers."""
         self.listing = self.query_one(Listing)
         self.prompt = self.query_one(Prompt)
         self._strokes = {str(one.id): one for one in self.query(TonedLine)}
@@ -135,22 +135,22 @@ class TopApp(App[None]):
         self.call_after_refresh(self.show)
 
     def on_unmount(self) -> None:
-        """What comes now has no place to be shown."""
+        """Mark the screen as closed, so that late snapshots are not shown."""
         self._up = False
 
     def on_resize(self) -> None:
-        """Another width, other columns."""
+        """Lay the page out for another width."""
         self.call_after_refresh(self.show)
 
     @property
     def step(self) -> _Step:
-        """Where one stands."""
+        """The current page, with its filter, sorting and cursor."""
         return self._steps[-1]
 
     # --- what control tells ----------------------------------------------------------------------
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show a new picture."""
+        """Show a new snapshot."""
         self.snapshot = snapshot
         self._came_at = self._clock()
         self.contact.away = ""
@@ -165,7 +165,7 @@ class TopApp(App[None]):
     # --- showing ---------------------------------------------------------------------------------
 
     def show(self, *, key: str | None = None, top: int | None = None) -> None:
-        """Everything, as it is now."""
+        """Redraw everything from the last snapshot."""
         if not self._up or self.snapshot is None:
             self._heads()
             return
@@ -217,7 +217,7 @@ class TopApp(App[None]):
         return fitted([(f" {told}", Tone.PLAIN)], width) if told else []
 
     def say(self, text: str) -> None:
-        """One sentence above the keys, until the next key."""
+        """Show one sentence above the keys, until the next key."""
         self.message = text
         self._heads()
 
@@ -232,7 +232,7 @@ class TopApp(App[None]):
     # --- going about -----------------------------------------------------------------------------
 
     def go(self, place: Page, *, anew: bool = False) -> None:
-        """To another place; ``anew`` forgets the way here."""
+        """Open another page; ``anew`` clears the stack of pages first."""
         here = self.step
         here.key, here.top = self.listing.key, self.listing.top
         step = _Step(place, looking=RowSelection(orders=dict(here.looking.orders)))
@@ -252,11 +252,11 @@ class TopApp(App[None]):
         self._asking = self.run_worker(asking, group="place", exclusive=True)
 
     def action_view(self, name: str) -> None:
-        """A view, from the beginning."""
+        """Open a view by its name and clear the stack of pages."""
         self.go(ViewPage(name), anew=True)
 
     def action_leave(self) -> None:
-        """First what was looked for goes, then the place."""
+        """Clear the filter; without a filter, go back to the page before."""
         self.message = ""
         if self.step.looking.words:
             self.step.looking.words = ""
@@ -273,7 +273,7 @@ class TopApp(App[None]):
         self.show()
 
     def on_listing_chosen(self, event: Listing.Chosen) -> None:
-        """Look into a row."""
+        """Open the page of the chosen row."""
         line = event.line
         if isinstance(line.row, IncidentRow):
             self.go(IncidentPage(line.row.id))
@@ -285,17 +285,17 @@ class TopApp(App[None]):
             self.go(DetailPage(line.table.name, line.table.key(line.row), line.row))
 
     def on_listing_moved(self) -> None:
-        """The sentence below is about another row."""
+        """Update the sentence about the row under the cursor."""
         self.message = ""
         self._heads()
 
     def action_help(self) -> None:
-        """Keys and signs."""
+        """Open the page of keys and signs."""
         if not isinstance(self.step.place, HelpPage):
             self.go(HelpPage())
 
     def action_log(self) -> None:
-        """Of the replica one stands at."""
+        """Open the log of the chosen replica."""
         name = self._replica()
         if name:
             self.go(LogPage(name))
@@ -303,7 +303,7 @@ class TopApp(App[None]):
             self.say("no replica is chosen: go to its row, or type ':log ID'")
 
     def action_incident(self) -> None:
-        """Of the row one stands at."""
+        """Open the first incident of the chosen row."""
         found = getattr(self.listing.line.row, "incidents", ())
         if isinstance(self.listing.line.row, IncidentRow):
             found = (self.listing.line.row.id,)
@@ -323,7 +323,7 @@ class TopApp(App[None]):
         return place.replica if isinstance(place, LogPage) else ""
 
     def action_again(self) -> None:
-        """Ask now."""
+        """Ask control for a new snapshot now."""
         self.watch_of.hurry()
         self.run_worker(self._once_more(), group="again", exclusive=True)
         self._ask()
@@ -336,7 +336,7 @@ class TopApp(App[None]):
             self._lost(error.reason)
 
     def action_colours(self) -> None:
-        """The other theme."""
+        """Switch between the dark and the light theme."""
         self.colours = LIGHT if self.colours.dark else DARK
         self._paint()
         self.show()
@@ -344,12 +344,12 @@ class TopApp(App[None]):
     # --- looking for something -------------------------------------------------------------------
 
     def action_faults(self) -> None:
-        """Only what is wrong, and back."""
+        """Switch between all rows and only those with a fault."""
         self.step.looking.only_faults = not self.step.looking.only_faults
         self.show(top=0)
 
     def action_sort(self) -> None:
-        """By the next column of the table one stands in."""
+        """Sort the table under the cursor by its next column."""
         table = self.listing.line.table
         if table is None:
             return
@@ -366,7 +366,7 @@ class TopApp(App[None]):
         self.show()
 
     def action_turn(self) -> None:
-        """The other way round."""
+        """Reverse the order of the table under the cursor."""
         table = self.listing.line.table
         order = self.step.looking.orders.get(table.name) if table is not None else None
         if table is not None and order is not None:
@@ -374,18 +374,18 @@ class TopApp(App[None]):
             self.show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While somebody types, keys are letters."""
+        """Whether a key triggers its action; while text is typed only quit does."""
         del parameters
         return action == "quit" or not (self._up and self.prompt.display)
 
     # --- typing ----------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
-        """Type words to look for."""
+        """Open the prompt for words to filter rows by."""
         self._type("/", " /", self.step.looking.words)
 
     def action_command(self) -> None:
-        """Type a command."""
+        """Open the prompt for a command."""
         self._type(":", " :", suggested=suggestions(self.snapshot))
 
     def _type(self, kind: str, label: str, text: str = "", suggested: Sequence[str] = ()) -> None:
@@ -397,13 +397,13 @@ class TopApp(App[None]):
         self.screen.set_focus(self.listing)
 
     def on_prompt_typed(self, event: Prompt.Typed) -> None:
-        """A filter works while it is typed."""
+        """Apply a filter while it is being typed."""
         if event.kind == "/":
             self.step.looking.words = event.text
             self.show(top=0)
 
     def on_prompt_left(self, event: Prompt.Left) -> None:
-        """Escape: nothing of it counts."""
+        """Close the prompt after Escape: clear the filter or drop the command."""
         self._typed()
         if event.kind == "/":
             self.step.looking.words = ""
@@ -413,7 +413,7 @@ class TopApp(App[None]):
             self.say("nothing was done")
 
     def on_prompt_entered(self, event: Prompt.Entered) -> None:
-        """Enter."""
+        """Execute an entered command, or the order that was confirmed with yes."""
         self._typed()
         if event.kind == ":":
             self._obey(event.text)

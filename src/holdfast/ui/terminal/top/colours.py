@@ -1,7 +1,7 @@
-"""Tones, by what they mean, and the colours they have on dark and on light screens.
+"""Tones of text by their meaning, and the colours of each tone on dark and on light screens.
 
-A tone never carries a meaning alone: what is bad has a ``!`` or a word beside it. The colours keep
-a contrast of at least 4.5 to 1 against their background, which a test checks.
+A tone never carries a meaning alone: a fault has a ``!`` or a word beside it. The colours keep a
+contrast of at least 4.5 to 1 against their background, which a test checks.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rich.style import Style
 
 
 class Tone(StrEnum):
-    """What a piece of text is."""
+    """The meaning of a piece of text, from which its colour follows."""
 
     PLAIN = ""
     STRONG = "strong"
@@ -58,7 +58,7 @@ _BOLD: Final = {Tone.STRONG, Tone.HEADING, Tone.BAD, Tone.KEY}
 
 
 class Colours:
-    """The styles of one theme."""
+    """The styles of all tones in one theme."""
 
     def __init__(self, *, dark: bool) -> None:
         self.dark = dark
@@ -72,7 +72,7 @@ class Colours:
         }
 
     def style(self, tone: Tone, ground: str = "page") -> Style:
-        """Of a piece of text; ``ground`` is page, band or chosen."""
+        """The style of a tone; ``ground`` is page, band or chosen."""
         return self._styles[tone, ground]
 
 
@@ -81,7 +81,7 @@ LIGHT: Final = Colours(dark=False)
 
 
 def is_dark(theme: str, environment: Mapping[str, str]) -> bool:
-    """Which one is meant: as told, else as the terminal says in ``COLORFGBG``, else dark."""
+    """Whether to use the dark theme: as asked, else by ``COLORFGBG`` of the terminal, else yes."""
     if theme != "auto":
         return theme == "dark"
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]

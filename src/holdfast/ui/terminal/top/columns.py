@@ -1,4 +1,4 @@
-"""Columns, and tones of figures, that tables of several kinds share."""
+"""Columns and tones that several tables share."""
 
 from typing import Any, Final
 
@@ -13,49 +13,49 @@ _OLD_S: Final = 60.0  # four readings of the slowest source were missed
 
 
 def muted(_: Any) -> Tone:
-    """Of what is seldom asked for."""
+    """The tone of columns that are seldom needed."""
     return Tone.MUTED
 
 
 def strong(_: Any) -> Tone:
-    """Of what a row is there for."""
+    """The tone of a table's main figures."""
     return Tone.STRONG
 
 
 def info(_: Any) -> Tone:
-    """Of pictures."""
+    """The tone of bars."""
     return Tone.INFO
 
 
 def bad(_: Any) -> Tone:
-    """Of what is wrong by being there."""
+    """The tone of columns that hold only faults."""
     return Tone.BAD
 
 
 def fill_tone(value: float | None) -> Tone:
-    """Of a share that should not come near one."""
+    """The tone of a share: a warning when nearly full, bad when full."""
     if value is None or value < _NEARLY:
         return Tone.PLAIN
     return Tone.WARN if value < _FULL else Tone.BAD
 
 
 def age(row: Any) -> str:
-    """How old the figures of a row are."""
+    """The age of a row's figures, as text."""
     return span(row.age_s)
 
 
 def age_tone(row: Any) -> Tone:
-    """Of that age."""
+    """The tone of a row's age: a warning when old."""
     return Tone.WARN if row.age_s is not None and row.age_s >= _OLD_S else Tone.MUTED
 
 
 def uptime(row: Any) -> str:
-    """How long it has been there."""
+    """How long the row's subject has been up, as text."""
     return span(row.uptime_s)
 
 
 def name_column(get: Any, least: int = 14) -> Column:
-    """The second column of each table."""
+    """The column of names, the second of each table."""
     return Column("name", get, tone=name_tone, left=True, least=least)
 
 

@@ -1,4 +1,4 @@
-"""What can be typed after ``:``."""
+"""Parses the commands that can be typed after ``:``."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,18 +13,18 @@ _QUIT: Final = ("quit", "q", "exit")
 
 @dataclass(slots=True, frozen=True)
 class Command:
-    """What somebody typed, understood."""
+    """A parsed command."""
 
     word: str  # view, log, story, incident, drain, undrain, restart, help, quit
     about: str = ""
 
 
 class CommandError(Exception):
-    """What was typed cannot be done; says what can."""
+    """A command cannot be executed; the text says which ones can."""
 
 
 def parse(text: str, snapshot: Snapshot | None, chosen: str = "") -> Command:
-    """Understand it. ``chosen``: the replica under the cursor, meant where none is named."""
+    """Parse a command. ``chosen``: the replica under the cursor, used where none is named."""
     word, _, about = text.strip().lstrip(":").partition(" ")
     word, about = word.lower(), about.strip()
     if word in _QUIT:
@@ -60,7 +60,7 @@ def _incident(name: str) -> str:
 
 
 def suggestions(snapshot: Snapshot | None) -> list[str]:
-    """What can be completed, the shorter first."""
+    """All commands that can be completed for this snapshot, shorter ones first."""
     words = [*VIEWS, *MORE_VIEWS, "help", "quit"]
     if snapshot is not None:
         words += [f"incident {row.id}" for row in snapshot.incidents]

@@ -1,4 +1,4 @@
-"""How figures look in a table: short, of even width, and never more exact than they are useful.
+"""Formats figures for tables: short, of even width, with no more digits than are useful.
 
 Memory is counted in GiB, as platforms count it, and written with a bare G: the figure must agree
 with what an engineer sees in the cloud's own pages. Unknown is a dash; zero is a zero.
@@ -15,7 +15,7 @@ _BAR: Final = " ▏▎▍▌▋▊▉█"
 
 
 def size(amount: float | None) -> str:
-    """Bytes: ``48G``, ``3.5G``, ``512M``."""
+    """Format bytes: ``48G``, ``3.5G``, ``512M``."""
     if amount is None:
         return UNKNOWN
     value, unit = float(amount), 0
@@ -28,36 +28,36 @@ def size(amount: float | None) -> str:
 
 
 def of_total(part: float | None, total: float | None) -> str:
-    """``48G/186G``; both in the unit that suits each."""
+    """Format an amount of its total: ``48G/186G``, each in a fitting unit."""
     if part is None and total is None:
         return UNKNOWN
     return f"{size(part)}/{size(total)}"
 
 
 def count(value: float | None) -> str:
-    """A whole number: ``422``, ``12k``, ``3.4M``."""
+    """Format a whole number: ``422``, ``12k``, ``3.4M``."""
     return UNKNOWN if value is None else _scaled(round(value), 10_000)
 
 
 def rate(value: float | None) -> str:
-    """Of something a second: ``0.8``, ``43``, ``2.4k``."""
+    """Format a rate per second: ``0.8``, ``43``, ``2.4k``."""
     return UNKNOWN if value is None else _scaled(value, 1_000)
 
 
 def amount(value: float | None) -> str:
-    """Of CPUs, which come in parts: ``8``, ``0.5``."""
+    """Format a number of CPUs, which may be a fraction: ``8``, ``0.5``."""
     return UNKNOWN if value is None else _short(value)
 
 
 def left_of(left: float | None, total: float | None) -> str:
-    """``8/16``: what is left, and of how much."""
+    """Format what is left of a total: ``8/16``."""
     if left is None and total is None:
         return UNKNOWN
     return f"{amount(left)}/{amount(total)}"
 
 
 def share(value: float | None) -> str:
-    """``96%``; what is there but too small for a figure is ``<1%``."""
+    """Format a share: ``96%``; a share above zero that rounds to none is ``<1%``."""
     if value is None:
         return UNKNOWN
     if 0 < value < 0.005:
@@ -66,7 +66,7 @@ def share(value: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A length of time in three or four letters: ``44s``, ``73m``, ``5h``, ``9d``."""
+    """Format a duration in three or four letters: ``44s``, ``73m``, ``5h``, ``9d``."""
     if seconds is None:
         return UNKNOWN
     if seconds < 99.5:
@@ -79,7 +79,7 @@ def span(seconds: float | None) -> str:
 
 
 def words_span(seconds: float | None) -> str:
-    """A length of time in a sentence: ``44 s``, ``73 min``, ``5.7 h``, ``9 days``."""
+    """Format a duration for a sentence: ``44 s``, ``73 min``, ``5.7 h``, ``9 days``."""
     if seconds is None:
         return "an unknown time"
     if seconds < 99.5:
@@ -92,7 +92,7 @@ def words_span(seconds: float | None) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """``41ms``, ``4.2s``."""
+    """Format a latency: ``41ms``, ``4.2s``."""
     if seconds is None:
         return UNKNOWN
     if seconds < 0.9995:
@@ -101,14 +101,14 @@ def latency(seconds: float | None) -> str:
 
 
 def clock(at: object) -> str:
-    """The time of day here."""
+    """Format the local time of day."""
     if not isinstance(at, int | float):
         return ""
     return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
 
 
 def bar(value: float | None, width: int) -> str:
-    """A share as a bar, in eighths of a letter."""
+    """Draw a share as a bar, in eighths of a character."""
     if value is None:
         return ""
     eighths = round(min(1.0, max(0.0, value)) * width * 8)
@@ -117,14 +117,14 @@ def bar(value: float | None, width: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Letters that a terminal would obey, or that have no width, become a dot each."""
+    """Replace control characters and characters without width by a dot each."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
 def cut(text: str, width: int) -> str:
-    """At most so many columns of a terminal, with a sign where something was left out."""
+    """Cut text to at most so many columns, with a sign where something was left out."""
     if len(text) <= width and text.isascii():
         return text
     if cell_len(text) <= width:
@@ -133,7 +133,7 @@ def cut(text: str, width: int) -> str:
 
 
 def wide(text: str) -> int:
-    """How many columns of a terminal it takes."""
+    """Number of terminal columns that a text takes."""
     return len(text) if text.isascii() else cell_len(text)
 
 

@@ -1,4 +1,4 @@
-"""Tables of what serves and what waits: replicas, models, queues, unmet demands, incidents."""
+"""Tables of the fleet: replicas, models, queues, unmet demands, incidents."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The two lines above everything: how the fleet is, and whether what is shown can be believed."""
+"""The two lines at the top: the state of the fleet, and whether the data shown is current."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from holdfast.ui.terminal.top.table import Span
 
 @dataclass(slots=True)
 class Contact:
-    """How the talk with control goes."""
+    """State of the connection to control."""
 
     where: str = ""
     live: bool = True  # what is shown will change
@@ -30,10 +30,10 @@ class Contact:
 def fleet_line(
     snapshot: Snapshot | None, contact: Contact, width: int, aside_s: float = 0.0
 ) -> list[Span]:
-    """Whether control answers, what is wrong, and the traffic.
+    """The first line: whether control answers, what is wrong, and the traffic.
 
-    ``aside_s``: since the picture came. Control sends none while nothing changes, so the time of
-    day goes on by itself.
+    ``aside_s``: seconds since the snapshot came. Control sends none while nothing changes, so the
+    time of day goes on by itself.
     """
     if snapshot is None:
         told = contact.away or "asking control …"
@@ -77,7 +77,10 @@ def _traffic(snapshot: Snapshot) -> list[Span]:
 def source_line(
     snapshot: Snapshot | None, aside_s: float, width: int, *, away: bool = False
 ) -> list[Span]:
-    """What fails first; else how old the oldest part is. ``aside_s``: since the picture came."""
+    """The second line: the first source that fails, else the age of the oldest part.
+
+    ``aside_s``: seconds since the snapshot came.
+    """
     if snapshot is None:
         return []
     effort = f"{snapshot.calls} calls in {latency(snapshot.took_s)}"
@@ -104,7 +107,7 @@ def source_line(
 
 
 def fitted(spans: Sequence[Span], width: int) -> list[Span]:
-    """As many as fit; of those that do not, only what tells of trouble is cut and not left out."""
+    """As many spans as fit into the width; faults are cut, other spans are left out."""
     found: list[Span] = []
     left = width
     for text, tone in spans:

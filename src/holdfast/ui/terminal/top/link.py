@@ -1,11 +1,11 @@
-"""How ``top`` talks to control: single questions, and answers that have no end.
+"""Connects ``top`` to control's admin port: single requests, and the stream of snapshots.
 
-    GET /view ─► picture ─► GET /view/stream ─► events ─┐
-       ▲                                                ▼ broken, silent, refused
-       └──────────────── pause, doubling ───────────────┘
+    GET /view ─► snapshot ─► GET /view/stream ─► events ─┐
+       ▲                                                 ▼ broken, silent, refused
+       └──────────────── pause, doubling ────────────────┘
 
-The picture comes first, because a stream tells only of changes. Where the stream is refused (an
-older control, or too many who listen) the page is asked for every two seconds instead. Rejected: an
+The snapshot comes first, because a stream sends only changes. Where the stream is refused (an
+older control, or too many listeners) the page is asked for every two seconds instead. Rejected: an
 HTTP library, for the reasons in ``control/fetch.py``; and threads, which outlive a screen.
 """
 
@@ -31,7 +31,7 @@ _DECODER: Final = msgspec.json.Decoder(Snapshot, strict=False)
 
 
 class LinkError(Exception):
-    """No answer, or one that says no. ``status`` is 0 where nobody answered."""
+    """A request to control failed or was refused; ``status`` is 0 if no answer came."""
 
     def __init__(self, reason: str, status: int = 0) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class LinkError(Exception):
 
 
 def decode(body: bytes | bytearray) -> Snapshot:
-    """A snapshot as control sends it; fields that this version does not know are left out."""
+    """Decode a snapshot from JSON; fields that this version does not know are left out."""
     try:
         return _DECODER.decode(body)
     except msgspec.DecodeError as error:
@@ -48,7 +48,7 @@ def decode(body: bytes | bytearray) -> Snapshot:
 
 
 class Link:
-    """One admin port."""
+    """A connection to one admin port."""
 
     def __init__(
         self, url: str, token: str | None = None, tls: ssl.SSLContext | None = None
@@ -58,7 +58,7 @@ class Link:
         self.tls = tls  # None: an https address is checked against the system's authorities
 
     async def ask(self, path: str, *, order: bool = False) -> HttpAnswer:
-        """One answer of status 200 or 202, or ``LinkError`` with the reason."""
+        """GET or POST a path; returns an answer of status 200 or 202, else raises ``LinkError``."""
         method = "POST" if order else "GET"
         try:
             answer = await fetch(
@@ -71,7 +71,7 @@ class Link:
         return answer
 
     async def order(self, order: str, replica: str) -> str:
-        """Give an order about a replica; what came of it, as a sentence."""
+        """Send an order about a replica; returns its result as a sentence."""
         try:
             answer = await self.ask(f"/replicas/{quote(replica)}/{order}", order=True)
         except LinkError as error:
@@ -82,11 +82,11 @@ class Link:
             return f"{order} {replica}: taken on"
 
     async def view(self) -> Snapshot:
-        """The picture as it is now."""
+        """The current snapshot."""
         return decode((await self.ask("/view")).body)
 
     async def views(self) -> AsyncGenerator[Snapshot]:
-        """The picture whenever it changes, until the connection ends."""
+        """Yield a snapshot whenever it changes, until the connection ends."""
         text = bytearray()
         pieces = self.pieces("/view/stream", quiet_s=QUIET_S)
         try:
@@ -103,7 +103,7 @@ class Link:
             await pieces.aclose()
 
     async def pieces(self, path: str, quiet_s: float | None = None) -> AsyncGenerator[bytes]:
-        """The body of an answer as it comes; ``LinkError`` where it is refused or breaks."""
+        """Yield the body of an answer as it comes; raises ``LinkError`` if it fails."""
         reader, writer = await self._connected()
         parts = urlsplit(self.url)
         auth = f"Authorization: Bearer {self.token}\r\n" if self.token else ""

@@ -1,4 +1,4 @@
-"""The lines of a page on a screen: one row can be chosen, the rest scrolls.
+"""The listing widget of ``top``: shows the lines of a page, with a cursor and scrolling.
 
 Only lines that differ from those on the screen are painted again. The heading of the table that one
 has scrolled into stays at the top.
@@ -30,7 +30,7 @@ _LEAP: Final = 3  # lines between two rows; a heading and a free line are not wo
 
 
 class Listing(Widget, can_focus=True):
-    """Lines, a cursor, and where the view of them begins."""
+    """A widget that shows the lines of a page, scrolls them, and has a cursor on one row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
@@ -43,14 +43,14 @@ class Listing(Widget, can_focus=True):
     ]
 
     class Chosen(Message):
-        """Somebody wants to look into a row."""
+        """Message: a row was chosen to be opened."""
 
         def __init__(self, line: PageLine) -> None:
             super().__init__()
             self.line = line
 
     class Moved(Message):
-        """The cursor or the view is somewhere else."""
+        """Message: the cursor or the scroll position changed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,10 +68,10 @@ class Listing(Widget, can_focus=True):
     def show(
         self, lines: Sequence[PageLine], *, key: str | None = None, top: int | None = None
     ) -> None:
-        """Other lines; the cursor stays on its row, or goes to that of ``key``.
+        """Replace the lines; the cursor stays on its row, or goes to that of ``key``.
 
-        The view follows a row that somebody went to. Where nobody moved yet, the cursor stays on
-        the first row and the view at its beginning, whatever comes.
+        The view follows a row that the user moved to. Before the user moved, the cursor stays on
+        the first row and the view at its beginning.
         """
         at_end = self.follow and self.top >= self._top_max
         seen = self._moved and self._is_seen(self._cursor)
@@ -96,17 +96,17 @@ class Listing(Widget, can_focus=True):
 
     @property
     def line(self) -> PageLine:
-        """The one the cursor is on, if it is seen."""
+        """The line under the cursor; an empty line if it is out of view."""
         return self.lines[self._cursor] if self._is_seen(self._cursor) else _NOTHING
 
     @property
     def key(self) -> str:
-        """Of the row the cursor is on."""
+        """The key of the row under the cursor."""
         return self._key
 
     @property
     def position(self) -> str:
-        """Where one is in what does not fit; empty where all of it is seen."""
+        """The visible lines as "1–19 of 40"; empty if all lines are visible."""
         if len(self.lines) <= self.size.height:
             return ""
         last = min(len(self.lines), self.top + self.size.height)
@@ -119,7 +119,7 @@ class Listing(Widget, can_focus=True):
     # --- moving ----------------------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
-        """To the next row; text between here and there is scrolled by and not leapt over."""
+        """Move the cursor to the next row; longer text on the way is scrolled through."""
         place = self._cursor + by
         while 0 <= place < len(self.lines) and not self.lines[place].key:
             place += by
@@ -131,36 +131,36 @@ class Listing(Widget, can_focus=True):
             self._scroll(by)
 
     def action_page(self, by: int) -> None:
-        """A screenful."""
+        """Scroll by a screenful and move the cursor with it."""
         far = by * max(1, self.size.height - 2)
         self._scroll(far)
         if self._cursor >= 0:
             self._go(_nearest(self.lines, min(max(0, self._cursor + far), len(self.lines) - 1)))
 
     def action_edge(self, end: int) -> None:
-        """To the first or the last row."""
+        """Move to the first or the last row."""
         self.top = self._top_max if end else 0
         if self._cursor >= 0:
             self._go(_nearest(self.lines, len(self.lines) - 1 if end else 0))
         self._changed()
 
     def action_choose(self) -> None:
-        """Look into it."""
+        """Open the row under the cursor."""
         if self.line.key:
             self.post_message(self.Chosen(self.line))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the view and leaves the cursor."""
+        """Scroll down and leave the cursor on its row."""
         event.stop()
         self._scroll(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """As above."""
+        """Scroll up and leave the cursor on its row."""
         event.stop()
         self._scroll(-3)
 
     def on_click(self, event: events.Click) -> None:
-        """Once to go there, twice to look into it."""
+        """Move the cursor to the clicked row; open it at a second click."""
         place = self.top + event.y
         if place < len(self.lines) and self.lines[place].key:
             again = place == self._cursor
@@ -169,7 +169,7 @@ class Listing(Widget, can_focus=True):
                 self.action_choose()
 
     def on_resize(self) -> None:
-        """Another height."""
+        """Adapt the scroll position to another height."""
         self._into_view(move=not self.follow and self.top > 0)
         self._painted = []
 
@@ -219,7 +219,7 @@ class Listing(Widget, can_focus=True):
     # --- painting --------------------------------------------------------------------------------
 
     def repaint_all(self) -> None:
-        """Other colours."""
+        """Repaint every line, for another theme."""
         self._painted = []
         self.refresh()
 
@@ -256,7 +256,7 @@ class Listing(Widget, can_focus=True):
         return None
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
+        """Render one line of the screen."""
         line, chosen = self._at(y)
         ground = "chosen" if chosen else "band" if line.heading else "page"
         colours, width = self.colours, self.size.width

@@ -1,7 +1,7 @@
-"""The overview as text, for a pipe, a ticket or a terminal that is too small for a screen.
+"""Prints the overview once as text, for a pipe, a ticket or a terminal that is too small.
 
-Nobody can press a key to see more, so that filesystems come with it. What a source fails with is
-said once, beside its part: the same words on each row that it feeds would bury all others.
+There are no keys to see more, so filesystems are included. The error of a source is printed once,
+beside its part: the same text on each row that depends on it would bury all others.
 """
 
 from rich.console import Console
@@ -36,7 +36,7 @@ _ANSI = {
 
 
 def once_lines(snapshot: Snapshot, width: int) -> list[PageLine]:
-    """The lines, with their tones."""
+    """The overview as lines with their tones."""
     head = [
         PageLine(tuple(fleet_line(snapshot, Contact(live=False), width))),
         PageLine(tuple(source_line(snapshot, 0.0, width))),
@@ -83,7 +83,7 @@ def _faults(snapshot: Snapshot) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def show_once(snapshot: Snapshot, console: Console) -> None:
-    """Print it; plain where the console is no terminal."""
+    """Print the overview; plain text where the console is no terminal."""
     for line in once_lines(snapshot, console.width):
         text = Text()
         for piece, tone in line.spans:

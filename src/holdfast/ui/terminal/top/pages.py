@@ -1,7 +1,7 @@
-"""Where one can stand: a view, one thing, an incident, a request's story, a log, the help.
+"""The pages of ``top``: a view, one row, an incident, a request, a log, the help.
 
-A place gives its sections and, where the snapshot does not hold them, asks control for more while
-somebody stands there. The screen keeps a stack of them; their names are the breadcrumbs.
+A page gives its sections and, where the snapshot does not hold them, asks control for more while
+the page is open. The screen keeps a stack of pages; their names are the breadcrumbs.
 """
 
 import asyncio
@@ -33,34 +33,34 @@ _TAIL: Final = 500
 
 
 class Page(ABC):
-    """Somewhere on the way."""
+    """One page: gives its sections, and asks control for data that no snapshot has."""
 
     crumb = ""
     follows = False  # stays at its end while lines are added
 
     @abstractmethod
     def sections(self, snapshot: Snapshot) -> list[Section]:
-        """What stands there."""
+        """The sections of the page for this snapshot."""
 
     async def ask(  # noqa: B027 most places have nothing to ask
         self, link: Link, changed: Callable[[], None]
     ) -> None:
-        """Ask for what the snapshot does not hold, until cancelled or complete."""
+        """Ask control for data that the snapshot does not hold, until cancelled or complete."""
 
 
 class ViewPage(Page):
-    """One of the views."""
+    """The page of one view, such as the overview."""
 
     def __init__(self, name: str) -> None:
         self.name = self.crumb = name
 
     def sections(self, snapshot: Snapshot) -> list[Section]:
-        """The view's."""
+        """The sections of the view."""
         return view(self.name, snapshot)
 
 
 class DetailPage(Page):
-    """One row with all around it."""
+    """The page of one row, with the rows related to it."""
 
     def __init__(self, table: str, key: str, row: Any) -> None:
         self.table, self.key = table, key
@@ -69,7 +69,7 @@ class DetailPage(Page):
         self.gone = False
 
     def sections(self, snapshot: Snapshot) -> list[Section]:
-        """Of the row as it is now; of one that went, as it was."""
+        """The details of the row as it is now; of a row that is gone, as it was last."""
         now = find(snapshot, self.table, self.key)
         self.gone = now is None
         if now is not None:
@@ -82,7 +82,7 @@ class DetailPage(Page):
 
 
 class IncidentPage(Page):
-    """One incident, told whole."""
+    """The page of one incident, with all that control knows of it."""
 
     def __init__(self, name: str) -> None:
         self.name = self.crumb = name
@@ -90,7 +90,7 @@ class IncidentPage(Page):
         self._problem = ""
 
     def sections(self, snapshot: Snapshot) -> list[Section]:
-        """The story, and the rows it concerns."""
+        """The incident's report, and the rows it concerns."""
         found = incident_row(snapshot, self.name)
         told = self._told or (report_sections.told_by_row(found, snapshot.at) if found else None)
         parts: list[Section] = []
@@ -105,7 +105,7 @@ class IncidentPage(Page):
         ]
 
     async def ask(self, link: Link, changed: Callable[[], None]) -> None:
-        """Again and again: an incident grows."""
+        """Ask control for the incident repeatedly, because it changes."""
         while True:
             try:
                 answer = await link.ask(f"/incidents/{quote(self.name)}")
@@ -117,7 +117,7 @@ class IncidentPage(Page):
 
 
 class StoryPage(Page):
-    """One request."""
+    """The page of one request: what happened to it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class StoryPage(Page):
         self._problem = ""
 
     def sections(self, snapshot: Snapshot) -> list[Section]:  # noqa: ARG002 a story is past
-        """What happened to it."""
+        """The steps of the request."""
         if self._told is not None:
             return report_sections.request(self._told)
         if self._problem:
@@ -134,7 +134,7 @@ class StoryPage(Page):
         return [TextSection("", [(f"   asking for {self.name} …", Tone.MUTED)])]
 
     async def ask(self, link: Link, changed: Callable[[], None]) -> None:
-        """Once: a story that is told is over."""
+        """Ask control for the request once: it does not change any more."""
         try:
             self._told = json.loads((await link.ask(f"/explain/{quote(self.name)}")).body)
         except (LinkError, ValueError) as error:
@@ -144,7 +144,7 @@ class StoryPage(Page):
 
 
 class LogPage(Page):
-    """The log of one replica, as it grows."""
+    """The page of one replica's log, with new lines as they come."""
 
     follows = True
 
@@ -157,7 +157,7 @@ class LogPage(Page):
         self._known: tuple[str, ...] = ()
 
     def sections(self, snapshot: Snapshot) -> list[Section]:
-        """Its lines, and how the reading goes."""
+        """The lines of the log, and errors of reading it."""
         self._known = tuple(row.id for row in snapshot.replicas)
         lines = [(line, Tone.PLAIN) for line in self._lines]
         if self._open:
@@ -166,7 +166,7 @@ class LogPage(Page):
         return [TextSection("", [*lines, *ending], indent=2)]
 
     async def ask(self, link: Link, changed: Callable[[], None]) -> None:
-        """Read on until somebody leaves."""
+        """Read the log until cancelled."""
         path = f"/replicas/{quote(self.replica)}/logs?follow=1&lines={_TAIL}"
         while True:
             self._lines.clear()
@@ -202,12 +202,12 @@ class LogPage(Page):
 
 
 class HelpPage(Page):
-    """Keys, commands and signs."""
+    """The page of keys, commands and signs."""
 
     crumb = "help"
 
     def sections(self, snapshot: Snapshot) -> list[Section]:  # noqa: ARG002 always the same
-        """All on one page."""
+        """The whole help as sections."""
         return report_sections.help_text()
 
 

@@ -1,4 +1,4 @@
-"""Single lines of the screen: those that are shown, and the one that is typed into."""
+"""Single-line widgets of the screen: lines of text, and the prompt for typing."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Final
@@ -21,21 +21,21 @@ _LETTERS_MAX: Final = 256
 
 
 class TonedLine(Widget):
-    """One line of text in tones."""
+    """A widget that shows one line of text in tones."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 textual's word
         super().__init__(id=id)
         self._shown: tuple[tuple[Span, ...], Colours, str] = ((), DARK, "page")
 
     def show(self, spans: Sequence[Span], colours: Colours, ground: str) -> None:
-        """Another text; the same one costs nothing."""
+        """Replace the text; does nothing if it is the same."""
         wanted = (tuple(spans), colours, ground)
         if wanted != self._shown:
             self._shown = wanted
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The only one."""
+        """Render the line."""
         spans, colours, ground = self._shown
         if y:
             return Strip.blank(self.size.width, colours.style(Tone.PLAIN, ground))
@@ -46,34 +46,34 @@ class TonedLine(Widget):
 
 
 class Prompt(Horizontal):
-    """Where filters, commands and answers are typed; it is seen only then."""
+    """The input line for filters, commands and answers; hidden while it is not used."""
 
     class Typed(Message):
-        """A letter more or less."""
+        """Message: the text in the prompt changed."""
 
         def __init__(self, kind: str, text: str) -> None:
             super().__init__()
             self.kind, self.text = kind, text
 
     class Entered(Typed):
-        """Enter."""
+        """Message: the text was confirmed with Enter."""
 
     class Left(Typed):
-        """Escape."""
+        """Message: the prompt was left with Escape."""
 
     def __init__(self) -> None:
         super().__init__()
         self._kind = ""
 
     def compose(self) -> ComposeResult:
-        """What is asked, and the answer."""
+        """The label and the input field."""
         yield TonedLine(id="question")
         yield _Entry(max_length=_LETTERS_MAX, select_on_focus=False)
 
     def open(
         self, kind: str, text: str, colours: Colours, *, suggested: Sequence[str] = (), label: str
     ) -> None:
-        """Begin to type; ``kind`` is ``/``, ``:`` or ``?`` for a question."""
+        """Show the prompt and focus it; ``kind`` is ``/``, ``:`` or ``?`` for a question."""
         entry, question = self.query_one(_Entry), self.query_one(TonedLine)
         self._kind = ""
         question.styles.width = wide(label)
@@ -89,7 +89,7 @@ class Prompt(Horizontal):
         self.screen.set_focus(entry)  # now, and not when the next key has gone elsewhere
 
     def give_up(self) -> None:
-        """Escape: never mind."""
+        """Close the prompt after Escape."""
         text = self.query_one(_Entry).value
         self.post_message(self.Left(self._shut(), text))
 
@@ -99,13 +99,13 @@ class Prompt(Horizontal):
         return kind
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Tell while it is typed."""
+        """Post ``Typed`` when the text changes."""
         event.stop()
         if self._kind:
             self.post_message(self.Typed(self._kind, event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Tell when it is complete."""
+        """Post ``Entered`` when the text is confirmed."""
         event.stop()
         if self._kind:
             self.post_message(self.Entered(self._shut(), event.value))

@@ -1,6 +1,6 @@
-"""An incident and a request told as sections; and the help.
+"""The sections of an incident's page, of a request's page, and of the help.
 
-The order of an incident is the order in which an engineer on call asks: what is it, what should I
+An incident's sections are in the order in which an engineer on call asks: what is it, what should I
 do, what was done, how do we know, what followed from it, when was what.
 """
 
@@ -50,7 +50,7 @@ SIGNS: Final = (
 
 
 def incident(told: Mapping[str, Any], now: float) -> list[Section]:
-    """One incident, as ``GET /incidents/ID`` has it."""
+    """The sections of one incident, from the answer of ``GET /incidents/ID``."""
     opened = told.get("opened_at")
     since = words_span(now - opened) if isinstance(opened, int | float) else "an unknown time"
     sure = told.get("confidence")
@@ -80,7 +80,7 @@ def incident(told: Mapping[str, Any], now: float) -> list[Section]:
 
 
 def told_by_row(row: IncidentRow, now: float) -> dict[str, Any]:
-    """As much as a line of the snapshot tells, until control was asked for the rest."""
+    """An incident as far as a row of the snapshot has it, until control sent the rest."""
     return {
         "id": row.id,
         "title": row.title,
@@ -132,7 +132,7 @@ def _word(name: Any) -> str:
 
 
 def request(told: Mapping[str, Any]) -> list[Section]:
-    """One request, as ``GET /explain/ID`` has it."""
+    """The sections of one request, from the answer of ``GET /explain/ID``."""
     status = told.get("status")
     well = status == 200
     pairs = [
@@ -157,7 +157,7 @@ def request(told: Mapping[str, Any]) -> list[Section]:
 
 
 def help_text() -> list[Section]:
-    """Keys, commands and signs."""
+    """The sections of the help: keys, commands and signs."""
 
     def listed(entries: Sequence[tuple[str, str]], width: int) -> list[tuple[str, Tone]]:
         return [(f"   {name:<{width}}  {text}", Tone.PLAIN) for name, text in entries]

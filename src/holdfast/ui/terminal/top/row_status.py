@@ -1,7 +1,7 @@
-"""What stands at the front of a row, and whether something is wrong with it.
+"""The mark at the front of a row, and whether the row has a fault.
 
-``!7`` is a row that incident ``inc-000007`` concerns, ``!`` one with a fault that no incident tells
-of. Both are letters, because a colour is not seen by everybody and not copied into a message.
+``!7`` is a row that incident ``inc-000007`` concerns, ``!`` one with a fault without an incident.
+Both are letters, because not all people see colours, and a copied message has none.
 """
 
 from typing import Any, Final
@@ -30,13 +30,13 @@ _STATES: Final = {
 
 
 def short_id(incident: str) -> str:
-    """``7`` for ``inc-000007``; what is named otherwise stays as it is."""
+    """The short form of an incident's id: ``7`` for ``inc-000007``; other ids stay as they are."""
     number = incident.rpartition("-")[2]
     return str(int(number)) if number.isascii() and number.isdecimal() else incident
 
 
 def mark(row: Any) -> str:
-    """The front of a row."""
+    """The mark at the front of a row: its incident, ``!`` for another fault, else empty."""
     incidents: tuple[str, ...] = getattr(row, "incidents", ())
     if incidents:
         return f"!{short_id(incidents[0])}{'+' if len(incidents) > 1 else ''}"
@@ -44,7 +44,7 @@ def mark(row: Any) -> str:
 
 
 def faulty(row: Any) -> bool:
-    """Whether it belongs on the list of what is wrong."""
+    """Whether a row has a fault, an incident or a bad state."""
     if isinstance(row, SourceRow):
         return bool(row.error) or row.age_s is None
     if isinstance(row, ReplicaRow) and row.state not in _WELL and row.state != "stopped":
@@ -53,14 +53,14 @@ def faulty(row: Any) -> bool:
 
 
 def severity(row: Any) -> int:
-    """What comes first where somebody looks for what is wrong: the higher."""
+    """How urgent a row is, for sorting; higher is worse."""
     if isinstance(row, ReplicaRow):
         return _SEVERITY.get(row.state, int(faulty(row)))
     return int(faulty(row))
 
 
 def about(row: Any) -> str:
-    """All that is wrong with it, in one line."""
+    """All faults of a row in one line."""
     reason = getattr(row, "reason", "")
     told = (reason, *getattr(row, "faults", ()))
     return "; ".join(dict.fromkeys(part for part in told if part))
@@ -75,22 +75,22 @@ def about_source(row: SourceRow) -> str:
 
 
 def about_incident(row: IncidentRow) -> str:
-    """What should be done about one."""
+    """The advice for an incident."""
     return row.fix or row.action or row.title
 
 
 def wrong_tone(row: Any) -> Tone:
-    """Of text that tells of a fault, where there is one."""
+    """The tone of a text about faults: bad if there is a fault."""
     return Tone.BAD if getattr(row, "incidents", ()) or faulty(row) else Tone.PLAIN
 
 
 def name_tone(row: Any) -> Tone:
-    """Of the name of a row."""
+    """The tone of a row's name."""
     return Tone.BAD if faulty(row) else Tone.STRONG
 
 
 def state_tone(state: str) -> Tone:
-    """Of the word for a replica's state."""
+    """The tone of a replica's state."""
     return _STATES.get(state, Tone.INFO)
 
 

@@ -1,4 +1,4 @@
-"""Keeps the picture fresh: the page, then the stream, and again when that ends."""
+"""Fetches snapshots from control: the page, then the stream, and again when the stream ends."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _REFUSED: Final = {404, 503}  # no such path: an older control; or too many list
 
 @dataclass(slots=True, frozen=True)
 class PollIntervals:
-    """How often control is asked."""
+    """How often control is asked, and how long to pause after a failure."""
 
     pause_s: float = 1.0  # after a failure; doubles
     pause_max_s: float = 15.0  # an engineer who mends control should not wait for us
@@ -22,7 +22,7 @@ class PollIntervals:
 
 
 class SnapshotFeed:
-    """One picture, for as long as somebody looks at it."""
+    """Passes every new snapshot to a callback until it is cancelled."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class SnapshotFeed:
         self._wake = asyncio.Event()
 
     def hurry(self) -> None:
-        """Ask now and not when the pause is over."""
+        """End the current pause and ask control now."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Fetch snapshots until cancelled."""
         pause = self._pace.pause_s
         while True:
             try:

@@ -1,12 +1,12 @@
-"""Tables as lines of text: which columns fit, how wide each is, and what is left out first.
+"""Lays tables out as lines of text: which columns fit, how wide each is, what is left out first.
 
-    sections ─► lines_of(width, Looking) ─► lines ─┬─► the listing on a screen
-                                                   └─► ``--once``
+    sections ─► lines_of(width, RowSelection) ─► lines ─┬─► the listing on a screen
+                                                        └─► ``--once``
 
 A narrow terminal gets fewer columns and never a line that is cut at its edge or scrolls sideways:
-each column has a rank, and the highest goes first. Columns in which no row has anything to say are
-left out before that. Widths are worked out here and not by a widget, so that a screen and a pipe
-show the same table, and a table of 500 rows costs its figures once and no layout.
+each column has a rank, and the highest goes first. Columns that are empty in all rows are left out
+before that. Widths are computed here and not by a widget, so that a screen and a pipe show the
+same table, and a table of 500 rows costs its figures once and no layout.
 """
 
 import textwrap
@@ -27,7 +27,7 @@ Span = tuple[str, Tone]
 
 
 class PageLine:
-    """One line of a page. Of a row, its text is made when it is first asked for: few are seen."""
+    """One line of a page. The text of a row is made when first needed: few rows are visible."""
 
     __slots__ = ("_make", "_spans", "heading", "key", "row", "table")
 
@@ -50,23 +50,23 @@ class PageLine:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Pieces of text with their tones."""
+        """The pieces of text of the line, with their tones."""
         if self._make is not None:
             self._spans, self._make = self._make(), None
         return self._spans
 
     @property
     def text(self) -> str:
-        """Without its tones."""
+        """The text of the line, without tones."""
         return "".join(text for text, _ in self.spans)
 
     @property
     def free(self) -> bool:
-        """Nothing stands on it."""
+        """Whether the line is empty."""
         return self._make is None and not self._spans
 
     def looks_like(self, other: "PageLine") -> bool:
-        """Whether painting one over the other changes nothing."""
+        """Whether two lines look the same on the screen."""
         return self is other or (self.heading == other.heading and self.spans == other.spans)
 
 
@@ -86,7 +86,7 @@ class Column:
 
 @dataclass(slots=True, frozen=True)
 class Table:
-    """What is known about one kind of row."""
+    """The columns, key and title of one kind of row."""
 
     name: str
     title: str
@@ -129,7 +129,7 @@ Section = TableSection | TextSection | FieldsSection
 
 @dataclass(slots=True)
 class RowSelection:
-    """What somebody looks for."""
+    """Which rows are shown and in which order: filter words, faults only, sorting."""
 
     words: str = ""
     only_faults: bool = False
@@ -139,7 +139,7 @@ class RowSelection:
 def lines_of(
     sections: Sequence[Section], width: int, looking: RowSelection, *, airy: bool = False
 ) -> list[PageLine]:
-    """All lines of a page; ``airy`` leaves one free between sections."""
+    """All lines of a page; ``airy`` leaves one empty line between sections."""
     lines: list[PageLine] = []
     # Marks are as wide everywhere on a page, so that names begin in one column.
     marks = max(
@@ -235,7 +235,7 @@ def _ordered(table: Table, grid: _Grid, looking: RowSelection) -> list[int]:
 def fit(
     grid: _Grid, width: int, title: str = "", marks: int = 0, ordered: str = ""
 ) -> dict[int, int]:
-    """Which columns are shown, by place, and how wide each is.
+    """Choose the columns that fit into a width: their places and widths.
 
     Columns that matter are all there, cut where they must be. The others are taken in the order of
     their ranks while there is room: they never make one that matters be cut.
@@ -282,7 +282,7 @@ def fit(
 
 
 def gap_of(width: int) -> int:
-    """Spaces between columns."""
+    """The number of spaces between columns."""
     return 1 if width < NARROW else 2
 
 
@@ -337,7 +337,7 @@ def _words(section: TextSection, width: int) -> list[PageLine]:
 
 
 def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
-    """A sentence over as many lines as it needs; what was indented stays so."""
+    """Break a sentence into lines of a width; its indentation is kept."""
     text = clean(text)
     begin = len(text) - len(text.lstrip(" "))
     inner = " " * min(begin + indent, max(0, width - _WORDS_LEAST))
@@ -376,7 +376,7 @@ def _facts(section: FieldsSection, width: int) -> list[PageLine]:
 
 
 def cropped(spans: Sequence[Span], width: int) -> tuple[Span, ...]:
-    """What fits into a line; a terminal that is too narrow for anything gets the beginning."""
+    """The spans cut to the width of a line."""
     found: list[Span] = []
     for text, tone in spans:
         shown = cut(text, width)

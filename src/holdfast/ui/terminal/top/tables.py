@@ -1,8 +1,8 @@
-"""Tables of what platforms tell of: groups, hosts, filesystems, and the sources themselves.
+"""Tables of platforms: groups, hosts, filesystems, and the sources themselves.
 
 The first column is the mark, the second the name, under the title of its section. Memory of groups
 and hosts is what is *reserved* against what there is, because that is what a platform places by;
-what is really in use stands beside it, and the two differ where somebody's reservation is wrong.
+what is really in use stands beside it, and the two differ where a reservation is wrong.
 """
 
 from typing import Any, Final

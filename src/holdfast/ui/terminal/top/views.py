@@ -1,8 +1,8 @@
-"""What each page shows of a snapshot: the views, and one thing with everything around it.
+"""The sections of each view, and of one row with everything related to it.
 
-A page is a list of sections and knows nothing of screens. Drilling down follows the join: a group
-shows its hosts, a host its replicas, a replica its model's queue and its filesystem. Wherever one
-stands, the incidents that concern it come first.
+A page is a list of sections and knows nothing of screens. Details follow the join: a group
+shows its hosts, a host its replicas, a replica its model's queue and its filesystem. On every
+page the incidents that concern it come first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ _UNWELL_SHOWN: Final = 12  # replicas on the overview; the replicas' own view ha
 
 
 def overview(snapshot: Snapshot) -> list[Section]:
-    """What one must know first: what is wrong, what there is, what is missing, what waits."""
+    """The sections of the overview: incidents, groups, unmet demand, queues, faults, models."""
     unwell = [row for row in snapshot.replicas if faulty(row)]
     title = "NOT WELL"
     if len(unwell) > _UNWELL_SHOWN:
@@ -59,7 +59,7 @@ def overview(snapshot: Snapshot) -> list[Section]:
 
 
 def view(name: str, snapshot: Snapshot) -> list[Section]:
-    """One of the views by its name."""
+    """The sections of a view by its name."""
     if name == "overview":
         return overview(snapshot)
     if name == "sources":
@@ -85,7 +85,7 @@ _LISTS: Final[dict[str, tuple[Any, Callable[[Snapshot], Sequence[Any]], str]]] =
 
 
 def find(snapshot: Snapshot, table: str, key: str) -> Any:
-    """The row of that key as it is now; None: it is gone."""
+    """The row with that key in a snapshot; None if it is gone."""
     if table == "unmet":
         return next((row for row in snapshot.unmet if UNMET.key(row) == key), None)
     if table == "sources":
@@ -95,7 +95,7 @@ def find(snapshot: Snapshot, table: str, key: str) -> Any:
 
 
 def name_of(row: Any) -> str:
-    """What stands in the breadcrumbs."""
+    """The name of a row for the breadcrumbs."""
     if isinstance(row, UnmetRow):
         return row.model
     if isinstance(row, SourceRow):
@@ -104,7 +104,7 @@ def name_of(row: Any) -> str:
 
 
 def details(snapshot: Snapshot, row: Any) -> list[Section]:
-    """All that is known about one row, and the rows around it."""
+    """All that is known of one row, and the rows related to it."""
     about = [one for one in snapshot.incidents if one.id in getattr(row, "incidents", ())]
     head: list[Section] = [TableSection(INCIDENTS, about)]
     faults = list(getattr(row, "faults", ()))
@@ -302,7 +302,7 @@ _BUILDERS: Final[dict[type, Callable[[Snapshot, Any], list[Section]]]] = {
 
 
 def concerned(snapshot: Snapshot, incident: str) -> list[Section]:
-    """The rows that carry an incident's mark, of all layers."""
+    """The rows of all layers that an incident concerns."""
 
     def marked(rows: Iterable[Any]) -> list[Any]:
         return [row for row in rows if incident in row.incidents]
@@ -318,7 +318,7 @@ def concerned(snapshot: Snapshot, incident: str) -> list[Section]:
 
 
 def incident_row(snapshot: Snapshot, name: str) -> IncidentRow | None:
-    """One that is not closed, by its id or by its number."""
+    """An incident of the snapshot, by its id or its number; None if it is closed."""
     for row in snapshot.incidents:
         if row.id == name or (name.isdecimal() and row.id.endswith(f"-{int(name):06d}")):
             return row
