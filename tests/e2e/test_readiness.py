@@ -170,6 +170,11 @@ class Stage:
 
         self.until(enough, f"{count} canaries of {name}")
 
+    def measured(self, name, since):
+        """How long the last canaries of a replica took, in seconds, where that is known."""
+        kept = self._ops.call(f"{self.admin}/replicas/{name}/canaries")["canaries"]
+        return [one["latency_s"] or 0.0 for one in kept if one["at"] >= since]
+
     @contextmanager
     def struck(self, name, kind, **how):
         """It is ill meanwhile; before that, it was ready."""
@@ -295,14 +300,18 @@ def test_a_replica_saturated_by_long_prompts_is_left_alone(ops, stage):
 
 def test_one_slow_probe_is_forgiven(stage):
     """The engine stands still in the middle of one canary, and goes on before its deadline."""
-    with stage.left_alone(WRONG):
+    began = time.time()
+
+    def one_was_slow():
+        """A control that was late itself measures nothing; then it is tried again."""
         with stage.struck(WRONG, "hang"):
             stage.until(lambda: stage.engines.stats(WRONG)["running"], "a canary is under way")
             time.sleep(DEADLINE_S / 2)  # this long it takes: the point of the test
-        stage.until(
-            lambda: (stage.row(WRONG)["canary"]["latency_s"] or 0) > DEADLINE_S / 3,
-            "the slow one is told of",
-        )
+        stage.canaries(WRONG, 2)
+        return [one for one in stage.measured(WRONG, began) if one > DEADLINE_S / 3]
+
+    with stage.left_alone(WRONG):
+        stage.until(one_was_slow, "a slow canary is kept")
         stage.canaries(WRONG, 4)
 
 

@@ -205,7 +205,7 @@ def test_death_comes_after_its_lead_and_a_leak_shows_before(kit, kind):
     seen, status = asyncio.run(main())
     assert status == 137
     assert seen == sorted(seen)
-    assert (seen[-1] > 0.3) == (kind == "leak")
+    assert (seen[-1] > seen[0]) == (kind == "leak")  # how far it was seen depends on the machine
 
 
 def test_a_leak_of_real_memory_ends_in_starvation_with_a_green_page(kit):

@@ -350,7 +350,10 @@ class Deployments:
         self._host.saw(fact)
 
     def kept(self, unit: LaunchedReplica) -> None:
-        """Store a launched replica whose lasting fields changed."""
+        """Store a launched replica's lasting fields; callers call it after changing them.
+
+        A replica that was removed meanwhile is not stored.
+        """
         if unit.id in self.units:
             self._store.put_replica(unit.id, unit.to_store())
 

@@ -124,7 +124,10 @@ class Disturbances:
         return True, f"{replica}: {told}"
 
     def end(self, replica: str, now: int) -> tuple[bool, str]:
-        """End a replica's disturbance; False: there was none."""
+        """End a failure that was caused on purpose at a replica, and note it.
+
+        Return whether there was one, and a sentence for people.
+        """
         one = self._by_replica.pop(replica, None)
         if one is None:
             return False, f"{replica} is not disturbed"

@@ -156,7 +156,10 @@ class Gateway(asyncio.Protocol):
 
 
 class Hub:
-    """Accepts gateways, sends them frames, and passes their frames to the listener."""
+    """Accepts gateways and sends them frames; passes their reports and stats to its listener.
+
+    Greetings, traces, epochs and answers to questions are handled here.
+    """
 
     def __init__(self, listener: HubListener) -> None:
         self._listener = listener

@@ -179,7 +179,7 @@ class IncidentTracker:
                 return
 
     def drain(self) -> None:
-        """Judge all queued facts now."""
+        """Judge all queued facts now and carry out the findings: remedies, canaries, messages."""
         while self._queue:
             self._judge(*self._queue.popleft())
 

@@ -173,7 +173,10 @@ class _Hook:
 
 
 class Notifier:
-    """Queues notifications for all hooks of the fleet file."""
+    """Delivers messages about incidents to each hook that wants them, from one worker per hook.
+
+    A hook's queue is short; when it is full the oldest message is dropped and counted.
+    """
 
     def __init__(self, environment: Mapping[str, str], post: Post = post) -> None:
         self._environment = environment

@@ -240,7 +240,7 @@ class AgentInbox:
         return [together, *told]
 
     def listing(self) -> list[dict[str, Any]]:
-        """The agents with their age, clock difference and version, for ``GET /agents``."""
+        """Remove agents that were silent for too long; return a row for each other agent."""
         self._let_go()
         now = self._clock()
         return [

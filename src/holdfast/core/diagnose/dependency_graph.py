@@ -130,9 +130,10 @@ class DependencyGraph:
         return frozenset(later)
 
     def blames(self, replica: str, other: str, now: int, *, named: bool = False) -> bool:
-        """Whether one replica's recent log blames the other, by name or by its only possible peer.
+        """Whether one replica's recent log blames the other, by its id or its host's address.
 
-        With ``named``, only lines that name their peer count.
+        A line that names no peer blames every replica of the same model with the opposite role.
+        With ``named`` only lines that name a peer count.
         """
         for peer, at in self._blames.get(replica, {}).items():
             if now - at > BLAME_HOLDS or (named and not peer):

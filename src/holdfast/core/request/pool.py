@@ -114,7 +114,11 @@ class Pool:
         return wanted, [c.id for c in self.candidates.values() if c.breaker.state is half_open]
 
     def doubt_view(self, now: int) -> list[str]:
-        """Let quarantines on suspicion decay to one trial at a time; return which replicas."""
+        """Allow replicas quarantined on suspicion one trial at a time, because control is silent.
+
+        Done once per silence; firm quarantines stay, and the lease of trials is dropped. Return
+        the ids.
+        """
         if self._stale:
             return []
         self._stale = True

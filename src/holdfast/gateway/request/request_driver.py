@@ -77,7 +77,10 @@ class RequestDriver:
     # --- the server's side -----------------------------------------------------------------------
 
     def on_head(self, exchange: Exchange) -> None:
-        """Find the route and the tenant of a request, or refuse it before its body is read."""
+        """Before the body is read: answer a readiness path, refuse, or attach a ``ProxiedRequest``.
+
+        The proxied request, with its route and tenant, becomes the exchange's listener.
+        """
         port = self.port
         try:
             route = routes.find(exchange.method, exchange.path)

@@ -97,7 +97,7 @@ class _Book:
 
 
 class MemoryLimitDetector:
-    """Compares what replicas use, and how they end, with their reservations and limits."""
+    """Reports reservations and limits of host memory smaller than a replica's footprint."""
 
     reads: ClassVar[tuple[type, ...]] = (Declared, MemorySeen, ProcessEnded, Looked)
 

@@ -46,7 +46,10 @@ _DEFAULT: Final = LengthClassesConfig()
 
 
 class LengthClasses:
-    """Divides the pool between long and short prompts; an inner policy chooses in each part."""
+    """Prefers separate replicas for long and short prompts, each class with its own inner policy.
+
+    A class with no room uses the other's replicas.
+    """
 
     __slots__ = ("_list", "_long", "_long_tokens", "_share", "_short", "_size", "_spilled")
     name = "length_classes"
