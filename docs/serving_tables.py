@@ -190,7 +190,7 @@ _HEADERS: Final = {
     "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408; OpenAI's SDKs obey it "
     "before anything else",
 }
-_HEADER: Final = re.compile(r"\b(x-(?:request|holdfast|should)-[a-z]+|retry-after(?:-ms)?)\b")
+_HEADER: Final = re.compile(r"\b(x-(?:request|holdfast|should)(?:-[a-z]+)+|retry-after(?:-ms)?)\b")
 
 
 def headers_table() -> str:
