@@ -12,7 +12,8 @@ is right. A schedule is right when the first incident of the struck replica ends
 ``holdfast.sim.incident_verdicts`` allows for the fault, and no healthy replica is accused.
 
 Exit status 1 where a fault of the gauntlet is named otherwise than live, or fewer than 95 % of the
-schedules are right. Seeds below 1,000 were used to develop this; use others to test it.
+schedules are right. Seeds below 1,000 and 70,000 to 70,199 were looked at while this was developed;
+use others to test it.
 """
 
 import argparse

@@ -62,7 +62,7 @@ class SimulatedReplica:
         self.touched = False  # some fault is active: look closer at each request
         self.hung = False
         self.frozen = False  # the process is stopped, not only its engine
-        self.wrong = False  # all that it answers
+        self.wrong = False  # every answer it gives is wrong
         self.wrong_share = 0.0  # or so much of it
         self.dies_at_request = False
         self.stalls: int | None = None  # streams stop after so many tokens

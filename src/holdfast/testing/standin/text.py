@@ -64,7 +64,7 @@ def _part(part: Any) -> str:
 
 
 def chat_seed(model: str, messages: Sequence[ChatMessage]) -> bytes:
-    """The seed of the answer to a chat."""
+    """Return the bytes that determine the answer to a chat, from its model and messages."""
     parts = [model]
     for message in messages:
         content = message.content
