@@ -201,11 +201,12 @@ class ReportCode(StrEnum):
 
     LADDER_MOVED = "ladder moved"
     VIEW_STALE = "view stale: quarantine decays to a trial"
+    OVERDUE = "overdue"  # an attempt there waits longer than answers normally take
 
 
 @dataclass(slots=True)
 class Report:
-    """Tell control at once that a breaker, a model ladder or a quarantine changed here."""
+    """Tell control at once what changed here: a breaker, a model ladder, a quarantine, a wait."""
 
     model: str
     replica_id: str
