@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig
-from holdfast.core.messages import CanaryResult, Headroom, Notice, Seen, Summary, Tally
+from holdfast.core.messages import (
+    CanaryResult,
+    EngineLoads,
+    LoadReported,
+    Notice,
+    Seen,
+    Summary,
+    Tally,
+)
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, State, nanos, seconds
 from holdfast.sim.engine_parameters import EngineParameters
@@ -81,7 +89,7 @@ class Polled(World):
                 replica_id = unit.replica.id
                 full = now >= self._full.get(replica_id, now + 1)
                 used = 0.97 if full else unit.engine.kv_used
-                self._tell_fleet(Headroom(replica_id, used), now)
+                self._tell_fleet(EngineLoads((LoadReported("", replica_id, kv_used=used),)), now)
 
 
 def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:

@@ -26,11 +26,12 @@ from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
     CanaryResult,
+    EngineLoads,
     FleetAction,
     FleetEvent,
-    Headroom,
     Joined,
     Launch,
+    LoadReported,
     Notice,
     Phase,
     RestartAsked,
@@ -238,7 +239,10 @@ class Pool:
         polls = SUMMARY_S * REPLICAS  # for which this look stands
         full = not one.full_before and self._rng.random() < polls * self._weather.full_reading
         if full or one.full_before:
-            self._tell(Headroom(one.id, 0.99 if full else 0.6), now)
+            self._tell(
+                EngineLoads((LoadReported("", one.id, waiting=0, kv_used=0.99 if full else 0.6),)),
+                now,
+            )
         one.full_before = full
 
     # --- what canaries find ----------------------------------------------------------------------

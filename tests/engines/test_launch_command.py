@@ -16,7 +16,7 @@ FULL = replace(
     memory_fraction=0.85,
     slots=16,
 )
-LAUNCHED = [name for name in DIALECTS if name != "openai"]
+LAUNCHED = [name for name, one in DIALECTS.items() if one.launches]
 SETTINGS = {
     "tensor_parallel": 2,
     "pipeline_parallel": 2,

@@ -53,9 +53,9 @@ from holdfast.core.diagnose.facts import Fact
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import (
     CanaryResult,
+    EngineLoads,
     FleetEvent,
     FleetView,
-    Headroom,
     LoadReported,
     Move,
     Notice,
@@ -319,9 +319,7 @@ class Control:
     def _tell_loads(self, loads: list[LoadReported]) -> None:
         self._hub.broadcast(loads_to_frame(loads))
         self._demand_tracker.loads(loads)
-        self.loop.tell(
-            *(Headroom(load.replica_id, load.kv_used) for load in loads if load.kv_used is not None)
-        )
+        self.loop.tell(EngineLoads(tuple(loads)))
 
     def _counters(self) -> dict[str, float]:
         """The sums of all gateways' counters, including gateways that have ended."""

@@ -116,6 +116,15 @@ class Rule(StrEnum):
     CHECK = "check"  # the user's own function decides
 
 
+class CanaryCost(StrEnum):
+    """What a canary costs, and so how often one is sent."""
+
+    SLOT = "slot"  # what it displaces: nothing while the replica has a free slot
+    BILLED = "billed"  # money for each: canaries keep to their share of users' tokens at all times
+
+
+# Of these one answer is the work of seconds, whatever is asked.
+_COSTLY_PATHS: Final = ("/v1/images/", "/v1/audio/", "/v1/videos")
 _TEXTUAL: Final = (Rule.EXACT, Rule.SIMILAR, Rule.CONTAINS)
 RULES: Final[dict[Shape, tuple[Rule, ...]]] = {  # what an answer of each shape can be judged by
     Shape.CHAT: _TEXTUAL,
@@ -145,8 +154,9 @@ class CanaryConfig:
     slow_factor: float = 2.0  # times its own median: a threefold slowdown clears it, noise and all
     slow_floor_s: float = 0.25  # beyond the median, at least: below it nobody notices
     samples_min: int = 5  # of its own before its latency is judged
-    share_max: float = 0.01  # of what users of a replica get, that its canaries may be
-    stretch_max_s: float = 300.0  # used however little: a tenth of one CPU thread pays one in 200 s
+    cost: CanaryCost | None = None  # default: a slot; billed for images, audio and video
+    share_max: float = 0.01  # of what users get, that canaries may be: if saturated, or billed
+    stretch_max_s: float = 300.0  # where the share pays for none, one is sent this often
     headroom_min: float = 0.05  # share of the KV cache that must be free; less: no room for users
 
     def __post_init__(self) -> None:
@@ -173,6 +183,13 @@ class CanaryConfig:
         )
         self._check_request()
         self._check_judge()
+
+    @property
+    def billed(self) -> bool:
+        """Whether canaries keep to their share of the tokens even where a slot is free."""
+        if self.cost is None:
+            return self.path is not None and self.path.startswith(_COSTLY_PATHS)
+        return self.cost is CanaryCost.BILLED
 
     def _check_request(self) -> None:
         http = self.shape is Shape.HTTP
@@ -248,6 +265,7 @@ __all__ = [
     "RULES",
     "AnswerKey",
     "CanaryConfig",
+    "CanaryCost",
     "CanarySuspect",
     "CanaryVerdict",
     "Rule",

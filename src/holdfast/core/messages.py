@@ -304,11 +304,10 @@ class Frozen:
 
 
 @dataclass(slots=True)
-class Headroom:
-    """An engine reported how full its KV cache is."""
+class EngineLoads:
+    """Engines reported their load: whether requests wait there, how full their KV caches are."""
 
-    replica_id: str
-    kv_used: float  # share of the KV cache, 0 to 1
+    loads: tuple[LoadReported, ...]
 
 
 @dataclass(slots=True)
@@ -396,7 +395,7 @@ FleetEvent = (
     | Phase
     | Exited
     | Frozen
-    | Headroom
+    | EngineLoads
     | SpotNotice
     | CanaryResult
     | Seen
@@ -440,6 +439,13 @@ class Stop:
 
 
 @dataclass(slots=True)
+class CallBackCanary:
+    """Abort the canary under way at a replica: users need the slot that it holds."""
+
+    replica_id: str
+
+
+@dataclass(slots=True)
 class Move:
     """Cut the attempts that still run at a replica; each is reported Ended with kind DRAINED.
 
@@ -472,18 +478,20 @@ class Notice:
     canaries: CanarySuspect | None = None  # who is suspected now; ``None``: not what it is about
 
 
-FleetAction = RunCanary | Launch | Stop | Move | Publish | Notice
+FleetAction = RunCanary | CallBackCanary | Launch | Stop | Move | Publish | Notice
 
 __all__ = [
     "Abort",
     "Answered",
     "Arrived",
+    "CallBackCanary",
     "CanaryAsked",
     "CanaryResult",
     "ClientGone",
     "Dispatch",
     "DrainAsked",
     "Ended",
+    "EngineLoads",
     "Exited",
     "Finish",
     "FirstContent",
@@ -493,7 +501,6 @@ __all__ = [
     "FlowAction",
     "FlowEvent",
     "Frozen",
-    "Headroom",
     "Joined",
     "Launch",
     "Leased",

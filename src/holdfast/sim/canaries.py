@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
-from holdfast.core.messages import CanaryResult, RunCanary
+from holdfast.core.messages import CallBackCanary, CanaryResult, RunCanary
 from holdfast.core.plan.faults import FaultKind
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
 from holdfast.sim.request_record import EngineRun
@@ -79,6 +79,13 @@ class SimulatedCanaries:
             self._clock.at(now + action.deadline, CONTROL, self._overdue, watch)
             if unit.dies_at_request:
                 self._clock.at(now + REFUSED_AFTER, WORLD, self._die, unit)
+
+    def call_back(self, action: CallBackCanary, now: int) -> None:
+        """Abort the canary under way at a replica."""
+        engine = self._units[action.replica_id].engine
+        for run in engine.everyone():
+            if run.owner is None:
+                engine.cancel(run, now)
 
     def _later(self, action: RunCanary, verdict: CanaryVerdict, delay: int, now: int) -> None:
         result = CanaryResult(action.replica_id, verdict, incarnation=action.incarnation)

@@ -15,9 +15,11 @@ from holdfast.core.health.fleet import Fleet
 from holdfast.core.messages import (
     Abort,
     Arrived,
+    CallBackCanary,
     CanaryResult,
     Dispatch,
     Ended,
+    EngineLoads,
     Exited,
     Finish,
     FirstContent,
@@ -105,6 +107,7 @@ class World:
             Report: self._do_tell_control,
             Summary: self._do_tell_control,
             RunCanary: self._canaries.ask,
+            CallBackCanary: self._canaries.call_back,
             Launch: self._do_launch,
             Stop: self._do_stop,
             Move: self._do_move,
@@ -391,13 +394,17 @@ class World:
 
     def _poll(self, _: object, now: int) -> None:
         """Read every engine's own account of its load."""
+        loads = []
         for unit in self.units.values():
+            engine, replica = unit.engine, unit.replica
+            load = LoadReported(replica.model, replica.id)
             if unit.serving and not unit.hung:
-                engine, replica = unit.engine, unit.replica
-                report = LoadReported(
+                load = LoadReported(
                     replica.model, replica.id, engine.tokens, engine.waiting, engine.kv_used
                 )
-                self._tell_flow(report, now)
+                self._tell_flow(load, now)
+            loads.append(load)
+        self._tell_fleet(EngineLoads(tuple(loads)), now)
         if now < self._end:
             self.clock.at(now + nanos(self.experiment.poll_s), CONTROL, self._poll)
 

@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from holdfast.core.canary import CanaryConfig, CanaryVerdict
+from holdfast.core.canary import CanaryConfig, CanaryCost, CanaryVerdict
 from holdfast.core.failure import Class, Kind
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.ejection import EjectionConfig
@@ -11,20 +11,23 @@ from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig
 from holdfast.core.messages import (
+    CallBackCanary,
     CanaryResult,
     DrainAsked,
+    EngineLoads,
     Exited,
     FleetView,
     Frozen,
-    Headroom,
     Joined,
     Launch,
     Left,
+    LoadReported,
     Move,
     Notice,
     Phase,
     Publish,
     Report,
+    ReportCode,
     RestartAsked,
     RunCanary,
     Seen,
@@ -50,6 +53,7 @@ class Control:
         joined: bool = True,
         canary: CanaryConfig | None = None,
         seed: int = 0,
+        slots: int = 0,
         **config,
     ) -> None:
         # What is in flight is told at once here, so nobody has to wait for gateways to tell it.
@@ -62,7 +66,7 @@ class Control:
         self.latencies: dict[str, int] = {}  # of answers; others are not measured
         if joined:
             for name in names:
-                self.join(name)
+                self.join(name, slots=slots)
             self.wait(1.0)
             self.wait(31.0, every=SECOND)  # slow starts are over
 
@@ -97,12 +101,15 @@ class Control:
         """Readings of its KV cache, a second apart."""
         actions = []
         for each in used:
-            actions += self.tell(Headroom(name, each))
+            actions += self.tell(EngineLoads((LoadReported("chat", name, kv_used=each),)))
             self.after(1.0)
         return actions
 
     def breaker_opened(self, name: str) -> list:
         return self.seen(Report("m", name, "open", "5 failures in a row"))
+
+    def overdue(self, name: str) -> list:
+        return self.seen(Report("m", name, ReportCode.OVERDUE.value, "no answer for 2 s"))
 
     def tick(self) -> list:
         """One tick, and the canaries it asks for answered at once."""
@@ -212,7 +219,7 @@ def test_news_of_replicas_that_are_not_here_is_ignored():
         RestartAsked("r9", "wedged"),
         UndrainAsked("r9", "needed"),
         Frozen("r9", frozen=True),
-        Headroom("r9", 1.0),
+        EngineLoads((LoadReported("chat", "r9", kv_used=1.0),)),
         Seen((Report("m", "r9", "open", "x"), Summary((Tally("m", "r9", 1, 0, 0, 0, 0),)))),
     ):
         assert control.tell(event) == []
@@ -349,8 +356,7 @@ def test_a_doubt_about_one_asks_its_peers_at_once():
     control = Control("r1", "r2", "r3")
     control.wait(6.0)
     control.canary("r1", "fail")
-    control.after(0.01)
-    asked = {canary.replica_id for canary in all_of(control.tick(), RunCanary)}
+    asked = {canary.replica_id for canary in all_of(control.wait(1.1), RunCanary)}
     assert {"r2", "r3"} <= asked
 
 
@@ -1560,9 +1566,10 @@ def gaps(control: Control, name: str, duration_s: int, **tally) -> list[float]:
 SERVING = {"successes": 1, "inflight": 2}
 
 
-def spend(control: Control, name: str) -> None:
+def spend(control: Control, name: str, inflight: int = 2) -> None:
     """Users have known it for long: nothing is left of the canaries it was admitted with."""
-    control.tally(name, **SERVING, tokens=1)
+    control.tally(name, successes=1, inflight=inflight, tokens=1)
+    control.fleet.members[name].canary_charged = True
     for _ in range(4):
         control.canary(name, "pass")
 
@@ -1591,17 +1598,98 @@ def test_the_canaries_of_a_used_replica_keep_within_their_share():
     assert max(waits) < 18.0
 
 
-def test_moments_without_a_request_do_not_bring_more_canaries():
+def test_a_lightly_used_replica_is_asked_as_often_as_an_idle_one():
     control = Control("r1", "r2")
     spend(control, "r1")
-    asked = 0
+    asked = []
     for second in range(600):
-        if second % 20 == 0:
+        if second % 3 == 0:
             control.tally("r1", inflight=1)
-        elif second % 20 == 1:
+        elif second % 3 == 2:
             control.tally("r1", successes=1, tokens=200)
-        asked += [canary.replica_id for canary in all_of(control.wait(1.0), RunCanary)].count("r1")
-    assert 5 <= asked <= 7  # 6,000 tokens pay for 54 of theirs, and a canary costs eight
+        waited = all_of(control.wait(1.0), RunCanary)
+        asked += [second for canary in waited if canary.replica_id == "r1"]
+    assert max(later - earlier for earlier, later in pairwise(asked)) <= 9
+
+
+def engine_says(control: Control, name: str, waiting: int | None) -> list:
+    return control.tell(EngineLoads((LoadReported("chat", name, waiting=waiting),)))
+
+
+def test_a_busy_replica_whose_engine_has_nobody_waiting_is_asked_as_usual():
+    control = Control("r1", "r2")
+    spend(control, "r1")
+    engine_says(control, "r1", 0)
+    assert max(gaps(control, "r1", 60, successes=1, inflight=20, tokens=10)) <= 6.2
+    engine_says(control, "r1", 3)
+    assert gaps(control, "r1", 60, successes=1, inflight=20, tokens=10) == []
+    engine_says(control, "r1", None)  # no word any more: by what gateways count
+    assert gaps(control, "r1", 60, successes=1, inflight=20, tokens=10) == []
+    assert max(gaps(control, "r1", 60, successes=1, inflight=0, tokens=10)) <= 6.2
+
+
+def test_declared_slots_say_what_is_free_where_the_engine_does_not():
+    control = Control("r1", "r2", slots=4)
+    spend(control, "r1", inflight=4)
+    assert gaps(control, "r1", 60, successes=1, inflight=4, tokens=10) == []
+    assert max(gaps(control, "r1", 60, successes=1, inflight=3, tokens=10)) <= 6.2
+
+
+def test_a_canary_gives_way_to_users_once_and_not_twice_in_a_row():
+    control = Control("r1", "r2")
+    engine_says(control, "r1", 0)
+    control.answers["r1"] = None
+    control.wait(7.0)  # one is under way
+    control.tally("r1", inflight=1)
+    called_back = all_of(engine_says(control, "r1", 1), CallBackCanary)
+    assert [action.replica_id for action in called_back] == ["r1"]
+    engine_says(control, "r1", 0)
+    control.tally("r1", successes=1, tokens=5, inflight=1)
+    assert "r1" in [canary.replica_id for canary in all_of(control.wait(7.0), RunCanary)]
+    assert not all_of(engine_says(control, "r1", 1), CallBackCanary)
+
+
+def test_a_canary_that_settles_a_doubt_gives_way_to_nobody():
+    control = Control("r1", "r2")
+    engine_says(control, "r1", 0)
+    control.answers["r1"] = None
+    control.wait(1.1)
+    control.overdue("r1")
+    assert "r1" in [canary.replica_id for canary in all_of(control.wait(0.2), RunCanary)]
+    control.tally("r1", inflight=1)
+    assert not all_of(engine_says(control, "r1", 1), CallBackCanary)
+
+
+def test_an_overdue_attempt_has_a_canary_asked_at_once_and_a_hundred_have_one_a_second():
+    control = Control("r1", "r2")
+    control.wait(1.1)
+    control.overdue("r1")
+    assert "r1" in [canary.replica_id for canary in all_of(control.wait(0.2), RunCanary)]
+    asked = []
+    for _ in range(100):
+        control.overdue("r1")
+        asked += [c for c in all_of(control.wait(0.1), RunCanary) if c.replica_id == "r1"]
+    assert 9 <= len(asked) <= 11
+    assert control.state("r1") is State.READY
+
+
+def test_a_paid_endpoint_is_asked_within_its_budget_and_no_more_often_in_doubt():
+    paid = CanaryConfig(cost=CanaryCost.BILLED)
+    control = Control("r1", "r2", canary=paid)
+    asked = 0
+    for _ in range(1_200):
+        control.overdue("r1")
+        control.tally("r1", successes=1, tokens=20)
+        asked += sum(c.replica_id == "r1" for c in all_of(control.wait(1.0), RunCanary))
+    # 24,000 tokens pay 0.85 % for canaries of eight; four at admission, two on credit, one in 300 s
+    assert asked <= 24_000 * 0.0085 / 8 + 4 + 2 + 4
+
+
+def test_a_paid_endpoint_that_nobody_uses_is_asked_every_five_minutes():
+    control = Control("r1", "r2", canary=CanaryConfig(cost=CanaryCost.BILLED))
+    control.wait(60.0)
+    waits = gaps(control, "r1", 1_200)
+    assert min(waits) >= 300.0
 
 
 def test_a_newly_admitted_replica_is_asked_as_usual_for_a_minute_of_use():
@@ -1619,17 +1707,6 @@ def test_a_newly_admitted_replica_is_asked_as_usual_for_a_minute_of_use():
 
 def test_an_idle_replica_is_asked_as_usual():
     control = Control("r1", "r2")
-    assert max(gaps(control, "r1", 60)) <= 6.2
-
-
-def test_one_that_nobody_used_for_a_minute_is_asked_as_usual_again():
-    control = Control("r1", "r2")
-    spend(control, "r1")
-    control.tally("r1", successes=2)
-    waited = all_of(control.wait(59.0), RunCanary)
-    assert "r1" not in [canary.replica_id for canary in waited]
-    asked = all_of(control.wait(2.0), RunCanary)
-    assert "r1" in [canary.replica_id for canary in asked]
     assert max(gaps(control, "r1", 60)) <= 6.2
 
 

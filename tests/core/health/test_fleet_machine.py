@@ -16,13 +16,14 @@ from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
     CanaryResult,
     DrainAsked,
+    EngineLoads,
     Exited,
     FleetView,
     Frozen,
-    Headroom,
     Joined,
     Launch,
     Left,
+    LoadReported,
     Move,
     Notice,
     Phase,
@@ -201,7 +202,7 @@ class FleetUnderFire(RuleBasedStateMachine):
     @rule(name=NAME, used=st.sampled_from([0.1, 0.93, 0.94, 0.99, 0.99]), count=st.integers(1, 3))
     def headroom(self, name, used, count):
         for _ in range(count):
-            self.tell(Headroom(name, used))
+            self.tell(EngineLoads((LoadReported("chat", name, kv_used=used),)))
 
     # --- evidence --------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from holdfast.core.health.lifecycle import Conclusion, Signal
 from holdfast.core.health.liveness import RESPONSES, Response, Symptom, spares_work, symptom_of
 from holdfast.core.messages import (
     CanaryResult,
-    Headroom,
+    EngineLoads,
     Joined,
+    LoadReported,
     Seen,
     Stop,
     Summary,
@@ -159,7 +160,10 @@ def restarted(fleet, within_s):
 
 
 def test_a_full_replica_finishes_its_work_and_one_that_always_errs_is_restarted_with_it():
-    full = [Headroom("r1", 0.99), Headroom("r1", 0.99)]
+    full = [
+        EngineLoads((LoadReported("chat", "r1", kv_used=0.99),)),
+        EngineLoads((LoadReported("chat", "r1", kv_used=0.99),)),
+    ]
     assert not restarted(quarantined(full, inflight=2), within_s=300)
     assert restarted(quarantined(full, inflight=0), within_s=90)
     errs = [CanaryResult("r1", CanaryVerdict.FAIL)] * 4

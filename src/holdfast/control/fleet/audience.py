@@ -39,7 +39,10 @@ class Platform(Protocol):
         """Stop a replica; False: control did not launch this replica."""
 
     def heard(self, replica_id: str, source: str) -> None:
-        """Record a sign of life of a replica; ``source`` is ``tokens`` or ``canary``."""
+        """Record a sign of life (``tokens`` or ``canary``) of a replica that control launched.
+
+        Others are ignored.
+        """
 
 
 @dataclass(slots=True, frozen=True)

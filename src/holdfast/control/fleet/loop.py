@@ -45,6 +45,7 @@ from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import (
+    CallBackCanary,
     CanaryResult,
     DrainAsked,
     Exited,
@@ -116,6 +117,7 @@ class FleetLoop:
         self._withheld: dict[str, str] = {}  # why a newcomer was not admitted, as last told
         self._doers: dict[type, Callable[[Any], None]] = {
             RunCanary: self._run_canary,
+            CallBackCanary: self._call_back_canary,
             Launch: self._launch,
             Stop: self._stop,
             Move: self._move,
@@ -232,6 +234,11 @@ class FleetLoop:
 
     def _run_canary(self, action: RunCanary) -> None:
         self._probes[action.replica_id] = asyncio.create_task(self._probe(action))
+
+    def _call_back_canary(self, action: CallBackCanary) -> None:
+        probe = self._probes.pop(action.replica_id, None)
+        if probe is not None:
+            probe.cancel()
 
     async def _probe(self, action: RunCanary) -> None:
         replica_id, ours = action.replica_id, False

@@ -205,8 +205,7 @@ def _read_bucket(entry: object) -> tuple[int, UsualLatency]:
 
 _WINDOW_S: Final = 600.0  # of the share that people are shown
 _WINDOW_BUCKETS: Final = 20
-_QUIET: Final = nanos(60.0)  # without a user's token for so long, nobody pays for a canary
-_SAVED_MAX: Final = 12.0  # canaries: at the usual pace they last until a replica counts as quiet
+_SAVED_MAX: Final = 12.0  # canaries: at the usual pace they last for the first minute of a peak
 _ADMITTED: Final = 4.0  # canaries: agreement with peers, and most of a baseline of latency
 _OWED_MAX: Final = 2.0  # canaries: more would leave it unwatched just after there was a doubt
 _PLANNED: Final = 0.85  # of the share; the rest is for canaries that doubt asks for
@@ -215,16 +214,15 @@ _PLANNED: Final = 0.85  # of the share; the rest is for canaries that doubt asks
 class CanaryBudget:
     """Limits canaries on one replica to a share of the tokens that its users consume.
 
-    Users' tokens earn canaries, and each canary spends one, whatever it was sent for. A bounded
-    number can be saved, and a bounded number owed; apart from those few, canaries keep to their
-    share of the tokens in any span of time. A period chosen from the present rate does not promise
-    that where load comes and goes. Where no user was served lately, canaries are free and none are
-    counted. Use it only for a replica that is not in doubt: a missed failure costs more than tokens
-    do.
+    It binds where a canary takes something away: a slot of a saturated replica, or money. Users'
+    tokens earn canaries, and each canary that is charged spends one, whatever it was sent for. A
+    bounded number can be saved, and a bounded number owed; apart from those few, canaries keep to
+    their share of the tokens in any span of time. A period chosen from the present rate does not
+    promise that where load comes and goes.
     """
 
     __slots__ = (
-        *("_asked_at", "_cost", "_earning", "_saved", "_served", "_served_at", "_spent"),
+        *("_charged_at", "_cost", "_earning", "_saved", "_served", "_spent"),
         *("_stretch_max", "served_tokens", "spent_tokens"),
     )
 
@@ -235,47 +233,45 @@ class CanaryBudget:
         self._spent = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
         self._served = RateWindow(_WINDOW_S, _WINDOW_BUCKETS)
         self.spent_tokens = self.served_tokens = 0  # since it joined
-        self._asked_at: int | None = None
-        self._served_at: int | None = None
+        self._charged_at: int | None = None
         self.renew()
 
     def renew(self) -> None:
         """Reset the saved canaries after an admission, enough to learn answers and latency."""
         self._saved = _ADMITTED  # in canaries
 
-    def spent(self, tokens: int, now: int) -> None:
-        """Charge one canary of so many tokens, prompt and answer; 0 = the engine did not say."""
+    def spent(self, tokens: int, now: int, *, charged: bool) -> None:
+        """Count one canary of so many tokens, prompt and answer; 0 = the engine did not say.
+
+        ``charged``: it took a slot that users needed, or money, and spends what was earned.
+        """
         if tokens > 0:
             self._cost = tokens
-        self._asked_at = now
         self._spent.add(now, self._cost)
         self.spent_tokens += self._cost
-        if self._in_use(now):
+        if charged:
+            self._charged_at = now
             self._saved = max(-_OWED_MAX, self._saved - 1.0)
 
     def served(self, tokens: int, now: int) -> None:
         """Credit the tokens, prompts and answers, that users got since the last call."""
         if tokens > 0:
-            self._served_at = now
             self._served.add(now, tokens)
             self.served_tokens += tokens
             earned = self._earning * tokens / self._cost
             self._saved = min(self._saved + earned, _SAVED_MAX)
 
-    def affords(self, now: int) -> bool:
-        """Whether the budget allows a canary that is due now."""
-        if not self._in_use(now) or self._saved >= 1.0:
+    def affords(self, now: int, *, doubted: bool = False) -> bool:
+        """Whether the budget allows a canary that is charged; in doubt, a bounded debt is made."""
+        if self._saved >= (1.0 - _OWED_MAX if doubted else 1.0):
             return True
-        return self._asked_at is None or now - self._asked_at >= self._stretch_max
+        return self._charged_at is None or now - self._charged_at >= self._stretch_max
 
     def share(self, now: int) -> float | None:
         """Canaries' share of all tokens of the last ten minutes; ``None`` without any token."""
         spent = self._spent.total(now)
         total = spent + self._served.total(now)
         return spent / total if total else None
-
-    def _in_use(self, now: int) -> bool:
-        return self._served_at is not None and now - self._served_at < _QUIET
 
 
 __all__ = ["CanaryBudget", "LatencyBaseline", "UsualLatency"]

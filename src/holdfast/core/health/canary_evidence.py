@@ -114,8 +114,7 @@ class CanaryEvidence:
         for peer in self._peers(member):
             # Those that are slow together would call each other without end.
             if not (member.slow and (peer.slow or peer.canary_out)):
-                peer.health.call_canary(now)
-                peer.wake_at = now
+                peer.call_canary(now)
 
     def _canaries(self, model: str) -> tuple[list[LatestCanary], int]:
         """The latest canary of each replica that could have passed one, and how many there are."""

@@ -30,14 +30,15 @@ from holdfast.core.health.liveness import spares_work
 from holdfast.core.health.member import Member
 from holdfast.core.health.view_publisher import Publisher
 from holdfast.core.messages import (
+    CallBackCanary,
     CanaryAsked,
     CanaryResult,
     DrainAsked,
+    EngineLoads,
     Exited,
     FleetAction,
     FleetEvent,
     Frozen,
-    Headroom,
     Joined,
     Launch,
     Left,
@@ -45,6 +46,7 @@ from holdfast.core.messages import (
     Notice,
     Phase,
     Report,
+    ReportCode,
     RestartAsked,
     RunCanary,
     Seen,
@@ -66,6 +68,7 @@ _PHASES: Final = {
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
+_DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
 
 
 class Fleet:
@@ -95,7 +98,7 @@ class Fleet:
             Phase: self._on_phase,
             Exited: self._on_exited,
             Frozen: self._on_frozen,
-            Headroom: self._on_headroom,
+            EngineLoads: self._on_engine_loads,
             SpotNotice: self._on_spot_notice,
             CanaryResult: self._on_canary,
             Seen: self._on_seen,
@@ -249,8 +252,7 @@ class Fleet:
         for name in event.replica_ids:
             member = self._members.get(name)
             if member is not None and member.health.state in JUDGED:
-                member.health.call_canary(now)
-                member.wake_at = now
+                member.call_canary(now)
 
     def _on_frozen(self, event: Frozen, now: int, actions: list[FleetAction]) -> None:
         member = self._members.get(event.replica_id)
@@ -262,19 +264,28 @@ class Fleet:
             member.excused_at = now
             member.health.call_canary(now)
 
-    def _on_headroom(self, event: Headroom, now: int, actions: list[FleetAction]) -> None:
-        """Two readings in a row take it out; half as much again as the least brings it back.
+    def _on_engine_loads(self, event: EngineLoads, now: int, actions: list[FleetAction]) -> None:
+        for load in event.loads:
+            member = self._members.get(load.replica_id)
+            if member is not None:
+                member.waiting = load.waiting
+                self._make_room(member, actions)
+                if load.kv_used is not None:  # not told: neither full nor empty, nothing changes
+                    self._on_headroom(member, load.kv_used, now, actions)
 
-        An engine that stops telling is neither full nor empty: nothing changes.
-        """
-        member = self._members.get(event.replica_id)
-        if member is None:
-            return
-        free, least = 1.0 - event.kv_used, member.canary.headroom_min
+    def _make_room(self, member: Member, actions: list[FleetAction]) -> None:
+        if member.call_back_canary():
+            actions.append(CallBackCanary(member.replica.id))
+
+    def _on_headroom(
+        self, member: Member, kv_used: float, now: int, actions: list[FleetAction]
+    ) -> None:
+        """Two readings in a row take it out; half as much again as the least brings it back."""
+        free, least = 1.0 - kv_used, member.canary.headroom_min
         if free < least:
             member.full_readings += 1
             if member.full_readings >= 2 and not member.health.full:
-                told = f"{event.kv_used:.0%} of its KV cache is in use"
+                told = f"{kv_used:.0%} of its KV cache is in use"
                 self._signal(member, Signal.NO_HEADROOM, now, actions, told)
             return
         member.full_readings = 0
@@ -289,8 +300,9 @@ class Fleet:
         member.wake_at = now
         if not event.verdict.silent:
             member.hear(now)
-        if event.verdict.computed:
-            member.budget.spent(event.tokens, now)
+        if event.verdict.computed:  # an error at once took nothing from anybody
+            charged = member.canary_charged and event.verdict is not CanaryVerdict.FAIL
+            member.budget.spent(event.tokens, now, charged=charged)
         signal, why = read_canary(event, stands=member.stands(now, self._unserved))
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._evidence.in_good_time(member, event)
@@ -327,8 +339,9 @@ class Fleet:
         for seen in event.actions:
             if isinstance(seen, Report):
                 member = self._members.get(seen.replica_id)
+                if member is not None and seen.what in _DOUBTS:
+                    member.call_canary(now)
                 if member is not None and seen.what == BreakerState.OPEN:
-                    member.health.call_canary(now)
                     signal = Signal.PASSIVE_FAILING
                     self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
             else:
@@ -340,6 +353,7 @@ class Fleet:
         if member is None:
             return
         member.users(gateway, tally, now)
+        self._make_room(member, actions)
         member.move_told = False
         if tally.successes:
             member.hear(now)
@@ -420,13 +434,13 @@ class Fleet:
             self._advance_drain(member, now, actions)
 
     def _ask(self, member: Member, now: int, actions: list[FleetAction]) -> None:
-        """Send a canary that is due, and that users' tokens have earned or doubt asks for."""
+        """Send a canary that is due, if it takes nothing from users or is worth it."""
         health = member.health
         if not health.canary_due(now) or member.canary_out:
             return
-        if not (member.owes(now, self._unserved) or member.budget.affords(now)):
+        if not member.may_be_asked(now, self._unserved):
             return
-        member.canary_out = True
+        member.canary_started(now, self._unserved)
         health.canary_started(now)
         deadline = self._canary_patience(member)
         replica = member.replica
@@ -448,7 +462,7 @@ class Fleet:
         look = now + self._heartbeat
         if health.state in JUDGED and not member.canary_out:
             due = health.next_canary_at
-            look = min(look, due if due > now else now + SECOND)  # due already: not earned yet
+            look = min(look, due if due > now else now + SECOND)  # due already: no slot is free
         if health.load_deadline:
             look = min(look, health.load_deadline)
         return look

@@ -120,7 +120,8 @@ class ReplicaHealth:
         self.full = False  # without room for another request, by its own account
         self.frozen = False  # its process is not run, by the platform's account
         self.load_deadline: int | None = now + self._load_timeout_ns
-        self.next_canary_at = now  # at the earliest: one that is used must have earned it
+        self.next_canary_at = now  # at the earliest: a saturated one must have earned it
+        self._canary_sent_at = now - self._canary_ns[State.SUSPECT]
         self.called = False  # the next canary is wanted whatever it costs
         self._tally = SignalRows()
         self._needed = self.config.passes_to_admit  # passes in a row that lead out of this state
@@ -180,14 +181,22 @@ class ReplicaHealth:
 
     def canary_started(self, now: int) -> None:
         """Note that a canary was sent, and schedule the next one a jittered period later."""
+        self._canary_sent_at = now
+        self._schedule_canary(now)
+
+    def _schedule_canary(self, now: int) -> None:
         period = self._canary_ns.get(self.state, 0)
         jitter = self.config.canary_jitter * (2.0 * self._rng.random() - 1.0)
         self.next_canary_at = now + round(period * (1.0 + jitter))
         self.called = False
 
     def call_canary(self, now: int) -> None:
-        """Make a canary due at once and whatever it costs: a peer is ill, or answers disagreed."""
-        self.next_canary_at = min(self.next_canary_at, now)
+        """Make a canary due because of a doubt: at once, and a second after the last one.
+
+        Whatever it costs: a peer is ill, answers disagreed, or a user waits for long. Whoever
+        raises doubts, such as a client that hangs up again and again, cannot ask more often.
+        """
+        self.canary_by(max(now, self._canary_sent_at + self._canary_ns[State.SUSPECT]))
         self.called = True
 
     def canary_by(self, now: int) -> None:
@@ -302,7 +311,7 @@ class ReplicaHealth:
             self.load_deadline = None
         elif self.load_deadline is None:  # undrained: one canary, but not for ever
             self.load_deadline = now + self._load_timeout_ns
-        self.canary_started(now)
+        self._schedule_canary(now)
         if after is State.WARMING:
             self.call_canary(now)
 

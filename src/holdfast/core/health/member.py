@@ -11,9 +11,6 @@ from holdfast.core.health.lifecycle import Signal
 from holdfast.core.messages import CanaryResult, Tally
 from holdfast.core.types import SECOND, Replica, State
 
-_CALLS_APART: Final = (
-    5 * SECOND
-)  # canaries that failures call: as often as one nobody uses is asked
 _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
 
@@ -25,12 +22,15 @@ class Member:
         "baseline",
         "budget",
         "busy_at",
+        "called_back",
         "canary",
         "canary_at",
+        "canary_charged",
         "canary_error",
         "canary_out",
         "canary_passed",
         "canary_verdict",
+        "canary_yields",
         "drain",
         "excused_at",
         "exits",
@@ -48,6 +48,7 @@ class Member:
         "served_at",
         "slow",
         "told_at",
+        "waiting",
         "wake_at",
     )
 
@@ -69,7 +70,11 @@ class Member:
         self.move_told = False  # gateways were asked to move what is left; their next word decides
         self.inflight_at: dict[str, int] = {}  # as each gateway last said
         self.only_busy_since: int | None = None
+        self.waiting: int | None = None  # requests in its engine's own queue; None: not known
         self.canary_out = False
+        self.canary_charged = False  # the one under way, or the last: it spends what was earned
+        self.called_back = False  # the last canary: users needed its slot
+        self.canary_yields = False  # the one under way, or the last: to a user who needs its slot
         self.canary_at = 0
         self.canary_verdict: CanaryVerdict | None = None  # of the latest that says anything of it
         self.canary_error = False  # the engine said that it fails (5xx)
@@ -83,8 +88,18 @@ class Member:
         self.full_readings = 0  # in a row, of a KV cache without room
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
+    def call_back_canary(self) -> bool:
+        """Whether the canary under way gives way to users who need its slot; note that it does."""
+        needed = self.inflight > 0 and not self.has_free_slot
+        told = self.waiting is not None or self.replica.slots > 0  # else it is a guess
+        if not (self.canary_out and self.canary_yields and needed and told):
+            return False
+        self.canary_out, self.called_back = False, True
+        return True
+
     def canary_ended(self, result: CanaryResult, signal: Signal, now: int) -> None:
         """Record a conclusive canary: when it ended, its verdict, whether it passed or was slow."""
+        self.called_back = False
         self.canary_at = now
         self.canary_verdict = result.verdict
         failed = result.verdict is CanaryVerdict.FAIL
@@ -104,8 +119,7 @@ class Member:
     def users(self, gateway: str, told: Tally, now: int) -> None:
         """Record one gateway's report on its users' requests on this replica.
 
-        A failure calls a canary: where few requests come, a breaker would wait for the fifth, and
-        users' tokens earn a canary in minutes only.
+        A failure calls a canary: where few requests come, a breaker would wait for the fifth.
         """
         if told.tokens or told.moved or not self.inflight:
             self.moved_at = now
@@ -115,18 +129,55 @@ class Member:
         self.budget.served(told.tokens, now)
         self.served_at = now if told.successes else self.served_at
         self.failed_at = now if told.failures else self.failed_at
-        if told.failures and now - self.canary_at >= _CALLS_APART:
-            self.health.call_canary(now)
-            self.wake_at = now
+        if told.failures:
+            self.call_canary(now)
 
     def stands(self, now: int, patience: int) -> bool:
         """Whether requests are on the replica and none got a token for ``patience``."""
         return self.inflight > 0 and now - self.moved_at >= patience
 
-    def owes(self, now: int, patience: int) -> bool:
-        """Whether its next canary is due whatever it costs, because the replica is in doubt."""
-        doubted = self.slow or not self.canary_passed or self.health.called
-        return doubted or self.health.state is not State.READY or self.stands(now, patience)
+    def doubted(self, now: int, patience: int) -> bool:
+        """Whether anything speaks against the replica, so that its canary is worth what it costs.
+
+        Its state, its last canary, a call (a failure, an overdue attempt), or users' requests
+        that got no token for ``patience``.
+        """
+        ill = self.slow or not self.canary_passed or self.health.state is not State.READY
+        return ill or self.health.called or self.stands(now, patience)
+
+    def call_canary(self, now: int) -> None:
+        """Make its next canary due because of a doubt, at most one a second."""
+        self.health.call_canary(now)
+        self.wake_at = now
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether a canary would take nothing from users, as far as is known.
+
+        An engine that says how many requests wait has a slot while none does, and while gateways
+        use fewer than were declared. Without its word: while none of ours is in flight.
+        """
+        slots = self.replica.slots
+        if self.waiting is None:
+            return self.inflight < max(1, slots)
+        return self.waiting == 0 and (not slots or self.inflight < slots)
+
+    def may_be_asked(self, now: int, patience: int) -> bool:
+        """Whether a canary that is due may be sent: it is free, or worth it, or was earned."""
+        doubted = self.doubted(now, patience)
+        if self.canary.billed:
+            return self.budget.affords(now, doubted=doubted)
+        return doubted or self.has_free_slot or self.budget.affords(now)
+
+    def canary_started(self, now: int, patience: int) -> None:
+        """Note that a canary is under way, whether it is charged, and whether it yields to users.
+
+        One that settles a doubt does not, nor the one after a canary that was called back: an
+        engine that stands still has requests waiting, too, and would never be asked to the end.
+        """
+        self.canary_yields = not (self.called_back or self.doubted(now, patience))
+        self.canary_out = True
+        self.canary_charged = self.canary.billed or not self.has_free_slot
 
     @property
     def stands_still(self) -> bool:

@@ -60,7 +60,7 @@ class LaneConfig:
 class Lane:
     """The pool, queue and deadlines of one model, and what is learned from its attempts.
 
-    Only the flow changes it.
+    Only the flow changes it, except that ``take_served`` clears what it returns.
     """
 
     __slots__ = (

@@ -62,7 +62,10 @@ class RetryConfig:
 
 
 class RetryDecision(NamedTuple):
-    """Whether to try again, after which delay, and whether that costs budget."""
+    """Whether to try again, after which delay (ns), and why; its truth value is ``allowed``.
+
+    A ``free`` retry costs neither budget nor an attempt, and is granted once per request.
+    """
 
     allowed: bool
     delay: int  # nanoseconds to wait first

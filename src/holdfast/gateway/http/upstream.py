@@ -143,7 +143,10 @@ class Upstream:
         del self._idle[:old]
 
     def close(self) -> None:
-        """Close the idle connections now, the others after their calls."""
+        """Close the idle connections now, the others after their calls.
+
+        A name lookup under way is cancelled: calls that wait for a first address fail.
+        """
         self._closed = True
         self._addresses.close()
         idle, self._idle = self._idle, []

@@ -155,7 +155,10 @@ class FairQueue:
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
     def pop(self, now: int) -> Request | None:
-        """Remove and return the next request to dispatch, and charge its tenant for it."""
+        """Remove and return the next request in time, and charge its tenant for the prompt.
+
+        ``None`` if none waits. Call it only when a replica is ready: it ends waits for a first one.
+        """
         if self._expiries and self._expiries[0][0] <= now:
             self._retire(now)
         self._ready_sequence = self._sequence
