@@ -5,14 +5,15 @@
 Four tables. *Detect*: from the onset of a fault until its replica leaves ready, and until it gets
 nothing any more, by the period of canaries, in a fleet without users and in one at half of its
 capacity; latency is judged only where nothing else runs, so in the latter it is not found. *Cost*:
-canaries as a share of tokens, by load, with the shipped defaults: of replicas that are in use,
-beside users' requests, and of all. *Lies*: how soon a wrong answer is found at that price.
+canaries as a share of tokens, by load, with the shipped defaults: of replicas while they are
+saturated, beside users' requests, and of all. *Lies*: how soon a wrong answer is found at that
+price.
 *Alarms*: what is held against healthy replicas in 10,000 replica-hours. All of it in virtual time,
 with the real fleet machine; the last in the model of ``readiness_healthy.py``, the others in the
 simulator.
 
-Exit status 1 where a healthy replica was quarantined or relaunched, or where canaries cost replicas
-that are in use more than a hundredth of their tokens.
+Exit status 1 where a healthy replica was quarantined or relaunched, or where canaries are more
+than a hundredth of the tokens of saturated replicas.
 """
 
 import argparse
@@ -124,9 +125,9 @@ def problems(told: dict[str, Any]) -> list[str]:
     """What should not be."""
     found = []
     for row in told.get("cost", ()):
-        share, where = row["share_in_use"], f"{row['engine']}, a load of {row['load']:.0%}"
-        if share > SHARE_MAX:
-            found.append(f"canaries are {share:.2%} of the tokens: {where}")
+        share, where = row["share_saturated"], f"{row['engine']}, a load of {row['load']:.0%}"
+        if share > SHARE_MAX and row["saturated"] > 0.01:
+            found.append(f"canaries are {share:.2%} of the tokens while saturated: {where}")
     for what in ("quarantined", "dead", "relaunched"):
         count = told["alarms"][what] if "alarms" in told else 0
         if count:
@@ -171,7 +172,7 @@ def _detect_sheet(rows: list[dict[str, Any]]) -> Sheet:
 def _cost_sheet(rows: list[dict[str, Any]]) -> Sheet:
     heads = (
         *("engine", "load", "users' tokens/s", "canary tokens/s", "one every"),
-        *("share where in use", "beside users", "share of all tokens", "of capacity"),
+        *("share while saturated", "beside users", "share of all tokens", "of capacity"),
     )
     cells = [
         [
@@ -180,7 +181,7 @@ def _cost_sheet(rows: list[dict[str, Any]]) -> Sheet:
             f"{row['users_tokens_per_s']:,.0f}",
             f"{row['canary_tokens_per_s']:.1f}",
             f"{row['period_s']:.1f} s",
-            f"{row['share_in_use']:.2%}" if row["load"] else "–",
+            f"{row['share_saturated']:.2%}" if row["load"] else "–",
             f"{row['share_beside_users']:.2%}" if row["load"] else "–",
             f"{row['share_of_tokens']:.2%}" if row["load"] else "–",
             f"{row['share_of_capacity']:.2%}",

@@ -202,10 +202,7 @@ CPU: Final = Size(
     80.0,
     300.0,
 )
-COST_LOADS: Final = (0.0, 0.1, 0.5, 0.9)
-
-
-IN_USE: Final = nanos(60.0)  # it gave users a token within that
+COST_LOADS: Final = (0.0, 0.1, 0.5, 0.9, 1.2)  # of capacity; at the last one, all is saturated
 
 
 def _users(size: Size, load: float, models: Sequence[str]) -> tuple[tuple[str, Workload], ...]:
@@ -231,20 +228,20 @@ def cost_row(size: Size, load: float, seed: int, duration_s: float) -> dict[str,
     )
     world = World(setup, seed)
     count: Counter[str] = Counter()
-    used_at: dict[str, int] = {}
+    members = world.fleet.members
 
     def observe(now: int, _whose: str, event: Any, _actions: Sequence[Any]) -> None:
         settled = now >= nanos(SETTLED_S)
         if isinstance(event, CanaryResult) and event.tokens and settled:
-            at = used_at.get(event.replica_id)
             count["canaries"] += 1
             count["tokens"] += event.tokens
-            count["in use"] += event.tokens if at is not None and now - at < IN_USE else 0
+            count["charged"] += event.tokens if members[event.replica_id].canary_charged else 0
             count["beside users"] += event.tokens if event.running else 0
         elif isinstance(event, Seen):
             for tally in _tallies(event):
-                used_at[tally.replica_id] = now
                 count["users"] += tally.tokens if settled else 0
+                saturated = settled and not members[tally.replica_id].has_free_slot
+                count["users saturated"] += tally.tokens if saturated else 0
 
     world.add_observer(observe)
     world.run()
@@ -261,7 +258,8 @@ def cost_row(size: Size, load: float, seed: int, duration_s: float) -> dict[str,
         "users_tokens_per_s": round(users / duration_s / REPLICAS, 1),
         "canary_tokens_per_s": round(tokens / duration_s / REPLICAS, 2),
         "period_s": round(duration_s * REPLICAS / max(1, count["canaries"]), 1),
-        "share_in_use": share("in use"),
+        "share_saturated": count["charged"] / max(1, count["users saturated"] + count["charged"]),
+        "saturated": count["users saturated"] / max(1, users),
         "share_beside_users": share("beside users"),
         "share_of_tokens": share("tokens"),
         "share_of_capacity": tokens / most,
