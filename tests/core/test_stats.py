@@ -16,6 +16,8 @@ from holdfast.core.stats import (
     QuantileSketch,
     RateWindow,
     RecentSketch,
+    RowCounts,
+    RowRule,
 )
 from holdfast.core.types import SECOND, ConfigError
 from sampling import examples
@@ -518,3 +520,17 @@ def test_a_recent_sketch_says_nothing_of_too_few():
 def test_a_recent_sketch_needs_a_span():
     with pytest.raises(ConfigError, match=r"recent_sketch.span_s: is 0; use a positive span"):
         RecentSketch(0)
+
+
+# RowCounts
+
+
+def test_rows_grow_and_end_as_their_table_says():
+    rows = RowCounts({"good": RowRule(("goods",), ("bads", "worse")), "bad": RowRule(("bads",))})
+    for outcome in ("good", "bad", "unheard of", "bad"):
+        rows.count(outcome)
+    assert (rows["goods"], rows["bads"], rows["worse"]) == (1, 2, 0)
+    rows.count("good")
+    assert rows.lengths == {"goods": 2}
+    rows.end("goods", "bads")
+    assert rows.lengths == {}

@@ -162,13 +162,15 @@ def test_answers_with_and_without_a_length_are_read_to_their_end():
     assert b"".join(answering(b"HTTP/1.1 200 OK\r\n\r\nabc")) == b"abc"
     framed = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     assert b"".join(answering(framed)) == b"abc"
+    long = b"x" * 1_000_000  # more than is read ahead
+    assert b"".join(answering(b"HTTP/1.1 200 OK\r\n\r\n" + long)) == long
 
 
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
         (b"nonsense\r\n\r\n", "no HTTP"),
-        (b"", "closed before it answered"),
+        (b"", "closed before the answer was complete"),
         (b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\nno", "the admin port answered 503"),
         (b"HTTP/1.1 500 No\r\n\r\n" + b"x" * 200_000, "answered 500"),
     ],

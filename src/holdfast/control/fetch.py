@@ -1,28 +1,43 @@
-"""Sends one HTTP request to an engine: a fresh connection, one deadline, bounded memory.
+"""Sends one HTTP request from an event loop: a fresh connection, one deadline, bounded memory.
 
-Each request uses a fresh connection, because a probe on an old one cannot detect that the port no
-longer accepts any. Admin ports and hooks are asked by ``http_client``. Rejected: an HTTP library;
-probes need no redirects, cookies, proxies or pools, and a redirect that leads a probe to another
-server would give a false result.
+Engines are asked by ``fetch``, and ``top`` reads its streams with ``stream``. Each request uses a
+fresh connection, because a probe on an old one cannot detect that the port no longer accepts any.
+Commands, agents and hooks have no loop and ask by ``http_client``, which also says what a request's
+head is and what its errors are called. Rejected: an HTTP library; probes need no redirects,
+cookies, proxies or pools, and a redirect that leads a probe to another server would give a false
+result. Rejected: asyncio's streams; where a server answers and resets the connection at once, their
+reader loses the answer.
 """
 
 import asyncio
 import ssl
-from typing import Any, Final
-from urllib.parse import urlsplit
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
 
 import httptools
 
 from holdfast.control.http_client import (
     BODY_BYTES_MAX,
+    CUT_SHORT,
     FetchError,
     HttpAnswer,
+    RequestHead,
     UntrustedError,
-    tls_reason,
+    translate,
 )
 
+_AGENT: Final = "holdfast-control"
 _HEADERS_MAX: Final = 200
-_PORTS: Final = {"http": 80, "https": 443}
+_AHEAD_BYTES_MAX: Final = 64 << 10  # of a stream that nobody has taken yet; then it is not read
+
+
+class StatusError(Exception):
+    """A stream was refused: its answer has another status than 200."""
+
+    def __init__(self, answer: HttpAnswer) -> None:
+        super().__init__(f"it answers {answer.status}")
+        self.answer = answer
 
 
 class _Reading(asyncio.Protocol):
@@ -56,7 +71,7 @@ class _Reading(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._fail("broken", "closed before the answer was complete", lost=True)
+        self._fail("broken", CUT_SHORT, lost=True)
 
     # --- the response, called by the parser ---
 
@@ -96,13 +111,94 @@ class _Reading(asyncio.Protocol):
             self.answer.exception()  # who gave up before it was connected asks no more
 
 
+class _StreamReading(_Reading):
+    """Hands the body of an answer of status 200 out in pieces; it ends where its connection does.
+
+    Pieces that nobody takes stop the reading of the connection, so that they stay few.
+    """
+
+    def __init__(self, request: bytes) -> None:
+        super().__init__(request)
+        self._news = asyncio.Event()
+        self.begun = False
+        self.answer.add_done_callback(lambda _: self._news.set())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+        super().connection_made(transport)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self.begun = True
+        self._news.set()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._news.set()
+        if self._streams() and len(self._body) > _AHEAD_BYTES_MAX:
+            self._transport.pause_reading()
+
+    async def more(self, within_s: float | None) -> None:
+        """Wait for the head, another piece or the end."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+        except TimeoutError as error:
+            raise FetchError("timeout", "nothing came for too long") from error
+
+    def take(self) -> bytes:
+        """What came since the last call; empty until there is more."""
+        self._news.clear()
+        if not self._streams():
+            return b""
+        piece = bytes(self._body)
+        self._body.clear()
+        if len(piece) > _AHEAD_BYTES_MAX:
+            self._transport.resume_reading()
+        return piece
+
+    def _streams(self) -> bool:
+        return self.begun and self._parser.get_status_code() == 200
+
+    def _framed(self) -> bool:
+        return False
+
+
+ReadingT = TypeVar("ReadingT", bound=_Reading)
+
+
+@asynccontextmanager
+async def _connected(
+    head: RequestHead,
+    body: bytes | None,
+    tls: ssl.SSLContext | None,
+    kind: Callable[[bytes], ReadingT],
+    within_s: float | None = None,
+) -> AsyncIterator[ReadingT]:
+    """Open a connection and send a request; the connection is aborted when the caller is done."""
+    headers = dict(head.headers)
+    if body or head.method == "POST":
+        headers["Content-Length"] = str(len(body or b""))
+    lines = [f"{head.method} {head.target} HTTP/1.1", *map(": ".join, headers.items()), "", ""]
+    request = "\r\n".join(lines).encode("latin-1") + (body or b"")
+    async with asyncio.timeout(within_s):
+        transport, reading = await asyncio.get_running_loop().create_connection(
+            lambda: kind(request), head.host, head.port, ssl=head.context(tls)
+        )
+    try:
+        yield reading
+    finally:
+        reading.answer.cancel()
+        transport.abort()
+
+
 async def listens(url: str, within_s: float) -> bool:
     """Whether a TCP connection to the URL can be opened; not who answers there."""
-    parts = urlsplit(url)
+    head = RequestHead.of(url, "")
     try:
         async with asyncio.timeout(within_s):
             transport, _ = await asyncio.get_running_loop().create_connection(
-                asyncio.Protocol, parts.hostname or "", parts.port or _PORTS[parts.scheme]
+                asyncio.Protocol, head.host, head.port
             )
     except OSError:  # TimeoutError among them
         return False
@@ -124,55 +220,60 @@ async def fetch(
 
     Without ``tls`` an https address is checked against the system's authorities.
     """
-    parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    how = method or ("GET" if body is None else "POST")
-    auth = f"Authorization: Bearer {bearer}\r\n" if bearer else ""
-    sent = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
-    if how == "POST" and not body:
-        sent = "Content-Length: 0\r\n"
-    request = (
-        f"{how} {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{auth}{sent}"
-        "User-Agent: holdfast-control\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-    ).encode("latin-1") + (body or b"")
-    moved_s = 0.0
-    connected = secure  # a handshake that is late is no proof that the port is out of reach
+    head = RequestHead.of(url, path, agent=_AGENT, bearer=bearer, body=body, method=method)
+    reading: _Reading | None = None
     try:
-        async with asyncio.timeout(deadline_s):
-            transport, reading = await asyncio.get_running_loop().create_connection(
-                lambda: _Reading(request),
-                parts.hostname or "",
-                parts.port or _PORTS[parts.scheme],
-                ssl=(tls or ssl.create_default_context()) if secure else None,
-            )
-            connected = True
-            try:
-                return await reading.answer
-            finally:
-                moved_s = reading.moved_s
-                reading.answer.cancel()
-                transport.abort()
+        async with asyncio.timeout(deadline_s), _connected(head, body, tls, _Reading) as reading:
+            return await reading.answer
     except TimeoutError as error:
-        what = "nothing" if connected else "no connection"
-        detail = f"{what} within {deadline_s:g} s"
+        # A handshake that is late is no proof that the port is out of reach.
+        connected = head.secure or reading is not None
+        detail = f"{'nothing' if connected else 'no connection'} within {deadline_s:g} s"
+        moved_s = reading.moved_s if reading is not None else 0.0
         raise FetchError("timeout", detail, moved_s, connected=connected) from error
-    except ConnectionRefusedError as error:
-        raise FetchError("refused", "nobody listens") from error
-    except ssl.SSLCertVerificationError as error:
-        raise UntrustedError(error) from error
-    except ssl.SSLError as error:
-        raise FetchError("broken", f"no TLS there ({tls_reason(error)})") from error
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise FetchError("broken", reason.lower()) from error
+        raise translate(error, deadline_s) from error
+
+
+async def stream(
+    url: str,
+    path: str,
+    deadline_s: float,
+    *,
+    bearer: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    quiet_s: float | None = None,
+) -> AsyncGenerator[bytes]:
+    """Send one GET and yield the body as it comes; or raise ``FetchError`` or ``StatusError``.
+
+    Connection and head have ``deadline_s`` each; later, every piece has ``quiet_s`` (``None``: no
+    limit).
+    """
+    head = RequestHead.of(url, path, agent=_AGENT, bearer=bearer)
+    try:
+        async with _connected(head, None, tls, _StreamReading, deadline_s) as reading:
+            while True:
+                ended = reading.answer.done()
+                piece = reading.take()
+                if piece:
+                    yield piece
+                if ended:
+                    break
+                await reading.more(quiet_s if reading.begun else deadline_s)
+            answer = await reading.answer
+    except OSError as error:
+        raise translate(error, deadline_s) from error
+    if answer.status != 200:
+        raise StatusError(answer)
 
 
 __all__ = [
     "BODY_BYTES_MAX",
     "FetchError",
     "HttpAnswer",
+    "StatusError",
     "UntrustedError",
     "fetch",
     "listens",
-    "tls_reason",
+    "stream",
 ]

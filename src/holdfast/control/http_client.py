@@ -3,8 +3,8 @@
 Commands, agents and hooks share this client. It is the standard library's ``http.client``, with two
 things added: the deadline covers the whole exchange, however slowly bytes come, and a certificate
 may be pinned (``access.trust``). Redirects and proxies are not followed: a token must not reach
-another server. It blocks; an event loop calls it in a thread. Engines are asked by ``fetch``
-instead, where opening a fresh connection is part of the test.
+another server. It blocks; an event loop calls it in a thread, or asks by ``fetch``, which sends the
+same head and raises the same errors: both come from here.
 
 Measured (CPU time of the import, and what it adds to an agent of 23 MB): ``http.client`` 44 ms and
 1 MB, urllib3 172 ms and 6 MB, httpx2 212 ms and 7 MB. Commands import it each time they run.
@@ -17,10 +17,11 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import SplitResult, quote, urlsplit
+from typing import Any, Final, Self
+from urllib.parse import quote, urlsplit
 
 BODY_BYTES_MAX: Final = 4 << 20  # forty times a usual page of metrics
+CUT_SHORT: Final = "closed before the answer was complete"
 _ADDRESSES_MAX: Final = 4  # of one host that are tried
 _KEPT: Final = "/?&=%:,+@~!$'()*;[]"  # in paths and queries; callers have quoted what is theirs
 _PORTS: Final = {"http": 80, "https": 443}
@@ -61,6 +62,50 @@ class HttpAnswer:
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class RequestHead:
+    """Where one HTTP request goes, and its method, target and headers."""
+
+    host: str
+    port: int
+    secure: bool
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        url: str,
+        path: str,
+        *,
+        agent: str = "holdfast",
+        bearer: str | None = None,
+        body: bytes | None = None,
+        method: str | None = None,
+    ) -> Self:
+        """The head of one GET, or of one POST with a JSON body, on a fresh connection."""
+        parts = urlsplit(url)
+        headers = {"Host": parts.netloc, "User-Agent": agent, "Accept": "*/*"}
+        headers["Connection"] = "close"
+        if bearer:
+            headers["Authorization"] = f"Bearer {bearer}"
+        if body:
+            headers["Content-Type"] = "application/json"
+        return cls(
+            parts.hostname or "",
+            parts.port or _PORTS[parts.scheme],
+            parts.scheme == "https",
+            method or ("GET" if body is None else "POST"),
+            quote(f"{parts.path}{path}", safe=_KEPT) or "/",
+            headers,
+        )
+
+    def context(self, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
+        """Whom to believe there; ``None`` without TLS. Default: the system's authorities."""
+        return (tls or ssl.create_default_context()) if self.secure else None
 
 
 class _BoundedReader(io.RawIOBase):
@@ -116,51 +161,47 @@ def request(
     than 4 MiB is refused; with ``cut_at`` no more than so many bytes are read, and those are taken.
     """
     until = time.monotonic() + deadline_s
-    parts = urlsplit(url)
-    headers = {"Host": parts.netloc, "User-Agent": "holdfast", "Accept": "*/*"}
-    headers["Connection"] = "close"
-    if bearer:
-        headers["Authorization"] = f"Bearer {bearer}"
-    if body:
-        headers["Content-Type"] = "application/json"
-    how = method or ("GET" if body is None else "POST")
+    head = RequestHead.of(url, path, bearer=bearer, body=body, method=method)
     try:
-        with _connected(parts, tls, until) as plain:
-            client = http.client.HTTPConnection(parts.hostname or "")
+        with _connected(head, tls, until) as plain:
+            client = http.client.HTTPConnection(head.host)
             client.sock = _BoundedSocket(plain, until)
-            target = quote(f"{parts.path}{path}", safe=_KEPT) or "/"
-            client.request(how, target, body or None, headers)
+            client.request(head.method, head.target, body or None, head.headers)
             return _read(client.getresponse(), cut_at)
-    except TimeoutError as error:
-        raise FetchError("timeout", f"nothing within {deadline_s:g} s") from error
-    except ConnectionRefusedError as error:
-        raise FetchError("refused", "nobody listens") from error
-    except ssl.SSLCertVerificationError as error:
-        raise UntrustedError(error) from error
-    except ssl.SSLError as error:
-        raise FetchError("broken", f"no TLS there ({tls_reason(error)})") from error
-    except (http.client.RemoteDisconnected, http.client.IncompleteRead) as error:
-        ended = "closed before the answer was complete"
-        raise FetchError("broken", ended, lost=True) from error
-    except http.client.HTTPException as error:
-        raise FetchError("broken", f"no HTTP ({type(error).__name__})") from error
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise FetchError("broken", reason) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise translate(error, deadline_s) from error
 
 
-def _connected(parts: SplitResult, tls: ssl.SSLContext | None, until: float) -> socket.socket:
+def translate(error: OSError | http.client.HTTPException, deadline_s: float) -> FetchError:
+    """Turn an error of sockets, TLS or ``http.client`` into the ``FetchError`` to raise."""
+    match error:
+        case TimeoutError():
+            return FetchError("timeout", f"nothing within {deadline_s:g} s")
+        case ConnectionRefusedError():
+            return FetchError("refused", "nobody listens")
+        case ssl.SSLCertVerificationError():
+            return UntrustedError(error)
+        case ssl.SSLError():
+            reason = (error.reason or type(error).__name__).lower().replace("_", " ")
+            return FetchError("broken", f"no TLS there ({reason})")
+        case http.client.RemoteDisconnected() | http.client.IncompleteRead():
+            return FetchError("broken", CUT_SHORT, lost=True)
+        case http.client.HTTPException():
+            return FetchError("broken", f"no HTTP ({type(error).__name__})")
+    return FetchError("broken", (error.strerror or type(error).__name__).lower())
+
+
+def _connected(head: RequestHead, tls: ssl.SSLContext | None, until: float) -> socket.socket:
     """Connect to the first of the host's addresses that answers, with TLS where asked for."""
-    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-    secure = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    secure = head.context(tls)
+    found = socket.getaddrinfo(head.host, head.port, type=socket.SOCK_STREAM)
     problem: OSError = OSError("it has no address")
     for family, kind, protocol, _, address in found[:_ADDRESSES_MAX]:
         plain = socket.socket(family, kind, protocol)
         try:
             plain.settimeout(_left(until))
             plain.connect(address)
-            return secure.wrap_socket(plain, server_hostname=host) if secure else plain
+            return secure.wrap_socket(plain, server_hostname=head.host) if secure else plain
         except ssl.SSLError:
             plain.close()
             raise
@@ -187,9 +228,13 @@ def _left(until: float) -> float:
     return left
 
 
-def tls_reason(error: ssl.SSLError) -> str:
-    """Describe a TLS error in words."""
-    return (error.reason or type(error).__name__).lower().replace("_", " ")
-
-
-__all__ = ["BODY_BYTES_MAX", "FetchError", "HttpAnswer", "UntrustedError", "request", "tls_reason"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "CUT_SHORT",
+    "FetchError",
+    "HttpAnswer",
+    "RequestHead",
+    "UntrustedError",
+    "request",
+    "translate",
+]

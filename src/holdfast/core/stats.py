@@ -2,8 +2,9 @@
 
 Each class answers one question: how large is it lately (``Ewma``, ``PeakEwma``), how is it spread
 (``QuantileSketch``, ``RecentSketch``, ``Moments``), how often lately (``RateWindow``,
-``OutcomeWindow``). None reads a clock: ``now`` is integer nanoseconds, and a ``now`` that goes back
-is read as "no time has passed". What several gateways counted can be merged.
+``OutcomeWindow``), how often in a row (``RowCounts``). None reads a clock: ``now`` is integer
+nanoseconds, and a ``now`` that goes back is read as "no time has passed". What several gateways
+counted can be merged.
 
 Rejected: fixed histogram buckets (their error depends on guessing the range of latencies before
 seeing an engine) and reservoirs of samples (they draw random numbers and lose the far tail, which
@@ -11,8 +12,9 @@ is the only part a deadline needs).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil, exp, isfinite, log, log2, sqrt
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 from holdfast.core.types import nanos, require
 
@@ -383,6 +385,47 @@ class OutcomeWindow:
         self._next = self.count = self.failures = 0
 
 
+OutcomeT = TypeVar("OutcomeT")
+RowT = TypeVar("RowT")
+
+
+@dataclass(slots=True, frozen=True)
+class RowRule(Generic[RowT]):
+    """What one outcome does to rows of equal outcomes: which it lengthens, and which it ends."""
+
+    lengthens: tuple[RowT, ...] = ()
+    ends: tuple[RowT, ...] = ()
+
+
+class RowCounts(Generic[OutcomeT, RowT]):
+    """Lengths of several rows of equal outcomes; a table says what each outcome does to them.
+
+    An outcome that is not in the table changes nothing.
+    """
+
+    __slots__ = ("_rules", "lengths")
+
+    def __init__(self, rules: Mapping[OutcomeT, RowRule[RowT]]) -> None:
+        self._rules = rules
+        self.lengths: dict[RowT, int] = {}  # of rows that have begun
+
+    def __getitem__(self, row: RowT) -> int:
+        return self.lengths.get(row, 0)
+
+    def count(self, outcome: OutcomeT) -> None:
+        """Add one outcome."""
+        rule = self._rules.get(outcome)
+        if rule is not None:
+            self.end(*rule.ends)
+            for row in rule.lengthens:
+                self.lengths[row] = self[row] + 1
+
+    def end(self, *rows: RowT) -> None:
+        """Begin these rows anew."""
+        for row in rows:
+            self.lengths.pop(row, None)
+
+
 def _require_finite(value: float) -> None:
     if not isfinite(value):
         raise ValueError(f"a sample must be a finite number, not {value}")
@@ -396,4 +439,6 @@ __all__ = [
     "QuantileSketch",
     "RateWindow",
     "RecentSketch",
+    "RowCounts",
+    "RowRule",
 ]

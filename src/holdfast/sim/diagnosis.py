@@ -39,7 +39,7 @@ from holdfast.core.diagnose.detect.silence import (
     SilenceConfig,
 )
 from holdfast.core.diagnose.diagnosis import Closed
-from holdfast.core.diagnose.evidence import Incident, Remedy
+from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.facts import (
     FACT_NAMES,
     Declared,
@@ -62,6 +62,7 @@ from holdfast.core.diagnose.investigation import (
     InvestigationConfig,
 )
 from holdfast.core.diagnose.observations import Observations
+from holdfast.core.diagnose.remedy_execution import RemedyExecution
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig
 from holdfast.core.failure import Kind
 from holdfast.core.health.answer_comparison import AnswerComparison, ComparingConfig
@@ -174,7 +175,7 @@ class DiagnosisDriver:
         self._replicas: dict[str, _ObservedReplica] = {}
         self._observations = Observations(self._take)
         self._comparing: dict[str, AnswerComparison] = {}  # by model
-        self._away: dict[str, str] = {}  # replicas that were restarted or taken out, and for what
+        self._remedies = RemedyExecution(self, lambda _act, _incident: "somebody was called")
         self._second = 0
         self._finishes = stream(seed, "watching", "finishes")
         self._peers = stream(seed, "watching", "peers")
@@ -232,8 +233,10 @@ class DiagnosisDriver:
             self._listen(finding, now)
             if self._acts:
                 self._do(finding, now)
-        if self._acts and isinstance(fact, StateChanged) and fact.state is State.READY:
-            self._came_back(fact.replica, at)
+        if isinstance(fact, StateChanged):
+            back = self._remedies.came_back(fact, at)
+            if back is not None:
+                self.investigation.done(*back, at)
 
     def rollout(self, model: str, revision: str, what: str, now: int) -> None:
         """Report that a deployment began to change revision, was halted, or finished."""
@@ -252,32 +255,28 @@ class DiagnosisDriver:
         if isinstance(finding, CallCanaries):
             self._world.ask_fleet(CanaryAsked(finding.replicas), now)
         elif isinstance(finding, Closed):
-            closed = finding.incident.id
-            self._away = {one: by for one, by in self._away.items() if by != closed}
-        elif isinstance(finding, Act) and not finding.dry_run:
-            done = self._act(finding, now)
-            if done:
-                self.investigation.done(finding.incident_id, done, now + self.skew)
+            self._remedies.closed(finding.incident.id)
+        elif isinstance(finding, Act):
+            incident, at = self.investigation.incidents.get(finding.incident_id), now + self.skew
+            told = self._remedies.carry_out(finding, incident, at) if incident is not None else ""
+            if told:
+                self.investigation.done(finding.incident_id, told, at)
 
-    def _act(self, act: Act, now: int) -> str:
-        """What was done; empty while it is under way, because then others must wait for it."""
-        reason = f"{act.incident_id}: {act.reason}"
-        if act.remedy is Remedy.DRAIN_AND_RESTART:
-            self._away[act.replica] = act.incident_id
-            incident = self.incidents[act.incident_id]
-            if self._replicas[act.replica].began <= incident.opened_at - self.skew:
-                self._world.ask_fleet(RestartAsked(act.replica, reason), now)
-            return ""
-        if act.remedy is Remedy.TAKE_OUT:
-            self._away[act.replica] = act.incident_id
-            self._world.ask_fleet(TakeOutAsked(act.replica, reason), now)
-            return f"{act.replica} gets no more work"
-        return "watched, nothing else" if act.remedy is Remedy.OBSERVE else "somebody was called"
+    def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
+        """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""
+        if self._replicas[replica].began > since - self.skew:
+            return True, f"{replica} starts anew already"
+        self._world.ask_fleet(RestartAsked(replica, reason), self._now)
+        return True, f"{replica} drains and then starts anew"
 
-    def _came_back(self, name: str, at: int) -> None:
-        incident = self._away.pop(name, None)
-        if incident is not None:
-            self.investigation.done(incident, f"{name} is ready again", at)
+    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
+        """Send a replica no requests, whatever its canaries say."""
+        self._world.ask_fleet(TakeOutAsked(replica, reason), self._now)
+        return True, f"{replica} gets no more work"
+
+    def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:  # noqa: ARG002
+        """Refuse: rollouts of a world are scripted and go on."""
+        return False, f"the rollout of {model} is scripted and goes on"
 
     # --- who there is ----------------------------------------------------------------------------
 

@@ -36,9 +36,10 @@ from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEnt
 from holdfast.core.diagnose.fact_log import FactLog
 from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked, StateChanged
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
+from holdfast.core.diagnose.remedy_execution import RemedyExecution, RemedyHands
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.messages import Notice
-from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+from holdfast.core.types import MILLISECOND, SECOND
 from holdfast.ports import Store, StoreError
 
 QUEUE_MAX: Final = 20_000  # facts; a minute of a fleet of a hundred
@@ -52,23 +53,11 @@ _SETTING: Final = "incidents/baselines"
 _log = structlog.get_logger("holdfast.control.incidents.incident_tracker")
 
 
-class Hands(Protocol):
-    """Carries out the acts that incidents call for.
-
-    Each returns whether it was done, and what was done or why not.
-    """
-
-    def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
-        """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""
-
-    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        """Send a replica no requests, whatever its canaries say."""
+class Hands(RemedyHands, Protocol):
+    """Carries out what incidents call for."""
 
     def put_back(self, replica: str, reason: str) -> None:
         """End a take-out: from now on the replica's canaries decide again whether it serves."""
-
-    def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
-        """Refuse the revision that a model's rollout brings in."""
 
     def ladder_of(self, model: str) -> str:
         """The virtual model that degrades from this model to others; empty: there is none."""
@@ -104,9 +93,7 @@ class IncidentTracker:
         self._packer = incident_records.Packer(store, self._facts)
         self._told: dict[str, str] = {}  # the cause that was last told, of those not closed
         self._paged: set[str] = set()  # of those not closed
-        self._out: dict[str, set[str]] = {}  # who was taken out, by incident
-        # By replica that does not serve: for which incident, since when, and by which remedy.
-        self._away: dict[str, tuple[str, int, Remedy]] = {}
+        self._remedies = RemedyExecution(hands, self._page)
         self._blocked: dict[str, int] = {}
         self._logged: set[tuple[str, str]] = set()
         self._swept_at = self._baselines_at = time.monotonic_ns()
@@ -199,7 +186,7 @@ class IncidentTracker:
         try:
             if isinstance(fact, Looked):
                 self._look(at)
-            elif isinstance(fact, StateChanged) and fact.replica in self._away:
+            elif isinstance(fact, StateChanged):
                 self._came_back(fact, at)
         except Exception as error:  # noqa: BLE001 as above
             self._failed("look", error)
@@ -275,9 +262,7 @@ class IncidentTracker:
     def _forget(self, name: str) -> None:
         self._told.pop(name, None)
         self._paged.discard(name)
-        self._out.pop(name, None)
-        for replica in [one for one, (by, *_) in self._away.items() if by == name]:
-            del self._away[replica]
+        self._remedies.closed(name)
 
     # --- acts ------------------------------------------------------------------------------------
 
@@ -285,43 +270,16 @@ class IncidentTracker:
         incident = self._investigation.incidents.get(act.incident_id)
         if incident is None:
             return
-        if not act.dry_run:
-            told = self._done(act, incident, now)
-            if told:
-                self._investigation.done(act.incident_id, told, now)
+        told = self._remedies.carry_out(act, incident, now)
+        if told:
+            self._investigation.done(act.incident_id, told, now)
         incident_records.put(self._store, incident)
-
-    def _done(self, act: Act, incident: Incident, now: int) -> str:
-        """Carry out an act; returns what was done, or empty while it is under way."""
-        reason = f"{act.incident_id}: {act.reason}"
-        remedy = act.remedy
-        if remedy is Remedy.DRAIN_AND_RESTART:
-            done, told = self._hands.restart(act.replica, reason, incident.opened_at)
-            if done:
-                self._away[act.replica] = (act.incident_id, now, remedy)
-                return ""
-        elif remedy is Remedy.TAKE_OUT:
-            done, told = self._hands.take_out(act.replica, reason)
-            if done:
-                self._out.setdefault(act.incident_id, set()).add(act.replica)
-                self._away[act.replica] = (act.incident_id, now, remedy)
-        elif remedy is Remedy.STOP_ROLLOUT:
-            done, told = self._hands.stop_rollout(act.model, reason)
-        elif remedy is Remedy.OBSERVE:
-            return "watched, nothing else"
-        else:
-            return self._page(act, incident)
-        return told if done else f"{told}; {self._page(act, incident)}"
 
     def _came_back(self, fact: StateChanged, now: int) -> None:
         """Record an act as done when its replica is ready again."""
-        if fact.state is not State.READY:
-            return
-        name, since, remedy = self._away.pop(fact.replica)
-        how = "was restarted and is" if remedy is Remedy.DRAIN_AND_RESTART else "is"
-        told = f"{fact.replica} {how} ready again after {seconds(now - since):.0f} s"
-        if self._investigation.done(name, told, now):
-            incident_records.put(self._store, self._investigation.incidents[name])
+        incident_id, told = self._remedies.came_back(fact, now) or ("", "")
+        if told and self._investigation.done(incident_id, told, now):
+            incident_records.put(self._store, self._investigation.incidents[incident_id])
 
     def _page(self, act: Act, incident: Incident) -> str:
         """Notify a person about an act that control cannot carry out; returns what to record."""
@@ -397,7 +355,7 @@ class IncidentTracker:
         told = TimelineEntry(now, "closed", str(incident.about), "closed by an operator")
         incident.timeline.append(told)
         self._investigation.acting.closed(incident)
-        for replica in self._out.pop(name, set()):
+        for replica in self._remedies.closed(name):
             self._hands.put_back(replica, f"{name} was closed by an operator")
         self._do(Closed(incident), now)
         return True, f"{name} is closed"

@@ -27,6 +27,7 @@ from holdfast.core.health.lifecycle import (
     Conclusion,
     ImpossibleSignalError,
     Signal,
+    SignalRow,
     SignalRows,
 )
 from holdfast.core.health.liveness import Symptom, symptom_of
@@ -172,7 +173,7 @@ class ReplicaHealth:
         """What is wrong with a quarantined replica, for deciding what to do about it."""
         if self.frozen:
             return Symptom.PROCESS_STOPPED
-        right = self._tally.passes > 0
+        right = self._tally[SignalRow.PASSES] > 0
         return symptom_of(self.cause, right_since=right, barred=self.barred)
 
     def canary_due(self, now: int) -> bool:
@@ -225,7 +226,7 @@ class ReplicaHealth:
         elif not graver:
             return None
         if verdict is Signal.BOUND_HELD:  # the next failure asks for the ejection again
-            self._tally.failures = self.config.failures_to_quarantine - 1
+            self._tally.lengths[SignalRow.FAILURES] = self.config.failures_to_quarantine - 1
         text = REASONS[verdict]
         self.reason = f"{text} ({detail})" if detail else text
         change = Change(self.replica_id, self.model, before, after, signal, self.reason, now)
@@ -250,13 +251,13 @@ class ReplicaHealth:
             return signal
         if signal is Signal.CANARY_PASS and state is not State.READY:
             out = self.barred or self.full or self.frozen
-            enough = tally.passes + 1 >= self._needed and not out
+            enough = tally[SignalRow.PASSES] + 1 >= self._needed and not out
             return Conclusion.PASSED_ENOUGH if enough else signal
         if signal is Signal.CANARY_SLOW and state is State.WARMING and (self.full or self.frozen):
             return Signal.UNKNOWN  # right, but nobody could be served there now
         if signal in REPEATED:
             states, row, limit, verdict = REPEATED[signal]
-            if state in states and getattr(tally, row) + 1 >= getattr(self.config, limit):
+            if state in states and tally[row] + 1 >= getattr(self.config, limit):
                 return verdict
         return signal
 

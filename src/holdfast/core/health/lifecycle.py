@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from holdfast.core.stats import RowCounts, RowRule
 from holdfast.core.types import State
 
 
@@ -139,59 +140,62 @@ REASONS: Final[dict[Signal | Conclusion, str]] = {
     Conclusion.STILL_BARRED: "taken back from its drain into its quarantine",
 }
 
-_Row = tuple[tuple[State, ...], str, str, Conclusion]
-_FAILED: Final = Conclusion.FAILED_REPEATEDLY
-# In these states, so many in a row (field of ``SignalRows``, of ``HealthConfig``) conclude this.
-REPEATED: Final[dict[Signal, _Row]] = {
-    Signal.CANARY_FAIL: ((State.SUSPECT,), "failures", "failures_to_quarantine", _FAILED),
-    Signal.PASSIVE_FAILING: ((State.SUSPECT,), "failures", "failures_to_quarantine", _FAILED),
-    Signal.CANARY_SLOW: ((State.READY,), "slows", "slows_to_suspect", Conclusion.SLOW_REPEATEDLY),
-    Signal.CANARY_WRONG: (JUDGED, "wrongs", "wrongs_to_quarantine", Conclusion.WRONG_REPEATEDLY),
-    Signal.REFUSED: (JUDGED, "refusals", "refusals_to_dead", Conclusion.REFUSED_REPEATEDLY),
+
+class SignalRow(StrEnum):
+    """A row of signals of one sort."""
+
+    PASSES = "passes"
+    FAILURES = "failures"
+    WRONGS = "wrongs"
+    SLOWS = "slows"
+    REFUSALS = "refusals"
+
+
+_Repeated = tuple[tuple[State, ...], SignalRow, str, Conclusion]
+_FAILURES: Final = (SignalRow.FAILURES, "failures_to_quarantine", Conclusion.FAILED_REPEATEDLY)
+_SLOWS: Final = (SignalRow.SLOWS, "slows_to_suspect", Conclusion.SLOW_REPEATEDLY)
+_WRONGS: Final = (SignalRow.WRONGS, "wrongs_to_quarantine", Conclusion.WRONG_REPEATEDLY)
+_REFUSALS: Final = (SignalRow.REFUSALS, "refusals_to_dead", Conclusion.REFUSED_REPEATEDLY)
+# In these states, so many in a row (field of ``HealthConfig``) conclude this.
+REPEATED: Final[dict[Signal, _Repeated]] = {
+    Signal.CANARY_FAIL: ((State.SUSPECT,), *_FAILURES),
+    Signal.PASSIVE_FAILING: ((State.SUSPECT,), *_FAILURES),
+    Signal.CANARY_SLOW: ((State.READY,), *_SLOWS),
+    Signal.CANARY_WRONG: (JUDGED, *_WRONGS),
+    Signal.REFUSED: (JUDGED, *_REFUSALS),
 }
 
 _BAD: Final = (
     *(Signal.CANARY_FAIL, Signal.PASSIVE_FAILING, Signal.STALLED),
     *(Signal.NO_SUCCESS, Signal.NO_HEADROOM, Signal.FROZEN, Signal.BOUND_HELD, Signal.TAKEN_OUT),
 )
-_LISTENING: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW, Signal.BUSY, Signal.PASSIVE_OK)
+_PASS_ENDS: Final = tuple(row for row in SignalRow if row is not SignalRow.PASSES)
+_SLOW_ENDS: Final = (SignalRow.PASSES, SignalRow.WRONGS, SignalRow.REFUSALS)
+_LISTENS: Final = RowRule((), (SignalRow.REFUSALS,))
+# A pass ends the rows of bad signals, and each of them the row of passes.
+_ROW_RULES: Final[dict[Signal, RowRule[SignalRow]]] = {
+    Signal.CANARY_PASS: RowRule((SignalRow.PASSES,), _PASS_ENDS),
+    Signal.CANARY_SLOW: RowRule((SignalRow.SLOWS,), _SLOW_ENDS),
+    Signal.CANARY_WRONG: RowRule((SignalRow.WRONGS,), (SignalRow.PASSES,)),
+    Signal.REFUSED: RowRule((SignalRow.REFUSALS,), (SignalRow.PASSES,)),
+    **{signal: RowRule((SignalRow.FAILURES,), (SignalRow.PASSES,)) for signal in _BAD},
+    Signal.BUSY: _LISTENS,
+    Signal.PASSIVE_OK: _LISTENS,
+    Signal.THAWED: RowRule((), (SignalRow.PASSES,)),  # what it answered before its stop is void
+}
 
 
-@dataclass(slots=True)
-class SignalRows:
-    """Counts equal signals in a row. A pass resets the counts of bad signals, and they its own."""
+class SignalRows(RowCounts[Signal, SignalRow]):
+    """Counts equal signals in a row, of canaries and of users' requests."""
 
-    passes: int = 0
-    failures: int = 0
-    wrongs: int = 0
-    slows: int = 0
-    refusals: int = 0
+    __slots__ = ()
 
-    def count(self, signal: Signal) -> None:
-        """Add one signal to the counts, and reset the counts that it contradicts."""
-        if signal in _LISTENING:
-            self.refusals = 0
-        if signal is Signal.CANARY_PASS:
-            self.passes += 1
-            self.failures = self.wrongs = self.slows = 0
-        elif signal is Signal.CANARY_SLOW:
-            self.slows += 1
-            self.passes = self.wrongs = 0
-        elif signal is Signal.CANARY_WRONG:
-            self.wrongs += 1
-            self.passes = 0
-        elif signal is Signal.REFUSED:
-            self.refusals += 1
-            self.passes = 0
-        elif signal in _BAD:
-            self.failures += 1
-            self.passes = 0
-        elif signal is Signal.THAWED:  # what it answered before its stop proves nothing now
-            self.passes = 0
+    def __init__(self) -> None:
+        super().__init__(_ROW_RULES)
 
     def begin_state(self) -> None:
         """Reset the counts for a new state, except those of wrong answers and refusals."""
-        self.passes = self.failures = self.slows = 0
+        self.end(SignalRow.PASSES, SignalRow.FAILURES, SignalRow.SLOWS)
 
 
 @dataclass(slots=True, frozen=True)
@@ -228,5 +232,6 @@ __all__ = [
     "Conclusion",
     "ImpossibleSignalError",
     "Signal",
+    "SignalRow",
     "SignalRows",
 ]

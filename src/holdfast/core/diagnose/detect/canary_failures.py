@@ -19,6 +19,11 @@ Neighbours on its host take half of a replica's speed for a while, and no more. 
 learned where nothing ran beside. A late answer beside users' requests says nothing: they may be
 why, or the row may go on behind them.
 
+The fleet counts rows of canaries too (``core.health.lifecycle.SignalRows``), by the same class and
+another table. It asks whether a replica may serve: silence and errors are one row, of which users'
+failures are part, and each state begins it anew. Here the question is how a replica fails: silence,
+errors and refusals are rows of their own, which any answer ends, even a wrong one.
+
 Rejected: a share of failed canaries over a window. Failures in a row are rarer by chance and come
 to a verdict sooner; only wrong answers, which may come now and then, are counted over a window too.
 """
@@ -26,6 +31,7 @@ to a verdict sooner; only wrong answers, which may come now and then, are counte
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import log2
 from statistics import median
 from typing import ClassVar, Final
@@ -37,6 +43,7 @@ from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, Proces
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
 from holdfast.core.health.baseline import UsualLatency
+from holdfast.core.stats import RowCounts, RowRule
 from holdfast.core.types import State, nanos, require, seconds
 
 _RECENT: Final = 20  # canaries of which the wrong ones are counted for people
@@ -96,27 +103,55 @@ class _Doubt:
     pace: Pace = field(default_factory=Pace)
 
 
+class _Row(StrEnum):
+    ERRORS = "errors"
+    REFUSALS = "refusals"
+    SILENCES = "silences"
+    UNCONNECTED = "unconnected"  # silences without even a connection
+    SLOWS = "slows"
+
+
+_UNHEARD: Final = (_Row.ERRORS, _Row.REFUSALS, _Row.SILENCES, _Row.UNCONNECTED)
+_ROW_RULES: Final[dict[CanaryVerdict | Kind, RowRule[_Row]]] = {
+    CanaryVerdict.PASS: RowRule((), _UNHEARD),  # the row of slow ones: see ``_right``
+    CanaryVerdict.SLOW: RowRule((_Row.SLOWS,), _UNHEARD),
+    CanaryVerdict.WRONG: RowRule((), _UNHEARD),
+    CanaryVerdict.BUSY: RowRule((), _UNHEARD),
+    CanaryVerdict.UNSETTLED: RowRule((), _UNHEARD),
+    CanaryVerdict.FAIL: RowRule((_Row.ERRORS,), (_Row.SILENCES,)),
+    CanaryVerdict.REFUSED: RowRule((_Row.REFUSALS,), (_Row.SILENCES,)),
+    CanaryVerdict.TIMEOUT: RowRule((_Row.SILENCES,), (_Row.UNCONNECTED,)),
+    Kind.CONNECT_TIMEOUT: RowRule((_Row.SILENCES, _Row.UNCONNECTED)),
+}
+
+
 class _Book:
+    """What one replica's canaries got so far."""
+
     __slots__ = (
-        *("errors", "latest_at", "latest_s", "pace", "pages", "refused", "silents"),
-        *("slow_at", "slow_from", "slow_sum", "slows", "unconnected", "usual", "wrongs"),
+        *("latest_at", "latest_s", "pace", "pages", "rows"),
+        *("slow_at", "slow_from", "slow_sum", "usual", "wrongs"),
     )
 
     def __init__(self) -> None:
         self.pace = Pace()
         self.wrongs: deque[bool] = deque(maxlen=_RECENT)  # of the answers that came
         self.pages: list[bool | None] = []  # of the timeouts in a row, the last ones
-        self.errors = self.refused = self.silents = self.slows = 0  # in a row
-        self.unconnected = 0  # of the silent ones in a row, those without even a connection
+        self.rows: RowCounts[CanaryVerdict | Kind, _Row] = RowCounts(_ROW_RULES)
         self.slow_at = self.slow_from = self.latest_at = 0
         self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
         self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
         self.usual = UsualLatency()  # of those in good time, with nothing beside them
 
-    def answered(self) -> None:
-        """Somebody is there and speaks."""
-        self.pages.clear()
-        self.errors = self.refused = self.silents = self.unconnected = 0
+    def count(self, outcome: CanaryVerdict | Kind) -> None:
+        """Add one canary to the rows."""
+        self.rows.count(outcome)
+        if not self.rows[_Row.SILENCES]:
+            self.pages.clear()
+
+    def answered(self, verdict: CanaryVerdict) -> None:
+        """Add one canary after which it is known that somebody is there and speaks."""
+        self.count(verdict)
         for sign in (*_SILENCE, Sign.CANARY_ERRORS, Sign.REFUSES):
             self.pace.over(sign)
 
@@ -197,32 +232,30 @@ class ProbingDetector:
         if verdict.right:
             return self._right(book, fact, now)
         if verdict in (CanaryVerdict.BUSY, CanaryVerdict.UNSETTLED):
-            book.answered()
+            book.answered(verdict)
         elif verdict is CanaryVerdict.TIMEOUT:
             return self._silent(book, fact)
         elif verdict is CanaryVerdict.FAIL:
-            book.errors += 1
-            book.silents = 0
-            book.pages.clear()
-            if book.errors >= self._config.errors_row:
-                text = f"{book.errors} canaries in a row got no answer but an error"
+            book.count(verdict)
+            errors = book.rows[_Row.ERRORS]
+            if errors >= self._config.errors_row:
+                text = f"{errors} canaries in a row got no answer but an error"
                 if fact.status is not None:
                     text += f", the last with status {fact.status}"
-                numbers = {"canaries": float(book.errors)}
+                numbers = {"canaries": float(errors)}
                 if _is_fast(book, fact):
                     numbers["fast"] = 1.0
                 return (Sign.CANARY_ERRORS, text, numbers)
         elif verdict is CanaryVerdict.REFUSED:
-            book.refused += 1
-            book.silents = 0
-            book.pages.clear()
-            if book.refused >= self._config.refused_row:
-                text = f"{book.refused} canaries in a row were refused: nobody listens"
-                return (Sign.REFUSES, text, {"canaries": float(book.refused)})
+            book.count(verdict)
+            refusals = book.rows[_Row.REFUSALS]
+            if refusals >= self._config.refused_row:
+                text = f"{refusals} canaries in a row were refused: nobody listens"
+                return (Sign.REFUSES, text, {"canaries": float(refusals)})
         return None
 
     def _right(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
-        book.answered()
+        book.answered(fact.verdict)
         book.wrongs.append(False)
         book.latest_s, book.latest_at = fact.latency_s or 0.0, now
         model = self._census.about(fact.replica).model
@@ -231,22 +264,23 @@ class ProbingDetector:
             if fact.latency_s and not fact.running:
                 book.usual.add(nanos(fact.latency_s))
             if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
-                book.slows, book.slow_sum = 0, 0.0
+                book.rows.end(_Row.SLOWS)
+                book.slow_sum = 0.0
                 book.pace.over(Sign.CANARY_SLOW)
             return None
-        book.slows += 1
+        slows = book.rows[_Row.SLOWS]
         book.slow_at = now
-        book.slow_from = now if book.slows == 1 else book.slow_from
+        book.slow_from = now if slows == 1 else book.slow_from
         slowness = self._slowness(book, fact, now)
         # Without anything to compare with, the word of whoever judged it counts.
         book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
         enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
-        if book.slows < self._config.slow_row or not enough:
+        if slows < self._config.slow_row or not enough:
             return None
         if self._fleet_is_slow(fact.replica, now):
             return None
-        text = f"{book.slows} canaries in a row were answered right and much later than usual"
-        numbers = {"canaries": float(book.slows)}
+        text = f"{slows} canaries in a row were answered right and much later than usual"
+        numbers = {"canaries": float(slows)}
         if fact.latency_s is not None:
             text += f", the last after {fact.latency_s:.1f} s"
             numbers["latency_s"] = float(fact.latency_s)
@@ -258,7 +292,7 @@ class ProbingDetector:
         # Whether others are served is unknown, and there are others: it may be busy with them.
         may_be_busy = fact.progress is None and bool(fact.running)
         if fact.progress:
-            book.answered()
+            book.answered(CanaryVerdict.BUSY)
         if fact.progress or may_be_busy:
             return None
         if (fact.moved_s or 0.0) >= _DRIPS_S:
@@ -270,11 +304,12 @@ class ProbingDetector:
         kept = max(row, _UNKNOWN_PAGE)
         book.pages = [*book.pages, fact.page_ok][-kept:]
         last = book.pages[-row:]
-        book.silents += 1
-        book.unconnected = book.unconnected + 1 if fact.flaw == Kind.CONNECT_TIMEOUT else 0
-        numbers = {"canaries": float(book.silents)}
-        told = f"{book.silents} canaries in a row got no answer"
-        if book.unconnected >= row:
+        unconnected = fact.flaw == Kind.CONNECT_TIMEOUT
+        book.count(Kind.CONNECT_TIMEOUT if unconnected else fact.verdict)
+        silences = book.rows[_Row.SILENCES]
+        numbers = {"canaries": float(silences)}
+        told = f"{silences} canaries in a row got no answer"
+        if book.rows[_Row.UNCONNECTED] >= row:
             return (Sign.UNREACHABLE, f"{told}, and no connection was opened", numbers)
         if len(last) == row and all(page is False for page in last):
             text = f"{told}, nor did its own page"
@@ -313,7 +348,9 @@ class ProbingDetector:
 
     def _fleet_is_slow(self, replica: str, now: int) -> bool:
         peers = self._peers(replica)
-        slow = sum(bool(peer.slows) and now - peer.slow_at <= self._fresh for peer in peers)
+        slow = sum(
+            bool(peer.rows[_Row.SLOWS]) and now - peer.slow_at <= self._fresh for peer in peers
+        )
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 
     def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
@@ -337,7 +374,7 @@ class ProbingDetector:
 
 
 def _wrong(book: _Book) -> _Found:
-    book.answered()
+    book.answered(CanaryVerdict.WRONG)
     book.wrongs.append(True)
     count = sum(book.wrongs)
     text = f"{count} of its last {len(book.wrongs)} canaries got another answer than expected"

@@ -12,6 +12,12 @@ ten runs beside other work. It must last: neighbours come and go within a quarte
 was changed stays. Becoming faster is no failure and is not reported. An answer that was right and
 judged slow counts as well: leaving it out would hide the drift.
 
+Rejected: the fleet's ``UsualLatency`` as this past. It is the lower of the medians of the first and
+of the last 64 canaries, good for "three times as slow", too low for 25%: its first 64 are the first
+five minutes, where a host is often still empty. A replica whose host fills up within them, and that
+takes 1.3 times as long ever after, was accused in 5 of 5 runs; with half an hour, frozen, in none.
+Slowdowns that come later are found by both at the same time.
+
 Rejected: learning from busy replicas with the load regressed out. Batching makes that relation a
 staircase, and idle moments come often enough.
 """

@@ -5,28 +5,26 @@
        └──────────────── pause, doubling ────────────────┘
 
 The snapshot comes first, because a stream sends only changes. Where the stream is refused (an
-older control, or too many listeners) the page is asked for every two seconds instead. Rejected: an
-HTTP library, for the reasons in ``control/fetch.py``; and threads, which outlive a screen.
+older control, or too many listeners) the page is asked for every two seconds instead. Rejected: the
+client of commands, ``control/http_client.py``. It blocks, so each stream would need a thread, which
+outlives its screen: its read goes on for up to 30 s, and that of a log without limit.
 """
 
-import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import httptools
 import msgspec
 
-from holdfast.control.fetch import FetchError, HttpAnswer, UntrustedError, fetch, tls_reason
+from holdfast.control.fetch import FetchError, HttpAnswer, StatusError, fetch, stream
 from holdfast.core.view.snapshot import Snapshot
 
 DEADLINE_S: Final = 5.0
 QUIET_S: Final = 30.0  # three comments of a stream were missed
 EVENT_BYTES_MAX: Final = 16 << 20  # thirty times a fleet of 500 replicas
-_PIECE: Final = 64 << 10
-_PORTS: Final = {"http": 80, "https": 443}
 _DECODER: Final = msgspec.json.Decoder(Snapshot, strict=False)
 
 
@@ -67,7 +65,7 @@ class Link:
         except FetchError as error:
             raise LinkError(str(error)) from error
         if answer.status not in {200, 202}:
-            raise LinkError(_why(answer.status, answer.body), answer.status)
+            raise _refused(answer)
         return answer
 
     async def order(self, order: str, replica: str) -> str:
@@ -104,92 +102,15 @@ class Link:
 
     async def pieces(self, path: str, quiet_s: float | None = None) -> AsyncGenerator[bytes]:
         """Yield the body of an answer as it comes; raises ``LinkError`` if it fails."""
-        reader, writer = await self._connected()
-        parts = urlsplit(self.url)
-        auth = f"Authorization: Bearer {self.token}\r\n" if self.token else ""
-        request = (
-            f"GET {parts.path}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{auth}"
-            "User-Agent: holdfast-top\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-        )
-        response = _Response()
+        body = stream(self.url, path, DEADLINE_S, bearer=self.token, tls=self.tls, quiet_s=quiet_s)
         try:
-            writer.write(request.encode("latin-1"))
-            while not response.ended:
-                wait = DEADLINE_S if not response.begun else quiet_s
-                async with asyncio.timeout(wait):
-                    data = await reader.read(_PIECE)
-                if not data:
-                    response.closed()
-                    break
-                response.feed(data)
-                if response.status == 200 and response.body:
-                    yield bytes(response.body)
-                    response.body.clear()
-            if response.status != 200:
-                raise LinkError(_why(response.status, bytes(response.body)), response.status)
-        except TimeoutError as error:
-            raise LinkError("nothing came for too long") from error
-        except OSError as error:
-            raise LinkError(_reason(error)) from error
-        finally:
-            writer.transport.abort()
-
-    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        parts = urlsplit(self.url)
-        secure = None
-        if parts.scheme == "https":
-            secure = self.tls or ssl.create_default_context()
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                return await asyncio.open_connection(
-                    parts.hostname or "", parts.port or _PORTS[parts.scheme], ssl=secure
-                )
-        except ConnectionRefusedError as error:
-            raise LinkError("refused: nobody listens") from error
-        except TimeoutError as error:
-            raise LinkError(f"timeout: nothing within {DEADLINE_S:g} s") from error
-        except ssl.SSLCertVerificationError as error:
-            raise LinkError(str(UntrustedError(error))) from error
-        except ssl.SSLError as error:
-            raise LinkError(f"broken: no TLS there ({tls_reason(error)})") from error
-        except OSError as error:
-            raise LinkError(_reason(error)) from error
-
-
-class _Response:
-    """What the parser calls while it reads one answer."""
-
-    def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
-        self.body = bytearray()
-        self.begun = False
-        self.ended = False
-
-    @property
-    def status(self) -> int:
-        return self._parser.get_status_code() if self.begun else 0
-
-    def feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            raise LinkError(f"no HTTP ({type(error).__name__})") from error
-        if self.status != 200 and len(self.body) > _PIECE:
-            raise LinkError(f"the admin port answered {self.status}", self.status)
-
-    def closed(self) -> None:
-        """The connection ended before the answer did."""
-        if not self.begun:
-            raise LinkError("closed before it answered")
-
-    def on_headers_complete(self) -> None:
-        self.begun = True
-
-    def on_body(self, body: bytes) -> None:
-        self.body += body
-
-    def on_message_complete(self) -> None:
-        self.ended = True
+            async with aclosing(body):
+                async for piece in body:
+                    yield piece
+        except StatusError as error:
+            raise _refused(error.answer) from error
+        except FetchError as error:
+            raise LinkError(str(error)) from error
 
 
 def _data_of(event: bytes | bytearray) -> bytes:
@@ -201,15 +122,12 @@ def _data_of(event: bytes | bytearray) -> bytes:
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
 
 
-def _why(status: int, body: bytes) -> str:
+def _refused(answer: HttpAnswer) -> LinkError:
     try:
-        return str(json.loads(body)["error"])
+        reason = str(json.loads(answer.body)["error"])
     except (ValueError, KeyError, TypeError):
-        return f"the admin port answered {status}"
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
+        reason = f"the admin port answered {answer.status}"
+    return LinkError(reason, answer.status)
 
 
 __all__ = ["DEADLINE_S", "Link", "LinkError", "decode"]

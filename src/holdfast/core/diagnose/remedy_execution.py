@@ -1,0 +1,100 @@
+"""Carries out the acts of incidents, and follows the replicas that do not serve because of them.
+
+    Act ─► hands: restart, take out, stop a rollout ─► done ─► what to record in the incident
+                                                    └─ not done, or a person's to do ─► page
+
+Live control and the simulator share it; each brings its own hands. An act that restarts a replica
+is under way until that replica is ready again: until then nothing is recorded, so that other
+restarts wait for it.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from holdfast.core.diagnose.evidence import Incident, Remedy
+from holdfast.core.diagnose.facts import StateChanged
+from holdfast.core.diagnose.remedy_policy import Act
+from holdfast.core.types import State, seconds
+
+UNDER_WAY: Final = ""
+
+
+class RemedyHands(Protocol):
+    """Does to a fleet what acts ask for.
+
+    Each returns whether it was done, and what was done or why not.
+    """
+
+    def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
+        """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""
+
+    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
+        """Send a replica no requests, whatever its canaries say."""
+
+    def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
+        """Refuse the revision that a model's rollout brings in."""
+
+
+class _Away(NamedTuple):
+    """Why a replica does not serve, since when (ns), and by which remedy."""
+
+    incident_id: str
+    since: int
+    remedy: Remedy
+
+
+class RemedyExecution:
+    """Carries out acts, and remembers which replicas are away because of which incident."""
+
+    __slots__ = ("_away", "_hands", "_out", "_page")
+
+    def __init__(self, hands: RemedyHands, page: Callable[[Act, Incident], str]) -> None:
+        self._hands = hands
+        self._page = page  # calls a person; returns what to record
+        self._away: dict[str, _Away] = {}  # by replica
+        self._out: dict[str, set[str]] = {}  # who was taken out, by incident
+
+    def carry_out(self, act: Act, incident: Incident, now: int) -> str:
+        """Carry out an act; returns what was done, or ``UNDER_WAY``: nothing to record yet.
+
+        A dry run is carried out by nobody. What the hands cannot do, a person is called for.
+        """
+        reason, remedy = f"{act.incident_id}: {act.reason}", act.remedy
+        if act.dry_run:
+            return UNDER_WAY
+        if remedy is Remedy.DRAIN_AND_RESTART:
+            done, told = self._hands.restart(act.replica, reason, incident.opened_at)
+            if done:
+                self._away[act.replica] = _Away(act.incident_id, now, remedy)
+                return UNDER_WAY
+        elif remedy is Remedy.TAKE_OUT:
+            done, told = self._hands.take_out(act.replica, reason)
+            if done:
+                self._away[act.replica] = _Away(act.incident_id, now, remedy)
+                self._out.setdefault(act.incident_id, set()).add(act.replica)
+        elif remedy is Remedy.STOP_ROLLOUT:
+            done, told = self._hands.stop_rollout(act.model, reason)
+        elif remedy is Remedy.OBSERVE:
+            return "watched, nothing else"
+        else:
+            return self._page(act, incident)
+        return told if done else f"{told}; {self._page(act, incident)}"
+
+    def came_back(self, fact: StateChanged, now: int) -> tuple[str, str] | None:
+        """If this makes a replica that was away ready: its incident, and what to record there."""
+        if fact.state is not State.READY or fact.replica not in self._away:
+            return None
+        away = self._away.pop(fact.replica)
+        how = "was restarted and is" if away.remedy is Remedy.DRAIN_AND_RESTART else "is"
+        told = f"{fact.replica} {how} ready again after {seconds(now - away.since):.0f} s"
+        return away.incident_id, told
+
+    def closed(self, incident_id: str) -> frozenset[str]:
+        """Forget a closed incident; returns the replicas that were taken out because of it."""
+        self._away = {
+            replica: away for replica, away in self._away.items() if away.incident_id != incident_id
+        }
+        return frozenset(self._out.pop(incident_id, ()))
+
+
+__all__ = ["UNDER_WAY", "RemedyExecution", "RemedyHands"]
