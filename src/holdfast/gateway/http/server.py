@@ -144,10 +144,9 @@ class ClientConnection(asyncio.Protocol):
         """Let the listener or the next request go on: the write buffer has room again."""
         self._paused = False
         self.server.slow.pop(self, None)
-        if self._current is None:
-            self._pump()
-        elif self._current.listener is not None:
+        if self._current is not None and self._current.listener is not None:
             self._current.listener.on_client_ready()
+        self._pump()  # the next request, or the rest of a body that was held meanwhile
 
     # --- what follows from it -------------------------------------------------------------------
 
