@@ -7,7 +7,7 @@ the same case again.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any, Final
@@ -30,6 +30,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.core.messages import FleetView, ReplicaView
 from holdfast.core.types import State
 from holdfast.engines import Continuation, dialect
+from holdfast.gateway.http.sse import EventSplitter
 from holdfast.gateway.http.upstream_address import Endpoint
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import Settings, settings_of
@@ -440,11 +441,7 @@ def case(draw: Draw) -> None:
     world = World(draw, site, truth, draw.upto(1_000_000))
     many = [_asked(draw, truth, world.now) for _ in range(draw.pick((1, 1, 2, 3)))]
     try:
-        for one in many:
-            world.driver.on_head(one.exchange)
-            assert one.exchange.listener is not None
-            world.driver.on_request(one.exchange)
-            world.drain()
+        _ask(world, many)
         _play(world, many)
         for one in many:
             _check(world, one, engine)
@@ -452,6 +449,27 @@ def case(draw: Draw) -> None:
     except Exception as error:
         _explain(error, world, many, f"{engine}, {replicas} replicas, {attempts} attempts")
         raise
+
+
+def replay(draw: Draw, splitter: type[EventSplitter]) -> list[tuple[object, ...]]:
+    """What each client of one case got, where this splitter reads the events."""
+    site = fleet(draw.pick(ENGINES), 3, 3, eager=draw.chance(3))
+    site = replace(site, settings=replace(site.settings, event_splitter=splitter))
+    truth = draw_truth(draw)
+    world = World(draw, site, truth, draw.upto(1_000_000))
+    many = [_asked(draw, truth, world.now) for _ in range(draw.pick((1, 1, 2)))]
+    _ask(world, many)
+    _play(world, many)
+    got = [one.exchange for one in many]
+    return [(one.status, bytes(one.sent), one.ended, one.aborted, one.gone) for one in got]
+
+
+def _ask(world: World, many: list[Asked]) -> None:
+    for one in many:
+        world.driver.on_head(one.exchange)
+        assert one.exchange.listener is not None
+        world.driver.on_request(one.exchange)
+        world.drain()
 
 
 def _explain(error: Exception, world: World, many: list[Asked], fleet_text: str) -> None:
@@ -571,4 +589,4 @@ def _check_left(world: World) -> None:
     assert all(call.over for call in world.calls), "a call was left running"
 
 
-__all__ = ["case", "look", "read_events"]
+__all__ = ["case", "look", "read_events", "replay"]

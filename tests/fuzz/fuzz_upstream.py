@@ -1,9 +1,8 @@
 """Responses of replicas, valid and bent, into the connection that reads them.
 
 The caller must hear of exactly one end, of nothing behind it, and of no body before a head. How
-the network cut the bytes must not change what is heard, except where a bound was in the way: the
-connection has a short way for whole chunks, and both ways must judge alike. Nor must it change
-anything that the replica's answers began with this head before.
+the network cut the bytes must not change what is heard, except where a bound was in the way. Nor
+must it change anything that the replica's answers began with this head before.
 """
 
 from collections.abc import Callable
@@ -51,9 +50,14 @@ class Transport:
     def __init__(self) -> None:
         self.closed = False
         self.unsent = 0
+        self.sent = bytearray()
 
     def write(self, data: bytes) -> None:
         assert not self.closed
+        self.sent += data
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.write(b"".join(parts))
 
     def abort(self) -> None:
         self.closed = True
@@ -177,7 +181,7 @@ def _chunked(draw: Draw) -> tuple[bytes, bytes]:
     return b"".join(payloads), wire + b"0\r\n" + trailers + b"\r\n"
 
 
-def _response(draw: Draw) -> tuple[bytes, bytes, bool]:
+def draw_response(draw: Draw) -> tuple[bytes, bytes, bool]:
     """Bytes on the wire, the body, and whether it ends with the connection."""
     status = draw.pick((200, 200, 503, 404))
     start = b"HTTP/1.1 %d Some Words\r\n" % status
@@ -199,7 +203,8 @@ def _response(draw: Draw) -> tuple[bytes, bytes, bool]:
     return head + wire, body, until_close
 
 
-def _bent(draw: Draw, wire: bytes) -> bytes:
+def bend(draw: Draw, wire: bytes) -> bytes:
+    """The response with something wrong in it."""
     match draw.upto(4):
         case 0:
             return draw.damage(wire, 1 + draw.upto(2))
@@ -244,10 +249,10 @@ def hear(
 
 def case(draw: Draw) -> None:
     """Write a response, perhaps bend it, hear it in two different cuts."""
-    wire, body, until_close = _response(draw)
+    wire, body, until_close = draw_response(draw)
     bent = draw.upto(2) > 0
     if bent:
-        wire = _bent(draw, wire)
+        wire = bend(draw, wire)
     end = draw.pick(("eof", "lost", "reset"))
     cancels_at = draw.pick(("", "", "", "", "", "head", "data"))
     bodyless = draw.chance(12)
@@ -277,4 +282,4 @@ def case(draw: Draw) -> None:
         raise
 
 
-__all__ = ["case"]
+__all__ = ["Owner", "Transport", "bend", "case", "draw_response"]

@@ -7,6 +7,7 @@
     relay     answers of ill replicas through a whole driver       fuzz_relay.py, fuzz_engine.py
     bodies    request bodies into their reader                     fuzz_bodies.py
     upstream  responses of replicas into their connection          fuzz_upstream.py
+    plain     all of these, on the fast path and on the plain one  fuzz_plain.py
 
 Hypothesis draws the cases and makes a failing one smaller. They come in batches, each from a seed
 of its own: a batch is what can be run again, and its memory of what was tried stays small. Nothing
@@ -28,6 +29,7 @@ from zlib import crc32
 
 import fuzz_bodies
 import fuzz_http
+import fuzz_plain
 import fuzz_relay
 import fuzz_upstream
 from fuzz_draw import Draw
@@ -39,8 +41,9 @@ KINDS: Final[dict[str, Callable[[Draw], None]]] = {
     "http": fuzz_http.case,
     "bodies": fuzz_bodies.case,
     "upstream": fuzz_upstream.case,
+    "plain": fuzz_plain.case,
 }
-PARTS: Final = {"relay": 4, "http": 3, "bodies": 2, "upstream": 1}  # of ten cases
+PARTS: Final = {"relay": 3, "http": 2, "bodies": 1, "upstream": 1, "plain": 3}  # of ten cases
 BATCH: Final = 250
 _NOTE_CHARACTERS: Final = 1_500
 

@@ -38,6 +38,7 @@ from holdfast.frames import (
 )
 from holdfast.gateway import link as link_module
 from holdfast.gateway import process as module
+from holdfast.gateway.http.hot_path import FAST, PLAIN
 from holdfast.gateway.process import GatewayProcess, Streams
 from holdfast.testing.standin import Options, StandIn, expected_text, fault
 
@@ -66,7 +67,7 @@ class Line(asyncio.Protocol):
 class Stage:
     """Engines, a fake control, and one gateway process that is run as a task."""
 
-    def __init__(self, folder, engines):
+    def __init__(self, folder, engines, hot_path=FAST):
         self.socket_path = folder / "control.sock"
         self.state_path = folder / "state.frames"
         self.engines = engines
@@ -74,7 +75,7 @@ class Stage:
         self.frames = []
         self.greeting = []
         self.accepts = asyncio.Event()
-        self.gateway = GatewayProcess(0, str(self.socket_path), self.state_path)
+        self.gateway = GatewayProcess(0, str(self.socket_path), self.state_path, hot_path)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
@@ -171,10 +172,10 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CONTROL_WAIT_S", 0.05)
     monkeypatch.setattr(link_module, "_AGAIN_S", 0.01)
 
-    def run(scene, *, control=True, engines=1, options=QUICK):
+    def run(scene, *, control=True, engines=1, options=QUICK, hot_path=FAST):
         async def main():
             started = [await StandIn(options).start() for _ in range(engines)]
-            stage = Stage(tmp_path, started)
+            stage = Stage(tmp_path, started, hot_path)
             if control:
                 await stage.listen()
             try:
@@ -218,6 +219,31 @@ def test_it_starts_with_what_control_sends_and_says_so(play):
         }
 
     play(scene)
+
+
+@pytest.mark.parametrize("hot_path", [FAST, PLAIN], ids=["fast", "plain"])
+def test_every_connection_and_stream_takes_the_path_it_is_given(play, hot_path):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        for epoch in (2, 3):
+            body = {"model": "m", "messages": ASK, "stream": True}
+            status, _, answer = await stage.ask(body=body)
+            assert status == 200
+            assert answer.count(b"data: ") >= 8
+            assert b"data: [DONE]\n\n" in answer
+            gateway = stage.gateway
+            assert type(gateway._server.turn) is hot_path.loop_turn
+            assert type(gateway._server.protocol()._intake) is hot_path.request_parser
+            assert gateway._driver.settings.event_splitter is hot_path.event_splitter
+            for target in gateway._targets.values():
+                assert target.upstream._turn is gateway._server.turn
+                for connection in target.upstream._idle:
+                    assert type(connection) is hot_path.upstream_connection
+            stage.send(stage.config(epoch, gateway={"upstream": {"connect_s": 1.0 + epoch}}))
+            await stage.until(lambda epoch=epoch: stage.gateway._epoch == epoch)
+
+    play(scene, hot_path=hot_path)
 
 
 def test_without_a_view_it_serves_probes_and_is_not_ready(play):

@@ -660,6 +660,15 @@ def test_an_unknown_log_level_is_told_before_anything_starts(tmp_path, monkeypat
     assert "use one of debug, info, warning, error" in told.stderr
 
 
+def test_a_switch_that_is_neither_on_nor_off_is_told_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_PLAIN", "yes")
+    path = tmp_path / "fleet.yaml"
+    path.write_text("models: [{name: m, engine: vllm, endpoints: ['http://127.0.0.1:9']}]\n")
+    told = CliRunner().invoke(main, ["serve", "-c", str(path)])
+    assert told.exit_code == 2
+    assert "HOLDFAST_PLAIN: is 'yes'; use 1, or do not set it" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("level", "told"),
     [

@@ -54,6 +54,7 @@ from holdfast.frames import (
     frame_to_view,
     seen_to_frame,
 )
+from holdfast.gateway.http.hot_path import FAST, PLAIN, HotPath
 from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.link import Link
@@ -86,7 +87,10 @@ class Streams:
 class GatewayProcess:
     """Runs one gateway process: its link to control, its request driver and its HTTP server."""
 
-    def __init__(self, index: int, socket_path: str, state_path: Path) -> None:
+    def __init__(
+        self, index: int, socket_path: str, state_path: Path, hot_path: HotPath = FAST
+    ) -> None:
+        self._hot_path = hot_path
         self.gateway_id = f"gateway-{index}"
         self._state_path = state_path
         self._link = Link(self.gateway_id, os.getpid(), socket_path, self._hear)
@@ -171,10 +175,13 @@ class GatewayProcess:
     def _build(self, loop: asyncio.AbstractEventLoop) -> tuple[FleetFile, RequestDriver, Server]:
         file = self._file
         assert file is not None, "the first config was awaited"
-        self._turn = turn = LoopTurn(loop)
-        self._targets = targets_of(file, {}, loop, monotonic_ns, self._detours, turn)
+        hot_path = self._hot_path
+        if hot_path is PLAIN:
+            _log.warning("fast paths are off: requests cost more CPU", gateway=self.gateway_id)
+        self._turn = turn = hot_path.loop_turn(loop)
+        self._targets = self._targets_of(file, loop)
         driver = RequestDriver(
-            settings_of(file),
+            settings_of(file, hot_path),
             self._targets,
             name=f"req_{token_hex(4)}",
             loop=loop,
@@ -183,7 +190,14 @@ class GatewayProcess:
             news=self._link.news,
         )
         origins = _origins(file)
-        server = Server(driver, file.gateway.http, cors_origins=origins, loop=loop, turn=turn)
+        server = Server(
+            driver,
+            file.gateway.http,
+            cors_origins=origins,
+            loop=loop,
+            turn=turn,
+            hot_path=hot_path,
+        )
         self._driver, self._server = driver, server
         driver.observer.deadly.use(self._secret)
         if self._blocked is not None:
@@ -270,11 +284,12 @@ class GatewayProcess:
             return
         self._detours = detours
         if driver is not None and self._file is not None:
-            loop = asyncio.get_running_loop()
-            self._targets = targets_of(
-                self._file, self._targets, loop, monotonic_ns, detours, self._turn
-            )
+            self._targets = self._targets_of(self._file, asyncio.get_running_loop())
             driver.reconfigure(driver.settings, self._targets)
+
+    def _targets_of(self, file: FleetFile, loop: asyncio.AbstractEventLoop) -> dict[str, Target]:
+        known, detours = self._targets, self._detours
+        return targets_of(file, known, loop, monotonic_ns, detours, self._turn, self._hot_path)
 
     def _lease_again(self, driver: RequestDriver | None) -> None:
         """Tell the flow its part of what all gateways share.
@@ -315,10 +330,8 @@ class GatewayProcess:
         try:
             file = FleetFile.from_json(frame.config)
             if self._driver is not None and self._server is not None:
-                loop = asyncio.get_running_loop()
-                settings = settings_of(file)
-                known, detours = self._targets, self._detours
-                self._targets = targets_of(file, known, loop, monotonic_ns, detours, self._turn)
+                settings = settings_of(file, self._hot_path)
+                self._targets = self._targets_of(file, asyncio.get_running_loop())
                 self._driver.reconfigure(settings, self._targets)
                 self._lease_again(self._driver)
                 self._server.reconfigure(file.gateway.http, _origins(file))

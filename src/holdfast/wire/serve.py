@@ -52,6 +52,7 @@ from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
 
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
 LOG_LEVEL_ENV: Final = "HOLDFAST_LOG_LEVEL"
+PLAIN_ENV: Final = "HOLDFAST_PLAIN"
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -110,6 +111,13 @@ def _log_level() -> int:
     return _LEVELS[name.lower()]
 
 
+def _plain() -> bool:
+    """Whether the environment switches the fast paths of gateways off."""
+    value = os.environ.get(PLAIN_ENV) or "0"
+    require(value in {"0", "1"}, PLAIN_ENV, f"is {value!r}", "use 1, or do not set it")
+    return value == "1"
+
+
 def _dumps(event: object, **_: object) -> str:
     return orjson.dumps(event, default=str).decode()
 
@@ -124,6 +132,7 @@ def serve(
 ) -> None:
     """Run a fleet file until a signal; raises before starting anything if it cannot work."""
     _log_level()  # the children's, too: they see the same environment
+    _plain()  # likewise
     file = load(path, FleetFile)
     launched = any(model.launch is not None for model in file.models)
     check_engines(file)
@@ -372,10 +381,13 @@ def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None
 async def _gateway(
     index: int, run_dir: Path, listener: socket.socket, tell: Callable[[bytes], bool]
 ) -> None:
-    from holdfast.gateway.process import GatewayProcess  # noqa: PLC0415 control does without
+    # Control does without.
+    from holdfast.gateway.http.hot_path import FAST, PLAIN  # noqa: PLC0415
+    from holdfast.gateway.process import GatewayProcess  # noqa: PLC0415
 
     listener.setblocking(False)
-    gateway = GatewayProcess(index, str(run_dir / SOCKET_FILE), run_dir / STATE_FILE)
+    hot_path = PLAIN if _plain() else FAST
+    gateway = GatewayProcess(index, str(run_dir / SOCKET_FILE), run_dir / STATE_FILE, hot_path)
     loop = asyncio.get_running_loop()
     asked = 0
 

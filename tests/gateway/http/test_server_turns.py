@@ -142,3 +142,31 @@ def test_a_fault_of_ours_ends_its_connection_alone():
     one.app.answer()
     one.loop.end_turn()
     assert other.sent.endswith(b"ok")
+
+
+@pytest.mark.parametrize("pieces", [[b"cd"], [b"c", b"d"]])
+def test_a_body_that_came_while_the_client_did_not_read_stays_in_order(pieces):
+    """An answer fills the buffer in the turn that begins the next request."""
+    served = Served()
+    served.read(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na")
+    served.loop.end_turn()
+    served.connection.pause_writing()
+    served.read(b"b")
+    served.loop.end_turn()
+    served.connection.resume_writing()
+    for piece in pieces:
+        served.read(piece)
+        served.loop.end_turn()
+    assert [exchange.body for exchange in served.app.asked] == [b"abcd"]
+
+
+def test_a_body_that_was_complete_before_the_client_read_again_is_answered():
+    served = Served()
+    served.read(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
+    served.loop.end_turn()
+    served.connection.pause_writing()
+    served.read(b"ab")
+    served.loop.end_turn()
+    assert not served.app.asked
+    served.connection.resume_writing()
+    assert [exchange.body for exchange in served.app.asked] == [b"ab"]

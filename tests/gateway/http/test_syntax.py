@@ -76,10 +76,10 @@ def test_a_target_is_split_or_refused(target, split):
 
 
 def test_only_two_versions_of_http_are_spoken():
-    assert syntax.check_version("1.1", b"GET / HTTP/1.1") is None
-    assert syntax.check_version("1.0", b"GET / HTTP/1.0") is None
-    assert syntax.check_version("2.0", b"GET / HTTP/2.0") is syntax.BAD_VERSION
-    assert syntax.check_version("1.1", b"GET / RTSP/1.1") is syntax.BAD_VERSION
+    assert syntax.check_version("1.1", b"GET /", b"GET / HTTP/1.1") is None
+    assert syntax.check_version("1.0", b"GET /", b"GET / HTTP/1.0") is None
+    assert syntax.check_version("2.0", b"GET /", b"GET / HTTP/2.0") is syntax.BAD_VERSION
+    assert syntax.check_version("1.1", b"GET /", b"GET / RTSP/1.1") is syntax.BAD_VERSION
 
 
 def test_only_chunked_is_a_known_coding_and_only_from_http_1_1():

@@ -17,6 +17,8 @@ from typing import Final, Generic, TypeVar
 
 Said = TypeVar("Said")
 
+LENGTH_SPARE: Final = 32  # bytes below a limit, so that a longer length does not exceed it
+
 _END: Final = b"\r\n\r\n"
 _NAME: Final = b"\r\ncontent-length:"
 _CR: Final = b"\r"
@@ -100,4 +102,4 @@ def end_of_head(data: bytes | bytearray) -> int:
     return data.find(_END) + len(_END)
 
 
-__all__ = ["HeadCache", "end_of_head"]
+__all__ = ["LENGTH_SPARE", "HeadCache", "end_of_head"]

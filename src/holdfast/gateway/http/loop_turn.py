@@ -105,7 +105,7 @@ class LoopTurn:
         """Send now what is kept for this transport."""
         parts = self._kept.pop(transport, None)
         if parts is not None:
-            _send(transport, parts)
+            send_parts(transport, parts)
 
     def forget(self, transport: Transport) -> None:
         """Drop what is kept for this transport."""
@@ -116,7 +116,7 @@ class LoopTurn:
         kept, self._kept = self._kept, {}  # what follows from sending may put more
         self._bytes = 0
         for transport, parts in kept.items():
-            _send(transport, parts)
+            send_parts(transport, parts)
 
     def _end_turn(self) -> None:
         self.catch_up()
@@ -124,7 +124,8 @@ class LoopTurn:
         self.flush()
 
 
-def _send(transport: Transport, parts: list[bytes]) -> None:
+def send_parts(transport: Transport, parts: list[bytes]) -> None:
+    """Write these bytes to a transport, unless it is closing."""
     if transport.is_closing():
         return  # its owner hears of that
     try:
@@ -136,4 +137,12 @@ def _send(transport: Transport, parts: list[bytes]) -> None:
         transport.abort()
 
 
-__all__ = ["BYTES_MAX", "CONNECTIONS_MAX", "READS_MAX", "READ_BYTES_MAX", "LoopTurn", "Reader"]
+__all__ = [
+    "BYTES_MAX",
+    "CONNECTIONS_MAX",
+    "READS_MAX",
+    "READ_BYTES_MAX",
+    "LoopTurn",
+    "Reader",
+    "send_parts",
+]

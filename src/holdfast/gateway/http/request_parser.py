@@ -36,13 +36,12 @@ from httptools import (
 from holdfast.config.gateway import HttpConfig
 from holdfast.gateway.http import syntax
 from holdfast.gateway.http.exchange import ClientExchange, ExchangeConnection
-from holdfast.gateway.http.head_cache import HeadCache, end_of_head
+from holdfast.gateway.http.head_cache import LENGTH_SPARE, HeadCache, end_of_head
 from holdfast.gateway.http.syntax import Cors, Refusal
 
 PIPELINED_MAX: Final = 64  # requests that wait; clients that pipeline at all send fewer
 
 _UNSEEN: Final = -1
-_HEAD_SPARE: Final = 32  # bytes below the limit, so that a longer length does not make it too large
 
 Known = tuple[bytes, bytes, bytes, dict[bytes, bytes], bytes]
 """What a head said: method, path, query, headers, and further lines of the answer."""
@@ -235,9 +234,13 @@ class RequestParser:
         exchange = ClientExchange(self._connection, method, url, headers, config.body_bytes_max)
         if not parser.should_keep_alive():
             exchange.closes = True
-        # The parser formats a string to tell the version; looking at the line is much faster.
+        # The parser formats a string to tell the version; looking at the line is much faster. But
+        # only of the first head: behind it, the same place in the data is of another request.
         version_at = len(method) + len(url) + 1
-        if self._data[version_at : version_at + 11] != b" HTTP/1.1\r\n":
+        if (
+            self._first_end != _UNSEEN
+            or self._data[version_at : version_at + 11] != b" HTTP/1.1\r\n"
+        ):
             self._read_version(exchange, parser.get_http_version())
         host = headers.get(b"host")
         if host != self._host:
@@ -315,7 +318,7 @@ class RequestParser:
         end = end_of_head(data)
         plain = not (exchange.closes or exchange.expects or b"transfer-encoding" in headers)
         plain = plain and exchange.direct is None and self._replay is None
-        if plain and end + _HEAD_SPARE <= self._config.header_bytes_max:
+        if plain and end + LENGTH_SPARE <= self._config.header_bytes_max:
             said = (exchange.method, exchange.path, exchange.query, headers, exchange.lines)
             self._known.learn(data[:end], said)
         return end
@@ -329,7 +332,8 @@ class RequestParser:
         return read == self._first_end + only.size - max(size, 0)
 
     def _read_version(self, exchange: ClientExchange, version: str) -> None:
-        self._refuse(syntax.check_version(version, self._data))
+        line = b"%b %b" % (exchange.method, exchange.path)
+        self._refuse(syntax.check_version(version, line, self._data))
         if version == "1.0":
             exchange.old = True
             exchange.lines = b"" if exchange.closes else syntax.KEEP_ALIVE

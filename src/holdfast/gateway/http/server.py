@@ -29,9 +29,9 @@ from holdfast.config.gateway import HttpConfig
 from holdfast.core.types import nanos
 from holdfast.gateway.http import syntax
 from holdfast.gateway.http.exchange import ANNOUNCED, ASKED, NEW, ClientExchange
+from holdfast.gateway.http.hot_path import FAST, HotPath
 from holdfast.gateway.http.interfaces import App
 from holdfast.gateway.http.loop_turn import LoopTurn
-from holdfast.gateway.http.request_parser import RequestParser
 from holdfast.gateway.http.syntax import Refusal
 
 HELD_BYTES_MAX: Final = 65_536  # unparsed bytes; one read may exceed it, then reading stops
@@ -67,7 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self.server = server
         self.turn = server.turn
         self.served = 0
-        self._intake = RequestParser(self, server.config, server.cors)
+        self._intake = server.hot_path.request_parser(self, server.config, server.cors)
         self._current: ClientExchange | None = None  # the only one that the app may know
         self._held = bytearray()  # came while it was under way; not parsed yet
         self._where: Waiting | None = None  # the table of the server in which we stand
@@ -144,10 +144,9 @@ class ClientConnection(asyncio.Protocol):
         """Let the listener or the next request go on: the write buffer has room again."""
         self._paused = False
         self.server.slow.pop(self, None)
-        if self._current is None:
-            self._pump()
-        elif self._current.listener is not None:
+        if self._current is not None and self._current.listener is not None:
             self._current.listener.on_client_ready()
+        self._pump()  # the next request, or the rest of a body that was held meanwhile
 
     # --- what follows from it -------------------------------------------------------------------
 
@@ -349,13 +348,15 @@ class Server:
         *,
         loop: asyncio.AbstractEventLoop,
         turn: LoopTurn | None = None,
+        hot_path: HotPath = FAST,
         cors_origins: tuple[str, ...] = (),
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.app = app
         self.config = config
         self.loop = loop
-        self.turn = turn or LoopTurn(loop)
+        self.turn = turn or hot_path.loop_turn(loop)
+        self.hot_path = hot_path
         self.cors = syntax.Cors(cors_origins)
         self.now_ns = now_ns
         self.draining = False

@@ -146,13 +146,15 @@ def split_target(target: bytes) -> tuple[bytes, bytes] | None:
     return path, query
 
 
-def check_version(version: str, data: bytes | bytearray) -> Refusal | None:
-    """Return a refusal unless the protocol is HTTP/1.1 or HTTP/1.0.
+def check_version(version: str, line: bytes, data: bytes | bytearray) -> Refusal | None:
+    """Return a refusal unless the protocol is HTTP/1.1 or HTTP/1.0. ``line``: method and target.
 
     llhttp also accepts RTSP request lines and reports no difference. They do no harm, so it is
-    enough to look for them in the current read, where they usually are.
+    enough to look for them in the current read, where they usually are. The read may hold a body
+    that speaks of RTSP, too: that is no reason to refuse a request whose own line is there.
     """
-    return None if version in {"1.0", "1.1"} and b" RTSP/" not in data else BAD_VERSION
+    other = line + b" RTSP/" in data and line + b" HTTP/" not in data
+    return None if version in {"1.0", "1.1"} and not other else BAD_VERSION
 
 
 def check_coding(coding: bytes, *, old: bool) -> Refusal | None:

@@ -20,6 +20,7 @@ from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
 from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.http.head_cache import HeadCache
+from holdfast.gateway.http.hot_path import FAST, HotPath
 from holdfast.gateway.http.interfaces import Call, Caller
 from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.upstream_address import Addresses, Endpoint
@@ -44,6 +45,7 @@ class Upstream:
         "_closed",
         "_connect_ns",
         "_endpoint",
+        "_hot_path",
         "_idle",
         "_idle_ns",
         "_loop",
@@ -65,6 +67,7 @@ class Upstream:
         loop: asyncio.AbstractEventLoop,
         *,
         turn: LoopTurn | None = None,
+        hot_path: HotPath = FAST,
         ssl_context: ssl.SSLContext | None = None,
         now_ns: Callable[[], int],
     ) -> None:
@@ -72,7 +75,8 @@ class Upstream:
         self.config = config
         self.heads = HeadCache[Head]()
         self._loop = loop
-        self._turn = turn or LoopTurn(loop)
+        self._hot_path = hot_path
+        self._turn = turn or hot_path.loop_turn(loop)
         self._now_ns = now_ns
         self._tls: ssl.SSLContext | None = None
         if endpoint.tls:
@@ -185,7 +189,8 @@ class Upstream:
     # --- opening ----------------------------------------------------------------------------------
 
     def _open(self) -> UpstreamConnection:
-        connection = UpstreamConnection(self, self.config.header_bytes_max, self._turn)
+        make = self._hot_path.upstream_connection
+        connection = make(self, self.config.header_bytes_max, self._turn)
         connection.opening = self._loop.create_task(self._connect(connection))
         self._opening[connection] = self._waited + min(self._now_ns() - self._swept_at, _LOOK_MAX)
         return connection

@@ -36,7 +36,7 @@ from httptools import (
 )
 
 from holdfast.core.failure import Kind
-from holdfast.gateway.http.head_cache import HeadCache, end_of_head
+from holdfast.gateway.http.head_cache import LENGTH_SPARE, HeadCache, end_of_head
 from holdfast.gateway.http.interfaces import Caller
 from holdfast.gateway.http.loop_turn import LoopTurn
 
@@ -353,7 +353,9 @@ class UpstreamConnection(asyncio.Protocol):
             whole = self._complete and self._keep and not trouble
             if first and whole and data.startswith(b"HTTP/1.1 "):
                 # An interim head, if that is what begins here, states no length: not learned.
-                self._owner.heads.learn(data[: end_of_head(data)], head)
+                end = end_of_head(data)
+                if end + LENGTH_SPARE <= self._head_bytes_max:
+                    self._owner.heads.learn(data[:end], head)
         if self._pieces:
             self._deliver_body(caller, data)
         else:

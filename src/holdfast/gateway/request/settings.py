@@ -16,7 +16,9 @@ from holdfast.gateway.api.authentication import TenantDirectory
 from holdfast.gateway.api.prompts import BLOCK_ENDS
 from holdfast.gateway.api.routes import Api
 from holdfast.gateway.api.virtual_models import VirtualModels
+from holdfast.gateway.http.hot_path import FAST, HotPath
 from holdfast.gateway.http.loop_turn import LoopTurn
+from holdfast.gateway.http.sse import EventSplitter
 from holdfast.gateway.http.upstream import Upstream
 from holdfast.gateway.http.upstream_address import Endpoint
 from holdfast.gateway.request.targets import Target
@@ -41,6 +43,7 @@ class Settings:
     comparison: dict[str, ComparingConfig] = field(default_factory=dict)  # models that opted in
     trace_share: float = 0.0  # of requests, that are told as traces
     trace_follow: bool = False  # a caller's own mark decides instead, where it sends one
+    event_splitter: type[EventSplitter] = EventSplitter
 
     def continues(self, api: Api, model: str) -> bool:
         """Whether an answer of this model and API can be continued on another replica."""
@@ -49,7 +52,7 @@ class Settings:
         return api is Api.COMPLETIONS and model in self.prompt_continued
 
 
-def settings_of(file: FleetFile) -> Settings:
+def settings_of(file: FleetFile, hot_path: HotPath = FAST) -> Settings:
     """Build the settings of a fleet file; a hook that cannot be imported raises ``ConfigError``."""
     names = [model.name for model in file.models]
     virtual = VirtualModels(file.virtual_models, names)
@@ -76,6 +79,7 @@ def settings_of(file: FleetFile) -> Settings:
         comparison={m.name: m.comparison for m in file.models if m.comparison is not None},
         trace_share=file.exporters.trace_share,
         trace_follow=file.exporters.trace_follow,
+        event_splitter=hot_path.event_splitter,
     )
 
 
@@ -94,6 +98,7 @@ def targets_of(
     now_ns: Callable[[], int],
     detours: Mapping[str, str] = NO_DETOURS,
     turn: LoopTurn | None = None,
+    hot_path: HotPath = FAST,
 ) -> dict[str, Target]:
     """Build the call targets of all replicas; those that did not change keep their connections.
 
@@ -112,7 +117,7 @@ def targets_of(
         if before is not None and same:
             upstream = before.upstream
         else:
-            upstream = Upstream(endpoint, how, loop, turn=turn, now_ns=now_ns)
+            upstream = Upstream(endpoint, how, loop, turn=turn, hot_path=hot_path, now_ns=now_ns)
         targets[replica.id] = Target(
             replica.id,
             replica.model,

@@ -30,7 +30,7 @@ from holdfast.gateway.api.chunks import (
 )
 from holdfast.gateway.api.continuation import Seam
 from holdfast.gateway.api.responses import read_response_event
-from holdfast.gateway.http.sse import EventSplitter, MalformedStreamError, framed
+from holdfast.gateway.http.sse import MalformedStreamError, framed
 from holdfast.gateway.request.attempts import Attempt, AttemptOwner
 from holdfast.gateway.request.targets import Target
 from holdfast.gateway.telemetry.answer_statistics import LogprobMean
@@ -45,7 +45,8 @@ class EventAttempt(Attempt):
 
     def __init__(self, proxied: AttemptOwner, dispatch: Dispatch, target: Target) -> None:
         super().__init__(proxied, dispatch, target)
-        self._splitter = EventSplitter(proxied.port.settings.stream.event_bytes_max)
+        settings = proxied.port.settings
+        self._splitter = settings.event_splitter(settings.stream.event_bytes_max)
         self._finished = False  # a finish reason came: whatever follows, the answer is whole
         self._held_bytes = 0  # not shown yet; may grow as long as one event
 
