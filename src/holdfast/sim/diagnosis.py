@@ -38,7 +38,6 @@ from holdfast.core.diagnose.detect.silence import (
     Heartbeat,
     SilenceConfig,
 )
-from holdfast.core.diagnose.diagnosis import Closed
 from holdfast.core.diagnose.evidence import Incident, Remedy
 from holdfast.core.diagnose.facts import (
     FACT_NAMES,
@@ -52,7 +51,6 @@ from holdfast.core.diagnose.facts import (
     ProcessFrozen,
     QueueSeen,
     RolloutSeen,
-    StateChanged,
     VersionsSeen,
 )
 from holdfast.core.diagnose.investigation import (
@@ -174,7 +172,6 @@ class DiagnosisDriver:
         self._replicas: dict[str, _ObservedReplica] = {}
         self._observations = Observations(self._take)
         self._comparing: dict[str, AnswerComparison] = {}  # by model
-        self._away: dict[str, str] = {}  # replicas that were restarted or taken out, and for what
         self._second = 0
         self._finishes = stream(seed, "watching", "finishes")
         self._peers = stream(seed, "watching", "peers")
@@ -232,8 +229,6 @@ class DiagnosisDriver:
             self._listen(finding, now)
             if self._acts:
                 self._do(finding, now)
-        if self._acts and isinstance(fact, StateChanged) and fact.state is State.READY:
-            self._came_back(fact.replica, at)
 
     def rollout(self, model: str, revision: str, what: str, now: int) -> None:
         """Report that a deployment began to change revision, was halted, or finished."""
@@ -251,9 +246,6 @@ class DiagnosisDriver:
     def _do(self, finding: Finding, now: int) -> None:
         if isinstance(finding, CallCanaries):
             self._world.ask_fleet(CanaryAsked(finding.replicas), now)
-        elif isinstance(finding, Closed):
-            closed = finding.incident.id
-            self._away = {one: by for one, by in self._away.items() if by != closed}
         elif isinstance(finding, Act) and not finding.dry_run:
             done = self._act(finding, now)
             if done:
@@ -263,21 +255,14 @@ class DiagnosisDriver:
         """What was done; empty while it is under way, because then others must wait for it."""
         reason = f"{act.incident_id}: {act.reason}"
         if act.remedy is Remedy.DRAIN_AND_RESTART:
-            self._away[act.replica] = act.incident_id
             incident = self.incidents[act.incident_id]
             if self._replicas[act.replica].began <= incident.opened_at - self.skew:
                 self._world.ask_fleet(RestartAsked(act.replica, reason), now)
             return ""
         if act.remedy is Remedy.TAKE_OUT:
-            self._away[act.replica] = act.incident_id
             self._world.ask_fleet(TakeOutAsked(act.replica, reason), now)
             return f"{act.replica} gets no more work"
         return "watched, nothing else" if act.remedy is Remedy.OBSERVE else "somebody was called"
-
-    def _came_back(self, name: str, at: int) -> None:
-        incident = self._away.pop(name, None)
-        if incident is not None:
-            self.investigation.done(incident, f"{name} is ready again", at)
 
     # --- who there is ----------------------------------------------------------------------------
 

@@ -34,11 +34,11 @@ from holdfast.control.incidents.notifier import HookMessage, Notifier
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
 from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEntry
 from holdfast.core.diagnose.fact_log import FactLog
-from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked, StateChanged
+from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.messages import Notice
-from holdfast.core.types import MILLISECOND, SECOND, State, seconds
+from holdfast.core.types import MILLISECOND, SECOND
 from holdfast.ports import Store, StoreError
 
 QUEUE_MAX: Final = 20_000  # facts; a minute of a fleet of a hundred
@@ -105,8 +105,6 @@ class IncidentTracker:
         self._told: dict[str, str] = {}  # the cause that was last told, of those not closed
         self._paged: set[str] = set()  # of those not closed
         self._out: dict[str, set[str]] = {}  # who was taken out, by incident
-        # By replica that does not serve: for which incident, since when, and by which remedy.
-        self._away: dict[str, tuple[str, int, Remedy]] = {}
         self._blocked: dict[str, int] = {}
         self._logged: set[tuple[str, str]] = set()
         self._swept_at = self._baselines_at = time.monotonic_ns()
@@ -199,8 +197,6 @@ class IncidentTracker:
         try:
             if isinstance(fact, Looked):
                 self._look(at)
-            elif isinstance(fact, StateChanged) and fact.replica in self._away:
-                self._came_back(fact, at)
         except Exception as error:  # noqa: BLE001 as above
             self._failed("look", error)
 
@@ -276,8 +272,6 @@ class IncidentTracker:
         self._told.pop(name, None)
         self._paged.discard(name)
         self._out.pop(name, None)
-        for replica in [one for one, (by, *_) in self._away.items() if by == name]:
-            del self._away[replica]
 
     # --- acts ------------------------------------------------------------------------------------
 
@@ -286,25 +280,26 @@ class IncidentTracker:
         if incident is None:
             return
         if not act.dry_run:
-            told = self._done(act, incident, now)
+            told = self._done(act, incident)
             if told:
                 self._investigation.done(act.incident_id, told, now)
         incident_records.put(self._store, incident)
 
-    def _done(self, act: Act, incident: Incident, now: int) -> str:
-        """Carry out an act; returns what was done, or empty while it is under way."""
+    def _done(self, act: Act, incident: Incident) -> str:
+        """Carry out an act; returns what was done, or empty while it is under way.
+
+        The end of a restart is recorded by the core, when its replica is ready again.
+        """
         reason = f"{act.incident_id}: {act.reason}"
         remedy = act.remedy
         if remedy is Remedy.DRAIN_AND_RESTART:
             done, told = self._hands.restart(act.replica, reason, incident.opened_at)
             if done:
-                self._away[act.replica] = (act.incident_id, now, remedy)
                 return ""
         elif remedy is Remedy.TAKE_OUT:
             done, told = self._hands.take_out(act.replica, reason)
             if done:
                 self._out.setdefault(act.incident_id, set()).add(act.replica)
-                self._away[act.replica] = (act.incident_id, now, remedy)
         elif remedy is Remedy.STOP_ROLLOUT:
             done, told = self._hands.stop_rollout(act.model, reason)
         elif remedy is Remedy.OBSERVE:
@@ -312,16 +307,6 @@ class IncidentTracker:
         else:
             return self._page(act, incident)
         return told if done else f"{told}; {self._page(act, incident)}"
-
-    def _came_back(self, fact: StateChanged, now: int) -> None:
-        """Record an act as done when its replica is ready again."""
-        if fact.state is not State.READY:
-            return
-        name, since, remedy = self._away.pop(fact.replica)
-        how = "was restarted and is" if remedy is Remedy.DRAIN_AND_RESTART else "is"
-        told = f"{fact.replica} {how} ready again after {seconds(now - since):.0f} s"
-        if self._investigation.done(name, told, now):
-            incident_records.put(self._store, self._investigation.incidents[name])
 
     def _page(self, act: Act, incident: Incident) -> str:
         """Notify a person about an act that control cannot carry out; returns what to record."""

@@ -44,7 +44,7 @@ from holdfast.core.diagnose.diagnosis import (
     Opened,
 )
 from holdfast.core.diagnose.evidence import Incident, Sign
-from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looked
+from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looked, StateChanged
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 
@@ -153,6 +153,9 @@ class Investigation:
                 findings += self.acting.decide(case, now) if case is not None else ()
         elif isinstance(fact, Gone):
             self._forget(fact.replica)
+        elif isinstance(fact, StateChanged):
+            cases = self.diagnosis.open_at(fact.replica)
+            findings += map(Changed, self.acting.moved(fact, cases, now))
         elif isinstance(fact, Compared) and not fact.agreed:
             findings += self._compared(fact, now)
         return findings
