@@ -219,7 +219,7 @@ def test_evidence_that_may_not_be_acted_on_is_observed() -> None:
     yard = Yard()
     case = yard.case(Cause.WRONG_OUTPUT, "r1", acts=False)
     assert yard.decide(case) == []
-    assert case.incident.action == "observed: its evidence may not be acted on alone"
+    assert case.incident.action == "observed: this evidence alone is not enough to act on"
     told = len(case.incident.timeline)
     assert yard.decide(case) == []
     assert len(case.incident.timeline) == told

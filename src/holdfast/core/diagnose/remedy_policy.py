@@ -138,7 +138,7 @@ class RemedyPolicy:
             halt = self._ask(case, Remedy.STOP_ROLLOUT, "", incident.about.model, now)
             return [halt] if halt is not None else []
         if remedy not in _PASSIVE and not case.acts:
-            self._say(case, "observed: its evidence may not be acted on alone", now)
+            self._say(case, "observed: this evidence alone is not enough to act on", now)
             return []
         if remedy in _RESTARTS:
             book.look_at = self._settles_at(incident, now)
