@@ -1,5 +1,6 @@
 """``holdfast incidents`` and ``doctor`` against an admin port that answers what a test gives it."""
 
+import contextlib
 import http.server
 import json
 import threading
@@ -22,17 +23,32 @@ INCIDENT = {
 }
 
 
+PAGES = {
+    "/incidents": {"incidents": [INCIDENT]},
+    "/incidents/inc-000007": INCIDENT,
+    "/incidents/inc-000007/export": b'{"holdfast_incident":1}\n{"at":1}\n{"at":2}\n',
+    "/incidents/inc-000007/close": {"accepted": True},
+    "/status": {"replicas": [], "gateways": [{"epoch": 1}, {"epoch": 1}]},
+}
+
+
 @pytest.fixture
 def admin():
     """The URL of an admin port, and what it was asked."""
+    with answering(PAGES) as found:
+        yield found
+
+
+@pytest.fixture
+def quiet():
+    """The URL of an admin port that knows of no incident."""
+    with answering({"/incidents": {"incidents": []}}) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def answering(pages):
     asked = []
-    pages = {
-        "/incidents": {"incidents": [INCIDENT]},
-        "/incidents/inc-000007": INCIDENT,
-        "/incidents/inc-000007/export": b'{"holdfast_incident":1}\n{"at":1}\n{"at":2}\n',
-        "/incidents/inc-000007/close": {"accepted": True},
-        "/status": {"replicas": [], "gateways": [{"epoch": 1}, {"epoch": 1}]},
-    }
 
     class Admin(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -84,6 +100,21 @@ def test_explain_tells_an_incident(admin):
     missing = run("explain", "inc-9", "--admin", url)
     assert missing.exit_code == 1
     assert "no such incident" in missing.output
+
+
+def test_explain_without_a_name_tells_the_newest_incident(admin):
+    url, asked = admin
+    assert "hung of m-1" in run("explain", "--admin", url).output
+    assert asked == ["GET /incidents?limit=1", "GET /incidents/inc-000007"]
+    assert json.loads(run("explain", "--admin", url, "--json").output) == INCIDENT
+
+
+def test_explain_without_a_name_and_without_incidents_says_what_else_it_can_tell(quiet):
+    result = run("explain", "--admin", quiet)
+    assert result.exit_code == 0
+    assert "no incident" in result.output
+    assert "x-request-id" in result.output
+    assert json.loads(run("explain", "--admin", quiet, "--json").output) is None
 
 
 def test_an_export_is_written_to_a_file_or_printed(admin, tmp_path):

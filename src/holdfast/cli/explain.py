@@ -11,23 +11,34 @@ from holdfast.cli.admin_port import Admin, asks_admin
 from holdfast.ui.terminal.console import duration, stdout
 from holdfast.ui.terminal.incidents import show_incident
 
+_NOTHING: Final = (
+    "no incident is known; 'holdfast explain REQUEST' tells what happened to a request, by the "
+    "x-request-id of its response, and 'holdfast status' why each replica is as it is"
+)
 _HEADING: Final = ("asked_for", "served_by", "replica", "status", "code", "reason", "attempts")
 
 
 @click.command()
-@click.argument("what", metavar="INCIDENT|REQUEST")
+@click.argument("what", metavar="[INCIDENT|REQUEST]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
-def explain(admin: Admin, what: str, *, as_json: bool) -> None:
+def explain(admin: Admin, what: str | None, *, as_json: bool) -> None:
     """Show an incident, or what happened to a recent request, and why.
 
     An INCIDENT is named by 'holdfast incidents', a REQUEST by the x-request-id of its response.
+    Without either the newest incident is shown.
 
     \b
     Examples:
+      holdfast explain
       holdfast explain inc-000007
       holdfast explain req_8f3a12c4-17
     """  # noqa: D301
+    if what is None:
+        what = _newest(admin)
+    if what is None:
+        click.echo("null" if as_json else _NOTHING)
+        return
     incident = what.startswith("inc-")
     story = admin.told(f"/{'incidents' if incident else 'explain'}/{quote(what)}")
     if as_json:
@@ -36,6 +47,12 @@ def explain(admin: Admin, what: str, *, as_json: bool) -> None:
         show_incident(story)
     else:
         _show(story)
+
+
+def _newest(admin: Admin) -> str | None:
+    """The id of the incident that was opened last, closed or not; ``None``: there is none."""
+    found = admin.told("/incidents?limit=1").get("incidents") or []
+    return str(found[-1]["id"]) if found else None
 
 
 def _show(story: dict[str, Any]) -> None:

@@ -52,7 +52,6 @@ from holdfast.core.diagnose.facts import (
     ProcessFrozen,
     QueueSeen,
     RolloutSeen,
-    StateChanged,
     VersionsSeen,
 )
 from holdfast.core.diagnose.investigation import (
@@ -233,10 +232,6 @@ class DiagnosisDriver:
             self._listen(finding, now)
             if self._acts:
                 self._do(finding, now)
-        if isinstance(fact, StateChanged):
-            back = self._remedies.came_back(fact, at)
-            if back is not None:
-                self.investigation.done(*back, at)
 
     def rollout(self, model: str, revision: str, what: str, now: int) -> None:
         """Report that a deployment began to change revision, was halted, or finished."""
@@ -257,10 +252,10 @@ class DiagnosisDriver:
         elif isinstance(finding, Closed):
             self._remedies.closed(finding.incident.id)
         elif isinstance(finding, Act):
-            incident, at = self.investigation.incidents.get(finding.incident_id), now + self.skew
-            told = self._remedies.carry_out(finding, incident, at) if incident is not None else ""
+            incident = self.investigation.incidents.get(finding.incident_id)
+            told = self._remedies.carry_out(finding, incident) if incident is not None else ""
             if told:
-                self.investigation.done(finding.incident_id, told, at)
+                self.investigation.done(finding.incident_id, told, now + self.skew)
 
     def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
         """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""

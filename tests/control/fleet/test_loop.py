@@ -14,6 +14,7 @@ from holdfast.core.canary import CanaryConfig
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig
+from holdfast.core.health.lifecycle import REASONS, Conclusion, Signal
 from holdfast.core.messages import (
     DrainAsked,
     Exited,
@@ -222,7 +223,51 @@ def test_a_replica_that_refuses_dies_and_is_found_again_when_it_listens(world):
         await stage.until(lambda: "dead" in stage.audience.said())
         await stage.engine(port)
         await stage.until(lambda: stage.audience.states() == {"m-1": State.READY})
+        assert "should be restarted" not in stage.audience.said()  # nobody had ever been there
+
+    drive(world, scene)
+
+
+def test_an_endpoint_is_never_seen_until_it_was_reached_and_then_waits_for_its_next_start(
+    world, monkeypatch
+):
+    monkeypatch.setattr(loop_module, "LOOK_AGAIN_S", 0.05)
+
+    async def scene(stage):
+        def reason():
+            return stage.fleet.replicas()[0]["reason"]
+
+        port = stage.free_port()
+        stage.fleet.adopt([stage.deployed(f"http://127.0.0.1:{port}")], QUICK)
+        assert reason().startswith("never seen")
+        await stage.until(lambda: stage.audience.states() == {"m-1": State.STARTING})
+        assert reason().startswith("never seen")
+        engine = await stage.engine(port)
+        await stage.until(lambda: stage.audience.states() == {"m-1": State.READY})
+        assert reason().startswith(REASONS[Conclusion.PASSED_ENOUGH])
+        await engine.stop()
+        await stage.until(lambda: stage.audience.states() == {"m-1": State.STARTING})
+        assert reason().startswith(REASONS[Signal.RELAUNCH])
         assert "should be restarted" in stage.audience.said()
+
+    drive(world, scene)
+
+
+def test_the_reason_of_a_ready_replica_follows_its_latest_canary(world):
+    async def scene(stage):
+        engine, peer = await stage.engine(), await stage.engine()
+        stage.fleet.adopt([stage.deployed(engine.url)], QUICK)
+        await stage.until(lambda: stage.fleet.ready("m"))
+        (row,) = stage.fleet.replicas()
+        assert row["canary"].detail in row["reason"]
+        both = [stage.deployed(engine.url), stage.deployed(peer.url, "m-2")]
+        stage.fleet.adopt(both, QUICK)
+        await stage.until(lambda: stage.fleet.asked("m-2") is not None)
+        count = len(stage.fleet.canaries("m-1"))
+        await stage.until(lambda: len(stage.fleet.canaries("m-1")) > count + 1)
+        now = stage.fleet.replicas()[0]
+        assert now["canary"].detail in now["reason"]
+        assert "no peer has confirmed" not in now["reason"]
 
     drive(world, scene)
 

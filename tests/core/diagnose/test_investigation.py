@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.drift.detector import DriftConfig
-from holdfast.core.diagnose.diagnosis import Closed, Opened
+from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
 from holdfast.core.diagnose.evidence import INCIDENTS_MAX, Incident, Sign, Stage
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
@@ -443,7 +443,7 @@ def test_a_replica_that_differs_from_its_peers_is_named_and_not_acted_on() -> No
         fleet.say(Compared(NAMES[1 + n % 3], NAMES[1 + (n + 1) % 3], agreed=True))
     assert fleet.named() == [("wrong_output", "r1")]
     assert not [one for one in fleet.findings if isinstance(one, Act)]
-    assert "may not be acted on alone" in fleet.only().action
+    assert "not enough to act on" in fleet.only().action
 
 
 def test_an_executor_reports_back() -> None:
@@ -574,3 +574,85 @@ def test_no_order_of_facts_breaks_it(steps: list[tuple[int, Fact]]) -> None:
         assert one.evidence
         assert one.fix
         assert "{" not in one.fix
+
+
+# --- words for people -----------------------------------------------------------------------------
+
+
+def refused(fleet: Fleet, n: int) -> None:
+    """An endpoint that nobody listens at, as control tells of it from its start on."""
+    if n % 5 == 0:
+        fleet.canary("far", "refused", page_ok=None)
+        fleet.canary("far", "refused", page_ok=None)
+    if n == 1:
+        fleet.say(StateChanged("far", State.DEAD, "refused_repeatedly"))
+        fleet.say(StateChanged("far", State.STARTING, "relaunch"))
+    if n == 70:
+        fleet.say(StateChanged("far", State.DEAD, "load_timeout"))
+
+
+@pytest.mark.parametrize("was_up", [False, True])
+def test_an_endpoint_is_unreachable_if_it_was_never_there_and_crashed_if_it_was(
+    *, was_up: bool
+) -> None:
+    fleet = Fleet(managed=False)
+    fleet.say(Declared("far", "other", "1", host="h-far"))
+    fleet.say(StateChanged("far", State.WARMING, "loaded", "was running when it joined"))
+    if was_up:
+        fleet.canary("far", "pass", latency_s=0.2)
+        fleet.say(StateChanged("far", State.READY, "passed_enough"))
+    for n in range(90):
+        fleet.now += 1
+        refused(fleet, n)
+        fleet.say(Looked())
+    incident = fleet.only()
+    never = {piece.sign for piece in incident.evidence} == {Sign.NEVER_SEEN}
+    if was_up:
+        assert (incident.cause, never) == (Cause.CRASHED, False)
+    else:
+        assert (incident.cause, never) == (Cause.UNREACHABLE, True)
+        assert "never seen" in incident.title
+        assert "never seen" in incident.evidence[0].text
+        told = {entry.what for entry in incident.timeline}
+        assert told == {"cause", "never_seen", "action", "no_replica_ready"}
+    assert not [one for one in fleet.findings if isinstance(one, Act)]
+
+
+def test_an_endpoint_that_came_at_last_and_went_has_crashed() -> None:
+    fleet = Fleet(managed=False)
+    fleet.say(Declared("far", "other", "1", host="h-far"))
+    for _ in range(2):
+        fleet.canary("far", "refused")
+    fleet.now += 10
+    fleet.canary("far", "pass", latency_s=0.2)
+    fleet.say(StateChanged("far", State.READY, "passed_enough"))
+    fleet.now += 10
+    for _ in range(2):
+        fleet.canary("far", "refused")
+    assert [cause for cause, _ in fleet.named()] == ["unreachable", "crashed"]
+
+
+@pytest.mark.parametrize(("fault", "managed"), CASES)
+def test_what_proves_a_cause_is_not_told_as_its_consequence(fault: str, *, managed: bool) -> None:
+    fleet = Fleet(managed=managed)
+    fleet.pass_time(ONSET)
+    fleet.pass_time(60, TRUTH[fault][0])
+    for incident in fleet.investigation.incidents.values():
+        texts = [piece.text for piece in (*incident.evidence, *incident.consequences)]
+        assert len(texts) == len(set(texts))
+        proofs = {(str(one.about), one.source, one.at) for one in incident.evidence}
+        followed = {(str(one.about), one.source, one.at) for one in incident.consequences}
+        assert proofs.isdisjoint(followed)
+
+
+def test_a_crash_is_restarted_and_ready_in_its_incident() -> None:
+    fleet = Fleet()
+    fleet.pass_time(ONSET)
+    fleet.pass_time(20, crash)
+    incident = fleet.only()
+    assert (incident.stage, incident.cause) == (Stage.MENDING, Cause.CRASHED)
+    done = [entry.at for entry in incident.timeline if entry.text == incident.action]
+    assert done == [nanos(ONSET + 15)]
+    assert "was restarted and is ready again after 12 s" in incident.action
+    changed = [one.incident.id for one in fleet.findings if isinstance(one, Changed)]
+    assert incident.id in changed

@@ -3,14 +3,11 @@
 import pytest
 
 from holdfast.core.diagnose.evidence import About, Incident, Remedy
-from holdfast.core.diagnose.facts import StateChanged
 from holdfast.core.diagnose.remedy_execution import UNDER_WAY, RemedyExecution
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.failure import Cause, Class
-from holdfast.core.types import SECOND, State
 
 INCIDENT = Incident("inc-1", Cause.LEAK, Class.RUNTIME, About("r1", "m"), 7, 0.9)
-READY = StateChanged("r1", State.READY, "passed_enough")
 
 
 class Hands:
@@ -55,43 +52,27 @@ def execution(hands: Hands) -> RemedyExecution:
 )
 def test_each_remedy_is_carried_out_by_its_hand_or_by_a_person(remedy, asked, told):
     hands = Hands()
-    assert execution(hands).carry_out(act(remedy), INCIDENT, 0) == told
+    assert execution(hands).carry_out(act(remedy), INCIDENT) == told
     assert hands.asked == asked
 
 
 @pytest.mark.parametrize("remedy", [Remedy.DRAIN_AND_RESTART, Remedy.TAKE_OUT, Remedy.STOP_ROLLOUT])
 def test_what_cannot_be_done_is_a_persons(remedy):
     remedies = execution(Hands(able=False))
-    told = remedies.carry_out(act(remedy), INCIDENT, 0)
+    told = remedies.carry_out(act(remedy), INCIDENT)
     assert told == f"cannot be done; {remedy} of inc-1: called"
-    assert remedies.came_back(READY, SECOND) is None
 
 
 @pytest.mark.parametrize("remedy", list(Remedy))
 def test_a_dry_run_asks_nobody(remedy):
     hands = Hands()
-    assert execution(hands).carry_out(act(remedy, dry_run=True), INCIDENT, 0) == UNDER_WAY
+    assert execution(hands).carry_out(act(remedy, dry_run=True), INCIDENT) == UNDER_WAY
     assert hands.asked == []
-
-
-@pytest.mark.parametrize(
-    ("remedy", "how"),
-    [(Remedy.DRAIN_AND_RESTART, "was restarted and is"), (Remedy.TAKE_OUT, "is")],
-)
-def test_who_was_away_is_told_once_when_it_is_ready(remedy, how):
-    remedies = execution(Hands())
-    remedies.carry_out(act(remedy), INCIDENT, 0)
-    assert remedies.came_back(StateChanged("r1", State.STARTING, "relaunch"), SECOND) is None
-    assert remedies.came_back(StateChanged("r2", State.READY, "passed_enough"), SECOND) is None
-    told = ("inc-1", f"r1 {how} ready again after 3 s")
-    assert remedies.came_back(READY, 3 * SECOND) == told
-    assert remedies.came_back(READY, 4 * SECOND) is None
 
 
 def test_a_closed_incident_names_whom_it_took_out_and_waits_for_nobody():
     remedies = execution(Hands())
-    remedies.carry_out(act(Remedy.TAKE_OUT), INCIDENT, 0)
+    remedies.carry_out(act(Remedy.TAKE_OUT), INCIDENT)
     assert remedies.closed("inc-2") == set()
     assert remedies.closed("inc-1") == {"r1"}
     assert remedies.closed("inc-1") == set()
-    assert remedies.came_back(READY, SECOND) is None

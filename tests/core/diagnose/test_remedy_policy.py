@@ -13,7 +13,7 @@ from holdfast.core.diagnose.incident_case import IncidentCase, SeenEvidence
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause
-from holdfast.core.health.lifecycle import ROUTABLE
+from holdfast.core.health.lifecycle import ROUTABLE, Conclusion, Signal
 from holdfast.core.types import ConfigError, State, nanos
 from sampling import examples
 
@@ -219,7 +219,7 @@ def test_evidence_that_may_not_be_acted_on_is_observed() -> None:
     yard = Yard()
     case = yard.case(Cause.WRONG_OUTPUT, "r1", acts=False)
     assert yard.decide(case) == []
-    assert case.incident.action == "observed: its evidence may not be acted on alone"
+    assert case.incident.action == "observed: this evidence alone is not enough to act on"
     told = len(case.incident.timeline)
     assert yard.decide(case) == []
     assert len(case.incident.timeline) == told
@@ -352,3 +352,89 @@ def test_what_is_over_before_it_settled_is_not_restarted() -> None:
     yard.decide(case)
     yard.acting.closed(case.incident)
     assert yard.acting.settled(nanos(99.0)) == []
+
+
+# --- what was done, until it is ready again -------------------------------------------------------
+
+
+def moved(yard: Yard, case: IncidentCase, state: State, at: float) -> list[str]:
+    """A replica changes its state; the ids of incidents that say more than before."""
+    signal = Signal.RELAUNCH if state is State.STARTING else Conclusion.PASSED_ENOUGH
+    fact = StateChanged(case.root_replicas()[0], state, signal.value)
+    return [one.id for one in yard.acting.moved(fact, [case], nanos(at))]
+
+
+def done(case: IncidentCase) -> list[str]:
+    return [entry.text for entry in case.incident.timeline if entry.what == "action"]
+
+
+def test_a_crash_says_that_its_replica_was_restarted_and_when_it_was_ready() -> None:
+    yard = Yard()
+    case = yard.case(Cause.CRASHED, "r1")
+    assert yard.decide(case) == []
+    assert moved(yard, case, State.STARTING, 1.0) == ["inc-000001"]
+    assert moved(yard, case, State.LOADING, 2.0) == []
+    assert moved(yard, case, State.READY, 8.0) == ["inc-000001"]
+    assert case.incident.stage is Stage.MENDING
+    assert case.incident.action == "r1 was restarted and is ready again after 7 s"
+    assert done(case) == ["observed", "r1 is started again", case.incident.action]
+    assert case.incident.timeline[-1].at == nanos(8.0)
+    assert moved(yard, case, State.READY, 9.0) == []  # and is said once
+
+
+def test_a_restart_that_was_asked_for_is_told_once_and_counts_from_the_order() -> None:
+    yard = Yard()
+    case = yard.case(Cause.HUNG, "r1")
+    yard.decide(case)
+    assert moved(yard, case, State.STARTING, 30.0) == []
+    moved(yard, case, State.READY, 40.0)
+    assert done(case) == ["drain and restart r1", "r1 was restarted and is ready again after 40 s"]
+    assert yard.decide(yard.case(Cause.HUNG, "r2"), 41.0) == [(Remedy.DRAIN_AND_RESTART, "r2")]
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_who_was_taken_out_is_told_when_it_serves_again(*, restarted: bool) -> None:
+    yard = Yard()
+    case = yard.case(Cause.WRONG_OUTPUT, "r1")
+    assert yard.decide(case) == [(Remedy.TAKE_OUT, "r1")]
+    yard.acting.done(case, "r1 gets no more work", 0)
+    if restarted:  # by the health policy, after a minute of quarantine
+        assert moved(yard, case, State.STARTING, 60.0) == ["inc-000001"]
+    moved(yard, case, State.READY, 65.0)
+    assert ("restarted" in case.incident.action) is restarted
+    assert "ready again after 65 s" in case.incident.action
+    assert moved(yard, case, State.READY, 66.0) == []
+
+
+def test_whom_holdfast_did_not_start_it_did_not_restart() -> None:
+    yard = Yard(managed=False)
+    case = yard.case(Cause.CRASHED, "r1")
+    yard.decide(case)
+    assert moved(yard, case, State.STARTING, 1.0) == []
+    assert moved(yard, case, State.READY, 8.0) == []
+    assert done(case) == ["observed"]
+
+
+def test_a_start_before_the_incident_is_none_of_its_doing() -> None:
+    yard = Yard()
+    earlier = yard.case(Cause.CRASHED, "r1")
+    moved(yard, earlier, State.STARTING, 1.0)
+    case = yard.case(Cause.LOAD_STALLED, "r1")
+    case.incident.opened_at = nanos(60.0)
+    assert moved(yard, case, State.READY, 90.0) == []
+    told_late = yard.case(Cause.CRASHED, "r2")  # its end was told a moment after its new start
+    moved(yard, earlier, State.STARTING, 99.0)
+    told_late.roots = dict(earlier.roots)
+    told_late.incident.opened_at = nanos(100.0)
+    assert moved(yard, told_late, State.READY, 101.0) == ["inc-000003"]
+
+
+def test_starts_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BOOKS_MAX", 1)
+    yard = Yard()
+    first, second = yard.case(Cause.CRASHED, "r1"), yard.case(Cause.CRASHED, "r2")
+    moved(yard, first, State.STARTING, 1.0)
+    moved(yard, second, State.STARTING, 2.0)
+    assert moved(yard, first, State.READY, 3.0) == []
+    yard.acting.forget("r2")
+    assert moved(yard, second, State.READY, 3.0) == []

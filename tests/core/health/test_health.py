@@ -1,3 +1,4 @@
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast.core.health.health import (
     ReplicaHealth,
     Signal,
 )
-from holdfast.core.health.lifecycle import JUDGED, ROUTABLE
+from holdfast.core.health.lifecycle import JUDGED, REASONS, ROUTABLE
 from holdfast.core.types import SECOND, ConfigError, State
 from sampling import examples
 
@@ -794,3 +795,55 @@ TestLives = Lives.TestCase
 
 def test_verdicts_are_concluded_and_never_reported():
     assert not set(Conclusion) & set(Signal)
+
+
+# --- reasons --------------------------------------------------------------------------------------
+
+
+def test_a_reason_counts_the_right_answers_of_a_probation_and_ends_with_it():
+    health = ready()
+    feed(health, FAIL, FAIL, FAIL)
+    assert health.state is State.QUARANTINED
+    before = health.reason
+    feed(health, PASS)
+    assert health.reason == f"{before}; 1 of 3 right answers since"
+    feed(health, PASS, PASS)
+    assert health.state is State.READY
+    assert health.reason == REASONS[Conclusion.PASSED_ENOUGH]
+
+
+def test_a_reason_promises_nothing_to_whom_right_answers_cannot_help():
+    health = ready()
+    feed(health, Signal.TAKEN_OUT, PASS)
+    assert health.reason == REASONS[Signal.TAKEN_OUT]
+    health.taken_out = False  # the incident was closed by an operator
+    assert health.reason.endswith("that is over; 1 of 3 right answers since")
+
+
+def test_a_ready_replica_gives_the_reason_of_its_latest_canary():
+    health = make()
+    health.handle(Signal.LOADED, 0)
+    health.handle(PASS, 0, "no peer has confirmed it yet")
+    assert health.reason.endswith("(no peer has confirmed it yet)")
+    assert health.handle(PASS, 1, "confirmed: r1 and r2 agree") is None
+    assert health.reason.endswith("(confirmed: r1 and r2 agree)")
+    health.handle(PASS, 2)
+    assert health.reason.endswith("(confirmed: r1 and r2 agree)")
+
+
+def test_a_reason_tells_a_start_that_is_awaited_from_one_that_was_made():
+    health = make()
+    assert "first start" in health.reason
+    health.handle(Signal.LAUNCHED, 0)
+    assert health.reason == REASONS[Signal.LAUNCHED]
+    feed(health, Signal.LOADED, PASS, Signal.STALLED)
+    health.handle(Signal.RELAUNCH, 1, health.reason)
+    assert health.reason == f"{REASONS[Signal.RELAUNCH]}: {REASONS[Signal.STALLED]}"
+    health.handle(Signal.LAUNCHED, 2)
+    assert health.reason == REASONS[Signal.LAUNCHED]
+
+
+@pytest.mark.parametrize("verdict", REASONS)
+def test_a_reason_has_no_word_twice(verdict):
+    words = REASONS[verdict].replace(";", "").replace(":", "").split()
+    assert all(a != b for a, b in pairwise(words))

@@ -40,6 +40,7 @@ from holdfast.control.fleet.canaries import Canaries
 from holdfast.control.fleet.probes import LoopWatch, Prober
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
+from holdfast.core.failure import Kind
 from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
@@ -79,6 +80,8 @@ CONNECT_S: Final = 2.0  # for that connection
 # A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
 # would have the peers asked at once, while they go on with the answers of the dead.
 EXIT_NEWS_S: Final = 0.5
+_UNCONNECTED: Final = (CanaryVerdict.REFUSED, CanaryVerdict.UNKNOWN)
+_NOT_YET: Final = (State.STARTING, State.LOADING, State.WARMING, State.DEAD)  # never ready so far
 _FACTS: Final = (Exited, DrainAsked, RestartAsked, SpotNotice)
 _log = structlog.get_logger("holdfast.control.fleet")
 
@@ -115,6 +118,7 @@ class FleetLoop:
         self._version = earlier.view.version if earlier else 0
         self._asked: dict[str, deque[Asked]] = {}  # the last canaries of each
         self._withheld: dict[str, str] = {}  # why a newcomer was not admitted, as last told
+        self._reached: set[str] = set()  # replicas that accepted a connection of ours
         self._doers: dict[type, Callable[[Any], None]] = {
             RunCanary: self._run_canary,
             CallBackCanary: self._call_back_canary,
@@ -229,6 +233,7 @@ class FleetLoop:
         self._carried.pop(replica_id, None)
         self._asked.pop(replica_id, None)
         self._withheld.pop(replica_id, None)
+        self._reached.discard(replica_id)
 
     # --- what the fleet asks for -----------------------------------------------------------------
 
@@ -263,6 +268,8 @@ class FleetLoop:
             del self._probes[replica_id]
         if not result.verdict.silent:
             self._platform.heard(replica_id, CANARY)
+        if result.verdict not in _UNCONNECTED and result.flaw != Kind.CONNECT_TIMEOUT:
+            self._reached.add(replica_id)
         judged = result.verdict.conclusive
         dropped = judged and self._carried.pop(replica_id, None) is not None
         self.tell(result)
@@ -327,12 +334,15 @@ class FleetLoop:
             listening = await listens(self._deployed[replica_id].url, CONNECT_S)
             delay_s = LOOK_AGAIN_S
         del self._launches[replica_id]
+        self._reached.add(replica_id)
         phases = (State.STARTING, State.LOADING, State.WARMING)
         self.tell(*(Phase(replica_id, phase) for phase in phases))
 
     def _stop(self, action: Stop) -> None:
         if self._platform.stop(action.replica_id):
             return
+        if action.replica_id not in self._reached:
+            return  # there is nothing that anybody could restart
         member = self._fleet.members.get(action.replica_id)
         model = member.replica.model if member else ""
         what = "should be restarted"
@@ -411,7 +421,7 @@ class FleetLoop:
                     "model": row.replica.model,
                     "revision": row.replica.revision,
                     "state": row.state.value,
-                    "reason": row.reason,
+                    "reason": self._reason(row),
                     "zone": row.replica.zone,
                     "region": row.replica.region,
                     "endpoint": one.url if one else "",
@@ -421,6 +431,17 @@ class FleetLoop:
                 }
             )
         return rows
+
+    def _reason(self, row: ReplicaView) -> str:
+        """Why a replica is in its state, as it is now: a view is as old as its last change."""
+        replica_id = row.replica.id
+        member, one = self._fleet.members.get(replica_id), self._deployed.get(replica_id)
+        if member is None or replica_id in self._carried or member.health.state is not row.state:
+            return row.reason
+        ours = one is not None and one.launched
+        if not ours and replica_id not in self._reached and row.state in _NOT_YET:
+            return "never seen: nothing at its address has accepted a connection yet"
+        return member.health.reason
 
     def panic(self) -> list[str]:
         """The models whose pools fail open."""

@@ -34,7 +34,7 @@ from holdfast.control.incidents.notifier import HookMessage, Notifier
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
 from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEntry
 from holdfast.core.diagnose.fact_log import FactLog
-from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked, StateChanged
+from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.diagnose.remedy_execution import RemedyExecution, RemedyHands
 from holdfast.core.diagnose.remedy_policy import Act
@@ -186,8 +186,6 @@ class IncidentTracker:
         try:
             if isinstance(fact, Looked):
                 self._look(at)
-            elif isinstance(fact, StateChanged):
-                self._came_back(fact, at)
         except Exception as error:  # noqa: BLE001 as above
             self._failed("look", error)
 
@@ -270,16 +268,10 @@ class IncidentTracker:
         incident = self._investigation.incidents.get(act.incident_id)
         if incident is None:
             return
-        told = self._remedies.carry_out(act, incident, now)
+        told = self._remedies.carry_out(act, incident)
         if told:
             self._investigation.done(act.incident_id, told, now)
         incident_records.put(self._store, incident)
-
-    def _came_back(self, fact: StateChanged, now: int) -> None:
-        """Record an act as done when its replica is ready again."""
-        incident_id, told = self._remedies.came_back(fact, now) or ("", "")
-        if told and self._investigation.done(incident_id, told, now):
-            incident_records.put(self._store, self._investigation.incidents[incident_id])
 
     def _page(self, act: Act, incident: Incident) -> str:
         """Notify a person about an act that control cannot carry out; returns what to record."""

@@ -165,6 +165,11 @@ class Diagnosis:
         """The case behind an incident, while it is kept; else ``None``."""
         return self._docket.cases.get(incident_id)
 
+    def open_at(self, replica: str) -> list[IncidentCase]:
+        """The cases that are not closed and have this replica at their root."""
+        subject = (_REPLICA, replica)
+        return [case for case in self._docket.open() if subject in case.roots]
+
     # --- whose failure is it ----------------------------------------------------------------------
 
     def _place(self, subject: Subject, seen: SeenEvidence) -> bool:

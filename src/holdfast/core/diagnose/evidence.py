@@ -53,6 +53,7 @@ class Sign(StrEnum):
     # users' requests there
     REFUSES = "refuses"  # nobody listens
     UNREACHABLE = "unreachable"  # connects time out
+    NEVER_SEEN = "never_seen"  # nothing ever accepted a connection at its address
     CONNECTIONS_LOST = "connections_lost"  # reset under an answer
     STREAMS_CUT = "streams_cut"  # ended in good order and without a finish reason
     NO_FIRST_TOKEN = "no_first_token"  # noqa: S105
@@ -187,7 +188,9 @@ class Incident:
     @property
     def title(self) -> str:
         """The cause and the thing it concerns, in one line for lists."""
-        return f"{self.cause.value.replace('_', ' ')} of {self.about}"
+        never = any(piece.sign is Sign.NEVER_SEEN for piece in self.evidence)
+        known = " (never seen)" if never else ""
+        return f"{self.cause.value.replace('_', ' ')}{known} of {self.about}"
 
 
 EVIDENCE_MAX: Final = 64  # pieces kept for one incident, of each kind; a flood adds a count

@@ -143,11 +143,16 @@ class IncidentCase:
         """Rebuild the incident's evidence, consequences, scope and advice from the case."""
         incident, rule = self.incident, rules[self.cause]
         speaks = {sign for one in rule.proofs for sign in one.signs}
+        events = {  # the observations that prove it: what else they showed did not follow from it
+            (subject, seen.evidence.source, seen.evidence.at)
+            for (sign, subject, _), seen in self.seen.items()
+            if sign in speaks and subject in self.roots
+        }
         evidence: list[Evidence] = []
         consequences: list[Evidence] = []
         numbers: dict[str, float] = {}
-        for (sign, subject, _), seen in self.seen.items():
-            proves = sign in speaks and subject in self.roots
+        for (_, subject, _), seen in self.seen.items():
+            proves = (subject, seen.evidence.source, seen.evidence.at) in events
             (evidence if proves else consequences).append(seen.evidence)
             if subject in self.roots:
                 numbers |= seen.evidence.numbers

@@ -8,7 +8,7 @@ read what comes back. Nothing here waits, asks or stores: the same facts give th
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.core.diagnose.causes.rule import Rules
@@ -43,8 +43,8 @@ from holdfast.core.diagnose.diagnosis import (
     News,
     Opened,
 )
-from holdfast.core.diagnose.evidence import Incident, Sign
-from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looked
+from holdfast.core.diagnose.evidence import Evidence, Incident, Sign
+from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looked, StateChanged
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 
@@ -85,6 +85,9 @@ class CallCanaries:
 Finding = Opened | Changed | Closed | Act | CallCanaries
 
 _DISAGREE: Final = "answered a live request differently"
+# Of somebody who was there once, these say that it went away.
+_NOT_THERE: Final = (Sign.REFUSES, Sign.UNREACHABLE, Sign.LOAD_STUCK, Sign.SILENT_LOADING)
+_NEVER: Final = "never seen: nothing at its address has accepted a connection since control began"
 
 
 class Investigation:
@@ -141,7 +144,8 @@ class Investigation:
         self.acting.saw(fact)
         findings: list[Finding] = []
         for detector in self._readers.get(type(fact), ()):
-            for evidence in detector.take(fact, now) or NOTHING:
+            for found in detector.take(fact, now) or NOTHING:
+                evidence = self._unless_never_seen(found)
                 self.evidence_seen[evidence.sign] += 1
                 if evidence.sign is Sign.OUTPUT_SUSPECTED:
                     findings.append(CallCanaries((evidence.about.replica,), evidence.text))
@@ -153,9 +157,21 @@ class Investigation:
                 findings += self.acting.decide(case, now) if case is not None else ()
         elif isinstance(fact, Gone):
             self._forget(fact.replica)
+        elif isinstance(fact, StateChanged):
+            cases = self.diagnosis.open_at(fact.replica)
+            findings += map(Changed, self.acting.moved(fact, cases, now))
         elif isinstance(fact, Compared) and not fact.agreed:
             findings += self._compared(fact, now)
         return findings
+
+    def _unless_never_seen(self, evidence: Evidence) -> Evidence:
+        """The evidence; or, of an endpoint that was never there, that it was never seen.
+
+        Whoever was never there has not crashed. It may not run yet, or have another address.
+        """
+        if evidence.sign not in _NOT_THERE or not self.census.never_seen(evidence.about.replica):
+            return evidence
+        return replace(evidence, sign=Sign.NEVER_SEEN, source="canary", text=_NEVER)
 
     def _compared(self, fact: Compared, now: int) -> list[Finding]:
         """A disagreement accuses nobody yet: both are asked what they are known to answer."""

@@ -1,20 +1,18 @@
-"""Carries out the acts of incidents, and follows the replicas that do not serve because of them.
+"""Carries out the acts of incidents, and remembers who was taken out because of which.
 
     Act ─► hands: restart, take out, stop a rollout ─► done ─► what to record in the incident
                                                     └─ not done, or a person's to do ─► page
 
 Live control and the simulator share it; each brings its own hands. An act that restarts a replica
-is under way until that replica is ready again: until then nothing is recorded, so that other
+is under way until that replica is ready again, which ``RemedyPolicy`` records: until then other
 restarts wait for it.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from holdfast.core.diagnose.evidence import Incident, Remedy
-from holdfast.core.diagnose.facts import StateChanged
 from holdfast.core.diagnose.remedy_policy import Act
-from holdfast.core.types import State, seconds
 
 UNDER_WAY: Final = ""
 
@@ -35,26 +33,17 @@ class RemedyHands(Protocol):
         """Refuse the revision that a model's rollout brings in."""
 
 
-class _Away(NamedTuple):
-    """Why a replica does not serve, since when (ns), and by which remedy."""
-
-    incident_id: str
-    since: int
-    remedy: Remedy
-
-
 class RemedyExecution:
-    """Carries out acts, and remembers which replicas are away because of which incident."""
+    """Carries out acts, and remembers which replicas were taken out because of which incident."""
 
-    __slots__ = ("_away", "_hands", "_out", "_page")
+    __slots__ = ("_hands", "_out", "_page")
 
     def __init__(self, hands: RemedyHands, page: Callable[[Act, Incident], str]) -> None:
         self._hands = hands
         self._page = page  # calls a person; returns what to record
-        self._away: dict[str, _Away] = {}  # by replica
         self._out: dict[str, set[str]] = {}  # who was taken out, by incident
 
-    def carry_out(self, act: Act, incident: Incident, now: int) -> str:
+    def carry_out(self, act: Act, incident: Incident) -> str:
         """Carry out an act; returns what was done, or ``UNDER_WAY``: nothing to record yet.
 
         A dry run is carried out by nobody. What the hands cannot do, a person is called for.
@@ -65,12 +54,10 @@ class RemedyExecution:
         if remedy is Remedy.DRAIN_AND_RESTART:
             done, told = self._hands.restart(act.replica, reason, incident.opened_at)
             if done:
-                self._away[act.replica] = _Away(act.incident_id, now, remedy)
                 return UNDER_WAY
         elif remedy is Remedy.TAKE_OUT:
             done, told = self._hands.take_out(act.replica, reason)
             if done:
-                self._away[act.replica] = _Away(act.incident_id, now, remedy)
                 self._out.setdefault(act.incident_id, set()).add(act.replica)
         elif remedy is Remedy.STOP_ROLLOUT:
             done, told = self._hands.stop_rollout(act.model, reason)
@@ -80,20 +67,8 @@ class RemedyExecution:
             return self._page(act, incident)
         return told if done else f"{told}; {self._page(act, incident)}"
 
-    def came_back(self, fact: StateChanged, now: int) -> tuple[str, str] | None:
-        """If this makes a replica that was away ready: its incident, and what to record there."""
-        if fact.state is not State.READY or fact.replica not in self._away:
-            return None
-        away = self._away.pop(fact.replica)
-        how = "was restarted and is" if away.remedy is Remedy.DRAIN_AND_RESTART else "is"
-        told = f"{fact.replica} {how} ready again after {seconds(now - away.since):.0f} s"
-        return away.incident_id, told
-
     def closed(self, incident_id: str) -> frozenset[str]:
         """Forget a closed incident; returns the replicas that were taken out because of it."""
-        self._away = {
-            replica: away for replica, away in self._away.items() if away.incident_id != incident_id
-        }
         return frozenset(self._out.pop(incident_id, ()))
 
 

@@ -23,16 +23,17 @@ from typing import Final, NamedTuple
 
 from holdfast.core.diagnose.dependency_graph import DependencyGraph
 from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEntry
-from holdfast.core.diagnose.facts import Fact, RolloutSeen
+from holdfast.core.diagnose.facts import Fact, RolloutSeen, StateChanged
 from holdfast.core.diagnose.incident_case import IncidentCase
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
-from holdfast.core.health.lifecycle import ROUTABLE
+from holdfast.core.health.lifecycle import ROUTABLE, Signal
 from holdfast.core.types import State, nanos, require, seconds
 
 _TAKES_AWAY: Final = (Remedy.TAKE_OUT, Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
 _RESTARTS: Final = (Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
 _PASSIVE: Final = (Remedy.OBSERVE, Remedy.PAGE)
 _LOOK_AGAIN_S: Final = 5.0  # at what was held back because of other replicas
+_HELD_S: Final = 2.0  # the end of a process is told this much after its new start, at most
 _FRESH_S: Final = 45.0  # signs are repeated every 30 s: older ones no longer say how it is now
 ROLLOUTS_MAX: Final = 1_024  # models on their way at a time; beyond it nobody stops one
 BOOKS_MAX: Final = 10_000  # replicas of which the last action is remembered; the oldest goes
@@ -79,6 +80,7 @@ class _Done:
     model: str
     at: int
     under_way: bool = True
+    back: bool = False  # it was ready since, and its incident says so
 
 
 class _Book:
@@ -103,7 +105,7 @@ class _Held(NamedTuple):
 class RemedyPolicy:
     """Decides which remedies to execute, and remembers what was done."""
 
-    __slots__ = ("_books", "_census", "_config", "_done", "_relations", "_rolling")
+    __slots__ = ("_books", "_census", "_config", "_done", "_relations", "_rolling", "_started")
 
     def __init__(
         self, config: RemedyConfig, census: ReplicaRegistry, relations: DependencyGraph
@@ -114,6 +116,7 @@ class RemedyPolicy:
         self._done: dict[str, _Done] = {}  # by replica, the last thing that was asked for
         self._books: dict[str, _Book] = {}  # by incident
         self._rolling: dict[str, str] = {}  # the revision that each model moves to
+        self._started: dict[str, int] = {}  # replicas started anew and not ready yet: since when
 
     def saw(self, fact: Fact) -> None:
         """Note which models are being rolled out; other facts are ignored."""
@@ -135,7 +138,7 @@ class RemedyPolicy:
             halt = self._ask(case, Remedy.STOP_ROLLOUT, "", incident.about.model, now)
             return [halt] if halt is not None else []
         if remedy not in _PASSIVE and not case.acts:
-            self._say(case, "observed: its evidence may not be acted on alone", now)
+            self._say(case, "observed: this evidence alone is not enough to act on", now)
             return []
         if remedy in _RESTARTS:
             book.look_at = self._settles_at(incident, now)
@@ -165,10 +168,14 @@ class RemedyPolicy:
 
     def done(self, case: IncidentCase, text: str, now: int) -> None:
         """Record in the incident what the execution of its act led to."""
-        incident = case.incident
         for replica in case.root_replicas():
             if replica in self._done:
                 self._done[replica].under_way = False
+        self._record(case, text, now)
+
+    @staticmethod
+    def _record(case: IncidentCase, text: str, now: int) -> None:
+        incident = case.incident
         incident.action = text
         incident.stage = Stage.MENDING if incident.stage is Stage.OPEN else incident.stage
         case.tell(TimelineEntry(now, "action", str(incident.about), text))
@@ -183,6 +190,56 @@ class RemedyPolicy:
     def forget(self, replica: str) -> None:
         """Drop the last act on a replica that left the fleet."""
         self._done.pop(replica, None)
+        self._started.pop(replica, None)
+
+    def moved(self, fact: StateChanged, cases: Iterable[IncidentCase], now: int) -> list[Incident]:
+        """Record in a replica's incidents that it was started anew and that it is ready again.
+
+        ``cases`` are the open ones with this replica at their root. Whoever had it started anew
+        (an act, the health policy, the end of its process) makes no difference to who reads of it.
+        Returns the incidents that say more than before.
+        """
+        replica = fact.replica
+        known = self._census.replicas.get(replica)
+        if fact.state is State.STARTING and fact.signal == Signal.RELAUNCH:
+            if known is None or not known.managed:
+                return []
+            while len(self._started) >= BOOKS_MAX:
+                self._started.pop(next(iter(self._started)))
+            self._started.pop(replica, None)
+            self._started[replica] = now
+            return [case.incident for case in cases if self._say_started(case, replica, now)]
+        if fact.state is not State.READY:
+            return []
+        started = self._started.pop(replica, None)
+        return [case.incident for case in cases if self._say_ready(case, replica, started, now)]
+
+    def _say_started(self, case: IncidentCase, replica: str, now: int) -> bool:
+        """Say that a replica starts anew, unless its incident asked for that and said so."""
+        book = self._books.get(case.incident.id)
+        if book is not None and any((remedy, replica) in book.asked for remedy in _RESTARTS):
+            return False
+        self._say(case, f"{replica} is started again", now)
+        return True
+
+    def _say_ready(self, case: IncidentCase, replica: str, started: int | None, now: int) -> bool:
+        """Say that a replica is ready again, if it was started anew or taken out for this case."""
+        incident = case.incident
+        book = self._books.get(incident.id)
+        asked = book is not None and any((one, replica) in book.asked for one in _TAKES_AWAY)
+        last = self._done.get(replica)
+        acted = last.at if asked and last is not None and not last.back else None
+        if started is not None and started >= incident.opened_at - nanos(_HELD_S):
+            since = min(started, acted) if acted is not None else started
+            text = f"{replica} was restarted and is ready again after {seconds(now - since):.0f} s"
+        elif acted is not None:
+            text = f"{replica} is ready again after {seconds(now - acted):.0f} s"
+        else:
+            return False
+        if last is not None:
+            last.under_way, last.back = False, True
+        self._record(case, text, now)
+        return True
 
     # --- bounds -----------------------------------------------------------------------------------
 

@@ -6,34 +6,56 @@ so that all of them agree on which replicas belong to a model.
 
 from typing import Final
 
+from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.evidence import About
-from holdfast.core.diagnose.facts import Declared, Fact, Gone, HostSeen, VersionsSeen
+from holdfast.core.diagnose.facts import (
+    AttemptsSeen,
+    CanaryAnswered,
+    Declared,
+    Fact,
+    FellSilent,
+    Gone,
+    HostSeen,
+    StateChanged,
+    VersionsSeen,
+)
+from holdfast.core.failure import Kind
+from holdfast.core.types import State
 
 REPLICAS_MAX: Final = 10_000  # beyond it nobody new is taken in, and ``refused`` counts
 HOSTS_MAX: Final = 10_000
+_REACHED: Final = (State.READY, State.SUSPECT, State.QUARANTINED)  # it answered something once
+_NOT_REACHED: Final = frozenset({Kind.REFUSED, Kind.CONNECT_TIMEOUT})
+_UNASKED: Final = (CanaryVerdict.REFUSED, CanaryVerdict.UNKNOWN)
 
 
 class ReplicaRegistry:
     """Looks up declared replicas, their peers, hosts and versions."""
 
-    __slots__ = ("hosts", "refused", "replicas", "versions")
+    __slots__ = ("_unseen", "hosts", "refused", "replicas", "versions")
 
     def __init__(self) -> None:
         self.replicas: dict[str, Declared] = {}
         self.hosts: dict[str, HostSeen] = {}
         self.versions: dict[str, VersionsSeen] = {}
+        self._unseen: set[str] = set()  # declared, not started here, and nothing heard of it yet
         self.refused = 0  # that did not fit
 
     def take(self, fact: Fact) -> None:
         """Update replicas, hosts and versions from a fact; other facts are ignored."""
         if isinstance(fact, Declared):
             if fact.replica in self.replicas or len(self.replicas) < REPLICAS_MAX:
+                if fact.managed:
+                    self._unseen.discard(fact.replica)
+                elif fact.replica not in self.replicas:
+                    self._unseen.add(fact.replica)
                 self.replicas[fact.replica] = fact
             else:
                 self.refused += 1
         elif isinstance(fact, Gone):
             self.replicas.pop(fact.replica, None)
             self.versions.pop(fact.replica, None)
+            self._unseen.discard(fact.replica)
         elif isinstance(fact, VersionsSeen) and fact.replica in self.replicas:
             self.versions[fact.replica] = fact
         elif isinstance(fact, HostSeen):
@@ -41,6 +63,12 @@ class ReplicaRegistry:
                 self.hosts[fact.host] = fact
             else:
                 self.refused += 1
+        if self._unseen and _shows_life(fact):
+            self._unseen.discard(getattr(fact, "replica", ""))
+
+    def never_seen(self, replica: str) -> bool:
+        """Whether nothing ever showed that this replica, which Holdfast did not start, is there."""
+        return replica in self._unseen
 
     def about(self, replica: str) -> About:
         """The replica with its model, revision, host and filesystem, for evidence."""
@@ -64,6 +92,21 @@ class ReplicaRegistry:
     def of_model(self, model: str) -> list[str]:
         """Ids of all replicas of a model."""
         return [name for name, one in self.replicas.items() if one.model == model]
+
+
+def _shows_life(fact: Fact) -> bool:
+    """Whether a fact about a replica could not be if nobody had ever listened there."""
+    match fact:
+        case Declared() | FellSilent():
+            return False
+        case StateChanged():
+            return fact.state in _REACHED
+        case CanaryAnswered():
+            return fact.verdict not in _UNASKED and fact.flaw != Kind.CONNECT_TIMEOUT
+        case AttemptsSeen():
+            answered = bool(fact.successes or fact.backpressure or fact.tokens)
+            return answered or not _NOT_REACHED.issuperset(fact.failures)
+    return True
 
 
 __all__ = ["HOSTS_MAX", "REPLICAS_MAX", "ReplicaRegistry"]

@@ -106,7 +106,8 @@ class ReplicaHealth:
         self._load_timeout_ns = nanos(config.load_timeout_s)
         self._slow_start_ns = nanos(config.slow_start_s)
         self.history: deque[Change] = deque(maxlen=config.history_max)
-        self.reason = "declared"
+        self._reason = "declared; waits for its first start"
+        self._told: Signal | Conclusion | None = None  # what the reason says
         self.incarnation = 0  # tag canaries with it and drop the answers of an earlier one
         self._begin_life(now)
 
@@ -220,6 +221,9 @@ class ReplicaHealth:
             self._tally.count(signal)
         if signal is Signal.LAUNCHED and before is State.STARTING:
             self.load_deadline = now + self._load_timeout_ns  # queueing for hardware is not loading
+            self._explain(signal, detail)
+        if signal is Signal.CANARY_PASS and before is State.READY and detail:
+            self._explain(Conclusion.PASSED_ENOUGH, detail)  # who confirms its answers may change
         graver = self._mark(verdict)
         if after is not before or verdict is Signal.RELAUNCH:
             self._enter(before, after, verdict, now)
@@ -227,11 +231,29 @@ class ReplicaHealth:
             return None
         if verdict is Signal.BOUND_HELD:  # the next failure asks for the ejection again
             self._tally.lengths[SignalRow.FAILURES] = self.config.failures_to_quarantine - 1
-        text = REASONS[verdict]
-        self.reason = f"{text} ({detail})" if detail else text
-        change = Change(self.replica_id, self.model, before, after, signal, self.reason, now)
+        self._explain(verdict, detail)
+        change = Change(self.replica_id, self.model, before, after, signal, self._reason, now)
         self.history.append(change)
         return change
+
+    def _explain(self, verdict: Signal | Conclusion, detail: str) -> None:
+        """Set the reason of the present state, in words for people."""
+        self._told = verdict
+        text = REASONS[verdict]
+        if verdict is Signal.RELAUNCH and detail:  # the reason of the life before, in full
+            self._reason = f"{text}: {detail}"
+        else:
+            self._reason = f"{text} ({detail})" if detail else text
+
+    @property
+    def reason(self) -> str:
+        """Why it is in its present state, and how near it is to the end of its probation."""
+        reason, passes = self._reason, self._tally[SignalRow.PASSES]
+        if self._told is Signal.TAKEN_OUT and not self.taken_out:
+            reason = "was taken out because of an incident that is over"
+        if self.state not in (State.SUSPECT, State.QUARANTINED) or not passes or self.barred:
+            return reason
+        return f"{reason}; {passes} of {self._needed} right answers since"
 
     def _next(self, signal: Signal, verdict: Signal | Conclusion) -> State:
         after = TRANSITIONS.get((self.state, verdict))

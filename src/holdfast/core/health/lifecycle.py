@@ -128,15 +128,16 @@ REASONS: Final[dict[Signal | Conclusion, str]] = {
     Signal.BOUND_HELD: "its ejection is due and held back",
     Signal.DRAIN: "drains",
     Signal.UNDRAIN: "taken back from its drain; waiting for a right answer",
-    Signal.DRAINED: "drained: nothing is in flight",
+    Signal.DRAINED: "drained",
     Signal.SPOT_NOTICE: "drains because the platform will take it away",
     Signal.STOP: "stopped",
-    Signal.RELAUNCH: "launched anew",
+    Signal.RELAUNCH: "waits for its next start",  # ours, or that of whoever runs it
+    Signal.LAUNCHED: "its process was started",
     Conclusion.PASSED_ENOUGH: "answered its canaries right",
     Conclusion.FAILED_REPEATEDLY: "kept failing while under suspicion",
     Conclusion.WRONG_REPEATEDLY: "answered its canaries wrong, repeatedly",
     Conclusion.SLOW_REPEATEDLY: "answers much slower than its peers, repeatedly",
-    Conclusion.REFUSED_REPEATEDLY: "refuses every connection: nobody listens",
+    Conclusion.REFUSED_REPEATEDLY: "refuses every connection",
     Conclusion.STILL_BARRED: "taken back from its drain into its quarantine",
 }
 

@@ -14,11 +14,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.core.diagnose.evidence import Sign
 from holdfast.ui.terminal.console import duration, stdout
 
 CLASS_STYLES: Final = {"loading": "yellow", "runtime": "red", "routing": "magenta"}
 _STAGE_STYLES: Final = {"open": "bold red", "mending": "yellow", "closed": "green"}
 _REPLICAS_SHOWN: Final = 6
+_ACTS: Final = ("action", "refused")  # entries of a timeline that say what was done, or was not
 
 Row = Mapping[str, Any]  # an incident, as /incidents has it
 
@@ -43,7 +45,9 @@ def show_incidents(incidents: Sequence[Row]) -> None:
             _sure(one),
         )
     console.print(table)
-    console.print("\n'holdfast explain ID' tells one of them", style="dim")
+    console.print(
+        "\n'holdfast explain' tells the newest of them, 'holdfast explain ID' any", style="dim"
+    )
 
 
 def show_incident(one: Row) -> None:
@@ -51,7 +55,7 @@ def show_incident(one: Row) -> None:
     console = stdout()
     stage = str(one.get("stage", ""))
     head = Text(f"{one.get('id', '')}  ", "bold")
-    head.append(_words(one.get("cause")), "bold")
+    head.append(_cause(one), "bold")
     head.append(f" of {_who(one)}", "bold")
     console.print(head, soft_wrap=True)
     line = Text()
@@ -67,10 +71,11 @@ def show_incident(one: Row) -> None:
         line.append(f" (else: {others})", "dim")
     console.print(line, soft_wrap=True)
     _paragraph("what to do", one.get("fix"))
-    _paragraph("what was done", one.get("action"))
-    _evidence("how we know", one.get("evidence") or ())
-    _evidence("what followed from it", one.get("consequences") or ())
-    _timeline(one.get("timeline") or ())
+    told: set[str] = set()  # texts that are printed: each is printed once
+    _done(one, told)
+    _evidence("how we know", one.get("evidence") or (), told)
+    _evidence("what followed from it", one.get("consequences") or (), told)
+    _timeline(one.get("timeline") or (), told)
 
 
 def _paragraph(title: str, text: Any) -> None:
@@ -80,7 +85,29 @@ def _paragraph(title: str, text: Any) -> None:
         console.print(Padding(Text(str(text)), (0, 0, 0, 2)))
 
 
-def _evidence(title: str, pieces: Sequence[Row]) -> None:
+def _done(one: Row, told: set[str]) -> None:
+    """What was done and when, the latest last; or what is known of it without a time."""
+    timeline: Sequence[Row] = one.get("timeline") or ()
+    rows = [entry for entry in timeline if entry.get("what") in _ACTS]
+    if not any(entry.get("text") == one.get("action") for entry in rows):
+        _paragraph("what was done", one.get("action"))
+        return
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column("when", no_wrap=True)
+    table.add_column("text", overflow="fold")
+    for entry in rows:
+        text = str(entry.get("text", ""))
+        if text not in told:
+            told.add(text)
+            table.add_row(_clock(entry.get("at")), text)
+    console = stdout()
+    console.print(Text("\nwhat was done", "bold"))
+    console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _evidence(title: str, pieces: Sequence[Row], told: set[str]) -> None:
+    """Print pieces of evidence as a table, without those whose text was printed before."""
+    pieces = [piece for piece in pieces if _text(piece) not in told]
     if not pieces:
         return
     console = stdout()
@@ -91,13 +118,18 @@ def _evidence(title: str, pieces: Sequence[Row]) -> None:
     for piece in pieces:
         about: Any = piece.get("about") or {}
         who = about.get("replica") or about.get("filesystem") or about.get("host")
-        told = str(piece.get("text") or piece.get("sign") or "")
+        text = _text(piece)
+        if text in told:
+            continue
+        told.add(text)
         who = str(who or about.get("model") or "")
-        table.add_row(_clock(piece.get("at")), who, Text(str(piece.get("source", "")), "dim"), told)
+        table.add_row(_clock(piece.get("at")), who, Text(str(piece.get("source", "")), "dim"), text)
     console.print(Padding(table, (0, 0, 0, 2)))
 
 
-def _timeline(entries: Sequence[Row]) -> None:
+def _timeline(entries: Sequence[Row], told: set[str]) -> None:
+    """Print what happened in its order; what is printed above in full is only named here."""
+    entries = [entry for entry in entries if entry.get("what") not in _ACTS or not told]
     if not entries:
         return
     console = stdout()
@@ -106,11 +138,22 @@ def _timeline(entries: Sequence[Row]) -> None:
     for name in ("when", "what", "text"):
         table.add_column(name, no_wrap=name != "text", overflow="fold")
     for entry in entries:
-        who = f"{entry['about']}: " if entry.get("about") else ""
-        table.add_row(
-            _clock(entry.get("at")), _words(entry.get("what")), f"{who}{entry.get('text', '')}"
-        )
+        about, text = str(entry.get("about") or ""), str(entry.get("text") or "")
+        if text in told:
+            text = about
+        elif about and about not in text:
+            text = f"{about}: {text}"
+        table.add_row(_clock(entry.get("at")), _words(entry.get("what")), text)
     console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _text(piece: Row) -> str:
+    return str(piece.get("text") or piece.get("sign") or "")
+
+
+def _cause(one: Row) -> str:
+    never = any(piece.get("sign") == Sign.NEVER_SEEN for piece in one.get("evidence") or ())
+    return f"{_words(one.get('cause'))}{', never seen,' if never else ''}"
 
 
 def _who(one: Row) -> str:

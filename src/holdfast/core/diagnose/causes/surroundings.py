@@ -168,13 +168,17 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         (
             proof(Sign.UNREACHABLE, at=0.75),
             proof(Sign.UNREACHABLE, Sign.NOTHING_ANSWERS, at=0.87),
+            # Nothing to act on: it gets no requests before it was ever ready.
+            proof(Sign.NEVER_SEEN, at=0.8, acts=False),
         ),
         story="Connections to the replica time out: its packets get lost on the way or its host "
-        "is gone. Whether it is ill cannot be told from here.",
+        "is gone. Or nothing at its address ever accepted one. Whether it is ill cannot be told "
+        "from here.",
         look="Connect to its port from the gateway's host, and from a host beside it. If only one "
         "works, it is the network between; if neither does, look at the host.",
-        fix="Mend the path (routes, firewalls, addresses) or the host. It stays out until it can "
-        "be reached.",
+        fix="Mend the path (routes, firewalls, addresses) or the host; of an endpoint that was "
+        "never seen, see first that it runs and that the fleet file has its address. It stays "
+        "out until it can be reached.",
         remedy=Remedy.TAKE_OUT,
         consequences=_FAILS,
         explains=FLOW

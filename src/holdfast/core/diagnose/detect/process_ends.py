@@ -148,23 +148,22 @@ class ProcessEndDetector:
         if fact.asked:
             return NOTHING
         like, text, numbers = _read(fact)
-        signs = [Sign.EXITED]
+        signs = {Sign.EXITED: text}
         if fact.oom:
-            signs.append(Sign.KILLED_FOR_MEMORY)
+            signs[Sign.KILLED_FOR_MEMORY] = "the kernel killed it for lack of memory"
         elif like == "killed" and not fact.oom_ruled_out:
-            signs.append(Sign.EXIT_137)
+            signs[Sign.EXIT_137] = "signal 9, or exit code 137, is what a lack of memory looks like"
         if _was_loading(fact, life, state):
-            signs.append(Sign.EXITED_LOADING)
-            text += f" while {fact.phase or life.phase or 'loading'}"
+            phase = fact.phase or life.phase or "loading"
+            signs[Sign.EXITED_LOADING] = f"it ended while {phase}, before it was ready"
         elif self._on_work(fact, life, now):
-            signs.append(Sign.EXITED_ON_REQUEST)
-            text += " with its first requests on it"
+            signs[Sign.EXITED_ON_REQUEST] = "it ended with its first requests on it"
         # Witnessed or not, an end for memory is the same end: the witness misses some of them.
         book.ends.append((like, now))
         recent = sum(was == like and now - at <= self._again for was, at in book.ends)
         found = [
-            self._evidence(sign, fact.replica, "launcher", text, numbers, now)
-            for sign in signs
+            self._evidence(sign, fact.replica, "launcher", told, numbers, now)
+            for sign, told in signs.items()
             if book.pace.due((sign, like), now)
         ]
         if recent >= self._again_count and book.pace.due((Sign.EXITS_AGAIN, like), now):
@@ -297,20 +296,19 @@ def _read(fact: ProcessEnded) -> tuple[str, str, dict[str, float]]:
         value = getattr(fact, name)
         if value is not None:
             numbers[name] = float(value)
+    when = f" after {fact.uptime_s:.0f} s" if fact.uptime_s is not None else ""
     if fact.oom:
-        like, text = "killed", "the kernel killed it for lack of memory"
+        like, text = "killed", f"its process was ended by signal 9{when}"
     elif signal == _KILL and fact.oom_ruled_out:
-        like, text = "killed", "it was killed by signal 9, and not by the kernel for memory"
+        like, text = "killed", f"it was killed by signal 9{when}, and not by the kernel for memory"
     elif signal == _KILL:
-        like, text = "killed", "it was killed by signal 9 (exit code 137) and nobody saw by whom"
+        like, text = "killed", f"it was killed by signal 9{when}, and nobody saw by whom"
     elif signal is not None:
-        like, text = f"signal {signal}", f"its process ended by signal {signal}"
+        like, text = f"signal {signal}", f"its process ended by signal {signal}{when}"
     elif fact.code is not None:
-        like, text = f"code {fact.code}", f"its process exited with code {fact.code}"
+        like, text = f"code {fact.code}", f"its process exited with code {fact.code}{when}"
     else:
-        like, text = "unknown", "its process is gone and left no exit code"
-    if fact.uptime_s is not None:
-        text += f" after {fact.uptime_s:.0f} s"
+        like, text = "unknown", f"its process is gone{when} and left no exit code"
     return like, text, numbers
 
 
