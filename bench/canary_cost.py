@@ -5,10 +5,10 @@
 Two equal fleets (four stand-ins of four slots, prompts of 5 to 60 words) run at the same time, one
 with the shipped defaults and one whose canaries are so rare that none is asked after the start.
 Prompts are short because long ones would hide a canary twice: behind their own first token, and
-among their tokens. Half of what a fleet can do is sent to one and then to the other, in turns: a pair of blocks
-gets the very same requests at the same times, and the fleet that begins changes from pair to pair.
-So what else this machine does meets both. The ratio is that of the p99 of the first token over all
-blocks; its interval is a bootstrap over the pairs.
+among their tokens. Half of what a fleet can do is sent to one and then to the other, in turns: a
+pair of blocks gets the very same requests at the same times, and the fleet that begins changes from
+pair to pair. So what else this machine does meets both. The ratio is that of the p99 of the first
+token over all blocks; its interval is a bootstrap over the pairs.
 
 Then the first fleet gets more than it can do, and the share of tokens that its canaries took of all
 its tokens is read from its own status page.
