@@ -31,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ from typing import Any, Final, Self
 
 from fault_fleet import call, end
 from holdfast.launchers.weights import WeightsError, fetch
-from real_fleet import MODEL, Answer, RealFleet, stream, tell, until
+from real_fleet import MODEL, PATIENCE_S, Answer, RealFleet, stream, tell, until
 
 WAIT_MAX_S: Final = 15.0  # of somebody who chats
 CHAT_EVERY_S: Final = 1.0
@@ -50,11 +51,13 @@ REPLACED_MAX_S: Final = 10.0
 WELL_S: Final = 180.0  # for all replicas to be ready again
 NAMED_S: Final = 15.0  # after a hang has ended, for its incident
 LOOK_S: Final = 0.05
+STATE_LOOK_S: Final = 0.25
 COMMAND_S: Final = 120.0
 PAGE_S: Final = 5.0  # the dashboard's lists of incidents and events are asked for so often
 QUESTION: Final = "Tell me about the sea."
 WEIGHTS: Final = "smollm2-135m"
 STEPS: Final = ("kill", "stop", "hang", "orders")
+_CODE: Final = re.compile(r"""['"]code['"]: ['"](\w+)['"]""")
 _STRUCK: Final = re.compile(r"hang on (\S+) for")
 
 
@@ -161,8 +164,8 @@ class Chats:
 
     def problems(self) -> list[str]:
         """What those who chatted would complain of."""
-        bad = [flaw_of(answer) for answer, _ in self.answers]
-        found = [f"a chat: {flaw}" for flaw in dict.fromkeys(bad) if flaw]
+        bad = Counter(flaw for answer, _ in self.answers if (flaw := flaw_of(answer)))
+        found = [f"{count} of {len(self.answers)} chats: {flaw}" for flaw, count in bad.items()]
         if self.longest_s() > WAIT_MAX_S:
             found.append(f"a chat took {self.longest_s():.1f} s")
         if not self.answers:
@@ -173,7 +176,8 @@ class Chats:
 def flaw_of(answer: Answer) -> str:
     """What is wrong with an answer; empty for most."""
     if answer.error or answer.status != 200:
-        return answer.error or f"status {answer.status}"
+        code = _CODE.search(answer.error)  # the rest differs from request to request
+        return code[1] if code else answer.error or f"status {answer.status}"
     if not answer.finishes or not answer.done:
         return "an answer without its end"
     return "" if answer.text else "an answer without a word"
@@ -270,7 +274,7 @@ class Round:
         over = threading.Event()
 
         def look() -> None:
-            while not over.wait(0.25):
+            while not over.wait(STATE_LOOK_S):
                 for name, row in self.fleet.replicas().items():
                     states.setdefault(name, []).append((time.monotonic(), row["state"]))
 
@@ -303,8 +307,15 @@ class Round:
             raise TourError(f"hang: {', '.join(others)} was accused too")
 
     def _incidents(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = call(f"{self.fleet.admin}/incidents?limit=200")["incidents"]
-        return found
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                told: dict[str, Any] = call(f"{self.fleet.admin}/incidents?limit=200")
+            except OSError:  # on a busy machine control may take its time
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return list(told["incidents"])
 
     def _named(self, earlier: set[str], replica: str) -> dict[str, Any] | None:
         for one in self._incidents():
@@ -380,8 +391,10 @@ def attempt(step: Callable[[], None]) -> list[str]:
     """Do a step; what went wrong with it, if anything."""
     try:
         step()
-    except (TourError, RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+    except TourError as error:
         return [str(error)]
+    except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return [f"{step.__name__}: {error}"]
     return []
 
 
