@@ -52,7 +52,7 @@ import uvloop
 from fault_load import Load, Shot, poisson, short_prompts, summary
 from gateway_processes import PeerError
 from gauntlet_fleet import TOKENS, Behind, Launchers, behind, launched
-from gauntlet_report import missed, show_own, show_peers, totals
+from gauntlet_report import closing_line, missed, show_own, show_peers, totals
 from gauntlet_trials import (
     BUSY_RATE,
     PAIR_NAMES,
@@ -266,7 +266,7 @@ def run_one(job: Job) -> dict[str, Any]:
                 return row | uvloop.run(_guarded(strike(fleet, job, job.rng())))
         except (RuntimeError, OSError, KeyError, PeerError, HTTPException) as error:
             row["problem"] = f"{type(error).__name__}: {error}"
-            if started or not left:
+            if started or not left or isinstance(error, PeerError):
                 break
             print(f"{job.gateway} {job.fault}: again: {row['problem']}", file=sys.stderr)
     return row
@@ -388,8 +388,7 @@ def main() -> int:
         show_peers(rows, given.shape)
         for sentence in complaints:
             print(f"missed: {sentence}")
-        verdict_line = "every bound held" if not complaints else f"{len(complaints)} bounds missed"
-        print(f"{time.monotonic() - began:.0f} s; {verdict_line}")
+        print(f"{time.monotonic() - began:.0f} s; {closing_line(own, given.shape, complaints)}")
     return int(bool(complaints))
 
 

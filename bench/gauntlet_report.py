@@ -92,6 +92,16 @@ def missed(rows: Sequence[Row], name: str) -> list[str]:
     return complaints
 
 
+def closing_line(own: Sequence[Row], name: str, complaints: Sequence[str]) -> str:
+    """The verdict in a line, with what could not be judged."""
+    if not own:
+        return "nothing is judged without Holdfast"
+    told = f"{len(complaints)} bounds missed" if complaints else "every bound that was judged held"
+    if not totals(own, SHAPES[name]).get("whole"):
+        told += "; the mean was not judged, since not every fault was run"
+    return told
+
+
 def _complaints_of(row: Row, shape: Shape) -> list[str]:
     found = []
     if row["silently_short"]:
@@ -225,4 +235,13 @@ def _most(values: Sequence[float]) -> str:
     return f"{ordered[len(ordered) // 2]:.1f} ≤ {ordered[-1]:.1f} s"
 
 
-__all__ = ["fault_means", "missed", "seed_means", "show_own", "show_peers", "totals", "upper_bound"]
+__all__ = [
+    "closing_line",
+    "fault_means",
+    "missed",
+    "seed_means",
+    "show_own",
+    "show_peers",
+    "totals",
+    "upper_bound",
+]

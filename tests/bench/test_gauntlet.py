@@ -252,3 +252,11 @@ def test_peers_are_judged_by_nobody_and_stand_beside(report, trials, capsys):
     assert "envoy" in shown
     assert "20.0%" in shown
     assert "sglang-router, crash (seed 1, run 0): not run: not installed" in shown
+
+
+def test_the_closing_line_says_what_was_not_judged(report, trials):
+    whole = every(trials.SHAPES["unary"])
+    assert report.closing_line(whole, "unary", []) == "every bound that was judged held"
+    assert report.closing_line(whole, "unary", ["a", "b"]) == "2 bounds missed"
+    assert "the mean was not judged" in report.closing_line(whole[:3], "unary", [])
+    assert report.closing_line([], "unary", []) == "nothing is judged without Holdfast"
