@@ -14,7 +14,9 @@ screen. Somebody chats about once a second, streamed. Then, by the commands that
     orders  status, incidents, explain, top --once, logs, drain, undrain, scale, restart
     down    ``holdfast down``: all of it ends
 
-Nobody who chats may get an error, an answer without its end, or wait for longer than 15 s.
+Nobody who chats may get an error, an answer without its end, or wait for longer than 15 s. Three
+engines need two cores for themselves: beside other work requests queue, and that is told as it is.
+The load of the machine at the start is in every line.
 
 The weights are fetched as ``holdfast up`` does it; where they cannot be had it says so and ends
 with status 2. Exit status 1 unless every time did all it says.
@@ -24,6 +26,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -43,7 +46,7 @@ from real_fleet import MODEL, PATIENCE_S, Answer, RealFleet, stream, tell, until
 
 WAIT_MAX_S: Final = 15.0  # of somebody who chats
 CHAT_EVERY_S: Final = 1.0
-CHAT_TOKENS: Final = 24
+CHAT_TOKENS: Final = 16
 LONG_TOKENS: Final = 48  # of the answer that is broken in its middle
 STRUCK_AT: Final = 8  # pieces of it
 OUT_MAX_S: Final = 1.0  # a stopped replica, as the README says
@@ -356,6 +359,7 @@ class Round:
 def tour(given: argparse.Namespace, number: int) -> dict[str, Any]:
     """One whole tour on a fresh fleet; what went wrong, and the times."""
     problems: list[str] = []
+    load = round(os.getloadavg()[0], 1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         fleet = RealFleet(folder, {})
@@ -383,8 +387,8 @@ def tour(given: argparse.Namespace, number: int) -> dict[str, Any]:
             fleet.close()
     problems += chats.problems()
     figures = {key: round(value, 2) for key, value in walk.figures.items()}
-    row = {"time": number, "problems": problems, "chats": len(chats.answers), **figures}
-    return row | {"longest_wait_s": round(chats.longest_s(), 2)}
+    row = {"time": number, "problems": problems, "chats": len(chats.answers), "load": load}
+    return row | figures | {"longest_wait_s": round(chats.longest_s(), 2)}
 
 
 def attempt(step: Callable[[], None]) -> list[str]:
@@ -402,7 +406,7 @@ def line_of(row: dict[str, Any]) -> str:
     """One tour in a line."""
     times = ", ".join(f"{key[:-2]} {value:.1f} s" for key, value in row.items() if key[-2:] == "_s")
     verdict = "; ".join(row["problems"]) or "as the README says"
-    return f"{row['time']}: {verdict} ({row['chats']} chats; {times})"
+    return f"{row['time']}: {verdict} ({row['chats']} chats, load {row['load']}; {times})"
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

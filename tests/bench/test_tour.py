@@ -129,8 +129,9 @@ def test_a_pid_that_is_nobodys_gets_no_signal(tour, monkeypatch):
 
 
 def test_a_line_tells_the_verdict_and_the_times(tour):
-    row = {"time": 1, "problems": [], "chats": 9, "up_s": 3.0, "longest_wait_s": 1.25}
-    assert tour.line_of(row) == "1: as the README says (9 chats; up 3.0 s, longest_wait 1.2 s)"
+    row = {"time": 1, "problems": [], "chats": 9, "load": 0.4, "up_s": 3.0, "longest_wait_s": 1.25}
+    told = "1: as the README says (9 chats, load 0.4; up 3.0 s, longest_wait 1.2 s)"
+    assert tour.line_of(row) == told
     row["problems"] = ["a chat: reset", "stop: ready for 3.0 s"]
     assert "a chat: reset; stop: ready" in tour.line_of(row)
 
