@@ -1,4 +1,4 @@
-"""Streams at a fixed rate, each of them checked word by word.
+"""Chats at a fixed rate, streamed or answered in one piece, each checked word by word.
 
 The load is open: requests come at Poisson times drawn beforehand from a seed, whatever became of
 the earlier ones, and a request's clock starts when it was due, not when a connection was free. So a
@@ -44,13 +44,17 @@ class Shot:
         "ids",
         "roles",
         "status",
+        "stream",
         "text",
     )
 
-    def __init__(self, due: float, model: str, prompt: str, tokens: int) -> None:
+    def __init__(
+        self, due: float, model: str, prompt: str, tokens: int, *, stream: bool = True
+    ) -> None:
         messages = [{"role": "user", "content": prompt}]
         self.due = due  # time of the loop
-        asked = {"model": model, "messages": messages, "stream": True, "temperature": 0}
+        self.stream = stream
+        asked = {"model": model, "messages": messages, "stream": stream, "temperature": 0}
         self.body = orjson.dumps(asked)
         self.expected = expected_text(model, messages, tokens)
         self.first = 0.0
@@ -58,7 +62,7 @@ class Shot:
         self.status = 0
         self.text = ""
         self.finish = ""
-        self.done = False  # [DONE] was seen
+        self.done = False  # [DONE] was seen, or the whole answer was read
         self.roles = 0
         self.ids: set[str] = set()
         self.error = ""
@@ -78,6 +82,22 @@ class Shot:
                 self._take(orjson.loads(data), now)
             except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
                 self.error = self.error or "malformed"
+
+    def read_whole(self, body: bytes, now: float) -> None:
+        """Read an answer in one piece."""
+        try:
+            told = orjson.loads(body)
+            if "error" in told:
+                self.error = self.error or "error event"
+                return
+            self.ids.add(told["id"])
+            (choice,) = told["choices"]
+            self.roles += "role" in choice["message"]
+            self.text = choice["message"].get("content") or ""
+            self.finish = choice.get("finish_reason") or ""
+            self.first, self.done = now, True
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+            self.error = self.error or "malformed"
 
     def _take(self, told: dict[str, Any], now: float) -> None:
         if "error" in told:
@@ -109,6 +129,16 @@ class Shot:
         if len(self.ids) != 1 or self.roles != 1:
             return "two answers in one"
         return "late" if self.ended - self.due > late_s else ""
+
+    def silently_short(self) -> bool:
+        """Whether text is missing and nothing told the client so.
+
+        The response came to its end in good order with status 200, with no error in it. Whether it
+        has a finish reason does not matter: most clients take the end of a response for the end of
+        the answer.
+        """
+        whole = self.status == 200 and not self.error
+        return whole and self.text != self.expected and self.expected.startswith(self.text)
 
     def repeated(self) -> bool:
         """Whether words of the answer came twice."""
@@ -165,12 +195,18 @@ class _Client(asyncio.Protocol):
         shot = self._shot
         if shot is None or shot.status != 200:
             return
+        if not shot.stream:
+            self._buffer += body
+            return
         now = asyncio.get_running_loop().time()
         *events, self._buffer = (self._buffer + body).split(b"\n\n")
         for event in events:
             shot.read(event, now)
 
     def on_message_complete(self) -> None:
+        shot = self._shot
+        if shot is not None and not shot.stream and shot.status == 200:
+            shot.read_whole(self._buffer, asyncio.get_running_loop().time())
         again = self._load.keep_alive and self._parser.should_keep_alive()
         self._over("")
         if again:
@@ -267,7 +303,14 @@ def mixed_prompts(rng: Random) -> int:
 
 
 def poisson(
-    seed: int, rate: float, begin: float, seconds: float, *, lengths: Lengths, tokens: int
+    seed: int,
+    rate: float,
+    begin: float,
+    seconds: float,
+    *,
+    lengths: Lengths,
+    tokens: int,
+    stream: bool = True,
 ) -> Iterator[Shot]:
     """Requests for so long from ``begin`` on; every prompt is different from its first word on."""
     rng = Random(seed)
@@ -277,7 +320,7 @@ def poisson(
         words = lengths(rng)
         number += 1
         name = f"{seed}-{number}-{rng.getrandbits(32):x} "
-        yield Shot(due, "m", name + filler(words), tokens)
+        yield Shot(due, "m", name + filler(words), tokens, stream=stream)
 
 
 def filler(words: int) -> str:
@@ -303,6 +346,7 @@ def summary(shots: list[Shot], late_s: float = LATE_S) -> dict[str, Any]:
         "share": len(harms) / len(shots) if shots else 0.0,
         "kinds": dict(Counter(harms).most_common()),
         "repeated": sum(shot.repeated() for shot in shots),
+        "silently_short": sum(shot.silently_short() for shot in shots),
         "first_ms_p50": round(quantile(firsts, 0.5), 1),
         "first_ms_p99": round(quantile(firsts, 0.99), 1),
         "slowest_s": round(max((shot.ended - shot.due for shot in shots), default=0.0), 3),

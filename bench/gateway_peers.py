@@ -9,6 +9,7 @@ Everything is one process tree on one core. Peers come from ``~/.cache/holdfast-
 gateway was rejected: it hides CPU time of the network from the process it belongs to.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -66,11 +67,12 @@ def free_port() -> int:
 # --- starting -------------------------------------------------------------------------------------
 
 
-def launch(name: str, port: int, command: list[str], site: Site, core: int) -> Running:
-    """Start a process on a core, with what it prints in a file."""
+def launch(name: str, port: int, command: list[str], site: Site, core: int | None) -> Running:
+    """Start a process on a core (None: on any), with what it prints in a file."""
     log = site.scratch / f"{name}.log"
     surroundings = dict(os.environ) | LITELLM_SURROUNDINGS
-    with log.open("wb") as sink, on_core(core, site.load_core):
+    place = contextlib.nullcontext() if core is None else on_core(core, site.load_core)
+    with log.open("wb") as sink, place:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

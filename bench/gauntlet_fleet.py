@@ -167,7 +167,8 @@ def behind(peer: str, rng: Random) -> Iterator[Behind]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         site = Site(folder, tuple(free[:COUNT]), 0, 1, Path(sys.executable))
         port = free[-1]
-        running = launch(peer, port, PEERS[peer].command(site, port), site, 0)
+        # On any core, as Holdfast: bound to one, it would leave this process bound to the other.
+        running = launch(peer, port, PEERS[peer].command(site, port), site, None)
         stack.callback(running.end)
         url = f"http://127.0.0.1:{port}"
         _wait_for_answer(url, peer)

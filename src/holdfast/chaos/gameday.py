@@ -220,7 +220,7 @@ class GameDay:
             "messages": [{"role": "user", "content": question}],
             "max_tokens": traffic.tokens,
             "temperature": 0,
-            "stream": True,
+            "stream": traffic.stream,
         }
         try:
             answer = await fetch(
@@ -230,7 +230,7 @@ class GameDay:
             return "", error.what
         if answer.status != 200:
             return "", f"status {answer.status}"
-        return _read_stream(answer.body)
+        return _read_stream(answer.body) if traffic.stream else _read_whole(answer.body)
 
 
 def _read_stream(body: bytes) -> tuple[str, str]:
@@ -249,6 +249,16 @@ def _read_stream(body: bytes) -> tuple[str, str]:
                 finished = finished or bool(choice.get("finish_reason"))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             return text, "malformed"
+    return text, "" if finished else "no finish"
+
+
+def _read_whole(body: bytes) -> tuple[str, str]:
+    """The text of an answer in one piece, and what is wrong with it."""
+    try:
+        (choice,) = orjson.loads(body)["choices"]
+        text, finished = choice["message"].get("content") or "", choice.get("finish_reason")
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return "", "malformed"
     return text, "" if finished else "no finish"
 
 

@@ -102,6 +102,7 @@ class TrafficSection(Section):
     rate: Annotated[float, Field(gt=0, le=1_000, description="requests per second")] = 5.0
     tokens: Annotated[int, Field(ge=1, le=4_096, description="tokens of an answer")] = 16
     late: Annotated[Duration, Field(gt=0, le=600, description="seconds")] = 10.0
+    stream: bool = True  # false: answers in one piece, as clients without streams ask for them
 
 
 class PlanFile(Section):
