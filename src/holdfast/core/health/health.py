@@ -31,7 +31,7 @@ from holdfast.core.health.lifecycle import (
     SignalRows,
 )
 from holdfast.core.health.liveness import Symptom, symptom_of
-from holdfast.core.types import State, nanos, require
+from holdfast.core.types import SECOND, State, nanos, require
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,6 +80,7 @@ class HealthConfig:
         require(harder, "health.passes_to_readmit_wrong", few, "lies need at least as much proof")
 
 
+_CALLS_APART: Final = SECOND  # canaries that doubts ask for: whoever raises them is not trusted
 _FACTS: Final = (Conclusion.WRONG_REPEATEDLY, Signal.WRONG_REVISION, Signal.FROZEN)
 _REMOVABLE: Final = (*ROUTABLE, State.QUARANTINED)
 _ENDED: Final = (State.STOPPED, State.DEAD)
@@ -123,7 +124,7 @@ class ReplicaHealth:
         self.frozen = False  # its process is not run, by the platform's account
         self.load_deadline: int | None = now + self._load_timeout_ns
         self.next_canary_at = now  # at the earliest: a saturated one must have earned it
-        self._canary_sent_at = now - self._canary_ns[State.SUSPECT]
+        self._canary_sent_at = now - _CALLS_APART
         self.called = False  # the next canary is wanted whatever it costs
         self._tally = SignalRows()
         self._needed = self.config.passes_to_admit  # passes in a row that lead out of this state
@@ -198,7 +199,7 @@ class ReplicaHealth:
         Whatever it costs: a peer is ill, answers disagreed, or a user waits for long. Whoever
         raises doubts, such as a client that hangs up again and again, cannot ask more often.
         """
-        self.canary_by(max(now, self._canary_sent_at + self._canary_ns[State.SUSPECT]))
+        self.canary_by(max(now, self._canary_sent_at + _CALLS_APART))
         self.called = True
 
     def canary_by(self, now: int) -> None:
