@@ -70,10 +70,14 @@ class Gateway:
         self.flow = Flow(FlowConfig(lane=lane, **config), Random)
         self.now = START
         self.version = 0
+        self.doubts: list[Report] = []  # reports of overdue attempts, apart: most tests wait long
         self.view(*(views or ("r1", "r2", "r3")))
 
     def tell(self, event) -> list:
-        return self.flow.handle(event, self.now)
+        actions = self.flow.handle(event, self.now)
+        doubts = [a for a in actions if isinstance(a, Report) and a.what == ReportCode.OVERDUE]
+        self.doubts += doubts
+        return [action for action in actions if action not in doubts]
 
     def view(self, *views: ReplicaView | str, version: int | None = None) -> list:
         self.version = self.version + 1 if version is None else version
