@@ -3,11 +3,11 @@
 Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
 So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
 (``learned_deadline.py``), with a generous factor. Between the two, from the first canary and the
-first few requests on, a wait is a large multiple of what those took, and never below ten seconds:
-a lightly used gateway would not have a hundred samples for an hour. Two things make a wait
-longer: a waiting queue in the engine that is longer than usual, and a pool that as a whole has
-become slower than its median, also since the attempt was made. A deadline that fires is evidence
-against the replica only while its peers deliver.
+first few requests on, a wait is a large multiple of what those took, and never below 15 s: a
+lightly used gateway would not have a hundred samples for an hour. Two things make a wait longer:
+a waiting queue in the engine that is longer than usual, and a pool that as a whole has become
+slower than its median, also since the attempt was made. A deadline that fires is evidence against
+the replica only while its peers deliver.
 When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
 and no replica is sick, so deadlines double and retries, which would make it slower, stop. The
 doubling also keeps learning alive, because an attempt that was given up leaves no sample; if even
@@ -58,9 +58,7 @@ class DeadlineConfig:
     early_samples_min: int = 8  # until learned: so many first tokens bound what is possible
     early_factor: float = 8.0  # on the longest of them: few samples say little of a tail
     canary_factor: float = 20.0  # on a canary's time: it is short, and asked when there is room
-    early_floor_s: float = (
-        10.0  # below that nothing early is believed: a first use compiles kernels
-    )
+    early_floor_s: float = 15.0  # and no less: another gateway's request may be ahead of it
     doubt_s: float = 2.0  # until learned: a stream without a first token after it is in doubt
     doubt_whole_s: float = 3.0  # the same for answers in one piece: it only asks a canary
     doubt_floor_s: float = 1.0  # once learned: canaries are asked once a second at most

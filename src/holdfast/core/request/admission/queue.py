@@ -168,7 +168,11 @@ class FairQueue:
             full = self._full(queues, tokens)
         if full:
             return Offer(refusals.queue_full(full, len(self), self._service_rate), tuple(dropped))
-        self._add(queues, QueueEntry(request, tokens, now - waited, self._sequence), ready=ready)
+        wait = self._wait_no_replica
+        if outlook is not None:  # estimates err: twice as long, within its class's wait
+            wait = max(wait, 2 * nanos(outlook.ready_in_s))
+        entry = QueueEntry(request, tokens, now - waited, self._sequence)
+        self._add(queues, entry, None if ready else wait)
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
     def pop(self, now: int) -> Request | None:
@@ -261,13 +265,14 @@ class FairQueue:
         limit = offered + self._waits[request.priority]
         return min(limit, request.deadline) if request.deadline else limit
 
-    def _add(self, queues: TenantQueues, entry: QueueEntry, *, ready: bool) -> None:
+    def _add(self, queues: TenantQueues, entry: QueueEntry, wait: int | None) -> None:
+        """Keep an entry; ``wait`` is how long it waits while no replica is ready."""
         request = entry.request
         entry.limit = self._limit(request, entry.offered)
         entry.expires = entry.limit
-        if not ready and entry.offered + self._wait_no_replica <= entry.limit:
+        if wait is not None and entry.offered + self._wait_no_replica <= entry.limit:
             entry.provisional = True
-            entry.expires = entry.offered + self._wait_no_replica
+            entry.expires = min(entry.limit, entry.offered + wait)
         self._sequence += 1
         self.tokens += entry.tokens
         self.held[request.id] = entry
