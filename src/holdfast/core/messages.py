@@ -109,7 +109,7 @@ class Quiet:
 
 
 @dataclass(slots=True)
-class Halted:
+class ReplicaHalted:
     """Control found that requests on a replica will not be answered, or asks to empty it.
 
     Those of which the client has seen nothing are sent elsewhere, as fast as the retry budget
@@ -170,7 +170,7 @@ FlowEvent = (
     | Answered
     | Silent
     | Quiet
-    | Halted
+    | ReplicaHalted
     | ClientGone
     | ViewChanged
     | LoadReported
@@ -470,7 +470,7 @@ class Move:
     """Send elsewhere what still runs at a replica; if ``stalled``, what ``deadlines.stuck`` names.
 
     Streams that have begun are cut, and reported Ended with kind DRAINED. Requests of which
-    the client has seen nothing are the flow's: it is told Halted.
+    the client has seen nothing are the flow's: it is told ReplicaHalted.
     """
 
     model: str
@@ -520,7 +520,6 @@ __all__ = [
     "FlowAction",
     "FlowEvent",
     "Frozen",
-    "Halted",
     "Headroom",
     "Joined",
     "Launch",
@@ -532,6 +531,7 @@ __all__ = [
     "Phase",
     "Publish",
     "Quiet",
+    "ReplicaHalted",
     "ReplicaView",
     "Report",
     "ReportCode",

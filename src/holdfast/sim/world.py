@@ -25,7 +25,6 @@ from holdfast.core.messages import (
     FleetView,
     FlowEvent,
     Frozen,
-    Halted,
     Joined,
     Launch,
     LoadReported,
@@ -33,6 +32,7 @@ from holdfast.core.messages import (
     Notice,
     Phase,
     Publish,
+    ReplicaHalted,
     Report,
     ReportCode,
     RunCanary,
@@ -451,7 +451,7 @@ class World:
         unit = self.units[action.replica_id]
         engine = unit.engine
         halt = Halt.STALLED if action.stalled else Halt.STOPPED
-        self._tell_flow(Halted(action.model, action.replica_id, halt), now)
+        self._tell_flow(ReplicaHalted(action.model, action.replica_id, halt), now)
         for run in engine.everyone():
             record = run.owner
             if record is not None and record.runs.get(run.attempt) is run:

@@ -14,10 +14,10 @@ from holdfast.core.messages import (
     Finish,
     FirstContent,
     FleetView,
-    Halted,
     Leased,
     LoadReported,
     Quiet,
+    ReplicaHalted,
     ReplicaView,
     Report,
     ReportCode,
@@ -1672,7 +1672,7 @@ def test_what_is_caught_at_a_replica_that_stopped_is_sent_elsewhere_at_once(whol
     lost, other = caught(gateway, whole=whole), "r2"
     gateway.after(0.3)
     if told == "event":
-        actions = gateway.tell(Halted("m", lost, Halt.STOPPED))
+        actions = gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED))
     elif told == "view":
         actions = gateway.view(out(lost, Halt.STOPPED), other)
     else:
@@ -1717,11 +1717,11 @@ def test_an_answer_in_one_piece_has_twice_its_usual_time_at_a_stalled_replica():
 def test_what_stores_something_or_has_been_shown_is_not_moved():
     gateway = Gateway("r1", "r2")
     lost = caught(gateway, stores=True)
-    assert gateway.tell(Halted("m", lost, Halt.STOPPED)) == []
+    assert gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED)) == []
     gateway.tell(Answered("q1", 0, 8))
     lost = caught(gateway, "q2", whole=False)
     gateway.first("q2")
-    assert gateway.tell(Halted("m", lost, Halt.STOPPED)) == []
+    assert gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED)) == []
     assert gateway.wait(1.0) == []
 
 
@@ -1754,10 +1754,10 @@ def test_a_request_is_moved_twice_and_then_waits_for_its_own_deadline():
     gateway = Gateway("r1", "r2", "r3")
     where = [caught(gateway)]
     for _ in range(2):
-        _, dispatch = gateway.tell(Halted("m", where[-1], Halt.STOPPED))
+        _, dispatch = gateway.tell(ReplicaHalted("m", where[-1], Halt.STOPPED))
         where.append(dispatch.replica_id)
     assert sorted(where) == ["r1", "r2", "r3"]
-    assert gateway.tell(Halted("m", where[-1], Halt.STOPPED)) == []
+    assert gateway.tell(ReplicaHalted("m", where[-1], Halt.STOPPED)) == []
     assert gateway.flow.lives["q1"].made == 0  # its attempts are its own
 
 
@@ -1773,7 +1773,7 @@ def test_with_nowhere_to_go_it_stays_until_somebody_has_room():
 def test_moves_may_be_switched_off():
     gateway = Gateway("r1", "r2", retry=RetryConfig(moves=0))
     lost = caught(gateway)
-    assert gateway.tell(Halted("m", lost, Halt.STOPPED)) == []
+    assert gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED)) == []
 
 
 # --- doubt ----------------------------------------------------------------------------------------

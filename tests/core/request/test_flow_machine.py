@@ -21,9 +21,9 @@ from holdfast.core.messages import (
     Finish,
     FirstContent,
     FleetView,
-    Halted,
     LoadReported,
     Quiet,
+    ReplicaHalted,
     ReplicaView,
     Report,
     ReportCode,
@@ -372,7 +372,7 @@ class FlowUnderFire(RuleBasedStateMachine):
             or self.open[request_id].request.stores
         }
         model = REPLICAS[name].model if name in REPLICAS else "big"
-        for action in self.tell(Halted(model, name, halt)):
+        for action in self.tell(ReplicaHalted(model, name, halt)):
             if isinstance(action, Abort):
                 assert (action.request_id, action.attempt) not in stay
                 moved = self.open[action.request_id]

@@ -26,10 +26,10 @@ from holdfast.core.messages import (
     FirstContent,
     FlowAction,
     FlowEvent,
-    Halted,
     Leased,
     LoadReported,
     Quiet,
+    ReplicaHalted,
     Report,
     RequestId,
     Silent,
@@ -93,7 +93,7 @@ class Flow:
             Ended: self._on_ended,
             Silent: self._on_silent,
             Quiet: self._on_quiet,
-            Halted: self._on_halted,
+            ReplicaHalted: self._on_halted,
             ClientGone: self._on_client_gone,
             ViewChanged: self._on_view_changed,
             LoadReported: self._on_load_reported,
@@ -482,7 +482,7 @@ class Flow:
 
     # --- a replica will not answer ----------------------------------------------------------------
 
-    def _on_halted(self, event: Halted, now: int) -> list[FlowAction]:
+    def _on_halted(self, event: ReplicaHalted, now: int) -> list[FlowAction]:
         """Send requests without content away from a replica that control found, or empties."""
         actions: list[FlowAction] = []
         requests = self._requests.values()

@@ -389,7 +389,7 @@ class ProxiedRequest:
         """End streams on a replica that is leaving; ``stalled``: only those that are stuck.
 
         The flow then continues them on another replica. Where the client has seen nothing of its
-        answer, the flow itself moves the request (``Halted``).
+        answer, the flow itself moves the request (``ReplicaHalted``).
         """
         for attempt in list(self.attempts.values()):
             if attempt.replica_id != replica_id or attempt.over:

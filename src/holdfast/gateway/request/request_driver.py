@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from holdfast.core.messages import FleetView, Halted, Leased, LoadReported
+from holdfast.core.messages import FleetView, Leased, LoadReported, ReplicaHalted
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Halt
 from holdfast.gateway.api import routes
@@ -155,7 +155,7 @@ class RequestDriver:
         ``stalled``: only what is stuck there.
         """
         now = self.now_ns()
-        halted = Halted(model, replica_id, Halt.STALLED if stalled else Halt.STOPPED)
+        halted = ReplicaHalted(model, replica_id, Halt.STALLED if stalled else Halt.STOPPED)
         for flow in self.port.flows:
             self.port.tell(flow, halted)
         for proxied in list(self.port.requests.values()):
