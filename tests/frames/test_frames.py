@@ -16,7 +16,7 @@ from holdfast.core.messages import (
     Summary,
     Tally,
 )
-from holdfast.core.types import Replica, State
+from holdfast.core.types import Halt, Replica, State
 from holdfast.frames import (
     FRAME_BYTES_MAX,
     PROTOCOL,
@@ -60,7 +60,9 @@ from holdfast.frames import (
     view_to_frame,
 )
 
-ROW = ReplicaViewRow("r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start")
+ROW = ReplicaViewRow(
+    "r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start", "stalled", 0.2, 3.5
+)
 EVERY = [
     Welcome(7, "control-1", secret=b"key"),
     ConfigFrame(7, b'{"models": []}'),
@@ -268,7 +270,17 @@ VIEW = st.builds(
     FleetView,
     st.integers(0, 1 << 60),
     st.lists(
-        st.builds(ReplicaView, REPLICA, st.sampled_from(State), SHARE, st.booleans(), st.text()),
+        st.builds(
+            ReplicaView,
+            REPLICA,
+            st.sampled_from(State),
+            SHARE,
+            st.booleans(),
+            st.text(),
+            st.sampled_from([None, *Halt]),
+            st.none() | st.floats(0, 1e6),
+            st.none() | st.floats(0, 1e6),
+        ),
         max_size=6,
     ).map(tuple),
     st.lists(NAME, max_size=3).map(tuple),
@@ -305,6 +317,20 @@ def test_a_view_survives_the_way_exactly(view: FleetView) -> None:
     back = frame_to_view(carried(view_to_frame(view)))
     assert back == view
     assert all(isinstance(one.state, State) for one in back.replicas)
+    assert all(one.halt is None or isinstance(one.halt, Halt) for one in back.replicas)
+
+
+def test_a_halt_that_only_a_newer_control_knows_is_none() -> None:
+    row = msgspec.structs.replace(ROW, halt="sleeping")
+    [one] = frame_to_view(ViewFrame(1, 1, [], [row])).replicas
+    assert (one.halt, one.canary_s, one.ready_in_s) == (None, 0.2, 3.5)
+
+
+def test_a_row_of_an_older_control_says_nothing_of_times() -> None:
+    older = [*msgspec.structs.astuple(ROW)[:11]]
+    [frame] = FrameReader().feed(framed(["view", 1, 1, [], [older]]))
+    [one] = frame_to_view(frame).replicas
+    assert (one.halt, one.canary_s, one.ready_in_s) == (None, None, None)
 
 
 @pytest.mark.parametrize("state", State)

@@ -123,7 +123,7 @@ def test_no_work_is_sent_out_after_the_answer() -> None:
 def test_attempts_are_bounded() -> None:
     desk = arrived()
     retry = FlowConfig().retry
-    allowed = retry.attempts + 1 + retry.continuations
+    allowed = retry.attempts + 1 + retry.continuations + retry.moves
     for attempt in range(allowed):
         desk.send(attempt)
     with broken("attempts are bounded"):

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from holdfast.core.canary import CanaryConfig, CanarySuspect, CanaryVerdict
 from holdfast.core.failure import Class, Kind
-from holdfast.core.types import Replica, Request, State
+from holdfast.core.types import Halt, Replica, Request, State
 
 RequestId = int | str
 
@@ -30,6 +30,9 @@ class ReplicaView:
     share: float
     firm: bool = False  # stands even when control is not heard of: wrong answers, wrong revision
     reason: str = ""
+    halt: Halt | None = None  # what runs there will not be answered
+    canary_s: float | None = None  # how long its canaries take at present; ``None``: unknown
+    ready_in_s: float | None = None  # when it may serve, by estimate; ``None``: unknown
 
 
 @dataclass(slots=True, frozen=True)
@@ -98,6 +101,27 @@ class Silent:
 
 
 @dataclass(slots=True)
+class Quiet:
+    """A stream paused for long, though not yet for ``silence_max``: its replica is in doubt."""
+
+    request_id: RequestId
+    attempt: int
+
+
+@dataclass(slots=True)
+class ReplicaHalted:
+    """Control found that requests on a replica will not be answered, or asks to empty it.
+
+    Those of which the client has seen nothing are sent elsewhere, as fast as the retry budget
+    allows. The driver itself ends the streams that have begun.
+    """
+
+    model: str
+    replica_id: str
+    halt: Halt
+
+
+@dataclass(slots=True)
 class ClientGone:
     """The client closed its connection, so that its answer is not needed any more."""
 
@@ -145,6 +169,8 @@ FlowEvent = (
     | Ended
     | Answered
     | Silent
+    | Quiet
+    | ReplicaHalted
     | ClientGone
     | ViewChanged
     | LoadReported
@@ -447,9 +473,10 @@ class CallBackCanary:
 
 @dataclass(slots=True)
 class Move:
-    """Cut the attempts that still run at a replica; each is reported Ended with kind DRAINED.
+    """Send elsewhere what still runs at a replica; if ``stalled``, what ``deadlines.stuck`` names.
 
-    If ``stalled``, only the streams for which ``deadlines.stuck`` says so are cut.
+    Streams that have begun are cut, and reported Ended with kind DRAINED. Requests of which
+    the client has seen nothing are the flow's: it is told ReplicaHalted.
     """
 
     model: str
@@ -510,6 +537,8 @@ __all__ = [
     "Notice",
     "Phase",
     "Publish",
+    "Quiet",
+    "ReplicaHalted",
     "ReplicaView",
     "Report",
     "ReportCode",

@@ -62,6 +62,13 @@ class State(StrEnum):
     DEAD = "dead"
 
 
+class Halt(StrEnum):
+    """Why no answer is expected of the requests that a replica has now."""
+
+    STALLED = "stalled"  # requests run there and no token comes: found by a canary and its peers
+    STOPPED = "stopped"  # its process is gone, stopped, or about to be: a fact
+
+
 @dataclass(slots=True, frozen=True)
 class Replica:
     """What is declared of one engine unit that serves one model; nothing about its health."""
@@ -102,6 +109,7 @@ class Request:
         "regions",
         "session",
         "size",
+        "stores",
         "tenant",
         "whole",
     )
@@ -124,6 +132,7 @@ class Request:
         regions: tuple[str, ...] = (),
         whole: bool = False,
         degradable: bool = True,
+        stores: bool = False,
     ) -> None:
         self.id = id
         self.model = model
@@ -140,6 +149,7 @@ class Request:
         self.regions = regions  # where it may be served; empty = anywhere
         self.whole = whole  # its answer comes in one piece, so the first token is also the last
         self.degradable = degradable  # a ladder may answer it with a smaller model
+        self.stores = stores  # the engine keeps what it answers: a second execution keeps it twice
         # What the wait for its first content depends on: an answer in one piece takes as long as
         # it is allowed to grow.
         self.size = (max_tokens or prompt_tokens) if whole else prompt_tokens
@@ -164,6 +174,7 @@ __all__ = [
     "SECOND",
     "ConfigError",
     "Decision",
+    "Halt",
     "Priority",
     "Replica",
     "Request",

@@ -46,6 +46,9 @@ class ReplicaViewRow(msgspec.Struct, frozen=True, array_like=True):
     share: float
     firm: bool
     reason: str
+    halt: str = ""
+    canary_s: float | None = None
+    ready_in_s: float | None = None
 
 
 class ViewFrame(msgspec.Struct, frozen=True, array_like=True, tag="view"):

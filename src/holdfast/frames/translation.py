@@ -15,7 +15,7 @@ from holdfast.core.messages import (
     Summary,
     Tally,
 )
-from holdfast.core.types import ConfigError, Replica, State
+from holdfast.core.types import ConfigError, Halt, Replica, State
 from holdfast.frames.kinds import (
     FrameError,
     LoadFrame,
@@ -45,6 +45,9 @@ def view_to_frame(view: FleetView) -> ViewFrame:
                 seen.share,
                 seen.firm,
                 seen.reason,
+                seen.halt or "",
+                seen.canary_s,
+                seen.ready_in_s,
             )
         )
     return ViewFrame(view.version, view.epoch, list(view.panic), rows)
@@ -64,10 +67,13 @@ def _replica_view(row: ReplicaViewRow) -> ReplicaView:
     if state is None:
         raise ConfigError("replica.state", f"is {row.state!r}", "upgrade this gateway")
     replica = Replica(row.id, row.model, row.revision, row.zone, row.region, row.slots, row.weight)
-    return ReplicaView(replica, state, row.share, row.firm, row.reason)
+    halt = _HALTS.get(row.halt)  # one that a later control knows is none to us
+    told = (halt, row.canary_s, row.ready_in_s)
+    return ReplicaView(replica, state, row.share, row.firm, row.reason, *told)
 
 
 _STATES: Final = {state.value: state for state in State}
+_HALTS: Final = {halt.value: halt for halt in Halt}
 
 
 def loads_to_frame(loads: Iterable[LoadReported]) -> LoadFrame:

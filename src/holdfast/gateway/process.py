@@ -313,7 +313,7 @@ class GatewayProcess:
             for load in frame_to_loads(frame):
                 driver.load(load)
         elif isinstance(frame, MoveFrame):
-            driver.move(frame.replica_id, stalled=frame.stalled)
+            driver.move(frame.model, frame.replica_id, stalled=frame.stalled)
         elif isinstance(frame, ExplainAsk):
             story = driver.observer.records.explain(str(frame.request_id))
             told = b"" if story is None else msgspec.json.encode(story)

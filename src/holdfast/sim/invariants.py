@@ -52,7 +52,8 @@ class Auditor:
     def __init__(self, world: World) -> None:
         self._world = world
         retry = world.experiment.flow.retry
-        self._dispatches_max = retry.attempts + 1 + retry.continuations  # one may be free
+        extra = 1 + retry.continuations + retry.moves  # one may be free
+        self._dispatches_max = retry.attempts + extra
         self._continuations_max = retry.continuations
         self._open: dict[RequestId, _Account] = {}
         self._closed: set[RequestId] = set()

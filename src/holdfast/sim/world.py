@@ -34,7 +34,9 @@ from holdfast.core.messages import (
     Notice,
     Phase,
     Publish,
+    ReplicaHalted,
     Report,
+    ReportCode,
     RunCanary,
     Seen,
     Silent,
@@ -47,7 +49,7 @@ from holdfast.core.messages import (
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.request.deadlines import stuck
 from holdfast.core.request.flow import Flow
-from holdfast.core.types import MILLISECOND, SECOND, Request, State, nanos
+from holdfast.core.types import MILLISECOND, SECOND, Halt, Request, State, nanos
 from holdfast.sim.canaries import SimulatedCanaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
 from holdfast.sim.engine import Engine
@@ -377,7 +379,8 @@ class World:
     # --- control ---------------------------------------------------------------------------------
 
     def _do_tell_control(self, action: Report | Summary, now: int) -> None:
-        if isinstance(action, Report) and action.replica_id:
+        doubt = isinstance(action, Report) and action.what == ReportCode.OVERDUE
+        if isinstance(action, Report) and action.replica_id and not doubt:
             self._detections.noticed(action.replica_id, f"breaker: {action.what}", now)
         self.clock.at(now + MESSAGE_DELAY, CONTROL, self._hear, action)
 
@@ -454,9 +457,13 @@ class World:
     def _do_move(self, action: Move, now: int) -> None:
         unit = self.units[action.replica_id]
         engine = unit.engine
+        halt = Halt.STALLED if action.stalled else Halt.STOPPED
+        self._tell_flow(ReplicaHalted(action.model, action.replica_id, halt), now)
         for run in engine.everyone():
             record = run.owner
             if record is not None and record.runs.get(run.attempt) is run:
+                if not record.shown and (run.mute or not run.first_at):
+                    continue  # nobody has seen a word of it: the flow moves it
                 tokens = 0 if run.mute else engine.produced(run, now)
                 silent = now - max(run.sent_at, engine.last_token_at(now) if tokens else 0)
                 stalled = stuck(silent, run.prompt, begun=tokens > 0)

@@ -2,13 +2,13 @@ from random import Random
 
 import pytest
 
-from holdfast.core.canary import CanaryConfig
+from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.health.member import Member
 from holdfast.core.health.view_publisher import Publisher
 from holdfast.core.messages import FleetView, Launch, Notice, Publish
-from holdfast.core.types import MILLISECOND, SECOND, Replica, State
+from holdfast.core.types import MILLISECOND, SECOND, Halt, Replica, State
 
 START = 100 * SECOND
 LONG_READY = START - 60 * SECOND
@@ -88,6 +88,97 @@ def test_an_unchanged_view_is_said_again_under_its_version():
     (again,) = pool.look(START + 2 * SECOND)
     assert again.view is first.view
     assert pool.look(START + 3 * SECOND) == []
+
+
+@pytest.mark.parametrize(
+    ("signals", "halt"),
+    [
+        ((), None),
+        ((Signal.STALLED,), Halt.STALLED),
+        ((Signal.FROZEN,), Halt.STOPPED),
+        ((Signal.FROZEN, Signal.THAWED), None),
+        ((Signal.EXITED,), Halt.STOPPED),
+        ((Signal.EXITED, Signal.RELAUNCH), Halt.STOPPED),
+        ((Signal.NO_HEADROOM,), None),
+        ((Signal.CANARY_WRONG, Signal.CANARY_WRONG), None),
+        ((Signal.DRAIN,), None),
+        ((Signal.DRAIN, Signal.UNDRAIN), None),
+    ],
+)
+def test_a_view_says_where_nothing_will_be_answered(signals, halt):
+    pool = Pool(a_member("r1", *signals), a_member("r2"))
+    assert [row.halt for row in pool.view().replicas] == [halt, None]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "halt"), [(CanaryVerdict.TIMEOUT, Halt.STALLED), (CanaryVerdict.FAIL, None)]
+)
+def test_one_that_kept_failing_is_stalled_where_its_canaries_get_no_answer(verdict, halt):
+    member = a_member("r1", *[Signal.CANARY_FAIL] * 3)
+    assert member.health.state is State.QUARANTINED
+    member.canary_verdict = verdict
+    assert Pool(member, a_member("r2")).view().replicas[0].halt is halt
+
+
+def test_canary_times_go_out_with_the_next_view_and_by_themselves_where_they_changed_much():
+    member = a_member("r1")
+    pool = Pool(member)
+    (first,) = pool.look()
+    assert first.view.replicas[0].canary_s is None
+    member.baseline.saw(200 * MILLISECOND)
+    assert pool.look(START + SECOND) == []
+    (second,) = pool.look(START + 2 * SECOND)
+    assert (second.view.version, second.view.replicas[0].canary_s) == (2, 0.2)
+    for _ in range(3):
+        member.baseline.saw(250 * MILLISECOND)
+    (same,) = pool.look(START + 4 * SECOND)
+    assert same.view is second.view
+    for _ in range(3):
+        member.baseline.saw(500 * MILLISECOND)
+    (third,) = pool.look(START + 6 * SECOND)
+    assert third.view.replicas[0].canary_s == 0.5
+
+
+def test_when_a_start_will_be_over_is_learned_from_earlier_ones():
+    first, second = a_member("r1"), a_member("r2")
+    pool = Pool(first, second)
+    pool.look()
+    first.health.handle(Signal.EXITED, START)
+    first.health.handle(Signal.RELAUNCH, START)
+    first.health.handle(Signal.LAUNCHED, START)
+    assert [row.ready_in_s for row in pool.view(START).replicas] == [None, None]  # not known yet
+    first.health.handle(Signal.LOADED, START + 18 * SECOND)
+    pool.look(START + 19 * SECOND)
+    first.health.handle(Signal.CANARY_PASS, START + 20 * SECOND)
+    pool.view(START + 20 * SECOND)
+    later = START + 100 * SECOND
+    second.health.handle(Signal.EXITED, later)
+    second.health.handle(Signal.RELAUNCH, later)
+    second.health.load_deadline += 4 * SECOND  # a backoff before the start
+    assert pool.view(later).replicas[1].ready_in_s == 24.0
+    second.health.handle(Signal.LAUNCHED, later + 4 * SECOND)
+    (update,) = [a for a in pool.look(later + 10 * SECOND) if isinstance(a, Publish)]
+    assert update.view.replicas[1].ready_in_s == 14.0
+    second.health.handle(Signal.LOADED, later + 20 * SECOND)
+    assert pool.view(later + 60 * SECOND).replicas[1].ready_in_s == 0.0  # at any moment
+
+
+def test_a_quarantined_replica_may_be_back_when_it_is_launched_anew():
+    frozen = a_member("r1", Signal.FROZEN, since=START)
+    full = a_member("r2", Signal.NO_HEADROOM)
+    leaving = a_member("r3", Signal.EXITED)
+    leaving.leaving = True
+    pool = Pool(frozen, full, leaving)
+    assert [row.ready_in_s for row in pool.view(START).replicas] == [60.0, 0.0, None]
+    assert pool.view(START + 45 * SECOND).replicas[0].ready_in_s == 15.0
+
+
+def test_a_replica_that_was_found_loaded_teaches_nothing_of_loading():
+    pool = Pool(a_member("r1"))
+    pool.look()
+    starting = ReplicaHealth(HealthConfig(), "r2", "m", START, Random(1))
+    pool.members["r2"] = Member(Replica("r2", "m"), starting, CanaryConfig())
+    assert pool.view(START).replicas[1].ready_in_s is None
 
 
 def test_a_member_that_left_is_no_longer_told_of():

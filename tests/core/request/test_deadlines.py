@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.core.failure import Kind
 from holdfast.core.request.deadlines import DeadlineConfig, Deadlines, TimeoutVerdict, stuck
-from holdfast.core.types import SECOND, ConfigError, nanos
+from holdfast.core.types import SECOND, ConfigError, Request, nanos
 from sampling import examples
 
 WARM_UNTIL = 20 * SECOND
@@ -481,6 +481,11 @@ def test_replicas_are_remembered_within_a_bound(monkeypatch):
         ("first_token_floor_s", 60.5),
         ("between_tokens_floor_s", 30.5),
         ("first_token_factor", 0.9),
+        ("early_factor", 0.5),
+        ("canary_factor", 0.5),
+        ("early_floor_s", 0),
+        ("early_samples_min", 0),
+        ("doubt_s", -1),
         ("between_tokens_factor", 0.9),
         ("waiting_scale_max", 0.9),
         ("quantile", 0.4),
@@ -512,6 +517,108 @@ def test_prompt_bounds_must_ascend_and_be_few(bounds):
 )
 def test_a_stream_at_a_stalled_replica_is_stuck_by_its_prompt(waited_s, prompt_tokens, begun, kind):
     assert stuck(nanos(waited_s), prompt_tokens, begun=begun) is kind
+
+
+def test_an_answer_in_one_piece_is_stuck_after_twice_its_usual_time_at_the_earliest():
+    assert stuck(nanos(15), 10, begun=False, usual=nanos(8)) is None
+    assert stuck(nanos(16), 10, begun=False, usual=nanos(8)) is Kind.FIRST_TOKEN_TIMEOUT
+
+
+# Before enough samples
+
+
+def asked(prompt=100, tokens=0, *, whole=False):
+    return Request("q", "m", arrived=0, prompt_tokens=prompt, max_tokens=tokens, whole=whole)
+
+
+def fresh(canary_s=None, *, whole=False, samples=(), **config):
+    """The deadlines of a gateway that has just started."""
+    config = DeadlineConfig(**config)
+    deadlines = Deadlines(config.for_answers() if whole else config, answers=whole)
+    deadlines.expect_canary(canary_s)
+    for number, took_s in enumerate(samples):
+        deadlines.observe_first_token(f"r{number % 4}", 100, nanos(took_s), 0)
+    return deadlines
+
+
+@pytest.mark.parametrize(
+    ("canary_s", "samples", "prompt", "ahead", "wait_s"),
+    [
+        (None, (), 100, 0, 60),  # nothing is known
+        (None, [0.1] * 7, 100, 0, 60),
+        (None, [0.1] * 8, 100, 0, 16),  # the floor and a second for the prompt
+        (None, [*[0.1] * 7, 3.0], 100, 0, 25),  # eight times the longest
+        (0.2, (), 100, 0, 16),
+        (1.0, (), 100, 0, 21),  # twenty canaries
+        (1.6, (), 500, 0, 37),  # llama.cpp on a busy CPU
+        (0.2, (), 100, 1, 32),  # another of ours is ahead of it there
+        (0.2, (), 100, 9, 60),
+        (0.2, (), 100_000, 0, 60),  # a long prompt
+        (10.0, (), 100, 0, 60),  # never beyond the wide one
+    ],
+)
+def test_before_enough_samples_a_first_token_has_a_multiple_of_what_is_known(
+    canary_s, samples, prompt, ahead, wait_s
+):
+    deadlines = fresh(canary_s, samples=samples)
+    assert deadlines.wait(asked(prompt), None, ahead, 0) == nanos(wait_s)
+    assert deadlines.wait(asked(prompt), 0, ahead, 0) == nanos(wait_s)
+
+
+def test_an_engine_with_a_queue_of_its_own_has_the_wide_deadline():
+    assert fresh(0.2).wait(asked(), 1, 0, 0) == 60 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("canary_s", "tokens", "wait_s"),
+    [
+        (None, 100, 600),  # nothing is known
+        (0.1, 0, 600),  # how long it may become is not known
+        (0.1, 100, 16),  # 12 s are below the floor
+        (0.1, 1000, 103),
+        (0.1, 16_000, 600),
+        (1.6, 100, 193),  # llama.cpp at 5 tokens a second needs 20 s and more
+    ],
+)
+def test_before_enough_samples_a_whole_answer_has_a_canarys_time_for_each_token(
+    canary_s, tokens, wait_s
+):
+    deadlines = fresh(canary_s, whole=True)
+    assert deadlines.wait(asked(100, tokens, whole=True), None, 0, 0) == nanos(wait_s)
+
+
+def test_a_pool_that_proved_slow_has_wide_deadlines_until_it_is_learned_anew():
+    """Nothing early is tried again on a pool that just made everything learned untrue."""
+    deadlines = taught()
+    deadlines.expect_canary(0.1)
+    now = WARM_UNTIL
+    while deadlines.first_token(100, None, now) < 60 * SECOND:
+        for name in ("r0", "r1", "r2", "r3"):
+            deadlines.fired(name, 3, now)
+        now += 11 * SECOND
+        assert now < 600 * SECOND
+    assert deadlines.wait(asked(), None, 0, now) == 60 * SECOND
+    assert deadlines.wait(asked(), None, 0, now + 700 * SECOND) < 60 * SECOND
+
+
+def test_what_is_learned_replaces_what_was_guessed():
+    deadlines = taught()
+    deadlines.expect_canary(3.0)
+    learned = deadlines.first_token(100, None, WARM_UNTIL)
+    assert deadlines.wait(asked(), None, 5, WARM_UNTIL) == learned
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "prompt", "after_s"),
+    [(fresh(), 100, 2.1), (fresh(whole=True), 100, 3.1), (fresh(), 100_000, 102.0)],
+)
+def test_doubt_comes_early_and_later_for_long_prompts(deadlines, prompt, after_s):
+    assert deadlines.doubt_after(asked(prompt)) == nanos(after_s)
+
+
+def test_learned_doubt_is_the_norm_and_no_less_than_a_second():
+    assert taught(first_token_s=0.05).doubt_after(asked()) == SECOND
+    assert taught(first_token_s=3.0).doubt_after(asked()) == pytest.approx(3 * SECOND, rel=0.1)
 
 
 # Any history

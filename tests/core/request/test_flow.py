@@ -1,3 +1,4 @@
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -15,6 +16,8 @@ from holdfast.core.messages import (
     FleetView,
     Leased,
     LoadReported,
+    Quiet,
+    ReplicaHalted,
     ReplicaView,
     Report,
     ReportCode,
@@ -38,7 +41,7 @@ from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.request.retry import RetryConfig
-from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State, nanos
+from holdfast.core.types import MILLISECOND, SECOND, Halt, Priority, Replica, Request, State, nanos
 
 START = 100 * SECOND
 TICK = 10 * MILLISECOND
@@ -70,10 +73,14 @@ class Gateway:
         self.flow = Flow(FlowConfig(lane=lane, **config), Random)
         self.now = START
         self.version = 0
+        self.doubts: list[Report] = []  # reports of overdue attempts, apart: most tests wait long
         self.view(*(views or ("r1", "r2", "r3")))
 
     def tell(self, event) -> list:
-        return self.flow.handle(event, self.now)
+        actions = self.flow.handle(event, self.now)
+        doubts = [a for a in actions if isinstance(a, Report) and a.what == ReportCode.OVERDUE]
+        self.doubts += doubts
+        return [action for action in actions if action not in doubts]
 
     def view(self, *views: ReplicaView | str, version: int | None = None) -> list:
         self.version = self.version + 1 if version is None else version
@@ -1642,3 +1649,247 @@ def test_while_nothing_is_typical_nobody_is_taken_for_slow():
     dispatch = only(gateway.arrive("first"), Dispatch)
     assert gateway.wait(30.0, every=SECOND) == []
     assert gateway.candidate(dispatch.replica_id).latency.value is None
+
+
+# --- a replica that will not answer ---------------------------------------------------------------
+
+
+def caught(gateway: Gateway, name: str = "q1", **kwargs) -> str:
+    """The replica that a request was sent to and is caught at."""
+    kwargs = {"whole": True, "max_tokens": 64, **kwargs}
+    return only(gateway.arrive(name, **kwargs), Dispatch).replica_id
+
+
+def out(name: str, halt: Halt | None, **more) -> ReplicaView:
+    return replace(view(name, 0.0), halt=halt, **more)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["in one piece", "stream"])
+@pytest.mark.parametrize("told", ["view", "event", "dead"])
+def test_what_is_caught_at_a_replica_that_stopped_is_sent_elsewhere_at_once(whole, told):
+    """On the first request that a gateway ever had."""
+    gateway = Gateway("r1", "r2")
+    lost, other = caught(gateway, whole=whole), "r2"
+    gateway.after(0.3)
+    if told == "event":
+        actions = gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED))
+    elif told == "view":
+        actions = gateway.view(out(lost, Halt.STOPPED), other)
+    else:
+        actions = gateway.view(replace(view(lost, 0.0), state=State.DEAD), other)
+    abort, dispatch = actions
+    assert (abort, dispatch.replica_id) == (Abort("q1", 0, lost, Kind.DRAINED), other)
+    finish = only(gateway.after(0.1).tell(Answered("q1", 1, 8)), Finish)
+    assert (finish.status, finish.attempts, finish.replica_id) == (200, 2, other)
+    assert gateway.candidate(lost).inflight == 0
+
+
+def test_from_a_stalled_replica_a_request_moves_once_its_prompt_explains_nothing_more():
+    gateway = Gateway("r1", "r2")
+    lost = caught(gateway, prompt_tokens=200)  # 5 s and 2 s
+    gateway.after(3.0)
+    assert gateway.view(out(lost, Halt.STALLED), "r2") == []
+    assert gateway.wait(3.9) == []
+    abort, dispatch = gateway.wait(0.2)
+    assert (abort.kind, dispatch.replica_id) == (Kind.FIRST_TOKEN_TIMEOUT, "r2")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["in one piece", "stream"])
+def test_a_very_long_prompt_stays_at_a_replica_that_looks_stalled(whole):
+    gateway = Gateway("r1", "r2", lane=lane(deadlines=DeadlineConfig(first_token_s=600.0)))
+    lost = caught(gateway, whole=whole, prompt_tokens=100_000)
+    gateway.after(5.0).view(out(lost, Halt.STALLED), "r2")
+    assert all_of(gateway.wait(500.0, every=SECOND), Abort | Dispatch | Finish) == []
+
+
+def test_an_answer_in_one_piece_has_twice_its_usual_time_at_a_stalled_replica():
+    gateway = Gateway("r1", "r2")
+    for number in range(40):
+        gateway.arrive(f"w{number}", whole=True, max_tokens=64)
+        gateway.after(8.0).tell(Answered(f"w{number}", 0, 60))
+        gateway.wait(1.0, every=SECOND)
+    lost = caught(gateway)
+    gateway.after(10.0).view(out(lost, Halt.STALLED), "r2" if lost == "r1" else "r1")
+    assert gateway.wait(5.0) == []
+    assert len(gateway.wait(2.0)) == 2
+
+
+def test_what_stores_something_or_has_been_shown_is_not_moved():
+    gateway = Gateway("r1", "r2")
+    lost = caught(gateway, stores=True)
+    assert gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED)) == []
+    gateway.tell(Answered("q1", 0, 8))
+    lost = caught(gateway, "q2", whole=False)
+    gateway.first("q2")
+    assert gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED)) == []
+    assert gateway.wait(1.0) == []
+
+
+def test_a_replica_that_is_well_again_keeps_what_it_has():
+    gateway = Gateway("r1", "r2")
+    lost = caught(gateway, prompt_tokens=200)
+    gateway.after(1.0).view(out(lost, Halt.STALLED), "r2")
+    gateway.after(1.0).view(lost, "r2")
+    assert gateway.wait(9.0) == []
+    assert only(gateway.tell(Answered("q1", 0, 8)), Finish).replica_id == lost
+
+
+def test_a_herd_moves_no_faster_than_the_retry_budget_and_nobody_fails():
+    """Five hundred at once would fell the next replica."""
+    gateway = Gateway(view("r1", slots=500))
+    for number in range(500):
+        assert caught(gateway, f"q{number}") == "r1"
+    gateway.after(11.0)  # what they earned is forgotten: 10/s are left
+    lost = replace(out("r1", Halt.STOPPED), replica=gateway.candidate("r1").replica)
+    actions = gateway.view(lost, view("r2", slots=500))
+    actions += gateway.wait(0.2)
+    moved = [a.request.id for a in all_of(actions, Dispatch)]
+    assert moved == [f"q{number}" for number in range(100)]  # a window's floor, the oldest first
+    assert all_of(actions, Finish) == []
+    later = all_of(gateway.wait(30.0), Dispatch)
+    assert 200 <= len(later) <= 300
+
+
+def test_a_request_is_moved_twice_and_then_waits_for_its_own_deadline():
+    gateway = Gateway("r1", "r2", "r3")
+    where = [caught(gateway)]
+    for _ in range(2):
+        _, dispatch = gateway.tell(ReplicaHalted("m", where[-1], Halt.STOPPED))
+        where.append(dispatch.replica_id)
+    assert sorted(where) == ["r1", "r2", "r3"]
+    assert gateway.tell(ReplicaHalted("m", where[-1], Halt.STOPPED)) == []
+    assert gateway.flow.lives["q1"].made == 0  # its attempts are its own
+
+
+def test_with_nowhere_to_go_it_stays_until_somebody_has_room():
+    gateway = Gateway("r1")
+    lost = caught(gateway)
+    assert gateway.view(out(lost, Halt.STOPPED)) == []
+    assert gateway.wait(2.0) == []
+    _, dispatch = gateway.view(out(lost, Halt.STOPPED), "r2") or gateway.wait(0.1)
+    assert dispatch.replica_id == "r2"
+
+
+def test_moves_may_be_switched_off():
+    gateway = Gateway("r1", "r2", retry=RetryConfig(moves=0))
+    lost = caught(gateway)
+    assert gateway.tell(ReplicaHalted("m", lost, Halt.STOPPED)) == []
+
+
+# --- doubt ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "after_s"),
+    [
+        ({}, 2.0),
+        ({"whole": True}, 3.0),
+        ({"prompt_tokens": 4000}, 6.0),
+        ({"prompt_tokens": 100_000}, 102.0),
+    ],
+)
+def test_before_anything_is_learned_a_long_wait_is_reported(kwargs, after_s):
+    gateway = Gateway("r1", lane=lane(deadlines=DeadlineConfig(first_token_s=600.0)))
+    gateway.arrive(**kwargs)
+    gateway.wait(after_s - 0.1, every=100 * MILLISECOND)
+    assert gateway.doubts == []
+    gateway.wait(0.3)
+    [report] = gateway.doubts
+    assert (report.model, report.replica_id, report.what) == ("m", "r1", "overdue")
+    gateway.wait(after_s - 1.0, every=100 * MILLISECOND)
+    assert len(gateway.doubts) == 1
+    gateway.wait(after_s, every=100 * MILLISECOND)
+    assert len(gateway.doubts) == 2  # again and again, ever more rarely
+
+
+def test_once_learned_a_wait_beyond_the_norm_is_reported_after_a_second():
+    gateway = Gateway("r1", "r2")
+    for number in range(120):
+        gateway.serve(f"q{number}", 0.05)
+        gateway.wait(0.1)
+    gateway.arrive("late")
+    gateway.wait(0.95)
+    assert gateway.doubts == []
+    gateway.wait(0.1)
+    assert len(gateway.doubts) == 1
+
+
+def test_a_client_that_hangs_up_a_hundred_times_reports_once_a_second():
+    gateway = Gateway("r1")
+    for number in range(100):
+        gateway.arrive(f"q{number}")
+    gateway.after(2.5)
+    for number in range(100):
+        gateway.gone(f"q{number}")
+    assert len(gateway.doubts) == 1
+    for number in range(100):
+        gateway.arrive(f"p{number}")
+        gateway.after(0.02).gone(f"p{number}")
+    assert len(gateway.doubts) == 1  # nobody waited for long
+
+
+@pytest.mark.parametrize("kind", [Kind.CUT, Kind.RESET])
+def test_a_stream_that_breaks_off_or_pauses_is_reported(kind):
+    gateway = Gateway("r1", "r2")
+    lost = caught(gateway, whole=False)
+    gateway.first()
+    gateway.end(kind=kind, tokens=3)
+    assert [report.replica_id for report in gateway.doubts] == [lost]
+    gateway.tell(Quiet("q1", 1))
+    gateway.tell(Quiet("q1", 1))
+    assert [report.replica_id for report in gateway.doubts] == [lost, "r2"]
+
+
+def test_an_answer_in_time_and_a_client_that_leaves_early_report_nothing():
+    gateway = Gateway("r1")
+    gateway.serve("q1", 1.5)
+    gateway.arrive("q2")
+    gateway.after(1.5).gone("q2")
+    assert gateway.doubts == []
+
+
+# --- no replica at all ----------------------------------------------------------------------------
+
+
+def test_where_no_replica_can_be_ready_in_time_nobody_waits():
+    away = [
+        out(name, None, ready_in_s=60.0, reason="its process is stopped (pid 7)") for name in "abc"
+    ]
+    gateway = Gateway(*away)
+    finish = only(gateway.arrive(), Finish)
+    assert (finish.status, finish.code, finish.retry_after_s) == (503, "no_ready_replica", 60.0)
+    assert "all 3 replicas of m are quarantined: its process is stopped; one may" in finish.reason
+    assert "pid" not in finish.reason
+
+
+def test_where_one_is_on_its_way_a_request_waits_and_can_say_for_how_long():
+    gateway = Gateway(out("r1", None, ready_in_s=60.0), out("r2", None, ready_in_s=12.0))
+    assert gateway.arrive() == []
+    gateway.wait(2.0)
+    assert gateway.flow.ready_in_s("q1", gateway.now) == pytest.approx(10.0)
+    assert only(gateway.view("r2"), Dispatch).replica_id == "r2"
+    assert gateway.flow.ready_in_s("q1", gateway.now) is None
+
+
+def test_who_waits_is_refused_as_soon_as_it_is_in_vain():
+    gateway = Gateway(out("r1", None))
+    assert gateway.arrive() == []  # nobody knows: it waits
+    assert gateway.wait(5.0) == []
+    finish = only(gateway.view(out("r1", None, ready_in_s=45.0)), Finish)
+    assert (finish.status, finish.retry_after_s) == (503, 45.0)
+    assert "the only replica of m is quarantined" in finish.reason
+
+
+def test_a_request_that_may_wait_longer_does():
+    gateway = Gateway(out("r1", None, ready_in_s=60.0))
+    assert gateway.arrive(priority=Priority.BATCH) == []
+    assert only(gateway.arrive("q2", deadline=gateway.now + 5 * SECOND), Finish).status == 503
+
+
+def test_a_replica_whose_breaker_is_open_may_be_back_at_any_time():
+    gateway = Gateway("r1", out("r2", None, ready_in_s=60.0))
+    for number in range(5):
+        gateway.arrive(f"q{number}", deadline=gateway.now + SECOND)
+        for attempt in range(3):
+            gateway.end(f"q{number}", attempt, Kind.SERVER_ERROR)
+    assert gateway.arrive("last") == []

@@ -4,6 +4,7 @@ The driver reports whatever may happen in whatever order, late and doubled news 
 jump and takes replicas away under the requests. The books share no arithmetic with what they check.
 """
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import settings
@@ -21,6 +22,8 @@ from holdfast.core.messages import (
     FirstContent,
     FleetView,
     LoadReported,
+    Quiet,
+    ReplicaHalted,
     ReplicaView,
     Report,
     ReportCode,
@@ -42,7 +45,7 @@ from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.request.retry import RetryConfig
-from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State
+from holdfast.core.types import MILLISECOND, SECOND, Halt, Priority, Replica, Request, State
 from sampling import examples
 
 START = 100 * SECOND
@@ -57,7 +60,7 @@ REPLICAS = {
         Replica("s1", "small", slots=1),
     )
 }
-RETRY = RetryConfig(attempts=2, continuations=2, backoff_base_s=0.05, backoff_max_s=0.1)
+RETRY = RetryConfig(attempts=2, continuations=2, moves=1, backoff_base_s=0.05, backoff_max_s=0.1)
 CONFIG = FlowConfig(
     lane=LaneConfig(
         queue=QueueConfig(
@@ -173,7 +176,7 @@ class FlowUnderFire(RuleBasedStateMachine):
             assert account.dispatched == 0 or waited
         account.live[action.attempt] = out
         account.dispatched += 1
-        assert account.dispatched <= RETRY.attempts + 1 + RETRY.continuations
+        assert account.dispatched <= RETRY.attempts + 1 + RETRY.continuations + RETRY.moves
         assert account.resumed <= RETRY.continuations
         assert len(account.live) <= 2
         assert not any(o.content for o in account.live.values()), "nothing races shown content"
@@ -240,6 +243,8 @@ class FlowUnderFire(RuleBasedStateMachine):
                 "hedgeable": st.sampled_from([True, True, False]),
                 "prompt_tokens": st.sampled_from([0, 10, 300]),
                 "max_tokens": st.sampled_from([0, 100]),
+                "whole": st.sampled_from([True, False, False]),
+                "stores": st.sampled_from([True, False, False]),
             }
         ),
         lasts=st.sampled_from([0, 0, 0, SECOND // 2, 6 * SECOND]),
@@ -291,6 +296,17 @@ class FlowUnderFire(RuleBasedStateMachine):
         if attempt.content:
             self.tell(Silent(request_id, number, tokens))
 
+    @precondition(attempts_out)
+    @rule(pick=st.integers(0, 99))
+    def pause(self, pick):
+        """A pause asks a canary and does nothing to the request."""
+        request_id, number, attempt = self.pick(pick)
+        actions = self.tell(Quiet(request_id, number))
+        assert [(a.what, a.replica_id) for a in actions] in (
+            [],
+            [(ReportCode.OVERDUE, attempt.replica_id)],
+        )
+
     @precondition(lambda self: self.open)
     @rule(pick=st.integers(0, 99))
     def client_leaves(self, pick):
@@ -311,6 +327,7 @@ class FlowUnderFire(RuleBasedStateMachine):
             FirstContent(request_id, number),
             Ended(request_id, number, kind, 7),
             Silent(request_id, number, 7),
+            Quiet(request_id, number),
         ):
             assert self.tell(event) == []
         if account is None:
@@ -323,15 +340,19 @@ class FlowUnderFire(RuleBasedStateMachine):
             st.just([]), st.lists(SHARES, min_size=len(REPLICAS), max_size=len(REPLICAS))
         ),
         firm=st.booleans(),
+        halt=st.sampled_from([None, None, *Halt]),
+        ready_in_s=st.sampled_from([None, None, 0.0, 4.0, 60.0]),
+        canary_s=st.sampled_from([None, 0.1, 1.0]),
     )
-    def view(self, shares, firm):
+    def view(self, shares, firm, halt=None, ready_in_s=None, canary_s=None):
         """A new view; a share of 0 with an odd place leaves the replica out altogether."""
         self.version += 1
         views = []
         for place, (replica, share) in enumerate(zip(REPLICAS.values(), shares, strict=False)):
             if share or place % 2 == 0:
                 state = State.READY if share else State.QUARANTINED
-                views.append(ReplicaView(replica, state, share, firm and not share))
+                row = ReplicaView(replica, state, share, firm and not share, "", halt)
+                views.append(replace(row, canary_s=canary_s, ready_in_s=ready_in_s))
         self.last_view = FleetView(self.version, tuple(views))
         for name in self.shares:
             if name not in [view.replica.id for view in views]:
@@ -339,6 +360,23 @@ class FlowUnderFire(RuleBasedStateMachine):
         self.decayed = []
         self.shares = {view.replica.id: view.share for view in views}
         self.tell(ViewChanged(self.last_view))
+
+    @rule(name=st.sampled_from([*REPLICAS, "nobody"]), halt=st.sampled_from(Halt))
+    def halted(self, name, halt):
+        """What was shown or stores something stays; what leaves has somewhere to go."""
+        stay = {
+            (request_id, number)
+            for request_id, number, attempt in self.attempts_out()
+            if attempt.content
+            or self.open[request_id].revision
+            or self.open[request_id].request.stores
+        }
+        model = REPLICAS[name].model if name in REPLICAS else "big"
+        for action in self.tell(ReplicaHalted(model, name, halt)):
+            if isinstance(action, Abort):
+                assert (action.request_id, action.attempt) not in stay
+                moved = self.open[action.request_id]
+                assert moved.live
 
     @rule(age=st.integers(0, 2))
     def old_view(self, age):

@@ -303,6 +303,8 @@ class TestConfig:
             ("attempts", 101, "to 100"),
             ("continuations", -1, "use 0 (none)"),
             ("continuations", 101, "to 100"),
+            ("moves", -1, "use 0"),
+            ("moves", 101, "to 100"),
             ("budget_ratio", -0.1, "from 0 to 1"),
             ("budget_ratio", 1.1, "from 0 to 1"),
             ("budget_ratio", float("nan"), "from 0 to 1"),

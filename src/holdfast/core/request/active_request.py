@@ -15,7 +15,7 @@ from holdfast.core.failure import Kind
 from holdfast.core.request.admission.quota import Reservation
 from holdfast.core.request.candidate import Candidate
 from holdfast.core.request.timer_wheel import TimerEntry
-from holdfast.core.types import MILLISECOND, Request
+from holdfast.core.types import MILLISECOND, Halt, Request
 
 
 class RequestPhase(StrEnum):
@@ -76,6 +76,7 @@ class Attempt:
         "doubt_at",
         "first_at",
         "first_due",
+        "halt",
         "number",
         "report",
         "scale",
@@ -95,6 +96,7 @@ class Attempt:
         self.trial = trial  # it holds the breaker's one half-open slot
         self.scale = 1.0  # of that wait: how slow the pool was when it was set
         self.first_at = 0  # 0 = no content yet
+        self.halt: Halt | None = None  # its replica will not answer it
         self.tokens = 0  # what its replica was credited with as load
         self.report = candidate.reports  # a later report of the replica includes them
 
@@ -113,6 +115,7 @@ class ActiveRequest(TimerEntry):
         "live",
         "made",
         "model",
+        "moved",
         "phase",
         "queued_at",
         "request",
@@ -133,6 +136,7 @@ class ActiveRequest(TimerEntry):
         self.attempts = 0  # dispatches of any sort; also the next attempt's number
         self.made = 0  # attempts that count against the cap: not free ones, not continuations
         self.continued = 0
+        self.moved = 0  # times it was sent away from a replica that would not answer
         self.free_used = False
         self.tried: tuple[str, ...] = ()
         self.died: tuple[str, ...] = ()  # of those, whose connection died under it

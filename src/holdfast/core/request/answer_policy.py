@@ -110,8 +110,9 @@ def kind_when_stalled(
 ) -> Kind | None:
     """How an attempt has failed by now, where its replica is found stalled; ``None``: it stays.
 
-    An answer in one piece is silent until it is complete, so silence says nothing of it: it is not
-    moved. Nor is one whose client does not read (``paused``): that silence is the client's.
+    For attempts of an answer of which the client has seen something; the others are moved by the
+    flow (``move_queue.py``). Bytes that nobody can continue stay, and so does a stream whose
+    client does not read (``paused``): that silence is the client's.
     """
     if paused or not streams:
         return None

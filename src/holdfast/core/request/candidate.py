@@ -12,7 +12,7 @@ from holdfast.core.messages import Tally
 from holdfast.core.request.admission.limit import GradientLimit
 from holdfast.core.request.breaker import Breaker
 from holdfast.core.stats import PeakEwma
-from holdfast.core.types import Replica, State
+from holdfast.core.types import Halt, Replica, State
 
 UNLIMITED: Final = 1_000_000  # a limit no gateway reaches: concurrency is not declared
 SAMPLES_MAX: Final = 16  # of one statistic between two summaries: a thousand a minute are plenty
@@ -29,12 +29,14 @@ class Candidate:
     __slots__ = (
         "backpressure",
         "breaker",
+        "doubt_from",
         "failures",
         "fast",
         "finishes",
         "firm",
         "firsts",
         "gradient",
+        "halt",
         "id",
         "inflight",
         "kinds",
@@ -46,6 +48,8 @@ class Candidate:
         "norms",
         "own_tokens",
         "paces",
+        "ready_at",
+        "reason",
         "replica",
         "reported_tokens",
         "reports",
@@ -77,6 +81,9 @@ class Candidate:
         self.share = 1.0  # what health grants it, 0..1
         self.firm = False  # a verdict that stands even when control is not heard of
         self.weight = replica.weight  # declared weight × share
+        self.reason = ""  # of its state, as control says it
+        self.ready_at: int | None = None  # when it may serve, by control's estimate
+        self.halt: Halt | None = None  # control says that what runs there will not be answered
         self.slots = replica.slots or UNLIMITED
         self.gradient = gradient
         self.limit = self.slots  # requests allowed at once, from here
@@ -101,6 +108,7 @@ class Candidate:
         self.paces: list[float] = []  # seconds per further token, of streams that ended well
         self.logprobs: list[float] | None = None  # few clients ask for them
         self.norms: list[float] | None = None
+        self.doubt_from = 0  # no report that it is in doubt before this time
         self.told_inflight = 0  # as the last summary said
         if gradient is not None:
             self.limit = min(self.slots, gradient.limit)

@@ -2,10 +2,12 @@
 
 Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
 So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
-(``learned_deadline.py``), with a generous factor. Two things make a wait longer: a waiting queue in
-the engine that is longer than usual, and a pool that as a whole has become slower than its median,
-also since the attempt was made. A deadline that fires is evidence against the replica only while
-its peers deliver.
+(``learned_deadline.py``), with a generous factor. Between the two, from the first canary and the
+first few requests on, a wait is a large multiple of what those took, and never below 15 s: a
+lightly used gateway would not have a hundred samples for an hour. Two things make a wait longer:
+a waiting queue in the engine that is longer than usual, and a pool that as a whole has become
+slower than its median, also since the attempt was made. A deadline that fires is evidence against
+the replica only while its peers deliver.
 When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
 and no replica is sick, so deadlines double and retries, which would make it slower, stop. The
 doubling also keeps learning alive, because an attempt that was given up leaves no sample; if even
@@ -29,7 +31,7 @@ from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.request.learned_deadline import GROUPS, DeadlineRise, LearnedDeadline
-from holdfast.core.types import SECOND, nanos, require
+from holdfast.core.types import MILLISECOND, SECOND, Request, nanos, require
 
 _REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
 _NEVER: Final = 1 << 62
@@ -38,9 +40,11 @@ _NEVER: Final = 1 << 62
 _PACE_UP, _PACE_DOWN = 0.05, 0.2
 _PACE_MAX: Final = 3.0
 _PACE_NORMAL: Final = 2.0
+_DOUBT_PER_TOKEN: Final = MILLISECOND  # a prompt at 1,000 tokens/s: doubt is cheap
 # At a replica that is known to stand still: a prompt on an engine without a GPU, at 100 tokens/s.
 _STOOD: Final = 5 * SECOND
 _STOOD_PER_TOKEN: Final = SECOND // 100
+_USUAL_FACTOR: Final = 2  # of the median answer in one piece: its own length explains no more
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,6 +55,13 @@ class DeadlineConfig:
     first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
     first_token_floor_s: float = 1.0  # a pause of a process or a network is not a failure
     first_token_factor: float = 4.0  # on p99.9: a healthy replica practically never gets there
+    early_samples_min: int = 8  # until learned: so many first tokens bound what is possible
+    early_factor: float = 8.0  # on the longest of them: few samples say little of a tail
+    canary_factor: float = 20.0  # on a canary's time: it is short, and asked when there is room
+    early_floor_s: float = 15.0  # and no less: another gateway's request may be ahead of it
+    doubt_s: float = 2.0  # until learned: a stream without a first token after it is in doubt
+    doubt_whole_s: float = 3.0  # the same for answers in one piece: it only asks a canary
+    doubt_floor_s: float = 1.0  # once learned: canaries are asked once a second at most
     between_tokens_s: float = 30.0  # until learned: a long prefill may pause every stream
     between_tokens_samples_min: int = 1000  # gaps; some ten streams
     between_tokens_floor_s: float = 1.0  # as for the first token
@@ -82,6 +93,8 @@ class DeadlineConfig:
             "first_token_factor",
             "between_tokens_factor",
             "answer_factor",
+            "early_factor",
+            "canary_factor",
             "waiting_scale_max",
         ):
             self._require(getattr(self, name) >= 1, name, "use at least 1: waits must not shrink")
@@ -100,6 +113,7 @@ class DeadlineConfig:
             first_token_samples_min=self.answer_samples_min,
             first_token_floor_s=self.answer_floor_s,
             first_token_factor=self.answer_factor,
+            doubt_s=self.doubt_whole_s,
         )
 
     def _require_at_most(self, name: str, other: str) -> None:
@@ -149,10 +163,16 @@ class Deadlines:
 
     __slots__ = (
         "_admitted",
+        "_answers",
         "_back_at",
         "_bounds",
+        "_canary",
         "_classes",
         "_config",
+        "_doubt_floor",
+        "_doubt_wait",
+        "_early_floor",
+        "_early_from",
         "_evidence",
         "_gaps",
         "_pace",
@@ -168,8 +188,14 @@ class Deadlines:
         "scale",
     )
 
-    def __init__(self, config: DeadlineConfig) -> None:
+    def __init__(self, config: DeadlineConfig, *, answers: bool = False) -> None:
         self._config = config
+        self._answers = answers  # for those in one piece, which take as long as they are
+        self._canary = 0  # the slowest usual canary of the pool; 0 = unknown
+        self._doubt_wait = nanos(config.doubt_s)
+        self._doubt_floor = nanos(config.doubt_floor_s)
+        self._early_floor = nanos(config.early_floor_s)
+        self._early_from = 0  # before that, waits are wide until learned: the pool was slow
         self.request = nanos(config.request_s)
         self._bounds = config.prompt_bounds
         learned = partial(
@@ -206,8 +232,50 @@ class Deadlines:
         self._pace = 1.0  # recent first tokens of the whole pool, in medians of their class
         self.scale = 1.0  # by which waits are longer than they were learned
 
+    def expect_canary(self, canary_s: float | None) -> None:
+        """Take over how long the slowest replica's canaries usually take; ``None``: unknown."""
+        self._canary = 0 if canary_s is None else nanos(canary_s)
+
+    def wait(self, request: Request, waiting: int | None, ahead: int, now: int) -> int:
+        """How long an attempt of this request may take to its first token; asked once per attempt.
+
+        ``waiting`` is the chosen engine's own queue, and ``ahead`` are the attempts that this
+        gateway has there already.
+        """
+        deadline = self.first_token(request.size, waiting, now)
+        learned = self._classes[bisect_left(self._bounds, request.size)]
+        if learned.settled or waiting or now < self._early_from:
+            return deadline
+        early = self._early(request, learned)
+        if not early:
+            return deadline
+        return min(deadline, early * (1 + ahead) * self._rise.value)
+
+    def _early(self, request: Request, learned: LearnedDeadline) -> int:
+        """A generous wait from canaries and few samples; 0 where those say nothing."""
+        sampled = learned.count() >= self._config.early_samples_min
+        base = int(self._config.canary_factor * self._canary)
+        if self._answers:
+            # A whole answer may be as long as it is allowed to: one canary's time per token is
+            # several times what any engine takes. Of unknown length nothing can be said.
+            if not (self._canary and request.max_tokens):
+                return 0
+            base += self._canary * request.max_tokens
+        elif not (self._canary or sampled):
+            return 0
+        if sampled:
+            base = max(base, int(self._config.early_factor * learned.largest))
+        return max(base, self._early_floor) + request.prompt_tokens * _STOOD_PER_TOKEN
+
+    def doubt_after(self, request: Request) -> int:
+        """After which wait for a first token a replica is in doubt, so that control asks it."""
+        learned = self._classes[bisect_left(self._bounds, request.size)]
+        if learned.settled:
+            return max(learned.norm, self._doubt_floor)
+        return self._doubt_wait + request.prompt_tokens * _DOUBT_PER_TOKEN
+
     def first_token(self, prompt_tokens: int, waiting: int | None, now: int) -> int:
-        """How long an attempt may take to its first token; to be asked once per attempt.
+        """The learned or wide wait for a first token; to be asked once per attempt.
 
         ``waiting`` is the chosen engine's own queue. What attempts found there is remembered: only
         a queue longer than those the samples were learned under asks for more time.
@@ -264,6 +332,8 @@ class Deadlines:
             self._pace = pace = self._pace + more * (_PACE_UP if more > 0.0 else _PACE_DOWN)
             self.scale = pace if pace > _PACE_NORMAL else 1.0
         learned.fresh += 1
+        largest = learned.largest
+        learned.largest = elapsed if elapsed > largest else largest
         group = learned.groups[replica.group]
         group.young_total += elapsed
         group.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
@@ -369,6 +439,7 @@ class Deadlines:
                 self._rise.reset()  # to the wide deadlines; where those failed the rise stays
             for one in learnt:
                 one.forget()
+            self._early_from = now + nanos(self._config.forget_s)
             self._silent_from = now + self._wide if known else now
         for one in learnt:
             one.refresh_at = 0
@@ -385,15 +456,16 @@ class Deadlines:
         )
 
 
-def stuck(waited: int, prompt_tokens: int, *, begun: bool) -> Kind | None:
-    """The kind of failure of a stream that got no token for so long on a stalled replica.
+def stuck(waited: int, prompt_tokens: int, *, begun: bool, usual: int = 0) -> Kind | None:
+    """The kind of failure of an attempt that got no token for so long on a stalled replica.
 
-    Its own deadline may be a minute, until one is learned. What a long prompt keeps busy may be
+    Its own deadline may be minutes, until one is learned. What a long prompt keeps busy may be
     found stalled, too, and that prompt must stay: it would do the same to the next replica.
+    ``usual``: how long an answer in one piece usually takes, where that is known.
     """
     if begun:
         return Kind.BETWEEN_TOKENS_TIMEOUT if waited >= _STOOD else None
-    enough = waited >= _STOOD + prompt_tokens * _STOOD_PER_TOKEN
+    enough = waited >= max(_STOOD + prompt_tokens * _STOOD_PER_TOKEN, _USUAL_FACTOR * usual)
     return Kind.FIRST_TOKEN_TIMEOUT if enough else None
 
 

@@ -28,6 +28,8 @@ from holdfast.core.messages import (
     FlowEvent,
     Leased,
     LoadReported,
+    Quiet,
+    ReplicaHalted,
     Report,
     RequestId,
     Silent,
@@ -51,12 +53,14 @@ from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import Hedger
 from holdfast.core.request.lane import Lane, LaneTable
+from holdfast.core.request.move_queue import MoveQueue, kind_when_halted
 from holdfast.core.request.retry import Retry, RetryBudget
 from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import SECOND, nanos
 
 _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
+_BROKEN: Final = (Kind.CUT, Kind.RESET)  # ways in which a stream that has begun breaks off
 _QUEUED: Final = RequestPhase.QUEUED.value
 
 
@@ -79,6 +83,7 @@ class Flow:
         self._wheel: TimerWheel[ActiveRequest] = TimerWheel()
         self._desk = AdmissionDesk(config, streams, self._wheel)
         self._requests = self._desk.requests
+        self._moves = MoveQueue()
         self._summary_every = nanos(config.summary_s)
         self._summary_at = 0
         self._handlers: dict[type, Callable[[Any, int], list[FlowAction]]] = {
@@ -87,6 +92,8 @@ class Flow:
             FirstContent: self._on_first_content,
             Ended: self._on_ended,
             Silent: self._on_silent,
+            Quiet: self._on_quiet,
+            ReplicaHalted: self._on_halted,
             ClientGone: self._on_client_gone,
             ViewChanged: self._on_view_changed,
             LoadReported: self._on_load_reported,
@@ -103,6 +110,15 @@ class Flow:
     def lives(self) -> Mapping[RequestId, ActiveRequest]:
         """The requests under way by id; read only."""
         return self._requests
+
+    def ready_in_s(self, request_id: RequestId, now: int) -> float | None:
+        """When a queued request's model will have a replica; ``None``: unknown, or it has one."""
+        active = self._requests.get(request_id)
+        if active is None or active.phase is not RequestPhase.QUEUED:
+            return None
+        pool = self._lanes[active.model].pool
+        outlook = None if pool.ready(now) else pool.outlook(now)
+        return None if outlook is None else outlook.ready_in_s
 
     def quota(self, tenant: str) -> Quota | None:
         """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
@@ -151,7 +167,8 @@ class Flow:
     def _enqueue(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
         """Put a request into its model's queue, or finish it with the queue's refusal."""
         ready, waited = lane.pool.ready(now), active.waited
-        offer = lane.queue.offer(active.request, now, ready=ready, waited=waited)
+        outlook = None if ready else lane.pool.outlook(now)
+        offer = lane.queue.offer(active.request, now, ready=ready, waited=waited, outlook=outlook)
         actions: list[FlowAction] = []
         for dropped, refusal in offer.dropped:
             actions.append(self._desk.shed(self._requests[dropped.id], refusal, now))
@@ -327,10 +344,24 @@ class Flow:
             active.shown_tokens += event.tokens
             actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
         else:
+            if kind in _BROKEN and attempt.first_at:
+                doubt = lane.doubt(candidate, "a stream broke off", now)
+                if doubt is not None:
+                    actions.append(doubt)
             self._after_failure(active, lane, attempt, kind, event.tokens, actions, now)
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return actions
+
+    def _on_quiet(self, event: Quiet, now: int) -> list[FlowAction]:
+        """Tell control of a stream that pauses for long; it is still waited for."""
+        active = self._requests.get(event.request_id)
+        attempt = active.find(event.attempt) if active is not None else None
+        if active is None or attempt is None:
+            return []
+        lane = self._lanes[active.model]
+        doubt = lane.doubt(attempt.candidate, "a stream pauses for long", now)
+        return [] if doubt is None else [doubt]
 
     def _on_silent(self, event: Silent, now: int) -> list[FlowAction]:
         """Judge a stream that sent nothing for longer than its deadline between tokens."""
@@ -449,6 +480,58 @@ class Flow:
             return [self._desk.fail(active, Kind.CUT, gone, now)]
         return self._enqueue(active, lane, now)
 
+    # --- a replica will not answer ----------------------------------------------------------------
+
+    def _on_halted(self, event: ReplicaHalted, now: int) -> list[FlowAction]:
+        """Send requests without content away from a replica that control found, or empties."""
+        actions: list[FlowAction] = []
+        requests = self._requests.values()
+        self._moves.mark(requests, event.model, event.replica_id, event.halt, now)
+        self._move_caught(actions, now)
+        return actions
+
+    def _move_caught(self, actions: list[FlowAction], now: int) -> None:
+        """Move requests that are caught at halted replicas, as far as the budget reaches."""
+        full: set[str] = set()  # models without a replica to move to
+        for active, attempt in self._moves.due(now):
+            if not self._budget.would_allow(now):
+                return  # the others stay, and are looked at again
+            lane = self._lanes[active.model]
+            if not self._retry.may_move(active.moved, active.deadline, now):
+                self._moves.leave(active)
+                continue
+            kind = kind_when_halted(active, attempt, lane, now)
+            if kind is None or lane.model in full:
+                continue
+            if not self._move(active, lane, attempt, kind, actions, now):
+                full.add(lane.model)
+
+    def _move(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        kind: Kind,
+        actions: list[FlowAction],
+        now: int,
+    ) -> bool:
+        """Start an attempt elsewhere and cancel this one; ``False`` if no replica has room."""
+        dispatch = self._dispatch(active, lane, now, active.tried)
+        if dispatch is None:
+            here = tuple(each.candidate.id for each in active.live)
+            dispatch = self._dispatch(active, lane, now, here)
+        if dispatch is None:
+            return False
+        self._budget.take(now)
+        active.moved += 1
+        self._moves.leave(active)
+        change = lane.close(active, attempt, MEANINGS[kind].outcome, kind, now)
+        if change is not None:
+            actions.append(self._report(lane, attempt, change))
+        actions.append(self._called_back(active, attempt, kind, now))
+        actions.append(dispatch)
+        return True
+
     # --- time passes ------------------------------------------------------------------------------
 
     def _on_tick(self, _event: Tick, now: int) -> list[FlowAction]:
@@ -459,6 +542,8 @@ class Flow:
                 active.phase is not RequestPhase.DONE
             ):  # one before it may have pushed it out of the queue
                 self._on_due(active, actions, now)
+        if now >= self._moves.look_at:
+            self._move_caught(actions, now)
         if now >= self._summary_at:
             self._each_second(actions, now)
         for lane in self._lanes.values():
@@ -490,13 +575,15 @@ class Flow:
             if attempt.first_at:
                 continue
             if now >= attempt.doubt_at:
-                lane.overdue(active, attempt, now)
+                doubt = lane.overdue(active, attempt, now)
+                if doubt is not None:
+                    actions.append(doubt)
             if now >= attempt.first_due and not lane.bears_with(active, attempt, now):
                 if self._time_out(active, lane, attempt, Kind.FIRST_TOKEN_TIMEOUT, 0, actions, now):
                     return  # what comes next has set its own time
                 request = active.request
-                waits, waiting = lane.waits(request), attempt.candidate.waiting
-                more = waits.first_token(request.size, waiting, now)
+                waits, candidate = lane.waits(request), attempt.candidate
+                more = waits.wait(request, candidate.waiting, candidate.inflight, now)
                 attempt.first_due, attempt.scale = now + max(more, SECOND), waits.scale
         self._file_next(active)
 
@@ -543,6 +630,11 @@ class Flow:
         actions: list[FlowAction] = []
         if active.phase is RequestPhase.QUEUED:
             lane.queue.remove(active.request.id)
+        for attempt in active.live:
+            if lane.is_overdue(active, attempt, now):
+                doubt = lane.doubt(attempt.candidate, "a client gave up after a long wait", now)
+                if doubt is not None:
+                    actions.append(doubt)
         self._abort_all(active, lane, active.live, Kind.CLIENT_GONE, actions, now)
         actions.append(self._desk.fail(active, Kind.CLIENT_GONE, "nobody waits for it", now))
         if lane.queue.held:
@@ -554,9 +646,27 @@ class Flow:
         actions: list[FlowAction] = []
         if self._lane_table.apply(event.view, now):
             for lane in self._lanes.values():
+                for candidate in lane.pool.take_halts():
+                    if candidate.halt is None:
+                        self._moves.clear(lane.model, candidate.id)
+                    else:
+                        requests = self._requests.values()
+                        self._moves.mark(requests, lane.model, candidate.id, candidate.halt, now)
+            if now >= self._moves.look_at:
+                self._move_caught(actions, now)
+            for lane in self._lanes.values():
                 if lane.queue.held:
                     self._serve_queue(lane, now, actions)
+                if lane.queue.held and not lane.pool.ready(now):
+                    self._give_up(lane, actions, now)
         return actions
+
+    def _give_up(self, lane: Lane, actions: list[FlowAction], now: int) -> None:
+        """Refuse the queued requests that wait in vain: no replica will be ready in their time."""
+        outlook = lane.pool.outlook(now)
+        if outlook is not None:
+            for request, refusal in lane.queue.give_up(outlook, now):
+                actions.append(self._desk.shed(self._requests[request.id], refusal, now))
 
     def _on_load_reported(self, event: LoadReported, _now: int) -> list[FlowAction]:
         self._lane_table.take_report(event)

@@ -34,6 +34,7 @@ _BACKPRESSURE: Final = Outcome.BACKPRESSURE
 _FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
 _BUSY_LOOKS_LIKE: Final = 3.0  # × typical: backpressure lowers the weight without blame
 _FAST: Final = 50 * MILLISECOND  # a failure before it, without content: sooner than any answer
+_DOUBT_EVERY: Final = SECOND  # control asks canaries on doubt no more often
 _RECENT_S: Final = 60.0  # of first tokens, for the promise on them: long enough for a p95
 _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
@@ -99,7 +100,7 @@ class Lane:
         self.pool = Pool(model, policy, FailoverLadder(config.failover), self._candidate)
         self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
         self.deadlines = Deadlines(config.deadlines)
-        self.answers = Deadlines(config.deadlines.for_answers())  # those in one piece
+        self.answers = Deadlines(config.deadlines.for_answers(), answers=True)  # those in one piece
         slo = config.slo_first_token_s
         self._slo = nanos(slo) if slo is not None else 1 << 62
         self._first = self._first_late = 0  # first tokens since the last reading, and late ones
@@ -125,6 +126,10 @@ class Lane:
             self._woken_at = now
         self._serves = serves
         self.pool.apply(views, now)
+        canaries = [view.canary_s for view in views if view.canary_s and view.share > 0]
+        slowest = max(canaries, default=None)
+        self.deadlines.expect_canary(slowest)
+        self.answers.expect_canary(slowest)
 
     def waits(self, request: Request) -> Deadlines:
         """The deadlines for this request: those of streams, or of answers in one piece."""
@@ -138,11 +143,12 @@ class Lane:
             self.pool.changed(now)
         request = active.request
         deadlines = self.answers if request.whole else self.deadlines
-        patience = deadlines.first_token(request.size, candidate.waiting, now)
+        patience = deadlines.wait(request, candidate.waiting, candidate.inflight, now)
         number = active.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
-        attempt.doubt_at = now + deadlines.first_token_norm(request.size)
+        norm, doubt = deadlines.first_token_norm(request.size), deadlines.doubt_after(request)
+        attempt.doubt_at = now + (norm if norm < doubt else doubt)
         attempt.scale = deadlines.scale
         candidate.inflight += 1
         candidate.own_tokens += tokens
@@ -197,18 +203,43 @@ class Lane:
             return candidate.breaker.record(_SUCCESS, now, trial=True)
         return None
 
-    def overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> None:
+    def overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> Report | None:
         """Raise the latency that routing sees for a replica whose first token is late.
 
         Learning from arrivals alone, the pool would go on sending to a replica that has become ten
-        times slower for as long as its first late token takes.
+        times slower for as long as its first late token takes. If it is very late, return the
+        report that makes control ask the replica's canary.
         """
         request = active.request
-        typical = self.waits(request).first_token_typical(request.size)
+        waits = self.waits(request)
+        typical = waits.first_token_typical(request.size)
         elapsed = now - attempt.started
-        if typical:
+        if typical and elapsed >= waits.first_token_norm(request.size):
             attempt.candidate.latency.penalise(elapsed / typical, now)
         attempt.doubt_at = now + elapsed
+        doubt = waits.doubt_after(request)
+        if elapsed < doubt:
+            attempt.doubt_at = min(attempt.doubt_at, attempt.started + doubt)
+            return None
+        return self.doubt(attempt.candidate, f"no first token after {elapsed / SECOND:.1f} s", now)
+
+    def is_overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
+        """Whether an attempt waits for its first token for so long that its replica is in doubt."""
+        waited = now - attempt.started
+        return not attempt.first_at and waited >= self.waits(active.request).doubt_after(
+            active.request
+        )
+
+    def doubt(self, candidate: Candidate, reason: str, now: int) -> Report | None:
+        """The report that a replica is in doubt; ``None`` within a second of the last one.
+
+        Each makes control ask a canary, and a client that hangs up again and again must not
+        drive those.
+        """
+        if now < candidate.doubt_from:
+            return None
+        candidate.doubt_from = now + _DOUBT_EVERY
+        return Report(self.model, candidate.id, ReportCode.OVERDUE.value, reason)
 
     def overtaken(self, active: ActiveRequest, slower: list[Attempt], now: int) -> None:
         """Learn from the attempts that lost against a hedge: they took at least this long.

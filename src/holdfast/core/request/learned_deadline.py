@@ -76,6 +76,7 @@ class LearnedDeadline:
         "fresh",
         "groups",
         "heard",
+        "largest",
         "median",
         "norm",
         "refresh_at",
@@ -116,6 +117,7 @@ class LearnedDeadline:
         self.refresh_at = 0
         self._merged_at = self._rotated_at = 0
         self._tail = 0.0
+        self.largest = 0  # the largest sample, old ones too: for the time before it is learned
         self.median: int | None = None  # the typical sample, as of the last merge
         self.settled = False  # whether the deadline was learned, as of the last merge
         self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
@@ -123,6 +125,10 @@ class LearnedDeadline:
     def is_learned(self) -> bool:
         """Whether there are enough samples to use the learned deadline."""
         return self.heard.count >= self._samples_min
+
+    def count(self) -> int:
+        """The number of samples; for the time before the deadline is learned."""
+        return sum(group.count() for group in self.groups)
 
     def has_samples(self) -> bool:
         """Whether there is any sample since the start or the last ``forget``."""

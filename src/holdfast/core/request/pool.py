@@ -10,11 +10,12 @@ from typing import Final
 
 from holdfast.core.failure import Outcome
 from holdfast.core.messages import ReplicaView
+from holdfast.core.request.admission.queue import Outlook
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.candidate import UNLIMITED, Candidate
 from holdfast.core.request.failover import FailoverLadder
 from holdfast.core.request.routing.policy import Choice, RoutingPolicy
-from holdfast.core.types import Replica, Request, State
+from holdfast.core.types import Halt, Replica, Request, State, nanos, seconds
 
 TRIAL_REASON: Final = "half-open trial"
 _NEVER: Final = 1 << 62
@@ -28,6 +29,7 @@ class Pool:
     __slots__ = (
         "_candidate",
         "_far",
+        "_halts",
         "_ladder",
         "_policy",
         "_recheck_at",
@@ -65,6 +67,7 @@ class Pool:
         self.leased: frozenset[str] | None = None  # replicas this gateway may try; None = any
         self._recheck_at = 0
         self._stale = False
+        self._halts: list[Candidate] = []  # began or ended to be halted, not taken yet
 
     def apply(self, views: Iterable[ReplicaView], now: int) -> None:
         """Take over control's view: update, add and remove candidates."""
@@ -87,6 +90,13 @@ class Pool:
             candidate.state = view.state
             candidate.share = view.share
             candidate.firm = view.firm
+            candidate.reason = view.reason
+            later = view.ready_in_s
+            candidate.ready_at = None if later is None else now + nanos(later)
+            halt = _halt(view)
+            if halt is not candidate.halt:
+                candidate.halt = halt
+                self._halts.append(candidate)
             candidate.weight = view.replica.weight * view.share
             kept[candidate.id] = candidate
         moved = moved or len(kept) != len(self.candidates)
@@ -94,6 +104,11 @@ class Pool:
         self._stale = False
         if moved:
             self.changed(now)
+
+    def take_halts(self) -> list[Candidate]:
+        """The candidates whose halt began, changed or ended since the last call."""
+        halts, self._halts = self._halts, []
+        return halts
 
     def changed(self, now: int) -> None:
         """Note that a candidate changed, so that candidates are sorted before the next choice."""
@@ -137,6 +152,37 @@ class Pool:
         if now >= self._recheck_at:
             self._sort(now)
         return self.routable > 0
+
+    def outlook(self, now: int) -> Outlook | None:
+        """When a pool without a ready replica will have one; ``None``: that is not known.
+
+        A pool without replicas may be scaled to zero, and a replica that leaves may have a
+        successor: of neither can be said that nobody is on the way.
+        """
+        states: dict[State, int] = {}
+        first = _NEVER
+        for candidate in self.candidates.values():
+            state, ready_at = candidate.state, candidate.ready_at
+            states[state] = states.get(state, 0) + 1
+            if candidate.weight > 0 or ready_at is None:
+                return None
+            first = min(first, ready_at)
+        if not states:
+            return None
+        return Outlook(max(0.0, seconds(first - now)), self._why(states))
+
+    def _why(self, states: dict[State, int]) -> str:
+        """Why no replica serves, for people: all states, and what is said of the first replica."""
+        told = next(iter(self.candidates.values())).reason.partition(" (")[0]  # without details
+        replicas = len(self.candidates)
+        if replicas == 1:
+            what = f"the only replica of {self.model} is {next(iter(states))}"
+        elif len(states) == 1:
+            what = f"all {replicas} replicas of {self.model} are {next(iter(states))}"
+        else:
+            counts = ", ".join(f"{count} {state}" for state, count in states.items())
+            return f"none of the {replicas} replicas of {self.model} serves: {counts}"
+        return f"{what}: {told}" if told else what
 
     def serves(self, revision: str, now: int) -> bool:
         """Whether any replica of this revision may be chosen, with or without room."""
@@ -226,6 +272,13 @@ class Pool:
             for candidate in rung:
                 self.capacity += candidate.limit
         self._recheck_at = recheck_at
+
+
+def _halt(view: ReplicaView) -> Halt | None:
+    """Why nothing at a replica will be answered; one that gets requests is not given up."""
+    if view.share > 0:
+        return None
+    return Halt.STOPPED if view.state is State.DEAD else view.halt
 
 
 def _load(rung: list[Candidate]) -> float | None:

@@ -34,6 +34,7 @@ class RetryConfig:
 
     attempts: int = 2  # in all: the second catches a bad replica, a third rarely finds a good one
     continuations: int = 2  # of one stream: two replicas may die under a long answer
+    moves: int = 2  # of one request without content, away from replicas that will not answer
     budget_ratio: float = 0.2  # of the requests in the window: the most the load may grow by
     budget_window_s: float = 10.0  # seconds: outlives a replica's restart, forgets an incident soon
     budget_floor_per_s: float = 10.0  # retries per second: at low rates a share would round to none
@@ -47,6 +48,8 @@ class RetryConfig:
         require(1 <= self.attempts <= 100, "retry.attempts", f"is {self.attempts}", fix)
         made, fix = self.continuations, "use 0 (none) to 100"
         require(0 <= made <= 100, "retry.continuations", f"is {made}", fix)
+        moved, fix = self.moves, "use 0 (each waits for its own deadline) to 100"
+        require(0 <= moved <= 100, "retry.moves", f"is {moved}", fix)
         ratio, fix = self.budget_ratio, "use a share from 0 to 1"
         require(0 <= ratio <= 1, "retry.budget_ratio", f"is {ratio}", fix)
         window, fix = self.budget_window_s, "use 0.1 s to an hour, 3600 s"
@@ -143,6 +146,7 @@ class Retry:
         "_continuations_max",
         "_counts",
         "_delay_bounds",
+        "_moves_max",
         "_rng",
         "budget",
     )
@@ -151,6 +155,7 @@ class Retry:
         self.budget = budget
         self._attempts_max = config.attempts
         self._continuations_max = config.continuations
+        self._moves_max = config.moves
         base, longest = nanos(config.backoff_base_s), nanos(config.backoff_max_s)
         if config.backoff == "none":
             base = longest = 0
@@ -179,6 +184,14 @@ class Retry:
         if now >= deadline:
             return self._counted(_NO_TIME)
         return self._counted(_CONTINUE if self.budget.take(now) else _NO_BUDGET)
+
+    def may_move(self, moves_made: int, deadline: int, now: int) -> bool:
+        """Whether a request may be moved to another replica, if the budget allows; claims nothing.
+
+        Moves have a cap of their own: that a replica was lost is not the request's doing, and one
+        that used up its attempts on two lost replicas would be given up for nothing.
+        """
+        return moves_made < self._moves_max and now < deadline
 
     def _decide(
         self, kind: Kind, attempts_made: int, free_used: bool, deadline: int, now: int

@@ -80,6 +80,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     continuable: bool = False
     reason: str = _NOT_STREAMED  # why it is not continuable
     hedgeable: bool = True  # False where a second execution would have an effect
+    stores: bool = False  # the engine keeps the answer under an id of its own
     opaque: bool = False  # the answer is not JSON: only the client can judge it
     greedy: bool = False  # temperature 0: asked again, it says nearly the same
     statistic: str = ""  # what can be measured in the answer: logprob or norm
@@ -292,6 +293,7 @@ def _read_responses(
         form = None if options is None else options.format
         ask.json_expected = form is not None and form.type in _JSON_FORMATS
     ask.hedgeable = m.store is False  # stored unless the client says otherwise
+    ask.stores = not ask.hedgeable
 
 
 def _read_speech(

@@ -60,7 +60,7 @@ FINISHES: Final[dict[str, str | None]] = {
     "queue_full": "All replicas are busy and the queue is full. Try again later.",
     "queue_timeout": "All replicas stayed busy for as long as a request may wait. Try again later.",
     "displaced": "A request of a higher priority took the place of this one. Try again later.",
-    "no_ready_replica": "No replica of this model is ready at the moment. Try again later.",
+    "no_ready_replica": None,
     "overloaded": "The replicas of this model are overloaded. Try again later.",
     "deadline_exceeded": "The request took longer than its deadline allows.",
     "upstream_timeout": "The model did not answer in time.",

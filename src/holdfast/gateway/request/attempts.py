@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector
-from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent, Silent
+from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent, Quiet, Silent
 from holdfast.core.request.answer_policy import (
     kind_of_error_status,
     kind_of_whole_answer,
@@ -241,6 +241,12 @@ class Attempt(ABC):
             proxied = self.proxied
             silent = Silent(proxied.serial, self.number, self.tokens())
             proxied.port.tell(proxied.flow, silent)
+
+    def on_pause(self) -> None:
+        """Report to the flow that the stream pauses for long, unless all was said."""
+        if not self.over:
+            proxied = self.proxied
+            proxied.port.tell(proxied.flow, Quiet(proxied.serial, self.number))
 
     @property
     def replica_id(self) -> str:

@@ -33,6 +33,8 @@ from holdfast.core.types import MILLISECOND, SECOND, Priority, Request, nanos
 from holdfast.gateway.request.settings import Settings
 
 _SILENCE_EVERY: Final = 50 * MILLISECOND  # how often streams are looked at
+_QUIET_EVERY: Final = SECOND  # how often streams are looked at that pause without being silent yet
+_QUIET_MAX: Final = 2 * SECOND  # or half of its silence_max, if less: a pause that asks a canary
 _LINGER: Final = SECOND  # after [DONE] a response should end; then its connection is closed
 _BATCH: Final = Priority.BATCH
 
@@ -97,6 +99,9 @@ class WatchedAttempt(Protocol):
     def on_silence(self, now: int) -> None:
         """Handle that the attempt was silent for longer than ``silence_max``."""
 
+    def on_pause(self) -> None:
+        """Report that the attempt was silent for long, though not for ``silence_max``."""
+
     def close(self) -> None:
         """Close the connection, if it is still open."""
 
@@ -109,6 +114,7 @@ class FlowPort:
         "_lingering",
         "_loop",
         "_news",
+        "_quiet_at",
         "_reported_at",
         "_retiring",
         "_serial",
@@ -151,6 +157,7 @@ class FlowPort:
         self._serial = 0
         self._view: FleetView | None = None
         self._silence_at = 0
+        self._quiet_at = 0
         self._reported_at = 0  # when the last summary was
         self._sign_of_life = nanos(settings.stream.sign_of_life_s)
 
@@ -240,6 +247,9 @@ class FlowPort:
             return False
         self._silence_at = now + _SILENCE_EVERY
         self._look_for_silence(now)
+        if now >= self._quiet_at:
+            self._quiet_at = now + _QUIET_EVERY
+            self._look_for_pauses(now)
         self._give_signs_of_life(now)
         self._close_lingering(now)
         return True
@@ -248,6 +258,16 @@ class FlowPort:
         silent = [a for a in self.streaming if now - a.last > a.silence_max and not a.paused]
         for attempt in silent:
             attempt.on_silence(now)
+
+    def _look_for_pauses(self, now: int) -> None:
+        """Report one stream of each replica that pauses for long, so that control asks there."""
+        paused: dict[str, WatchedAttempt] = {}
+        for attempt in self.streaming:
+            patience = min(_QUIET_MAX, attempt.silence_max // 2)
+            if now - attempt.last > patience and not attempt.paused:
+                paused.setdefault(attempt.replica_id, attempt)
+        for attempt in paused.values():
+            attempt.on_pause()
 
     def _give_signs_of_life(self, now: int) -> None:
         while self._waiting:

@@ -59,6 +59,7 @@ from holdfast.gateway.telemetry.trace import Trace
 _JSON: Final = b"content-type: application/json\r\n"
 _EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-cache\r\n"
 _COMMENT: Final = b": waiting for the model\n\n"
+_COMMENT_READY: Final = b": waiting for the model, which may be ready in %d s\n\n"
 _LAST: Final = b"data: [DONE]\n\n"
 _STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMPLETIONS}
 
@@ -237,6 +238,7 @@ class ProxiedRequest:
             regions=tenant.region_names,
             whole=not ask.stream,
             degradable=self._path is not None and bool(self._path.ladder),
+            stores=ask.stores,
         )
         self.observer.saw_submission(self)
         port.open(self, now, streams=ask.stream)
@@ -384,12 +386,15 @@ class ProxiedRequest:
         return self._context.ratios.of(model).answer.tokens(text_bytes)
 
     def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
-        """End the attempts on a replica that is leaving; ``stalled``: only those that are stuck.
+        """End streams on a replica that is leaving; ``stalled``: only those that are stuck.
 
-        The flow then tries another replica.
+        The flow then continues them on another replica. Where the client has seen nothing of its
+        answer, the flow itself moves the request (``ReplicaHalted``).
         """
         for attempt in list(self.attempts.values()):
             if attempt.replica_id != replica_id or attempt.over:
+                continue
+            if not (attempt.begun or attempt.continues):
                 continue
             kind = attempt.stuck(now) if stalled else Kind.DRAINED
             if kind is not None:
@@ -468,7 +473,10 @@ class ProxiedRequest:
         exchange = self.exchange
         if not exchange.started:
             exchange.start(200, _EVENTS + b"x-request-id: %b\r\n" % self.request_id)
-        exchange.write(_COMMENT)
+        ready_in_s = None
+        if self.flow is not None:
+            ready_in_s = self.flow.ready_in_s(self.serial, self.port.now_ns())
+        exchange.write(_COMMENT if ready_in_s is None else _COMMENT_READY % round(ready_in_s))
 
     # --- judge -----------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from holdfast.core.messages import FleetView, Leased, LoadReported
+from holdfast.core.messages import FleetView, Leased, LoadReported, ReplicaHalted
 from holdfast.core.request.flow import Flow
+from holdfast.core.types import Halt
 from holdfast.gateway.api import routes
 from holdfast.gateway.api.bodies import check_coding
 from holdfast.gateway.api.errors import ApiError
@@ -148,12 +149,15 @@ class RequestDriver:
             trying += [(model, replica_id) for replica_id in running]
         return wanted, trying
 
-    def move(self, replica_id: str, *, stalled: bool = False) -> None:
-        """End all attempts on a replica that is leaving; ``stalled``: only those that are stuck.
+    def move(self, model: str, replica_id: str, *, stalled: bool = False) -> None:
+        """Send elsewhere what runs on a replica that is leaving or was found not to answer.
 
-        The flow then tries other replicas.
+        ``stalled``: only what is stuck there.
         """
         now = self.now_ns()
+        halted = ReplicaHalted(model, replica_id, Halt.STALLED if stalled else Halt.STOPPED)
+        for flow in self.port.flows:
+            self.port.tell(flow, halted)
         for proxied in list(self.port.requests.values()):
             proxied.move(replica_id, now, stalled=stalled)
 

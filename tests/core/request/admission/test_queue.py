@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.core.request.admission.fairness import TokenCounters
-from holdfast.core.request.admission.queue import FairQueue, QueueConfig
+from holdfast.core.request.admission.queue import FairQueue, Outlook, QueueConfig
 from holdfast.core.request.admission.refusals import RETRY_AFTER_UNKNOWN_S
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Priority, Request
 from sampling import examples
@@ -358,6 +358,41 @@ def test_a_replica_seen_before_a_request_came_says_nothing_about_its_wait():
     put(waiting, ask(1), ready=False)
     [(_, refusal)] = waiting.expire(10 * SECOND)
     assert refusal.code == "no_ready_replica"
+
+
+SOON, LATE = Outlook(20.0, "r1 is loading"), Outlook(31.0, "all 3 replicas are quarantined")
+
+
+def test_nobody_waits_for_a_replica_that_comes_too_late():
+    waiting = queue()
+    refusal = waiting.offer(ask(1), 0, ready=False, outlook=LATE).refusal
+    assert (refusal.status, refusal.code, refusal.retry_after_s) == (503, "no_ready_replica", 31.0)
+    assert refusal.reason == "all 3 replicas are quarantined; one may be back in about 31 s"
+    assert waiting.offer(ask(2), 0, ready=False, outlook=SOON).refusal is None
+    assert waiting.offer(ask(3, deadline=SECOND), 0, ready=False, outlook=SOON).refusal is not None
+    waited = 15 * SECOND  # its patience counts all its stays
+    assert waiting.offer(ask(4), 0, ready=False, outlook=SOON, waited=waited).refusal is not None
+    assert list(waiting.held) == [2]
+
+
+def test_who_waits_for_a_replica_that_is_late_waits_within_its_class_only():
+    waiting = queue()
+    waiting.offer(ask(1), 0, ready=False, outlook=SOON)
+    waiting.offer(ask(2, priority=BATCH), 0, ready=False, outlook=Outlook(60.0, "loading"))
+    assert [request.id for request, _ in waiting.expire(119 * SECOND)] == [1]
+    [(request, refusal)] = waiting.expire(120 * SECOND)
+    assert (request.id, refusal.code) == (2, "no_ready_replica")
+
+
+def test_those_who_wait_in_vain_are_given_up_and_the_others_stay():
+    waiting = queue()
+    put(waiting, ask(1), ask(2, priority=BATCH), ask(3, deadline=SECOND), ready=False)
+    given_up = waiting.give_up(LATE, 0)
+    assert [request.id for request, _ in given_up] == [1, 3]
+    assert {refusal.code for _, refusal in given_up} == {"no_ready_replica"}
+    assert list(waiting.held) == [2]
+    assert waiting.tokens == 10
+    assert waiting.give_up(SOON, 0) == []
 
 
 def test_a_deadline_before_the_replica_wait_ends_stays_a_deadline():

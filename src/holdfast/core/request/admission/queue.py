@@ -4,7 +4,8 @@ Interactive goes before batch; inside a class the tenant that was served the few
 first; inside a tenant the oldest. A request that has waited too long is dropped *before* it is
 sent: a replica must not spend a GPU second on an answer nobody waits for. When no replica is ready
 at all, as in the middle of a rollout, requests are held for a while too: half a minute of waiting
-is better than a storm of 503. A request that failed somewhere and comes back has waited before:
+is better than a storm of 503. Where it is known that none can be ready in that time, nobody waits
+in vain: all are refused at once. A request that failed somewhere and comes back has waited before:
 patience is its client's, and counts all its stays.
 
 Rejected: one queue per replica; work waits behind a slow one while another is idle. Rejected: an
@@ -64,6 +65,18 @@ class Offer:
 
     refusal: Refusal | None
     dropped: tuple[tuple[Request, Refusal], ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Outlook:
+    """When a model without a ready replica will have one, and why it has none."""
+
+    ready_in_s: float
+    reason: str
+
+    def later_than(self, limit: int, now: int) -> bool:
+        """Whether no replica will be ready at ``limit``."""
+        return now + nanos(self.ready_in_s) > limit
 
 
 _ACCEPTED = Offer(None)
@@ -127,10 +140,12 @@ class FairQueue:
         ready: bool,
         waited: int = 0,
         service_rate: float | None = None,
+        outlook: Outlook | None = None,
     ) -> Offer:
         """Queue a request, or refuse it; may drop overdue and batch requests to make room.
 
         ``waited``: in earlier stays. ``service_rate``: requests per second, if known.
+        ``outlook``: when a replica will be ready, where none is and that is known.
         """
         queues = self._classes[request.priority]
         if request.id in self.held:
@@ -141,6 +156,8 @@ class FairQueue:
             self._service_rate = service_rate
         if ready:
             self._ready_sequence = self._sequence
+        if outlook is not None and outlook.later_than(self._limit(request, now - waited), now):
+            return Offer(refusals.none_in_time(outlook.reason, outlook.ready_in_s))
         tokens = request.prompt_tokens + request.max_tokens
         dropped: list[tuple[Request, Refusal]] = []
         full = self._full(queues, tokens)
@@ -151,7 +168,11 @@ class FairQueue:
             full = self._full(queues, tokens)
         if full:
             return Offer(refusals.queue_full(full, len(self), self._service_rate), tuple(dropped))
-        self._add(queues, QueueEntry(request, tokens, now - waited, self._sequence), ready=ready)
+        wait = self._wait_no_replica
+        if outlook is not None:  # estimates err: twice as long, within its class's wait
+            wait = max(wait, 2 * nanos(outlook.ready_in_s))
+        entry = QueueEntry(request, tokens, now - waited, self._sequence)
+        self._add(queues, entry, None if ready else wait)
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
     def pop(self, now: int) -> Request | None:
@@ -178,6 +199,14 @@ class FairQueue:
         for request, _ in dropped:
             self.remove(request.id)
         return dropped
+
+    def give_up(self, outlook: Outlook, now: int) -> list[tuple[Request, Refusal]]:
+        """Remove the requests for which no replica will be ready in time; each with its refusal."""
+        refusal = refusals.none_in_time(outlook.reason, outlook.ready_in_s)
+        hopeless = [e for e in self.held.values() if outlook.later_than(e.limit, now)]
+        for entry in hopeless:
+            self._take(entry)
+        return [(entry.request, refusal) for entry in hopeless]
 
     def remove(self, request_id: int | str) -> bool:
         """Remove a request whose client has gone; ``False`` if it is not queued."""
@@ -234,15 +263,19 @@ class FairQueue:
             dropped.append((entry.request, refusal))
         return dropped
 
-    def _add(self, queues: TenantQueues, entry: QueueEntry, *, ready: bool) -> None:
+    def _limit(self, request: Request, offered: int) -> int:
+        """Until when a request may wait, by its class and its own deadline."""
+        limit = offered + self._waits[request.priority]
+        return min(limit, request.deadline) if request.deadline else limit
+
+    def _add(self, queues: TenantQueues, entry: QueueEntry, wait: int | None) -> None:
+        """Keep an entry; ``wait`` is how long it waits while no replica is ready."""
         request = entry.request
-        entry.limit = entry.offered + self._waits[request.priority]
-        if request.deadline:
-            entry.limit = min(entry.limit, request.deadline)
+        entry.limit = self._limit(request, entry.offered)
         entry.expires = entry.limit
-        if not ready and entry.offered + self._wait_no_replica <= entry.limit:
+        if wait is not None and entry.offered + self._wait_no_replica <= entry.limit:
             entry.provisional = True
-            entry.expires = entry.offered + self._wait_no_replica
+            entry.expires = min(entry.limit, entry.offered + wait)
         self._sequence += 1
         self.tokens += entry.tokens
         self.held[request.id] = entry
@@ -296,4 +329,4 @@ class FairQueue:
         return self._batch if self._batch.entries else None
 
 
-__all__ = ["FairQueue", "Offer", "QueueConfig"]
+__all__ = ["FairQueue", "Offer", "Outlook", "QueueConfig"]

@@ -100,6 +100,16 @@ def no_ready_replica(wait_s: float) -> Refusal:
     )
 
 
+def none_in_time(why: str, ready_in_s: float) -> Refusal:
+    """No replica can be ready within the time this request may wait, so it does not wait."""
+    return Refusal(
+        503,  # Service Unavailable: the same as after a wait that everybody knew to be in vain
+        "no_ready_replica",
+        min(max(ready_in_s, RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S),
+        f"{why}; one may be back in about {ready_in_s:.0f} s",
+    )
+
+
 def deadline_passed() -> Refusal:
     """The request's own deadline passed before it was sent anywhere."""
     return Refusal(
@@ -119,6 +129,7 @@ __all__ = [
     "deadline_passed",
     "displaced",
     "no_ready_replica",
+    "none_in_time",
     "over_quota",
     "queue_full",
     "retry_after_s",
