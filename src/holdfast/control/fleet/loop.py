@@ -45,6 +45,7 @@ from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import (
+    CanaryAsked,
     CanaryResult,
     DrainAsked,
     Exited,
@@ -224,6 +225,7 @@ class FleetLoop:
         launch = self._launches.pop(replica_id, None)
         if launch is not None:
             launch.cancel()
+        self._prober.forget(replica_id)
         self._carried.pop(replica_id, None)
         self._asked.pop(replica_id, None)
         self._withheld.pop(replica_id, None)
@@ -256,9 +258,10 @@ class FleetLoop:
             del self._probes[replica_id]
         if not result.verdict.silent:
             self._platform.heard(replica_id, CANARY)
-        judged = result.verdict.conclusive
+        judged = result.verdict.conclusive or result.draining
         dropped = judged and self._carried.pop(replica_id, None) is not None
-        self.tell(result)
+        again = (CanaryAsked((replica_id,)),) if result.excused else ()
+        self.tell(result, *again)
         self._remember(result)
         if dropped:
             self._tell()
