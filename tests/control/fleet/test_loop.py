@@ -52,6 +52,7 @@ class Audience:
         self.moves = []
         self.notices = []
         self.canaries = []
+        self.facts = []
 
     def publish(self, view):
         self.views.append(view)
@@ -61,6 +62,9 @@ class Audience:
 
     def note(self, notice):
         self.notices.append(notice)
+
+    def saw(self, fact):
+        self.facts.append(fact)
 
     def answered(self, result, *, slow, inflight):
         self.canaries.append((result, slow, inflight))
@@ -258,6 +262,30 @@ def test_a_hang_is_found_although_control_is_late_100_ms_now_and_then(world, mon
         stage.timer.cancel()
 
     drive(world, scene)
+
+
+def test_a_loop_that_stood_still_is_a_fact_and_a_busy_one_is_none(world, monkeypatch):
+    monkeypatch.setattr(probes, "LATE", 50 * MILLISECOND)
+
+    async def scene(stage):
+        watch = stage.fleet._watch
+        watch._due = time.monotonic_ns() - 200 * MILLISECOND
+        stage.fleet._tick()
+        assert stage.audience.facts == []
+        watch._due = time.monotonic_ns() - nanos(5)
+        stage.fleet._tick()
+        (fact,) = stage.audience.facts
+        assert 5 <= fact.late_s < 60
+
+    async def main():
+        fleet = FleetLoop(
+            audience := Audience(), LoopWatch(TICK, 0), world.canaries(), Platform(), 1
+        )
+        async with AsyncExitStack() as stack:
+            await scene(Stage(world, fleet, audience, None, stack))
+            await fleet.stop()
+
+    asyncio.run(main())
 
 
 def test_an_excused_probe_is_asked_again_at_once(world, monkeypatch):
