@@ -2,7 +2,20 @@ from dataclasses import replace
 
 from holdfast.engines.openai import DIALECT as PLAIN
 
-KNOWING = replace(PLAIN, busy_bodies=(b"queue full",), loading_bodies=(b"Loading",))
+KNOWING = replace(
+    PLAIN,
+    busy_bodies=(b"queue full",),
+    loading_bodies=(b"Loading",),
+    draining_bodies=(b"stopping",),
+)
+
+
+def test_a_drain_is_backpressure_to_a_request_and_more_to_whoever_sends_them() -> None:
+    assert KNOWING.says_draining(503, b"it is stopping")
+    assert KNOWING.says_busy(503, b"it is stopping")
+    assert not KNOWING.says_draining(503, b"queue full")
+    assert not KNOWING.says_draining(500, b"it is stopping")
+    assert not PLAIN.says_draining(503, b"it is stopping")
 
 
 def test_a_bare_503_is_neither_busy_nor_loading() -> None:

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.canary import Shape
 from holdfast.core.types import ConfigError
 from holdfast.engines import DIALECTS, Continuation, Load, capabilities_table, dialect
 
@@ -36,11 +37,14 @@ def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_paths_can_be_asked_for_as_they_stand(name: str) -> None:
     one = dialect(name)
-    assert one.health_path.startswith("/")
-    assert one.metrics_path is None or one.metrics_path.startswith("/")
+    paths = (one.health_path, one.start_path, one.metrics_path)
+    assert all(path is None or path.startswith("/") for path in paths)
+    # An engine without a question that fits all its models is believed by its page.
+    assert one.health_path or one.canary_shape is not Shape.INFER
     assert one.model_health_path is None or "{model}" in one.model_health_path
     assert all(one.busy_bodies)  # an empty mark would be in every body
     assert all(one.loading_bodies)
+    assert all(one.draining_bodies)
     assert all(one.missing_bodies)
     assert one.loading_header is None or one.loading_header[0].islower()
 

@@ -34,4 +34,10 @@ def test_the_tensorrt_backends_own_figures_come_first() -> None:
 
 def test_a_full_queue_is_busy() -> None:
     assert DIALECT.says_busy(503, b'{"error":"Exceeds maximum queue size"}')
-    assert not DIALECT.says_busy(503, b'{"error":"Server is stopping"}')
+    assert not DIALECT.says_draining(503, b'{"error":"Exceeds maximum queue size"}')
+
+
+def test_one_that_is_being_stopped_says_that_it_takes_no_more() -> None:
+    stopping = b"Server is stopping, scheduler for model has stopped accepting new inference"
+    assert DIALECT.says_draining(503, b'{"error":"[request id: 7] %b requests"}' % stopping)
+    assert not DIALECT.says_draining(400, stopping)

@@ -106,6 +106,7 @@ class Cause(StrEnum):
     WRONG_REVISION = "wrong_revision"
     CHECKER_BROKEN = "checker_broken"  # the canaries are wrong, not the replicas
     ALL_SILENT = "all_silent"  # no replica of a model answers: what they share stands still
+    CONTROL_LATE = "control_late"  # whoever watches is late itself
 
 
 @dataclass(slots=True, frozen=True)

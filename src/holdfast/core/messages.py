@@ -361,6 +361,8 @@ class CanaryResult:
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
     flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT, RESET or CONNECT_TIMEOUT: no answer
     took: int = 0  # until whatever came was complete, an error too
+    draining: bool = False  # BUSY because the engine says that it takes no new work
+    excused: bool = False  # UNKNOWN because control was late itself: to be asked again at once
 
 
 @dataclass(slots=True)

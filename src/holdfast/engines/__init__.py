@@ -32,6 +32,7 @@ _SERVING: Final = (
     "usage at the end",
     "a 503 that means busy",
     "a 503 that means loading",
+    "a 503 that means draining",
 )
 _PROBING: Final = (
     "engine",
@@ -81,7 +82,7 @@ def _serving(one: Dialect) -> tuple[str, ...]:
         loading = _code(": ".join(one.loading_header))
     return (
         one.name,
-        _code(one.model_health_path or one.health_path),
+        _health(one),
         _metrics(one),
         _CHAT[one.chat_continuation],
         _yes(one.prompt_continuation),
@@ -89,6 +90,7 @@ def _serving(one: Dialect) -> tuple[str, ...]:
         _yes(one.final_usage),
         _words(one.busy_bodies),
         loading,
+        _words(one.draining_bodies),
     )
 
 
@@ -119,6 +121,11 @@ def _metrics(one: Dialect) -> str:
         return "none"
     path = _code(one.metrics_path)
     return f"{path} with {_code(one.metrics_need)}" if one.metrics_need else path
+
+
+def _health(one: Dialect) -> str:
+    path = one.model_health_path or one.health_path
+    return _code(path) if path is not None else "none"
 
 
 def _code(text: str) -> str:

@@ -2,7 +2,7 @@ r"""Builds a canary's request in an engine's own API, and reads its answer stric
 
     canary ─► ask ─► CanaryRequest: path, headers, body
     status, headers, body ─► read ─► Said: a complete answer, to be judged by its content
-                                  └► Trouble: fail, busy, loading, missing
+                                  └► Trouble: fail, busy, loading, draining, missing
 
 Text is asked for as a stream, because that is how users ask: the path that breaks for them is the
 path that is tried. A status of 200 proves nothing. An answer counts when it has a word, a finish
@@ -59,9 +59,9 @@ class CanaryRequest:
 
 @dataclass(slots=True, frozen=True)
 class Trouble:
-    """A canary's response that is no answer to judge: failed, busy, loading or missing model."""
+    """A canary's response that is no answer to judge; ``verdict`` names the kind."""
 
-    verdict: str  # fail, busy, loading, missing
+    verdict: str  # fail, busy, loading, draining, missing
     detail: str  # for people; never holds what the engine said
     flaw: Kind | None = None  # EMPTY, where it came in good order and said nothing; or CUT
 
@@ -164,6 +164,8 @@ def _refusal(
     """An engine that says it cannot answer now, which is no failure."""
     if dialect.says_loading(status, body, headers):
         return Trouble("loading", "it still loads, by its own word")
+    if dialect.says_draining(status, body):
+        return Trouble("draining", "it takes no new work, by its own word")
     if status == 429:
         return Trouble("busy", "HTTP 429")
     if status == 503 and "retry-after" in headers:

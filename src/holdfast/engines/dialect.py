@@ -76,7 +76,7 @@ class Dialect:
     """All that is specific to one engine: its paths, abilities, readers and command."""
 
     name: str
-    health_path: str  # answers 200 when the engine says it is well
+    health_path: str | None  # answers 200 when the engine says it is well; None: it has no page
     metrics_path: str | None  # None: it publishes none
     read_load: Callable[[str], Load]  # from what metrics_path answered
     chat_continuation: Continuation = Continuation.NONE
@@ -85,11 +85,13 @@ class Dialect:
     final_usage: bool = True  # stream_options.include_usage: usage in a last chunk
     one_token_per_event: bool = False  # its stream never packs two tokens into one event
     version_page: tuple[str, str] | None = None  # a path, and the member of its JSON that says it
+    start_path: str | None = None  # read while it starts, where it has no health page
     model_health_path: str | None = None  # with {model}: the health of one model of several
     answers_in_json: bool = True  # errors are JSON objects with a message
     metrics_need: str = ""  # what an operator must switch on before metrics_path answers
     busy_bodies: tuple[bytes, ...] = ()  # any of these in a 503 says: queue full, not ill
     loading_bodies: tuple[bytes, ...] = ()  # any of these in a 503 says: the model is not there yet
+    draining_bodies: tuple[bytes, ...] = ()  # any of these in a 503 says: no new work, by intent
     loading_header: tuple[str, str] | None = None  # name and value that say the same of a 503
     missing_bodies: tuple[bytes, ...] = ()  # any of these in a 400 or 404 says: no such model here
     canary_shape: Shape = Shape.CHAT  # what it is asked unless the config says otherwise
@@ -107,10 +109,19 @@ class Dialect:
     def says_busy(self, status: int, body: bytes) -> bool:
         """Whether a 503 without Retry-After is backpressure, by this engine's error text.
 
-        A bare 503 is a failure everywhere else; 429 needs no text. Ask with the code inside an
-        error event too: SGLang refuses a stream with a 200 and a 503 in its first event.
+        A bare 503 is a failure everywhere else; 429 needs no text. One that drains pushes back too:
+        the request goes elsewhere, and nothing failed. Ask with the code inside an error event too:
+        SGLang refuses a stream with a 200 and a 503 in its first event.
         """
-        return status == 503 and any(words in body for words in self.busy_bodies)
+        words = (*self.busy_bodies, *self.draining_bodies)
+        return status == 503 and any(said in body for said in words)
+
+    def says_draining(self, status: int, body: bytes) -> bool:
+        """Whether a 503 means that the engine takes no new work on purpose and finishes the rest.
+
+        Ask before ``says_busy``, which holds of it too: a full queue has room again in a moment.
+        """
+        return status == 503 and any(words in body for words in self.draining_bodies)
 
     def says_loading(
         self, status: int, body: bytes, headers: Mapping[str, str] | None = None

@@ -10,6 +10,9 @@ A full queue is a 503 without Retry-After; for a stream it is a 200 whose first 
 ``continue_final_message`` came in March 2025, usage in every chunk in October 2025; a server older
 than that ignores the wish for usage.
 
+While it shuts down in good order ``/health`` is a 503 without a word, as while it starts: neither
+can be told from a page that is broken, so that only the answer to a question counts.
+
 Its HTTP server listens before the model is warm: "Application startup complete" is not the end,
 "fired up" is. A scheduler that died may leave that HTTP server behind.
 """

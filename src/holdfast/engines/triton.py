@@ -8,6 +8,8 @@ fetched. With the TensorRT-LLM backend running and waiting are label values of o
 There is no question that any Triton model answers, so its canary needs a body. A model that is not
 there is a 400 in older releases and a 404 in newer ones: the words are the same.
 
+A scheduler that is being stopped refuses new inferences in words of its own and ends those it has.
+
 Started by us it loads the one model of its repository that is served, by name: every other would be
 loaded too, and fail its start. gRPC and metrics stay off, because their fixed ports allow only one
 server on a host. Degrees, context and precision are the model's own config.
@@ -45,6 +47,7 @@ DIALECT: Final = Dialect(
     read_load=read_load,
     model_health_path="/v2/models/{model}/ready",
     busy_bodies=(b"Exceeds maximum queue size",),
+    draining_bodies=(b"Server is stopping",),  # "…, scheduler for model has stopped accepting …"
     missing_bodies=(b"Request for unknown model",),
     canary_shape=Shape.INFER,
     phases=(

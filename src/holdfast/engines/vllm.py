@@ -9,6 +9,9 @@ It refuses for load only where a queue bound was configured: 503, no Retry-After
 the context is a 400, the client's error. A stream that dies ends with an error event and then
 ``[DONE]``. Several tokens share an event under load: count by usage, never by events.
 
+While it changes its data-parallel size it ends what runs and answers everything else with 503 and
+words that say so. When it is told to stop it closes its port: no words are needed for that.
+
 Greedy output is not bit-stable: a hit in the prefix cache has changed an answer's last word.
 """
 
@@ -43,6 +46,7 @@ DIALECT: Final = Dialect(
     ),
     chat_continuation=Continuation.FINAL_MESSAGE,
     running_usage=True,
+    draining_bodies=(b"The model is currently scaling",),
     busy_bodies=(b"Request queue",),  # "… full.", "… reached max pending tokens limit."
     phases=(
         ("Resolved architecture", STARTING),

@@ -303,6 +303,9 @@ class Fleet(Stage):
     def move(self, action):
         pass
 
+    def saw(self, fact):
+        pass
+
     def answered(self, result, *, slow, inflight):
         pass
 

@@ -569,6 +569,73 @@ def test_what_loads_but_never_gets_there_is_stopped_by_whoever_asks(world):
     play(world, scene)
 
 
+@asynccontextmanager
+async def starting(stage, world, answer, *, engine="vllm"):
+    """A process on paper, and at its port a server that answers what the test decides."""
+    launch = {"command": ["serve", "{port}"]}
+    model = ModelSection.model_validate({"name": "m", "engine": engine, "launch": launch})
+    unit = new_launched_replica(model, 1, "zone-a", "/w", "", set())
+    stage.units[unit.id] = unit
+    stage.launches.launch(unit, 0)
+    await stage.until(stage.runs)
+    server = world.Engine()
+    server.default = answer
+    await server.start(unit.spec.port)
+    try:
+        yield unit, server
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "openai"])
+def test_a_page_that_answers_errors_and_nothing_else_leaves_the_word_to_canaries(
+    world, monkeypatch, engine
+):
+    monkeypatch.setattr(module, "PAGE_DOUBT_S", 0.05)
+    monkeypatch.setattr(module, "HEALTH_LOOK_S", 0.01)
+
+    async def scene(stage):
+        async with starting(stage, world, (500, "", b""), engine=engine) as (unit, server):
+            await stage.until(lambda: stage.host.phases() == LOADED)
+            assert unit.loaded
+            assert set(server.asked) == {"/health" if engine == "vllm" else "/v1/models"}
+
+    play(world, scene, serving=False)
+
+
+def test_a_server_without_such_a_page_is_asked_at_once(world):
+    async def scene(stage):
+        async with starting(stage, world, (404, "", b""), engine="openai") as (unit, server):
+            await stage.until(lambda: unit.loaded)
+            assert server.asked == ["/v1/models"]
+
+    play(world, scene, serving=False)
+
+
+@pytest.mark.parametrize(
+    ("engine", "answer"),
+    [
+        ("llamacpp", (503, "", b"Loading model")),
+        ("trtllm", (503, "x-trtllm-server-state: starting\r\nretry-after: 1\r\n", b"")),
+        ("vllm", (503, "", b"")),
+        ("vllm", (429, "", b"")),
+        ("vllm", b""),
+    ],
+)
+def test_a_page_that_says_loading_is_waited_for(world, monkeypatch, engine, answer):
+    monkeypatch.setattr(module, "PAGE_DOUBT_S", 0.0)
+    monkeypatch.setattr(module, "HEALTH_LOOK_S", 0.001)
+
+    async def scene(stage):
+        async with starting(stage, world, answer, engine=engine) as (unit, server):
+            await stage.until(lambda: len(server.asked) >= 5)
+            assert not unit.loaded
+            server.default = (200, "", b"")
+            await stage.until(lambda: unit.loaded)
+
+    play(world, scene, serving=False)
+
+
 # --- what is seen of them ------------------------------------------------------------------------
 
 

@@ -265,6 +265,34 @@ def test_a_server_without_the_model_fails_and_says_so(world):
     assert "does not have the model" in told.detail
 
 
+def test_one_that_loads_and_has_no_page_is_busy_by_its_answer(world):
+    async def main():
+        server = await world.Engine().start()
+        server.default = (503, "", b'{"error":{"message":"Loading model"}}')
+        told = await world.canaries().ask(world.deployed(server.url, engine="llamacpp"), 5.0)
+        await server.stop()
+        return told
+
+    told = asyncio.run(main())
+    assert (told.verdict, told.draining) == ("busy", False)
+
+
+SCALING = (503, "", b'{"error":"The model is currently scaling. Please try again later."}')
+
+
+@pytest.mark.parametrize("answers", [{"/health": SCALING}, {CHAT: SCALING}])
+def test_one_that_says_that_it_takes_no_new_work_is_busy_and_drains(world, answers):
+    async def main():
+        server = await bare(world, answers)
+        told = await world.canaries().ask(world.deployed(server.url), 10.0)
+        await server.stop()
+        return told
+
+    told = asyncio.run(main())
+    assert (told.verdict, told.draining) == ("busy", True)
+    assert "takes no new work" in told.detail
+
+
 def test_one_that_still_loads_is_busy_by_its_page(world):
     told, stats = ask(world, engine="llamacpp", ailment=fault("load_stall"))
     assert (told.verdict, told.detail) == ("busy", "it still loads")
@@ -274,14 +302,12 @@ def test_one_that_still_loads_is_busy_by_its_page(world):
 @pytest.mark.parametrize(
     ("page", "verdict"),
     [
-        ((500, "", b""), "fail"),
         ((429, "", b""), "busy"),
         ((503, "retry-after: 1\r\n", b""), "busy"),
         ((503, "", b"Request queue full."), "busy"),
-        ((503, "", b""), "fail"),
     ],
 )
-def test_a_page_that_is_not_well_is_all_that_is_asked(world, page, verdict):
+def test_a_page_that_pushes_back_is_all_that_is_asked(world, page, verdict):
     async def main():
         server = await bare(world, {"/health": page})
         told = await world.canaries().ask(world.deployed(server.url), 10.0)
@@ -290,6 +316,71 @@ def test_a_page_that_is_not_well_is_all_that_is_asked(world, page, verdict):
 
     told, asked = asyncio.run(main())
     assert (told.verdict, asked) == (verdict, ["/health"])
+
+
+PAGES = [
+    ((500, "", b""), "its health page answers 500"),
+    ((503, "", b""), "its health page answers 503"),
+    ((404, "", b""), "its health page answers 404"),
+    (b"", "its health page breaks off"),
+    (b"what is this\r\n\r\n", "its health page breaks off"),
+]
+
+
+def answered(world, page, answer, engine="vllm", deadline_s=10.0):
+    async def main():
+        server = await bare(world, {"/health": page, "/v1/models": page, COMPLETION: answer})
+        deployed = world.deployed(
+            server.url, engine=engine, canary=CanaryConfig(shape=Shape.COMPLETION)
+        )
+        try:
+            return await world.canaries().ask(deployed, deadline_s), server.asked
+        finally:
+            await server.stop()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(("page", "trouble"), PAGES)
+def test_a_right_answer_passes_whatever_the_page_says_and_the_page_is_told(world, page, trouble):
+    told, asked = answered(world, page, (200, "", TEXT))
+    assert (told.verdict, told.page_ok, told.status) == ("pass", False, 200)
+    assert told.detail.startswith(f"answers right; {trouble}")
+    assert asked == ["/health", COMPLETION]
+
+
+@pytest.mark.parametrize(("page", "trouble"), PAGES)
+def test_an_answer_that_is_none_has_the_page_as_its_explanation(world, page, trouble):
+    told, _ = answered(world, page, (502, "", b""))
+    assert (told.verdict, told.page_ok, told.status) == ("fail", False, 502)
+    assert told.detail == f"HTTP 502; {trouble}"
+
+
+def test_a_missing_answer_keeps_what_its_page_said(world):
+    class Hung(world.Engine):
+        async def _serve(self, reader, writer):
+            self.silent = bool(self.asked)  # the page answers, and nothing behind it
+            await super()._serve(reader, writer)
+
+    async def main():
+        server = await Hung().start()
+        server.default = (500, "", b"")
+        try:
+            await world.canaries().ask(world.deployed(server.url), 0.3)
+        finally:
+            await server.stop()
+
+    with pytest.raises(module.CanaryError) as caught:
+        asyncio.run(main())
+    assert (caught.value.what, caught.value.page_ok, caught.value.status) == ("timeout", False, 500)
+    assert "its health page answers 500" in str(caught.value)
+
+
+def test_an_engine_of_which_nothing_is_known_needs_no_page(world):
+    told, asked = answered(world, (500, "", b""), (200, "", TEXT), engine="openai")
+    assert (told.verdict, told.page_ok) == ("pass", None)
+    assert "page" not in told.detail
+    assert asked == [COMPLETION]
 
 
 def test_nobody_there_is_refused(world):
@@ -490,7 +581,8 @@ def test_an_http_answer_may_be_told_by_what_it_must_contain(world):
     ("page", "question", "page_ok", "status"),
     [
         ((200, "", b"{}"), (500, "", b"{}"), True, 500),
-        ((503, "", b"{}"), (200, "", b"{}"), False, 503),
+        ((503, "", b"{}"), (200, "", b"{}"), False, 200),
+        ((429, "", b"{}"), (200, "", b"{}"), False, 429),
     ],
 )
 def test_a_verdict_says_what_the_page_and_the_question_brought(

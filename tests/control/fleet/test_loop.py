@@ -16,6 +16,7 @@ from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig
 from holdfast.core.health.lifecycle import REASONS, Conclusion, Signal
 from holdfast.core.messages import (
+    CanaryAsked,
     DrainAsked,
     Exited,
     FleetView,
@@ -27,7 +28,7 @@ from holdfast.core.messages import (
     Summary,
     Tally,
 )
-from holdfast.core.types import Replica, State, nanos
+from holdfast.core.types import MILLISECOND, Replica, State, nanos
 from holdfast.testing.standin import fault
 
 QUICK = FleetConfig(
@@ -52,6 +53,7 @@ class Audience:
         self.moves = []
         self.notices = []
         self.canaries = []
+        self.facts = []
 
     def publish(self, view):
         self.views.append(view)
@@ -61,6 +63,9 @@ class Audience:
 
     def note(self, notice):
         self.notices.append(notice)
+
+    def saw(self, fact):
+        self.facts.append(fact)
 
     def answered(self, result, *, slow, inflight):
         self.canaries.append((result, slow, inflight))
@@ -191,6 +196,112 @@ def test_a_green_health_page_admits_nobody(world):
         assert stage.fleet.asked("m-1").verdict == "fail"
         told = [notice.reason for notice in stage.audience.notices if notice.what == "canary fail"]
         assert len(told) == 1  # once is enough
+
+    drive(world, scene)
+
+
+RIGHT = (
+    200,
+    "",
+    (
+        b'data: {"choices":[{"index":0,"delta":{"content":"one two"}}]}\n\n'
+        b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    ),
+)
+
+
+@pytest.mark.parametrize("engine", ["openai", "vllm"])
+def test_a_replica_whose_page_answers_500_and_whose_chats_are_right_is_ready(world, engine):
+    async def scene(stage):
+        server = await stage.bare()
+        server.default = (500, "", b"")  # its health page, and the list of its models
+        server.answers["/v1/chat/completions"] = RIGHT
+        stage.fleet.adopt([stage.deployed(server.url, engine=engine)], QUICK)
+        await stage.until(lambda: stage.audience.states() == {"m-1": State.READY})
+        assert stage.audience.rows()["m-1"].share > 0
+        shown = stage.fleet.asked("m-1").detail
+        assert ("its health page answers 500" in shown) is (engine == "vllm")
+
+    drive(world, scene)
+
+
+def test_an_engine_that_drains_and_says_so_is_out_without_a_stop_and_comes_back(world):
+    async def scene(stage):
+        server, peer = await stage.bare(), await stage.bare()
+        server.answers["/v1/chat/completions"] = peer.answers["/v1/chat/completions"] = RIGHT
+        stage.fleet.adopt([stage.deployed(server.url), stage.deployed(peer.url, "m-2")], QUICK)
+        both = {"m-1": State.READY, "m-2": State.READY}
+        await stage.until(lambda: stage.audience.states() == both)
+        server.answers["/health"] = (503, "", b'{"error":"The model is currently scaling. Please"}')
+        await stage.until(lambda: stage.audience.states()["m-1"] is State.QUARANTINED)
+        assert stage.audience.rows()["m-1"].share == 0
+        assert stage.fleet.asked("m-1").verdict == "busy"
+        del server.answers["/health"]
+        await stage.until(lambda: stage.audience.states() == both)
+        assert (stage.platform.stopped, stage.platform.launched) == ([], [])
+
+    drive(world, scene)
+
+
+def test_a_hang_is_found_although_control_is_late_100_ms_now_and_then(world, monkeypatch):
+    monkeypatch.setattr(probes, "LATE", 50 * MILLISECOND)
+    timing = replace(QUICK, canary_deadline_s=0.6, canary_deadline_max_s=0.6)
+
+    async def scene(stage):
+        engine = await stage.engine()
+        stage.fleet.adopt([stage.deployed(engine.url)], timing)
+        await stage.until(lambda: stage.audience.states() == {"m-1": State.READY})
+        engine.set_fault(fault("hang"))
+        running = asyncio.get_running_loop()
+
+        def late():  # what must never happen in control, happens again and again
+            time.sleep(0.1)
+            stage.timer = running.call_later(0.3, late)
+
+        late()
+        await stage.until(lambda: stage.audience.states() != {"m-1": State.READY})
+        stage.timer.cancel()
+
+    drive(world, scene)
+
+
+def test_a_loop_that_stood_still_is_a_fact_and_a_busy_one_is_none(world, monkeypatch):
+    monkeypatch.setattr(probes, "LATE", 50 * MILLISECOND)
+
+    async def scene(stage):
+        watch = stage.fleet._watch
+        watch._due = time.monotonic_ns() - 200 * MILLISECOND
+        stage.fleet._tick()
+        assert stage.audience.facts == []
+        watch._due = time.monotonic_ns() - nanos(5)
+        stage.fleet._tick()
+        (fact,) = stage.audience.facts
+        assert 5 <= fact.late_s < 60
+
+    async def main():
+        fleet = FleetLoop(
+            audience := Audience(), LoopWatch(TICK, 0), world.canaries(), Platform(), 1
+        )
+        async with AsyncExitStack() as stack:
+            await scene(Stage(world, fleet, audience, None, stack))
+            await fleet.stop()
+
+    asyncio.run(main())
+
+
+def test_an_excused_probe_is_asked_again_at_once(world, monkeypatch):
+    monkeypatch.setattr(probes.LoopWatch, "late_within", lambda *_: 1)
+    rare = replace(QUICK, health=replace(QUICK.health, canary_s=3_600.0))
+
+    async def scene(stage):
+        engine = await stage.engine()
+        stage.fleet.adopt([stage.deployed(engine.url)], rare)
+        await stage.until(lambda: stage.audience.states() == {"m-1": State.READY})
+        engine.set_fault(fault("hang"))
+        stage.fleet.tell(CanaryAsked(("m-1",)))
+        await stage.until(lambda: stage.fleet.asked("m-1").verdict == "timeout")
+        told = [one.verdict.value for one in stage.fleet.canaries("m-1")]
+        assert told[-2:] == ["unknown", "timeout"]
 
     drive(world, scene)
 
@@ -423,8 +534,12 @@ def test_a_broken_canary_waits_for_the_news_that_the_process_exited(world, monke
         fleet.adopt([replace(stage.deployed(engine.url), launched=True)], QUICK, {"m-1"})
         fleet.tell(*(Phase("m-1", phase) for phase in (State.LOADING, State.WARMING)))
         await stage.until(lambda: audience.states() == {"m-1": State.READY})
-        engine.default, asked = (500, "", b""), len(engine.asked)
-        await stage.until(lambda: len(engine.asked) > asked and not engine._writers)
+        engine.default = (500, "", b"")
+        engine.answers.clear()
+        engine.asked.clear()
+        chat = "/v1/chat/completions"
+        await stage.until(lambda: "/health" in engine.asked and engine.asked[-1] == chat)
+        await stage.until(lambda: not engine._writers)
         _, waiting = await asyncio.wait(fleet._probes.values(), timeout=0.3)
         assert waiting
         fleet.tell(Exited("m-1", detail="killed by SIGKILL"))

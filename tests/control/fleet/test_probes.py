@@ -6,7 +6,14 @@ import orjson
 import pytest
 
 from holdfast.control.fetch import FetchError, fetch
-from holdfast.control.fleet.probes import LATE, LoopWatch, Prober, poll_load
+from holdfast.control.fleet.probes import (
+    EXCUSES_MAX,
+    LATE,
+    LATE_KEPT,
+    LoopWatch,
+    Prober,
+    poll_load,
+)
 from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.messages import RunCanary
 from holdfast.core.types import MILLISECOND, SECOND, nanos
@@ -50,6 +57,11 @@ def answering(status, headers="", body=b""):
         server.default = (status, headers, body)
 
     return prepare
+
+
+def cut(server):
+    """The connection breaks under every answer."""
+    server.default = b""
 
 
 def well(server):
@@ -97,17 +109,93 @@ def test_silence_is_a_timeout_that_says_what_users_saw_meanwhile(world):
     assert (result.verdict, result.running, result.progress) == ("timeout", 3, False)
 
 
-@pytest.mark.parametrize("prepare", [silent, gone, answering(500)])
-def test_while_control_itself_was_late_a_failure_is_unknown(world, prepare):
+def test_while_control_itself_was_late_a_missing_answer_is_unknown(world):
     watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)  # its tick is overdue by far
-    result, _ = probe(world, prepare, deadline_s=0.1, watch=watch)
-    assert result.verdict == "unknown"
+    result, _ = probe(world, silent, deadline_s=0.1, watch=watch)
+    assert (result.verdict, result.excused) == ("unknown", True)
+    assert "this process was late itself" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("prepare", "verdict"),
+    [(gone, "refused"), (answering(500), "fail"), (answering(503), "fail"), (cut, "fail")],
+)
+def test_what_came_counts_however_late_control_was(world, prepare, verdict):
+    watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)
+    result, _ = probe(world, prepare, deadline_s=5.0, watch=watch)
+    assert (result.verdict, result.excused) == (verdict, False)
 
 
 def test_an_answer_stands_though_control_was_late(world):
     watch = LoopWatch(PACE, time.monotonic_ns() - SECOND)
     result, _ = probe(world, well, watch=watch)
     assert (result.verdict, result.latency) == ("pass", 0)  # its time says nothing of the replica
+
+
+class LateBy(LoopWatch):
+    """A loop that was late by this much in every probe."""
+
+    def __init__(self, late):
+        super().__init__(PACE, 0)
+        self.late = late
+
+    def late_within(self, since, now):
+        return self.late(now - since) if callable(self.late) else self.late
+
+
+def probes(world, watch, prepares, *, deadline_s=0.05):
+    """The results of one prober that asks the same replica again and again."""
+
+    async def main():
+        server = await world.Engine().start()
+        prober = Prober(watch, lambda *_: UsersBeside(), world.canaries())
+        action, told = RunCanary("m-1", "m", nanos(deadline_s), 0), []
+        for prepare in prepares:
+            server.silent = False
+            server.answers.clear()
+            prepare(server)
+            told.append(await prober.probe(world.deployed(server.url), action))
+            if prepare is forgotten:
+                prober.forget("m-1")
+        await server.stop()
+        return [result.verdict.value for result in told]
+
+    return asyncio.run(main())
+
+
+def forgotten(server):
+    server.silent = True
+
+
+def test_a_hang_is_found_although_control_is_late_now_and_then(world):
+    """One excuse in a row: a loop that is always a little late would else excuse every hang."""
+    late = LateBy(LATE + 1)  # of a wait of many seconds
+    told = probes(world, late, [silent] * 4, deadline_s=0.3)
+    assert told == ["unknown", "timeout", "timeout", "timeout"]
+
+
+def test_an_answer_of_any_kind_gives_the_next_missing_one_its_excuse_again(world):
+    row = [silent, silent, answering(500), silent, silent, forgotten, silent]
+    told = probes(world, LateBy(LATE + 1), row, deadline_s=0.3)
+    assert told == ["unknown", "timeout", "fail", "unknown", "timeout", "timeout", "unknown"]
+
+
+def test_a_wait_that_was_mostly_ours_is_excused_again_and_not_for_ever(world):
+    told = probes(world, LateBy(lambda waited: waited * 3 // 4), [silent] * (EXCUSES_MAX + 2))
+    assert told == ["unknown"] * EXCUSES_MAX + ["timeout"] * 2
+
+
+def test_a_little_lateness_is_taken_off_an_answer_s_time_and_much_leaves_none(world):
+    def took(watch):
+        result, _ = probe(world, well, watch=watch)
+        return result.latency, result.took
+
+    latency, taken = took(LateBy(0))
+    assert latency > 0
+    latency, taken = took(LateBy(1_000))  # ns
+    assert latency == taken - 1_000
+    latency, _ = took(LateBy(10 * SECOND))
+    assert latency == 0
 
 
 def test_what_a_canary_cost_is_told(world):
@@ -149,12 +237,24 @@ def test_a_loop_that_is_really_blocked_makes_a_timeout_unknown(world):
 
 def test_lateness_counts_while_it_lasts_and_after_it_was_noticed():
     watch = LoopWatch(PACE, 0)
-    watch.beat(PACE)
-    assert not watch.was_late(0, 2 * PACE + LATE)
-    assert watch.was_late(0, 2 * PACE + LATE + 1)
-    watch.beat(3 * PACE + LATE)
-    assert watch.was_late(2 * PACE, 3 * PACE + LATE + 1)
-    assert not watch.was_late(3 * PACE + LATE + 1, 3 * PACE + LATE + 2)
+    assert watch.beat(PACE) == 0
+    assert watch.late_within(0, 2 * PACE + LATE) == 0
+    assert watch.late_within(0, 2 * PACE + LATE + 1) == LATE + 1
+    came = 3 * PACE + LATE
+    assert watch.beat(came) == PACE + LATE
+    assert watch.late_within(0, came + 1) == PACE + LATE
+    assert watch.late_within(came - 10, came + 1) == 10  # only what falls into the wait
+    assert watch.late_within(came + 1, came + 2) == 0
+
+
+def test_lateness_adds_up_over_a_wait_and_is_bounded():
+    watch, now = LoopWatch(PACE, 0), 0
+    for _ in range(2 * LATE_KEPT):
+        now += PACE + 2 * LATE
+        watch.beat(now)
+    ten = now - 10 * (PACE + 2 * LATE)
+    assert watch.late_within(ten, now) == 20 * LATE
+    assert watch.late_within(0, now) == 2 * LATE * LATE_KEPT
 
 
 # --- metrics -------------------------------------------------------------------------------------

@@ -46,5 +46,6 @@ def test_serialised_names_of_facts_are_a_promise() -> None:
         "Compared",
         "RequestDied",
         "CanariesDoubted",
+        "ControlLate",
         "Looked",
     ]

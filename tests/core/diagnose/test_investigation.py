@@ -40,7 +40,7 @@ from holdfast.core.diagnose.investigation import (
 )
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.failure import Cause, Kind
-from holdfast.core.types import State, nanos
+from holdfast.core.types import SECOND, State, nanos
 from sampling import examples
 
 ONSET = 70  # seconds: everybody has served for a minute
@@ -656,3 +656,19 @@ def test_a_crash_is_restarted_and_ready_in_its_incident() -> None:
     assert "was restarted and is ready again after 12 s" in incident.action
     changed = [one.incident.id for one in fleet.findings if isinstance(one, Changed)]
     assert incident.id in changed
+
+
+def test_an_engine_that_drains_and_says_so_is_no_incident() -> None:
+    """It is out, pushes back on canaries and on the requests that still came, and is well."""
+    investigation = Investigation()
+    for name in ("m-1", "m-2"):
+        investigation.take(Declared(name, "m", "1"), 0)
+        investigation.take(StateChanged(name, State.READY, "passed_enough"), SECOND)
+        investigation.take(CanaryAnswered(name, CanaryVerdict.PASS, 0.1), SECOND)
+    investigation.take(StateChanged("m-1", State.QUARANTINED, "drains_itself"), 2 * SECOND)
+    for second in range(3, 300):
+        if second % 2:
+            investigation.take(CanaryAnswered("m-1", CanaryVerdict.BUSY), second * SECOND)
+        investigation.take(CanaryAnswered("m-2", CanaryVerdict.PASS, 0.1), second * SECOND)
+        investigation.take(Looked(), second * SECOND)
+    assert investigation.incidents == {}

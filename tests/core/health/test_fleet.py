@@ -9,7 +9,7 @@ from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.ejection import EjectionConfig
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
-from holdfast.core.health.health import HealthConfig
+from holdfast.core.health.health import HealthConfig, Signal
 from holdfast.core.messages import (
     CallBackCanary,
     CanaryResult,
@@ -1876,3 +1876,104 @@ def test_a_quarantined_replica_has_longer_to_show_how_it_fails():
     control.answers["r1"] = "fail"
     deadlines = {c.deadline for c in all_of(control.wait(60.0), RunCanary) if c.replica_id == "r1"}
     assert deadlines == {5 * SECOND, round(12.5 * SECOND)}
+
+
+# --- an engine that drains by itself -------------------------------------------------------------
+
+
+def says_draining(control: Control, name: str, delay_s: float) -> list:
+    """The engine answers each of its canaries that it takes no new work, for so long."""
+    control.answers[name] = None
+    actions, until = [], control.now + nanos(delay_s)
+    while control.now < until:
+        control.now += STEP
+        for action in control.tick():
+            actions.append(action)
+            if isinstance(action, RunCanary) and action.replica_id == name:
+                actions += control.canary(name, "busy", draining=True)
+    control.answers.pop(name)
+    return actions
+
+
+def test_an_engine_that_drains_and_says_so_gets_no_new_work_and_is_not_restarted():
+    control = Control("r1", "r2", "r3", relaunch_after_s=30.0)
+    control.canary("r1", "busy", draining=True)
+    assert (control.state("r1"), control.share("r1")) == (State.QUARANTINED, 0.0)
+    assert "takes no new work, by its own word" in control.fleet.members["r1"].health.reason
+    control.tally("r1", inflight=0)
+    actions = says_draining(control, "r1", 120.0)
+    assert all_of(actions, Stop) == all_of(actions, Launch) == all_of(actions, Move) == []
+    assert [notice.what for notice in notices(actions)] == []
+    assert control.states()[1:] == [State.READY, State.READY]
+    assert not control.fleet.members["r1"].health.on_suspicion
+
+
+def test_it_serves_again_after_one_right_answer():
+    control = Control("r1", "r2")
+    control.canary("r1", "busy", draining=True)
+    control.wait(3.0)
+    assert control.state("r1") is State.READY
+
+
+def test_a_drain_of_its_own_is_a_fact_that_no_bound_holds_and_no_panic_takes_back():
+    control = Control("r1", "r2")
+    for name in ("r1", "r2"):
+        control.answers[name] = None
+        control.canary(name, "busy", draining=True)
+    assert control.states() == [State.QUARANTINED] * 2
+    assert [control.share(name) for name in ("r1", "r2")] == [0.0, 0.0]
+    assert not control.published[-1].panic
+
+
+def test_a_drain_of_its_own_without_an_end_is_stuck_and_gets_a_new_process():
+    control = Control("r1", "r2", relaunch_after_s=30.0, health=HealthConfig(load_timeout_s=60.0))
+    control.canary("r1", "busy", draining=True)
+    actions = says_draining(control, "r1", 100.0)
+    assert [stop.replica_id for stop in all_of(actions, Stop)] == ["r1"]
+
+
+def test_one_that_drains_before_it_was_ever_ready_is_not_stuck_in_its_start():
+    control = Control(joined=False, health=HealthConfig(load_timeout_s=20.0))
+    control.join("r1")
+    control.tick()
+    control.answers["r1"] = None
+    control.canary("r1", "busy", draining=True)
+    assert all_of(says_draining(control, "r1", 19.0), Stop) == []
+
+
+def test_one_that_loads_by_its_own_word_stays_where_it_is():
+    control = Control("r1", "r2")
+    control.canary("r1", "busy")
+    assert control.state("r1") is State.READY
+    control.tell(Exited("r1"))
+    control.phase("r1", State.WARMING)
+    control.canary("r1", "busy")
+    assert control.state("r1") is State.WARMING
+
+
+# --- what a right answer does not outrank --------------------------------------------------------
+
+
+def test_a_right_answer_does_not_take_back_an_operator_s_drain():
+    control = Control("r1", "r2")
+    control.tell(DrainAsked("r1", "maintenance"))
+    control.canary("r1", "pass")
+    assert control.state("r1") in (State.DRAINING, State.STOPPED)
+    assert control.share("r1") == 0.0
+
+
+def test_a_right_answer_does_not_make_room_that_is_known_to_be_gone():
+    control = Control("r1", "r2", "r3")
+    control.kv("r1", 0.99, 0.99)
+    for _ in range(5):
+        control.canary("r1", "pass")
+    assert (control.state("r1"), control.share("r1")) == (State.QUARANTINED, 0.0)
+
+
+def test_a_right_answer_does_not_admit_another_revision():
+    control = Control("r1", "r2", "r3")
+    health = control.fleet.members["r1"].health
+    health.handle(Signal.WRONG_REVISION, control.now)
+    for _ in range(12):
+        control.canary("r1", "pass")
+    assert control.state("r1") is State.QUARANTINED

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from holdfast.control.deploy.launched_replica import LaunchedReplica, free_port, is_free
-from holdfast.control.fetch import FetchError, fetch
+from holdfast.control.fetch import FetchError, HttpAnswer, fetch, listens
 from holdfast.core.deploy.launches import LaunchGate
 from holdfast.core.diagnose.detect.silence import (
     COMPILE,
@@ -31,7 +31,7 @@ from holdfast.core.diagnose.facts import Fact, LineSeen, PhaseSeen, ProcessEnded
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Exited, FleetEvent, Frozen, Phase
 from holdfast.core.types import ConfigError, State, nanos, seconds
-from holdfast.engines import dialect
+from holdfast.engines import Dialect, dialect
 from holdfast.engines.log_marks import mark_of
 from holdfast.engines.startup_log import fatal_of, phase_of
 from holdfast.ports import Ended, Launcher, LaunchError
@@ -39,7 +39,11 @@ from holdfast.ports import Ended, Launcher, LaunchError
 GATE_LOOK_S: Final = 5.0  # at most, before whoever waits for its turn asks again
 HEALTH_LOOK_S: Final = 0.2  # between looks at the health page of one that loads
 HEALTH_S: Final = 1.0
+PAGE_DOUBT_S: Final = 10.0  # of errors that do not mean loading: the page is broken, ask a question
+UNREADY_DOUBT_S: Final = 60.0  # of a 503 without a word: some engines say so while they warm up
 STOP_GRACE_S: Final = 5.0  # nothing of users' is on it by then; engines tidy up in less
+
+_NO_SUCH_PAGE: Final = frozenset({404, 405, 501})  # the server is there and has no such page
 
 _log = structlog.get_logger("holdfast.control.deploy.launches")
 
@@ -291,16 +295,25 @@ class Launches:
     # --- loading ---------------------------------------------------------------------------------
 
     async def _watch_health(self, unit: LaunchedReplica) -> None:
-        """Poll a replica's health page until it says that the engine is loaded."""
+        """Wait until an engine can be asked: its health page says so, or says nothing of use.
+
+        A page that answers errors for a while, none of them in its words for loading, is no reason
+        to wait longer: from then on the answers to canaries decide.
+        """
         known = dialect(unit.engine)
-        path = known.health_path
+        odd_since: float | None = None
         while True:
-            try:
-                page = await fetch(unit.url, path, HEALTH_S)
-            except FetchError as error:
-                _log.debug("not there yet", replica=unit.id, reason=error.what)
+            page = await self._start_page(unit, known)
+            if page is None or _waits(known, page):
+                odd_since = None
+            elif page.status in _NO_SUCH_PAGE or page.status == 200:
+                break
             else:
-                if page.status == 200:
+                now = time.monotonic()
+                odd_since = now if odd_since is None else odd_since
+                doubt_s = UNREADY_DOUBT_S if page.status == 503 else PAGE_DOUBT_S
+                if now - odd_since >= doubt_s:
+                    _log.info("its page answers errors", replica=unit.id, status=page.status)
                     break
             await asyncio.sleep(HEALTH_LOOK_S)
         unit.phase, unit.loaded = "loaded", True
@@ -309,6 +322,18 @@ class Launches:
         self._watching.pop(unit.id, None)
         self._loaded(unit, well=True)
         self._host.tell(Phase(unit.id, State.WARMING))
+
+    async def _start_page(self, unit: LaunchedReplica, known: Dialect) -> HttpAnswer | None:
+        """What an engine that starts answers on its page; None: it does not answer yet."""
+        path = known.health_path or known.start_path
+        if path is None:
+            there = await listens(unit.url, HEALTH_S)
+            return HttpAnswer(200, {}, b"") if there else None
+        try:
+            return await fetch(unit.url, path, HEALTH_S)
+        except FetchError as error:
+            _log.debug("not there yet", replica=unit.id, reason=error.what)
+            return None
 
     def _loaded(self, unit: LaunchedReplica, *, well: bool) -> None:
         self._gate.ended(unit.id, loaded=well)
@@ -321,6 +346,13 @@ class Launches:
         task = self._watching.pop(replica_id, None)
         if task is not None:
             task.cancel()
+
+
+def _waits(known: Dialect, page: HttpAnswer) -> bool:
+    """Whether a page says that its engine is on its way, or pushes back: look again."""
+    pushes = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
+    loading = known.says_loading(page.status, page.body, page.headers)
+    return pushes or loading or known.says_busy(page.status, page.body)
 
 
 async def _whole(starting: Coroutine[Any, Any, int]) -> None:

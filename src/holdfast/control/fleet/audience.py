@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from holdfast.config.fleet_file import Deployed
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.diagnose.facts import Fact
 from holdfast.core.messages import CanaryResult, FleetView, Move, Notice
 
 CANARIES_MAX: Final = 20  # of each replica that are remembered
@@ -24,6 +25,9 @@ class Audience(Protocol):
 
     def note(self, notice: Notice) -> None:
         """Record a notice in the events that operators read."""
+
+    def saw(self, fact: Fact) -> None:
+        """Pass a fact to the investigation of failures."""
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
         """Handle a canary's result; ``slow`` is the fleet's judgement of its latency."""

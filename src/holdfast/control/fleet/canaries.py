@@ -1,12 +1,17 @@
 """The canary: a test request to a replica, read to its last token, whose answer is judged.
 
 A canary bypasses gateways and their queues and goes to busy replicas, too: what users get is what
-counts. First the engine's own health page is read, because a page that says *loading* explains a
-missing answer; then the question is sent. A page that is late explains nothing: a server full of
-long prompts has no time for pages either, and the question has the rest of the deadline. A good
-page alone does not make a replica ready, except where an engine has no question that fits every
-model (Triton) and the file gives none: then the page of the model is all there is, and the
-verdict's detail notes it.
+counts. First the engine's own health page is read, where it has one: it explains, and the answer to
+the question decides.
+
+    page: refused ─► refused            page: loading, draining, 429 or Retry-After ─► busy
+    page: 200, an error, broken, late, or none ─► the question ─► its answer is judged
+
+A right answer passes whatever the page says, and what the page says is shown beside it. A page that
+is late explains nothing: a server full of long prompts has no time for pages either, and the
+question has the rest of the deadline. A good page alone does not make a replica ready, except where
+an engine has no question that fits every model (Triton) and the file gives none: then the page of
+the model is all there is, and the verdict's detail notes it.
 
 Where the file does not set the kind of question, a chat is tried, then a completion, then an
 embedding. An engine that refuses all three as bad requests points to a mistake in the file, and the
@@ -34,6 +39,7 @@ _NOT_MY_KIND: Final = frozenset({400, 404, 405, 415, 422, 501})
 _VERDICTS: Final = {
     "busy": CanaryVerdict.BUSY,
     "loading": CanaryVerdict.BUSY,
+    "draining": CanaryVerdict.BUSY,
     "missing": CanaryVerdict.FAIL,
     "fail": CanaryVerdict.FAIL,
 }
@@ -55,16 +61,29 @@ class CanaryReport:
     took: int = 0  # until whatever came was complete, an error too
     flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT, RESET or CONNECT_TIMEOUT: no answer
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
+    draining: bool = False  # the engine says that it takes no new work; the verdict is BUSY
+
+
+@dataclass(slots=True, frozen=True)
+class HealthPage:
+    """What an engine's own health page said just before the question was asked."""
+
+    ok: bool | None = None  # whether it answered 200; None: the engine has no page
+    status: int | None = None  # of another answer than 200
+    trouble: str = ""  # for people; empty where nothing is wrong with it
+    verdict: CanaryReport | None = None  # where the page says enough: the question is not asked
 
 
 class CanaryError(FetchError):
-    """A canary got no answer; ``page_ok`` says whether the health page had answered well before."""
+    """A canary got no answer; ``page_ok`` and ``status`` say what the health page said before."""
 
-    def __init__(self, error: FetchError, page_ok: bool | None) -> None:
+    def __init__(self, error: FetchError, page: HealthPage) -> None:
+        detail = f"{error.detail}; {page.trouble}" if page.trouble else error.detail
         super().__init__(
-            error.what, error.detail, error.moved_s, lost=error.lost, connected=error.connected
+            error.what, detail, error.moved_s, lost=error.lost, connected=error.connected
         )
-        self.page_ok = page_ok
+        self.page_ok = page.ok
+        self.status = page.status
 
 
 class Canaries:
@@ -91,33 +110,49 @@ class Canaries:
 
     async def ask(self, deployed: Deployed, deadline_s: float) -> CanaryReport:
         """Send one canary (health page, then question); ``CanaryError`` where no answer came."""
-        page_ok: bool | None = None
         until = time.monotonic() + deadline_s
         known = dialect(deployed.engine)
         config = deployed.canary
         shape = config.shape or known.canary_shape
         page_only = shape is Shape.INFER and not config.body
+        page = await self._look(deployed, known, deadline_s, page_only=page_only)
+        if page.verdict is not None:
+            return page.verdict
         try:
-            page = await self._health(
-                deployed, known, deadline_s if page_only else min(_HEALTH_S, deadline_s)
-            )
+            report = await self._question(deployed, known, until, deadline_s)
         except FetchError as error:
-            page_ok = False
-            if page_only or error.what != "timeout":
-                raise CanaryError(error, page_ok) from error
-        else:
-            page_ok = page.status == 200
-            if not page_ok:
-                return replace(_read_page(known, page), page_ok=False, status=page.status)
-        if page_only:
-            told = "its own page only: models[].canary gives no inference to ask"
-            return CanaryReport(CanaryVerdict.PASS, told, page_ok=page_ok)
+            raise CanaryError(error, page) from error
+        return _beside(report, page)
+
+    async def _look(
+        self, deployed: Deployed, known: Dialect, deadline_s: float, *, page_only: bool
+    ) -> HealthPage:
+        """Read the engine's health page; ``CanaryError`` where nobody listens, or it is all."""
+        path = known.health_path
+        if known.model_health_path is not None:
+            path = known.model_health_path.replace("{model}", deployed.served_as)
+        if path is None:
+            return HealthPage()
+        token = bearer(deployed, self._environment)
+        page_s = deadline_s if page_only else min(_HEALTH_S, deadline_s)
         try:
-            return replace(
-                await self._question(deployed, known, until, deadline_s), page_ok=page_ok
-            )
+            answer = await fetch(deployed.url, path, page_s, bearer=token)
         except FetchError as error:
-            raise CanaryError(error, page_ok) from error
+            if page_only or error.what == "refused":
+                raise CanaryError(error, HealthPage(ok=False)) from error
+            late = error.what == "timeout"
+            trouble = "its health page is late" if late else "its health page breaks off"
+            return HealthPage(ok=False, trouble=trouble)
+        report = _read_page(known, answer)
+        if report.verdict.right:
+            return HealthPage(ok=True, verdict=report if page_only else None)
+        enough = page_only or report.verdict is CanaryVerdict.BUSY
+        return HealthPage(
+            ok=False,
+            status=answer.status,
+            trouble=report.detail,
+            verdict=replace(report, page_ok=False, status=answer.status) if enough else None,
+        )
 
     async def _question(
         self, deployed: Deployed, known: Dialect, until: float, deadline_s: float
@@ -153,13 +188,6 @@ class Canaries:
             return (found,)
         return _SHAPES if known.canary_shape is Shape.CHAT else (known.canary_shape,)
 
-    async def _health(self, deployed: Deployed, known: Dialect, deadline_s: float) -> HttpAnswer:
-        path = known.health_path
-        if known.model_health_path is not None:
-            path = known.model_health_path.replace("{model}", deployed.served_as)
-        token = bearer(deployed, self._environment)
-        return await fetch(deployed.url, path, deadline_s, bearer=token)
-
     async def _post(
         self, deployed: Deployed, known: Dialect, config: CanaryConfig, deadline_s: float
     ) -> HttpAnswer:
@@ -183,7 +211,9 @@ class Canaries:
         else:
             said = await asyncio.to_thread(read, known, asked, *came)
         if isinstance(said, Trouble):
-            return CanaryReport(_VERDICTS[said.verdict], said.detail, flaw=said.flaw)
+            draining = said.verdict == "draining"
+            verdict = _VERDICTS[said.verdict]
+            return CanaryReport(verdict, said.detail, flaw=said.flaw, draining=draining)
         replica = deployed.replica
         engine = f"{deployed.engine} {self._version(replica.id)}".rstrip()
         key = AnswerKey(replica.model, replica.revision, engine, deployed.precision)
@@ -212,11 +242,27 @@ class Canaries:
         return work.result() if done else Trouble("fail", "its check did not return in time")
 
 
+def _beside(report: CanaryReport, page: HealthPage) -> CanaryReport:
+    """The report of an answer, with what the health page said before it."""
+    detail = report.detail
+    if page.trouble and report.verdict.right:
+        detail = f"answers right; {page.trouble}" + (f" ({detail})" if detail else "")
+    elif page.trouble:
+        detail = f"{detail}; {page.trouble}"
+    return replace(report, detail=detail, page_ok=page.ok)
+
+
 def _read_page(known: Dialect, page: HttpAnswer) -> CanaryReport:
-    """The report of a health page that is not 200: BUSY if loading or overloaded, else FAIL."""
+    """The report of a health page alone: BUSY if it loads, drains or is overloaded, else FAIL."""
+    if page.status == 200:
+        told = "its own page only: models[].canary gives no inference to ask"
+        return CanaryReport(CanaryVerdict.PASS, told, page_ok=True)
     busy = page.status == 429 or (page.status == 503 and "retry-after" in page.headers)
     if known.says_loading(page.status, page.body, page.headers):
         return CanaryReport(CanaryVerdict.BUSY, "it still loads")
+    if known.says_draining(page.status, page.body):
+        told = "its health page says that it takes no new work"
+        return CanaryReport(CanaryVerdict.BUSY, told, draining=True)
     if busy or known.says_busy(page.status, page.body):
         return CanaryReport(CanaryVerdict.BUSY, f"its health page answers {page.status}")
     return CanaryReport(CanaryVerdict.FAIL, f"its health page answers {page.status}")
@@ -227,4 +273,4 @@ def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
     return environment.get(deployed.api_key_env) if deployed.api_key_env else None
 
 
-__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "CanaryReport", "bearer"]
+__all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "CanaryReport", "HealthPage", "bearer"]

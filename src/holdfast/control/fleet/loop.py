@@ -40,6 +40,7 @@ from holdfast.control.fleet.canaries import Canaries
 from holdfast.control.fleet.probes import LoopWatch, Prober
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
+from holdfast.core.diagnose.facts import ControlLate
 from holdfast.core.failure import Kind
 from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.fleet import Fleet
@@ -47,6 +48,7 @@ from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import (
     CallBackCanary,
+    CanaryAsked,
     CanaryResult,
     DrainAsked,
     Exited,
@@ -76,6 +78,7 @@ from holdfast.core.types import MILLISECOND, State, seconds
 TICK: Final = 50 * MILLISECOND  # canaries and drains are due to a second; this is sharp enough
 LOOK_AGAIN_S: Final = 10.0  # looking at a dead endpoint costs one connection; finding it matters
 CONNECT_S: Final = 2.0  # for that connection
+LATE_TOLD: Final = 250 * MILLISECOND  # of this loop: a busy machine is late by less, all the time
 
 # A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
 # would have the peers asked at once, while they go on with the answers of the dead.
@@ -146,7 +149,9 @@ class FleetLoop:
 
     def _tick(self) -> None:
         now = time.monotonic_ns()
-        self._watch.beat(now)
+        late = self._watch.beat(now)
+        if late >= LATE_TOLD:
+            self._audience.saw(ControlLate(seconds(late)))
         self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
         self.tell(Tick())
 
@@ -230,6 +235,7 @@ class FleetLoop:
         launch = self._launches.pop(replica_id, None)
         if launch is not None:
             launch.cancel()
+        self._prober.forget(replica_id)
         self._carried.pop(replica_id, None)
         self._asked.pop(replica_id, None)
         self._withheld.pop(replica_id, None)
@@ -270,9 +276,10 @@ class FleetLoop:
             self._platform.heard(replica_id, CANARY)
         if result.verdict not in _UNCONNECTED and result.flaw != Kind.CONNECT_TIMEOUT:
             self._reached.add(replica_id)
-        judged = result.verdict.conclusive
+        judged = result.verdict.conclusive or result.draining
         dropped = judged and self._carried.pop(replica_id, None) is not None
-        self.tell(result)
+        again = (CanaryAsked((replica_id,)),) if result.excused else ()
+        self.tell(result, *again)
         self._remember(result)
         if dropped:
             self._tell()

@@ -103,6 +103,8 @@ class Sign(StrEnum):
     ATTRACTS = "attracts"  # a failing replica gets more than its share
     SAME_REQUEST_KILLS = "same_request_kills"  # one fingerprint on several deaths
     NO_REPLICA_READY = "no_replica_ready"
+    # who watches
+    CONTROL_LATE = "control_late"  # its own loop stands still, again and again
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,6 +19,7 @@ from holdfast.core.diagnose.facts import (
     CanariesDoubted,
     ChainDeclared,
     Compared,
+    ControlLate,
     Declared,
     Fact,
     FilesystemSeen,
@@ -61,6 +62,8 @@ class _Concern:
         match fact:
             case Looked():
                 return True
+            case ControlLate():  # of the incident that is about control alone
+                return not (self.replicas or self.models or self.hosts or self.filesystems)
             case HostSeen():
                 return fact.host in self.hosts
             case FilesystemSeen():

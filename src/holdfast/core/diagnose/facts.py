@@ -333,6 +333,13 @@ class CanariesDoubted:
 
 
 @dataclass(slots=True, frozen=True)
+class ControlLate:
+    """Control's own event loop stood still: a tick of it came this much late."""
+
+    late_s: float
+
+
+@dataclass(slots=True, frozen=True)
 class Looked:
     """A tick: time passed and nothing else happened."""
 
@@ -362,6 +369,7 @@ Fact = (
     | Compared
     | RequestDied
     | CanariesDoubted
+    | ControlLate
     | Looked
 )
 
@@ -391,6 +399,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     Compared: "Compared",
     RequestDied: "RequestDied",
     CanariesDoubted: "CanariesDoubted",
+    ControlLate: "ControlLate",
     Looked: "Looked",
 }
 
@@ -401,6 +410,7 @@ __all__ = [
     "CanaryAnswered",
     "ChainDeclared",
     "Compared",
+    "ControlLate",
     "Declared",
     "Fact",
     "FellSilent",

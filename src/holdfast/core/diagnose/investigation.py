@@ -17,6 +17,10 @@ from holdfast.core.diagnose.detect.attempts import AttemptsConfig, AttemptsDetec
 from holdfast.core.diagnose.detect.canary_failures import ProbingConfig, ProbingDetector
 from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
+from holdfast.core.diagnose.detect.control_lateness import (
+    ControlLatenessConfig,
+    ControlLatenessDetector,
+)
 from holdfast.core.diagnose.detect.detector import NOTHING, Detector, Pace
 from holdfast.core.diagnose.detect.drift.detector import (
     DriftConfig,
@@ -70,6 +74,7 @@ class InvestigationConfig:
     contention: ContentionConfig = field(default_factory=ContentionConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     queues: QueuesConfig = field(default_factory=QueuesConfig)
+    control_lateness: ControlLatenessConfig = field(default_factory=ControlLatenessConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
 
@@ -124,6 +129,7 @@ class Investigation:
             PlacementDetector(config.placement, self.census),
             ContentionDetector(config.contention, self.census),
             QueuesDetector(config.queues, self.census),
+            ControlLatenessDetector(config.control_lateness),
         )
         self._readers: dict[type, list[Detector]] = {
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES

@@ -206,6 +206,8 @@ def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
     could report that; then ``stands`` decides: whether the replica's requests got no token for
     long.
     """
+    if event.draining:
+        return Signal.DRAINS_ITSELF, event.detail
     if event.verdict is not CanaryVerdict.TIMEOUT:
         return _SIGNALS[event.verdict], event.detail
     if event.progress:

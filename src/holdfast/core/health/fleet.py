@@ -65,7 +65,7 @@ _PHASES: Final = {
     State.LOADING: Signal.LOAD_BEGAN,
     State.WARMING: Signal.LOADED,
 }
-_NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY)
+_NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY, Signal.DRAINS_ITSELF)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
 _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
@@ -334,6 +334,8 @@ class Fleet:
                     return
                 signal, why = Signal.BOUND_HELD, witness.reason
         self._signal(member, signal, now, actions, why)
+        if signal is Signal.DRAINS_ITSELF and member.health.drain_excuse(now):
+            member.excused_at = now  # it ends what it has; a new process would cut that
 
     def _on_seen(self, event: Seen, now: int, actions: list[FleetAction]) -> None:
         for seen in event.actions:

@@ -81,10 +81,14 @@ class HealthConfig:
 
 
 _CALLS_APART: Final = SECOND  # canaries that doubts ask for: whoever raises them is not trusted
-_FACTS: Final = (Conclusion.WRONG_REPEATEDLY, Signal.WRONG_REVISION, Signal.FROZEN)
+_FACTS: Final = (
+    *(Conclusion.WRONG_REPEATEDLY, Signal.WRONG_REVISION, Signal.FROZEN),
+    Signal.DRAINS_ITSELF,
+)
 _REMOVABLE: Final = (*ROUTABLE, State.QUARANTINED)
 _ENDED: Final = (State.STOPPED, State.DEAD)
-_HONEST: Final = (Signal.NO_SUCCESS, Signal.NO_HEADROOM)  # out for the time being, and it said so
+# Out for the time being, and it said so.
+_HONEST: Final = (Signal.NO_SUCCESS, Signal.NO_HEADROOM, Signal.DRAINS_ITSELF)
 
 
 class ReplicaHealth:
@@ -136,8 +140,17 @@ class ReplicaHealth:
     @property
     def on_suspicion(self) -> bool:
         """Whether it is quarantined for failing, not on a fact; the ejection limit counts it."""
-        fact = self.wrong or self.wrong_revision or self.frozen
+        fact = self.wrong or self.wrong_revision or self.frozen or self.drains_itself
         return self.state is State.QUARANTINED and not fact
+
+    @property
+    def drains_itself(self) -> bool:
+        """Whether it is out because its engine said that it takes no new work."""
+        return self.state is State.QUARANTINED and self.cause is Signal.DRAINS_ITSELF
+
+    def drain_excuse(self, now: int) -> bool:
+        """Whether its own drain explains its quarantine: no longer than a start may take."""
+        return self.drains_itself and now - self.since < self._load_timeout_ns
 
     @property
     def never_readmit_by_panic(self) -> bool:

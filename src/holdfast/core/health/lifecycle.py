@@ -35,6 +35,7 @@ class Signal(StrEnum):
     NO_SUCCESS = "no_success"  # nothing but backpressure for 10 s: not ready
     NO_HEADROOM = "no_headroom"  # its memory for requests is full: what runs may finish
     HEADROOM_BACK = "headroom_back"
+    DRAINS_ITSELF = "drains_itself"  # the engine takes no new work and says so: no illness
     FROZEN = "frozen"  # the platform sees that its process is not run: a fact, no suspicion
     THAWED = "thawed"
     REFUSED = "refused"  # nobody listens
@@ -96,6 +97,7 @@ TRANSITIONS: Final[dict[tuple[State, Signal | Conclusion], State]] = {
     **{(s, Signal.NO_SUCCESS): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.NO_HEADROOM): State.QUARANTINED for s in ROUTABLE},
     **{(s, Signal.FROZEN): State.QUARANTINED for s in ROUTABLE},
+    **{(s, Signal.DRAINS_ITSELF): State.QUARANTINED for s in (State.WARMING, *ROUTABLE)},
     **{(s, Signal.TAKEN_OUT): State.QUARANTINED for s in ROUTABLE},
     **{(s, Conclusion.WRONG_REPEATEDLY): State.QUARANTINED for s in JUDGED},
     **{(s, Conclusion.REFUSED_REPEATEDLY): State.DEAD for s in JUDGED},
@@ -119,6 +121,7 @@ REASONS: Final[dict[Signal | Conclusion, str]] = {
     Signal.NO_SUCCESS: "answers nothing but backpressure",
     Signal.NO_HEADROOM: "has no room for another request",
     Signal.HEADROOM_BACK: "has room again; waiting for a right answer",
+    Signal.DRAINS_ITSELF: "takes no new work, by its own word",
     Signal.FROZEN: "its process is stopped",
     Signal.THAWED: "its process runs again; waiting for right answers",
     Signal.REFUSED: "refused a connection",
@@ -183,6 +186,7 @@ _ROW_RULES: Final[dict[Signal, RowRule[SignalRow]]] = {
     Signal.BUSY: _LISTENS,
     Signal.PASSIVE_OK: _LISTENS,
     Signal.THAWED: RowRule((), (SignalRow.PASSES,)),  # what it answered before its stop is void
+    Signal.DRAINS_ITSELF: RowRule((), (SignalRow.PASSES, SignalRow.REFUSALS)),
 }
 
 

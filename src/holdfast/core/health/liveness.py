@@ -174,6 +174,7 @@ CAUSES: Final[dict[Signal | Conclusion, Symptom]] = {
     Signal.STALLED: Symptom.STALLED,
     Signal.NO_SUCCESS: Symptom.BACKPRESSURE_ONLY,
     Signal.NO_HEADROOM: Symptom.KV_FULL,
+    Signal.DRAINS_ITSELF: Symptom.BACKPRESSURE_ONLY,
     Signal.WRONG_REVISION: Symptom.VERSION_MISMATCH,
     Conclusion.FAILED_REPEATEDLY: Symptom.EVERY_PASS_ERRORS,
     Conclusion.WRONG_REPEATEDLY: Symptom.WRONG_ANSWERS,

@@ -15,7 +15,7 @@ NUMBERS = {
     *("measured", "of_peers", "declared", "at_least"),  # how a footprint is known
     *("bytes_per_s", "exhausted_in_s", "used_bytes", "before_s", "now_s", "eta_s", "bytes_s"),
     *("readers", "silent_s", "code", "signal", "ends", "xid", "replicas", "odd", "waiting"),
-    *("needed_bytes", "room_bytes", "kv_used", "pace", "peers"),
+    *("needed_bytes", "room_bytes", "kv_used", "pace", "peers", "late_s", "window_s"),
 }
 
 

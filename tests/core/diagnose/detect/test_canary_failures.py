@@ -67,6 +67,13 @@ def test_wrong_answers_now_and_then_are_counted_across_right_ones():
     assert len(told(made(), *map(canary, verdicts))) == 2
 
 
+def test_two_timeouts_behind_a_page_that_answers_errors_are_a_silent_model_too():
+    odd = canary("timeout", running=0, progress=False, page_ok=False, status=500)
+    found = told(made(), odd, odd)
+    assert [one.sign for one in found] == [Sign.CANARY_SILENT]
+    assert found[0].text == "2 canaries in a row got no answer while its own page answered 500"
+
+
 def test_two_timeouts_with_a_green_page_are_a_silent_model():
     found = told(made(), HUNG, HUNG, HUNG)
     assert [one.sign for one in found] == [Sign.CANARY_SILENT]

@@ -34,6 +34,7 @@ class Scope(StrEnum):
     MODEL = "model"
     HOST = "host"
     FILESYSTEM = "filesystem"
+    FLEET = "fleet"  # no one of these: whoever watches all of them
 
 
 @dataclass(slots=True, frozen=True)

@@ -299,6 +299,22 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         explains=frozenset({Cause.HUNG}),
         standing=True,
     ),
+    Cause.CONTROL_LATE: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.CONTROL_LATE, at=0.9),),
+        story="Control itself stands still, again and again, for longer than a busy machine "
+        "explains. While it does it asks no canaries, starts and drains nobody, and tells "
+        "gateways nothing new; what it says of replicas is late and may be wrong. Gateways go on "
+        "by their own breakers and deadlines.",
+        look="`top` on control's host: is control short of CPU, does it swap, is its disk slow? "
+        "`py-spy dump` shows what its main thread does while it stands.",
+        fix="Give control a core of its own (fewer engine threads, a CPU reservation, another "
+        "host), and keep its run directory off slow or network disks[. It stood still for "
+        "{late_s:s} of {window_s:s}].",
+        remedy=Remedy.PAGE,
+        scope=Scope.FLEET,
+        standing=True,
+    ),
 }
 
 __all__ = ["ROUTING", "SURROUNDINGS"]

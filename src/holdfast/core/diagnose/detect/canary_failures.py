@@ -302,7 +302,8 @@ class ProbingDetector:
         if fact.progress is None and fact.running is None:
             row += 1  # it might be busy with what nobody counts
         kept = max(row, _UNKNOWN_PAGE)
-        book.pages = [*book.pages, fact.page_ok][-kept:]
+        spoke = fact.status is not None  # its page did, with an error; the question got nothing
+        book.pages = [*book.pages, spoke or fact.page_ok][-kept:]
         last = book.pages[-row:]
         unconnected = fact.flaw == Kind.CONNECT_TIMEOUT
         book.count(Kind.CONNECT_TIMEOUT if unconnected else fact.verdict)
@@ -315,7 +316,8 @@ class ProbingDetector:
             text = f"{told}, nor did its own page"
             return (Sign.NOTHING_ANSWERS, text, numbers)
         if len(last) == row and all(page is True for page in last):
-            return (Sign.CANARY_SILENT, f"{told} while its own page was well", numbers)
+            page = f"answered {fact.status}" if spoke else "was well"
+            return (Sign.CANARY_SILENT, f"{told} while its own page {page}", numbers)
         if len(book.pages) == kept and all(page is None for page in book.pages):
             return (Sign.CANARY_SILENT, f"{told}; it has no page that could tell more", numbers)
         return None
