@@ -34,6 +34,7 @@ import readiness_faults as faults
 import readiness_healthy as healthy
 
 SHARE_MAX: Final = 0.01
+MOSTLY: Final = 0.5  # of users' tokens; at a moment of saturation now and then, savings are spent
 PARTS: Final = ("detect", "cost", "lies", "alarms")
 Task = tuple[Callable[..., dict[str, Any]], tuple[Any, ...]]
 
@@ -126,7 +127,7 @@ def problems(told: dict[str, Any]) -> list[str]:
     found = []
     for row in told.get("cost", ()):
         share, where = row["share_saturated"], f"{row['engine']}, a load of {row['load']:.0%}"
-        if share > SHARE_MAX and row["saturated"] > 0.01:
+        if share > SHARE_MAX and row["saturated"] > MOSTLY:
             found.append(f"canaries are {share:.2%} of the tokens while saturated: {where}")
     for what in ("quarantined", "dead", "relaunched"):
         count = told["alarms"][what] if "alarms" in told else 0

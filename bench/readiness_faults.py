@@ -8,7 +8,7 @@ server that refuses every inference at once and whose page is green.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.core.health.fleet_config import FleetConfig
@@ -16,7 +16,7 @@ from holdfast.core.health.health import HealthConfig
 from holdfast.core.messages import (
     CanaryResult,
     EngineLoads,
-    LoadReported,
+    FleetEvent,
     Notice,
     Seen,
     Summary,
@@ -75,21 +75,23 @@ class Victim:
     out: int | None = None  # it gets nothing any more
 
 
-class Polled(World):
-    """The simulated world, with the engines' KV use told to the fleet, as control does it."""
+class Filled(World):
+    """The simulated world, where the KV caches of some replicas are full from some moment on."""
 
     def __init__(self, setup: Experiment, seed: int, full: Sequence[Victim]) -> None:
         super().__init__(setup, seed)
         self._full = {victim.replica_id: victim.at for victim in full}
 
-    def _poll(self, nothing: object, now: int) -> None:
-        super()._poll(nothing, now)
-        for unit in self.units.values():
-            if unit.serving and not unit.hung:
-                replica_id = unit.replica.id
-                full = now >= self._full.get(replica_id, now + 1)
-                used = 0.97 if full else unit.engine.kv_used
-                self._tell_fleet(EngineLoads((LoadReported("", replica_id, kv_used=used),)), now)
+    def _tell_fleet(self, event: FleetEvent, now: int) -> None:
+        if isinstance(event, EngineLoads):
+            loads = (
+                replace(load, kv_used=0.97)
+                if now >= self._full.get(load.replica_id, now + 1)
+                else load
+                for load in event.loads
+            )
+            event = EngineLoads(tuple(loads))
+        super()._tell_fleet(event, now)
 
 
 def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:
@@ -116,7 +118,7 @@ def detect(fault: str, period_s: float, load: float, seed: int) -> list[Victim]:
         canary_prompt=PROMPT,
         canary_output=OUTPUT,
     )
-    _watch(Polled(setup, seed, victims if kind is None else ()), victims)
+    _watch(Filled(setup, seed, victims if kind is None else ()), victims)
     return victims
 
 

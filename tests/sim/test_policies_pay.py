@@ -181,12 +181,14 @@ def chat(rate: float, seed: int, *, hedge: bool) -> Experiment:
     )
 
 
-def plain_and_hedged(spread: Any, rate: float) -> tuple[list[Account], list[Account]]:
+def plain_and_hedged(
+    spread: Any, rate: float, seeds: range = SEEDS
+) -> tuple[list[Account], list[Account]]:
     runs = spread(
         account,
-        [(chat(rate, seed, hedge=hedge), seed) for hedge in (False, True) for seed in SEEDS],
+        [(chat(rate, seed, hedge=hedge), seed) for hedge in (False, True) for seed in seeds],
     )
-    return runs[: len(SEEDS)], runs[len(SEEDS) :]
+    return runs[: len(seeds)], runs[len(seeds) :]
 
 
 def first_token_p99(run: Account) -> float:
@@ -203,7 +205,8 @@ def test_hedging_halves_the_p99_of_the_first_token_where_capacity_is_spare(sprea
 
 
 def test_hedging_does_no_harm_at_ninety_percent_load(spread: Any) -> None:
-    plain, hedged = plain_and_hedged(spread, rate=46.0)  # and the pauses take another 3 %
+    # The pauses take another 3 %. Of five seeds the p99 of the first token is known to 8 % only.
+    plain, hedged = plain_and_hedged(spread, rate=46.0, seeds=range(1, 13))
     ratio = over_seeds(lambda a, b: first_token_p99(b) / first_token_p99(a), plain, hedged)
     assert ratio.high <= 1.05, f"p99 of the first token x {told(ratio)}"
     lost = over_seeds(lambda a, b: a["total"]["goodput"] - b["total"]["goodput"], plain, hedged)

@@ -20,7 +20,7 @@ def bench(monkeypatch):
 @pytest.fixture
 def tiny(bench, monkeypatch):
     """The whole of it, in seconds."""
-    scale = bench.Scale(seeds=1, periods_s=(1.0,), loads=(0.0,), cost_s=60.0, pools=1, hours=2.0)
+    scale = bench.Scale(seeds=1, periods_s=(1.0,), loads=(0.0,), cost_s=400.0, pools=1, hours=2.0)
     monkeypatch.setattr(bench, "QUICK", scale)
     monkeypatch.setattr(bench.faults, "POOLS", 4)
     monkeypatch.setattr(bench.faults, "COST_LOADS", (0.0, 0.9))
@@ -54,17 +54,33 @@ def test_tables_are_printed_for_people(bench, tiny, capsys):
     assert "│ relaunched" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
-def test_on_the_smallest_engine_too_canaries_cost_at_most_a_hundredth(bench, load):
+@pytest.mark.parametrize("load", [0.9, 1.2])
+def test_on_the_smallest_engine_too_canaries_cost_saturated_replicas_a_hundredth(bench, load):
     row = bench.faults.cost_row(bench.faults.CPU, load, 1, 1_200.0)
-    assert 0.005 < row["share_in_use"] <= bench.SHARE_MAX
+    assert row["saturated"] > 0.5
+    assert row["share_saturated"] <= bench.SHARE_MAX
+
+
+def test_a_replica_with_a_free_slot_is_asked_as_often_as_an_idle_one(bench):
+    row = bench.faults.cost_row(bench.faults.GPU, 0.5, 1, 300.0)
+    assert 4.5 <= row["period_s"] <= 5.5
 
 
 def test_what_should_not_be_is_a_failure(bench, tiny, capsys):
     told = {
         "cost": [
-            {"engine": bench.faults.CPU.name, "load": 0.5, "share_in_use": 0.02},
-            {"engine": bench.faults.GPU.name, "load": 0.5, "share_in_use": 0.01},
+            {
+                "engine": bench.faults.CPU.name,
+                "load": 0.5,
+                "share_saturated": 0.02,
+                "saturated": 1.0,
+            },
+            {
+                "engine": bench.faults.GPU.name,
+                "load": 0.5,
+                "share_saturated": 0.01,
+                "saturated": 1.0,
+            },
         ],
         "alarms": {"quarantined": 1, "dead": 0, "relaunched": 2},
     }

@@ -271,6 +271,13 @@ def test_a_newly_admitted_replica_is_asked_as_usual_for_a_while():
     assert budget.affords(100 * SECOND)
 
 
+def test_tokens_that_were_served_while_canaries_cost_nothing_earn_none():
+    budget = used()
+    budget.served(100_000, SECOND, earns=False)
+    assert not budget.affords(SECOND)
+    assert budget.served_tokens == 100_001
+
+
 def test_users_tokens_earn_the_next_canary():
     budget = used()
     assert not budget.affords(SECOND)

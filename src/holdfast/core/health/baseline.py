@@ -253,12 +253,15 @@ class CanaryBudget:
             self._charged_at = now
             self._saved = max(-_OWED_MAX, self._saved - 1.0)
 
-    def served(self, tokens: int, now: int) -> None:
-        """Credit the tokens, prompts and answers, that users got since the last call."""
+    def served(self, tokens: int, now: int, *, earns: bool = True) -> None:
+        """Credit the tokens, prompts and answers, that users got since the last call.
+
+        Without ``earns`` they are only counted: they were served while canaries cost nothing.
+        """
         if tokens > 0:
             self._served.add(now, tokens)
             self.served_tokens += tokens
-            earned = self._earning * tokens / self._cost
+            earned = self._earning * tokens / self._cost if earns else 0.0
             self._saved = min(self._saved + earned, _SAVED_MAX)
 
     def affords(self, now: int, *, doubted: bool = False) -> bool:

@@ -126,7 +126,7 @@ class Member:
         self.progress_at = now if told.progressed else self.progress_at
         self.inflight_at[gateway] = told.inflight
         self.told_at[gateway] = now
-        self.budget.served(told.tokens, now)
+        self.budget.served(told.tokens, now, earns=self.canary.billed or not self.has_free_slot)
         self.served_at = now if told.successes else self.served_at
         self.failed_at = now if told.failures else self.failed_at
         if told.failures:

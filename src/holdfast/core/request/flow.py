@@ -602,8 +602,8 @@ class Flow:
             actions.append(dispatch)
 
     def _file_next(self, active: ActiveRequest) -> None:
-        """Set the request's timer to the earliest of its deadlines."""
-        due = active.deadline
+        """Set the request's timer to the earliest of its deadlines, or to its hedge."""
+        due = min(active.deadline, active.hedge_at or active.deadline)
         for attempt in active.live:
             if not attempt.first_at:
                 due = min(due, attempt.first_due, attempt.doubt_at)
