@@ -404,7 +404,10 @@ class Control:
         self.loop.seen(seen)
 
     def on_stats(self, gateway: Gateway, frame: StatsFrame) -> None:
-        """Update leases from a gateway's stats. A gateway that drains no longer counts."""
+        """Record a gateway's demand for leases; after its first stats, send it its lease.
+
+        Stats of a gateway whose place a newer one has taken are ignored: it only drains.
+        """
         if self._hub.current(gateway.id) is not gateway:
             return
         self._lease_broker.on_stats(gateway.id, frame, time.monotonic_ns())

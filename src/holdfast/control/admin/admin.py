@@ -135,7 +135,7 @@ class AdminAnswers(Protocol):
         """Disturb a replica on purpose (chaos test) for so many seconds."""
 
     async def undisturb(self, replica_id: str) -> tuple[bool, str]:
-        """End the disturbance of a replica."""
+        """End the disturbance of a replica; ``False`` if there is none."""
 
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
         """Set the wanted number of replicas of a model."""
@@ -154,8 +154,6 @@ def build_admin(
     """Build the ASGI application of the admin port.
 
     ``more`` are further routes; ``sessions`` holds the browsers that signed in.
-
-    ``more`` are further routes; ``sessions`` are the browsers that signed in.
     """
     app = Starlette(
         routes=[*_Admin(facts).routes(), *more],

@@ -224,7 +224,7 @@ class AdminService:
         return self._parts.disturbances.begin(replica_id, kind, seconds, time.monotonic_ns(), url)
 
     async def undisturb(self, replica_id: str) -> tuple[bool, str]:
-        """End the disturbance of a replica."""
+        """End the disturbance of a replica; ``False`` if there is none."""
         return self._parts.disturbances.end(replica_id, time.monotonic_ns())
 
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:

@@ -35,7 +35,11 @@ class DemandTracker:
         rows: Sequence[Mapping[str, Any]],
         now: int,
     ) -> Demand:
-        """Compute a model's demand; ``gauges`` has one mapping per gateway, empty if silent."""
+        """Compute a model's demand from gateways, engines' loads and replicas; ``None`` is unknown.
+
+        ``gauges`` has one mapping per gateway, empty if silent. ``rows`` has the replicas of all
+        models: the loads of engines that are not among them are forgotten.
+        """
         self._forget_all_but({row["id"] for row in rows})
         mine = [row for row in rows if row["model"] == model]
         states = [row["state"] for row in mine]

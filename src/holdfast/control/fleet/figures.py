@@ -136,7 +136,10 @@ class Figures:
     # --- replicas --------------------------------------------------------------------------------
 
     def take(self, fact: Fact, now: int) -> None:
-        """Update a replica's figures from a fact; facts of other kinds are ignored."""
+        """Update a replica's figures from its load, attempts or memory; other facts are ignored.
+
+        The end of its process clears what is no longer true; ``Gone`` removes the replica.
+        """
         if isinstance(fact, Gone):
             self._replicas.pop(fact.replica, None)
             return

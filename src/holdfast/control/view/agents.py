@@ -89,7 +89,11 @@ class RefusedError(Exception):
 
 
 class AgentInbox:
-    """Keeps the last report of each agent, and is the ``Source`` that the view reads them from."""
+    """Takes reports of agents: passes their events on to ``saw``, and keeps each agent's last one.
+
+    It is the ``Source`` that the view reads them from. Agents that leave or are silent for long are
+    removed.
+    """
 
     kind = "agent"
 

@@ -75,7 +75,10 @@ class IncidentCase:
         return self.incident.cause
 
     def add(self, seen: SeenEvidence, now: int) -> bool:
-        """Add a piece of evidence; ``True`` if it is new and not a repetition."""
+        """Add evidence, with a timeline entry if it is new; return whether it was new and taken.
+
+        A repetition replaces the earlier one. A full case only counts what is new.
+        """
         evidence, key = seen.evidence, seen.key
         self.fresh_at = max(self.fresh_at, now)
         news = key not in self.seen

@@ -71,8 +71,9 @@ def continued_body(
 ) -> bytes:
     """Return the request body that makes another replica continue after the text ``said``.
 
-    All other members are kept as they were. Where the limit of tokens is used up already, one token
-    remains: engines refuse a limit of none.
+    Limits of tokens are lowered by ``said_tokens``, to one at least: engines refuse a limit of 0.
+    All other members are kept as they were. Raises ``CannotContinueError`` where ``can_continue``
+    says no or the body cannot be read.
     """
     allowed = can_continue(body, api, how, continues_prompt)
     if not allowed:

@@ -91,10 +91,12 @@ _UNWANTED_PREFIXES: Final = ("aws_", "azure_", "litellm_", "vertex_")
 def open_object(
     decode: Callable[[bytes], Members], text: bytes, fixes: Mapping[str, str], depth_max: int
 ) -> tuple[Members, bytes, Extras, Counts]:
-    """Decode a request and return its members, its cleaned text, unknown members and counts.
+    """Decode a JSON request; return its members, a safe text of it, unknown members and counts.
 
-    ``decode`` makes a struct of raw members that may all be absent; ``fixes`` says for each member
-    what it must be. Raises only ``ApiError``. Hot.
+    The text has each member once and none that must not reach an engine: it is sent instead of what
+    came. The counts are upper bounds of its lists and objects. ``decode`` makes a struct of raw
+    members that may all be absent; ``fixes`` are words for errors: what each member must be. Raises
+    only ``ApiError``, also for nesting beyond ``depth_max``. Hot.
     """
     if len(text) > _ELEMENTS_FROM:
         _check_size(text)
