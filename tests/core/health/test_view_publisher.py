@@ -173,6 +173,14 @@ def test_a_quarantined_replica_may_be_back_when_it_is_launched_anew():
     assert pool.view(START + 45 * SECOND).replicas[0].ready_in_s == 15.0
 
 
+def test_a_quarantined_replica_that_answers_right_again_is_on_its_way():
+    pool = Pool(a_member("r1", Signal.STALLED, Signal.CANARY_PASS, since=START), a_member("r2"))
+    health = pool.members["r1"].health
+    assert pool.view(START).replicas[0].ready_in_s == 4.0  # two further answers, two seconds apart
+    health.handle(Signal.CANARY_FAIL, START)
+    assert pool.view(START + 10 * SECOND).replicas[0].ready_in_s == 50.0
+
+
 def test_a_replica_that_was_found_loaded_teaches_nothing_of_loading():
     pool = Pool(a_member("r1"))
     pool.look()

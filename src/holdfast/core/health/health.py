@@ -191,6 +191,17 @@ class ReplicaHealth:
         right = self._tally[SignalRow.PASSES] > 0
         return symptom_of(self.cause, right_since=right, barred=self.barred)
 
+    @property
+    def passes_left(self) -> int | None:
+        """How many right answers readmit a quarantined replica that gives them; ``None``: it fails.
+
+        ``None`` also where no answer readmits it.
+        """
+        passes = self._tally[SignalRow.PASSES]
+        if self.state is not State.QUARANTINED or self.barred or not passes:
+            return None
+        return max(0, self._needed - passes)
+
     def canary_due(self, now: int) -> bool:
         """Whether a canary should be sent now. Asking changes nothing."""
         return self.state in JUDGED and not self.frozen and now >= self.next_canary_at

@@ -104,6 +104,8 @@ class Publisher:
         if health.state is State.QUARANTINED:
             if health.full:
                 return 0.0  # room comes back with the next request that ends there
+            if health.passes_left is not None:  # it is on its way back
+                return round(health.passes_left * self._config.health.canary_quarantined_s, 1)
             since = max(health.since, member.excused_at)
             rest = max(0, since + self._relaunch_after - now)
             return round(seconds(rest) + (self._loads.usual_s(member.replica.model) or 0.0), 1)
