@@ -740,7 +740,8 @@ class Lives(RuleBasedStateMachine):
         if lied and not health.wrong and signal is not Signal.RELAUNCH:
             assert self.passes_in_row >= health.config.passes_to_readmit_wrong
         if firm and before is not State.DEAD and before is not State.STOPPED:
-            assert health.wrong or health.wrong_revision or health.frozen
+            said = signal is Signal.DRAINS_ITSELF
+            assert said or health.wrong or health.wrong_revision or health.frozen
 
     @rule(count=st.integers(2, 14))
     def right_answers(self, count):

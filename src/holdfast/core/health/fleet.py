@@ -68,6 +68,7 @@ _PHASES: Final = {
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY, Signal.DRAINS_ITSELF)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
+_USUAL_FACTOR: Final = 20  # on an idle replica's canary: no noise of a healthy one is as long
 _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
 
 
@@ -84,6 +85,8 @@ class Fleet:
         self._publisher = Publisher(config, epoch)
         self._evidence = CanaryEvidence(config, self._members)
         self._canary_deadline = nanos(config.canary_deadline_s)
+        self._canary_least = min(nanos(config.canary_deadline_min_s), self._canary_deadline)
+        self._canary_again = min(self._canary_least, 2 * SECOND)
         self._canary_deadline_max = nanos(config.canary_deadline_max_s)
         self._relaunch_after = nanos(config.relaunch_after_s)
         self._no_success = nanos(config.no_success_s)
@@ -470,6 +473,16 @@ class Fleet:
         return look
 
     def _canary_patience(self, member: Member) -> int:
+        """How long a canary may take: longer beside users' requests, shorter where it is known.
+
+        An idle replica whose canaries are quick has no reason to take the whole of it, and one that
+        has just been silent for so long still less.
+        """
+        usual, idle = member.baseline.median(), member.inflight == 0
+        if usual is not None and idle and member.health.state in ROUTABLE:
+            again = member.canary_verdict is CanaryVerdict.TIMEOUT
+            least = self._canary_again if again else self._canary_least
+            return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
         scaled = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
         if member.health.state is State.QUARANTINED:  # nobody waits: how it fails is worth knowing
             scaled *= 2.5

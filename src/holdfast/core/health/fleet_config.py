@@ -16,6 +16,7 @@ class FleetConfig:
     ejection: EjectionConfig = field(default_factory=EjectionConfig)
     drain: DrainConfig = field(default_factory=DrainConfig)
     canary_deadline_s: float = 5.0  # a few tokens on an idle replica take well under a second
+    canary_deadline_min_s: float = 3.0  # for one whose canaries are known to be quick
     canary_deadline_max_s: float = (
         30.0  # on a busy one the deadline grows with its running requests
     )
@@ -31,6 +32,7 @@ class FleetConfig:
     def __post_init__(self) -> None:
         for name in (
             "canary_deadline_s",
+            "canary_deadline_min_s",
             "launch_backoff_s",
             "launch_forgive_s",
             "relaunch_after_s",
