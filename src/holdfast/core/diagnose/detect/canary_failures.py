@@ -336,7 +336,7 @@ class ProbingDetector:
         ]
         if theirs:
             known.append(median(theirs))
-        if fact.latency_s is None or not known:
+        if not fact.latency_s or not known:
             return None
         return min(_SLOW_MOST, log2(fact.latency_s / max(known)) - _NEIGHBOUR)
 
