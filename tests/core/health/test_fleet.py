@@ -1628,6 +1628,32 @@ def test_a_busy_replica_whose_engine_has_nobody_waiting_is_asked_as_usual():
     assert max(gaps(control, "r1", 60, successes=1, inflight=0, tokens=10)) <= 6.2
 
 
+@pytest.mark.parametrize(("waiting", "out"), [(0, True), (3, False), (None, False)])
+def test_a_replica_that_drips_with_a_slot_free_is_not_busy_for_ever(waiting, out):
+    control = Control("r1", "r2", "r3")
+    engine_says(control, "r1", waiting)
+    control.answers["r1"] = None
+    for _ in range(8):
+        control.wait(6.0)
+        control.tally("r1", successes=0, inflight=2, tokens=1)
+        control.canary("r1", "timeout", latency=5 * SECOND, running=2, progress=True)
+    assert (control.state("r1") is State.QUARANTINED) is out
+    assert control.state("r2") is State.READY
+
+
+def test_a_busy_replica_whose_peers_do_not_answer_either_is_busy():
+    control = Control("r1", "r2")
+    for name in ("r1", "r2"):
+        engine_says(control, name, 0)
+        control.answers[name] = None
+    for _ in range(8):
+        control.wait(6.0)
+        for name in ("r1", "r2"):
+            control.tally(name, inflight=2, tokens=1)
+            control.canary(name, "timeout", latency=5 * SECOND, running=2, progress=True)
+    assert control.states() == [State.READY, State.READY]
+
+
 def test_declared_slots_say_what_is_free_where_the_engine_does_not():
     control = Control("r1", "r2", slots=4)
     spend(control, "r1", inflight=4)

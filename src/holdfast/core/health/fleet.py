@@ -68,6 +68,7 @@ _PHASES: Final = {
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY, Signal.DRAINS_ITSELF)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
+_BUSY_MAX: Final = 3  # canaries in a row without an answer, while users' tokens move
 _USUAL_FACTOR: Final = 20  # on an idle replica's canary: no noise of a healthy one is as long
 _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
 
@@ -309,6 +310,8 @@ class Fleet:
         signal, why = read_canary(event, stands=member.stands(now, self._unserved))
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._evidence.in_good_time(member, event)
+        if event.verdict.conclusive and self._busy_without_work(member, signal, now):
+            signal, why = Signal.CANARY_FAIL, "no answer in time again and again, with a slot free"
         model = member.replica.model
         if signal not in _NEUTRAL:
             member.canary_ended(event, signal, now)
@@ -339,6 +342,20 @@ class Fleet:
         self._signal(member, signal, now, actions, why)
         if signal is Signal.DRAINS_ITSELF and member.health.drain_excuse(now):
             member.excused_at = now  # it ends what it has; a new process would cut that
+
+    def _busy_without_work(self, member: Member, signal: Signal, now: int) -> bool:
+        """Whether a replica cannot be merely busy: it has a free slot, and its peers answer.
+
+        One whose tokens drip out is busy by the look of it for ever, because a few of them move.
+        """
+        if signal is not Signal.BUSY:
+            member.busy_canaries = 0
+            return False
+        member.busy_canaries += 1
+        told = member.knows_its_slots and member.has_free_slot
+        return (
+            told and member.busy_canaries >= _BUSY_MAX and bool(self._evidence.witness(member, now))
+        )
 
     def _on_seen(self, event: Seen, now: int, actions: list[FleetAction]) -> None:
         for seen in event.actions:

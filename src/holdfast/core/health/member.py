@@ -22,6 +22,7 @@ class Member:
         "baseline",
         "budget",
         "busy_at",
+        "busy_canaries",
         "called_back",
         "canary",
         "canary_at",
@@ -71,6 +72,7 @@ class Member:
         self.inflight_at: dict[str, int] = {}  # as each gateway last said
         self.only_busy_since: int | None = None
         self.waiting: int | None = None  # requests in its engine's own queue; None: not known
+        self.busy_canaries = 0  # in a row that got no answer while users' tokens moved
         self.canary_out = False
         self.canary_charged = False  # the one under way, or the last: it spends what was earned
         self.called_back = False  # the last canary: users needed its slot
@@ -91,8 +93,7 @@ class Member:
     def call_back_canary(self) -> bool:
         """Whether the canary under way gives way to users who need its slot; note that it does."""
         needed = self.inflight > 0 and not self.has_free_slot
-        told = self.waiting is not None or self.replica.slots > 0  # else it is a guess
-        if not (self.canary_out and self.canary_yields and needed and told):
+        if not (self.canary_out and self.canary_yields and needed and self.knows_its_slots):
             return False
         self.canary_out, self.called_back = False, True
         return True
@@ -161,6 +162,11 @@ class Member:
         if self.waiting is None:
             return self.inflight < max(1, slots)
         return self.waiting == 0 and (not slots or self.inflight < slots)
+
+    @property
+    def knows_its_slots(self) -> bool:
+        """Whether ``has_free_slot`` rests on the engine's word or a declaration, not on a guess."""
+        return self.waiting is not None or self.replica.slots > 0
 
     def may_be_asked(self, now: int, patience: int) -> bool:
         """Whether a canary that is due may be sent: it is free, or worth it, or was earned."""
