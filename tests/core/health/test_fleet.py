@@ -295,6 +295,25 @@ def test_a_canary_on_a_busy_replica_gets_more_time_within_a_bound():
     assert deadlines == [5 * SECOND, 10 * SECOND, 12 * SECOND]
 
 
+def test_an_idle_replica_whose_canaries_are_quick_has_less_time_and_after_a_silence_still_less():
+    control = Control("r1", "r2")
+
+    def deadlines() -> list[int]:
+        asked = all_of(control.wait(6.5), RunCanary)
+        return [canary.deadline for canary in asked if canary.replica_id == "r1"]
+
+    assert deadlines()[0] == 5 * SECOND  # nothing is known of it
+    control.latencies["r1"] = 100 * MILLISECOND
+    control.wait(30.0)
+    assert deadlines()[0] == 3 * SECOND
+    control.answers["r1"] = "timeout"
+    assert deadlines()[:3] == [3 * SECOND, 2 * SECOND, 2 * SECOND]
+    control = Control("r1", "r2")
+    control.latencies["r1"] = 400 * MILLISECOND
+    control.wait(30.0)
+    assert deadlines()[0] == 5 * SECOND  # twenty times what it takes, and no more than ever
+
+
 def test_a_failing_canary_makes_a_suspect_with_a_tenth_of_its_share():
     control = Control("r1", "r2", "r3")
     (notice,) = notices(control.canary("r1", "fail"))

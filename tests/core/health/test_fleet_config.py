@@ -14,6 +14,7 @@ def test_the_defaults_are_valid():
     "name",
     [
         "canary_deadline_s",
+        "canary_deadline_min_s",
         "launch_backoff_s",
         "launch_forgive_s",
         "relaunch_after_s",

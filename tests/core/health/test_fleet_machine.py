@@ -115,7 +115,7 @@ class FleetUnderFire(RuleBasedStateMachine):
         if isinstance(action, RunCanary):
             assert self.asked.get(action.replica_id) != action.incarnation, "one at a time"
             self.asked[action.replica_id] = action.incarnation
-            assert CONFIG.canary_deadline_s <= action.deadline / SECOND
+            assert min(2.0, CONFIG.canary_deadline_min_s) <= action.deadline / SECOND
             assert action.deadline / SECOND <= CONFIG.canary_deadline_max_s
         elif isinstance(action, Launch):
             assert action.replica_id not in self.leaving, "who was sent away is not started again"
