@@ -34,10 +34,10 @@ PROCESSES = textwrap.dedent(
     args = dict(zip(sys.argv[2::2], sys.argv[3::2]))
     print(json.dumps({"event": "hello from " + kind}), file=sys.stderr, flush=True)
     if kind == "gateway-process":
-        signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # none comes between two lines
         os.write(int(args["--notice-fd"]), b"A")
-        while True:
-            signal.pause()
+        signal.sigwait({signal.SIGINT})
+        sys.exit(0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with open(os.environ["FAKE_NOTE"], "w") as note:
         json.dump(args, note)
