@@ -75,9 +75,7 @@ GATEWAY = textwrap.dedent(
             client.close()
     """
 )
-SLEEPER = (
-    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
-)
+SLEEPER = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {15}); signal.sigwait({15})"
 STUBBORN = textwrap.dedent(
     """
     import signal, time
