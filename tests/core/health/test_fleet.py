@@ -314,6 +314,22 @@ def test_an_idle_replica_whose_canaries_are_quick_has_less_time_and_after_a_sile
     assert deadlines()[0] == 5 * SECOND  # twenty times what it takes, and no more than ever
 
 
+def test_a_quarantined_replica_is_asked_soon_whether_it_still_fails_and_then_at_length():
+    control = Control("r1", "r2", "r3")
+    control.tally("r1", inflight=1)
+    control.after(6.0)
+    for name in ("r2", "r3"):
+        control.canary(name, "pass")
+    control.after(1.5)
+    control.canary("r1", "timeout", latency=5 * SECOND, running=1, progress=False)
+    assert control.state("r1") is State.QUARANTINED
+    control.tally("r1", inflight=0)
+    control.answers["r1"] = "timeout"
+    asked = all_of(control.wait(10.0), RunCanary)
+    deadlines = [canary.deadline for canary in asked if canary.replica_id == "r1"]
+    assert deadlines[:2] == [5 * SECOND, 12.5 * SECOND]
+
+
 def test_a_failing_canary_makes_a_suspect_with_a_tenth_of_its_share():
     control = Control("r1", "r2", "r3")
     (notice,) = notices(control.canary("r1", "fail"))

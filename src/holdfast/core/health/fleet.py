@@ -501,7 +501,9 @@ class Fleet:
             least = self._canary_again if again else self._canary_least
             return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
         scaled = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
-        if member.health.state is State.QUARANTINED:  # nobody waits: how it fails is worth knowing
+        health = member.health
+        if health.state is State.QUARANTINED and member.canary_at > health.since:
+            # Nobody waits: how it fails is worth knowing. But first, soon, whether it still does.
             scaled *= 2.5
         return min(round(scaled), self._canary_deadline_max)
 
