@@ -26,7 +26,7 @@ _ROWS_AFTER: Final = 2  # and what one or two more would buy
 
 @dataclass(slots=True, frozen=True)
 class SpareOption:
-    """One number of spares, with its availability and cost."""
+    """A choice for the number of spare replicas: the availability and the cost that it leads to."""
 
     spares: int
     replicas: int

@@ -36,7 +36,7 @@ class Address(NamedTuple):
 
     @property
     def reached(self) -> str:
-        """``host:port`` to connect to from this machine, also where it binds every address."""
+        """The ``host:port`` for clients on this machine; loopback where it binds every address."""
         address = _ip(self.host)
         host = self.host
         if address is not None and address.is_unspecified:

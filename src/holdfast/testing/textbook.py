@@ -297,7 +297,7 @@ class OutageResult:
 
     @property
     def phases(self) -> tuple[PhaseCounts, PhaseCounts, PhaseCounts]:
-        """The counts of the three phases in order."""
+        """The counts before, during and after the outage, in this order."""
         return self.before, self.during, self.after
 
     @property

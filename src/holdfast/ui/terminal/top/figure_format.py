@@ -50,7 +50,7 @@ def amount(value: float | None) -> str:
 
 
 def left_of(left: float | None, total: float | None) -> str:
-    """Format what is left of a total: ``8/16``."""
+    """Format how much of a resource is free, and its total: 8 of 16 CPUs free is ``8/16``."""
     if left is None and total is None:
         return UNKNOWN
     return f"{amount(left)}/{amount(total)}"
