@@ -120,9 +120,24 @@ def strike(fleet: RealFleet, fault: str, shape: str, run: int, given: argparse.N
 
     record, right_at = asyncio.run(play())
     row = row_of(record, fault, replica, right_at) | {"shape": shape, "run": run}
+    if given.records:
+        keep(given.records, row, record, fleet)
     said = f"{row['harmed']} of {row['requests']} harmed, {row['cause']} after {row['named_s']} s"
     print(f"{shape}, run {run + 1}, {fault}: {said}", file=sys.stderr, flush=True)
     return row
+
+
+def keep(folder: Path, row: Row, record: GameDayRecord, fleet: RealFleet) -> None:
+    """Write what was asked, what happened to the replica and what was said of it into a file."""
+    told = {
+        "row": row,
+        "began_at": record.began_at,
+        "asked": [[one.at_s, one.took_s, one.harm] for one in record.asked],
+        "incidents": record.incidents,
+        "events": fleet.events(row["replica"]),
+    }
+    name = f"{row['shape']}-{row['run'] + 1}-{row['fault']}.json"
+    (folder / name).write_text(json.dumps(told, indent=1, default=str))
 
 
 def row_of(record: GameDayRecord, fault: str, replica: str, right_at: float | None) -> Row:
@@ -231,6 +246,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fleet", type=Path, help="fleet file (default: that of holdfast up)")
     parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--records", type=Path, help="folder for what happened, a file a fault")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     given.faults = [name for name in given.faults.split(",") if name]
@@ -238,6 +254,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--faults: known are {', '.join(CAUSES)}")
     if given.runs < 1:
         parser.error("--runs: use 1 or more")
+    if given.records:
+        given.records.mkdir(parents=True, exist_ok=True)
     given.shapes = ["stream", "unary"] if given.shape == "both" else [given.shape]
     return given
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.chaos.proxy import Dose, FaultProxy, Toxic
+from holdfast.chaos.proxy import Dose, FaultProxy, Toxic, stamp
 from holdfast.core.types import ConfigError
 from holdfast.testing.standin import Options, StandIn
 
@@ -175,6 +175,25 @@ def test_a_late_answer_is_whole(dose):
     assert end == "end"
     assert b"[DONE]" in data
     assert took >= 0.01
+
+
+def test_when_a_piece_came_is_noted_while_the_one_before_it_is_held_back():
+    """Else the delay of one counts as the time that the next one took, and delays multiply."""
+
+    async def main():
+        incoming, arrivals = asyncio.StreamReader(), asyncio.Queue()
+        reading = asyncio.create_task(stamp(incoming, arrivals))
+        for piece in (b"one", b"two"):
+            incoming.feed_data(piece)
+            while arrivals.qsize() < 1 + (piece == b"two"):  # noqa: ASYNC110 nobody takes them
+                await asyncio.sleep(0)
+        incoming.set_exception(ConnectionResetError())
+        await reading
+        return [arrivals.get_nowait() for _ in range(3)]
+
+    (first, one), (second, two), (_, end) = asyncio.run(main())
+    assert (one, two, end) == (b"one", b"two", b"")
+    assert first < second
 
 
 @pytest.mark.parametrize(

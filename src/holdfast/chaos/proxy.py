@@ -28,6 +28,7 @@ from holdfast.core.types import require
 
 CONNECTIONS_MAX: Final = 4_096
 PIECE_BYTES: Final = 65_536
+ARRIVALS_MAX: Final = 256  # pieces of an answer that are held back; then the replica has to wait
 CONNECT_S: Final = 2.0
 _CONTENT: Final = re.compile(rb'("(?:content|text)"\s*:\s*")([^"\\]*)')
 _OTHER: Final = bytes.maketrans(
@@ -267,10 +268,22 @@ class _Passage:
         return False
 
     async def _down(self, incoming: asyncio.StreamReader) -> None:
-        while data := await incoming.read(PIECE_BYTES):
+        arrivals: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(ARRIVALS_MAX)
+        reading = asyncio.create_task(stamp(incoming, arrivals))
+        try:
+            await self._pass_on(arrivals)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _pass_on(self, arrivals: "asyncio.Queue[tuple[float, bytes]]") -> None:
+        while True:
+            arrived, data = await arrivals.get()
+            if not data:
+                break
             dose = self._proxy.dose
             if dose is not None and self._asks:
-                touched = await self._touch(data, dose)
+                touched = await self._touch(data, dose, arrived)
                 if touched is None:
                     return
                 data = touched
@@ -281,7 +294,7 @@ class _Passage:
             # The replica closed a connection that brought it nothing: that is no answer either.
             await self._until_the_client_leaves()
 
-    async def _touch(self, data: bytes, dose: Dose) -> bytes | None:
+    async def _touch(self, data: bytes, dose: Dose, arrived: float) -> bytes | None:
         """What becomes of one piece of an answer; ``None``: the connection ends here."""
         self._pieces += 1
         toxic = dose.toxic
@@ -296,10 +309,9 @@ class _Passage:
         if toxic is Toxic.LATENCY or (toxic is Toxic.DRIP and self._pieces > 1):
             await asyncio.sleep(dose.delay_s)
         elif toxic is Toxic.SLOW:
-            now = asyncio.get_running_loop().time()
-            took, self._arrived = max(0.0, now - self._arrived), now
-            self._sent = max(now, self._sent + dose.factor * took)
-            await asyncio.sleep(self._sent - now)
+            took, self._arrived = max(0.0, arrived - self._arrived), arrived
+            self._sent += dose.factor * took
+            await asyncio.sleep(self._sent - asyncio.get_running_loop().time())
         elif toxic in _SILENT:
             await self._until_the_client_leaves()
         return data
@@ -327,6 +339,23 @@ class _Passage:
         self._client_out.transport.abort()
 
 
+async def stamp(
+    incoming: asyncio.StreamReader, arrivals: "asyncio.Queue[tuple[float, bytes]]"
+) -> None:
+    """Note when each piece of an answer came, however long the one before it is held back.
+
+    Ends with an empty piece, also when the replica broke the connection.
+    """
+    clock = asyncio.get_running_loop().time
+    data = b"-"
+    while data:
+        try:
+            data = await incoming.read(PIECE_BYTES)
+        except OSError:  # what came before it is passed on; then the connection ends
+            data = b""
+        await arrivals.put((clock(), data))
+
+
 async def _closed(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with contextlib.suppress(OSError):  # the other side was not polite about it
@@ -341,4 +370,4 @@ def _exclamation_marks(found: re.Match[bytes]) -> bytes:
     return found[1] + b"!" * len(found[2])
 
 
-__all__ = ["Dose", "FaultProxy", "Toxic"]
+__all__ = ["Dose", "FaultProxy", "Toxic", "stamp"]

@@ -125,9 +125,10 @@ def test_a_page_that_stops_as_well_changes_the_sign():
     assert signs(made(), HUNG, HUNG, GONE, GONE) == [Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS]
 
 
-def test_an_idle_replica_without_a_page_is_silent_after_three():
+def test_an_idle_replica_without_a_page_is_silent_after_two_as_any_other():
     silent = canary("timeout", running=0)
-    found = told(made(), silent, silent, silent)
+    assert signs(made(), silent) == []
+    found = told(made(), silent, silent)
     assert [one.sign for one in found] == [Sign.CANARY_SILENT]
     assert "has no page" in found[0].text
 

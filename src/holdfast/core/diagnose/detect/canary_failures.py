@@ -1,8 +1,8 @@
 """Detects failing canaries: wrong answers, no answer, errors, refusals and late answers.
 
     wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
-    timeout, twice ─► its page is green: CANARY_SILENT; not even the page: NOTHING_ANSWERS;
-                      not even a connection: UNREACHABLE
+    timeout, twice ─► its page is green, or it has none: CANARY_SILENT;
+                      not even the page: NOTHING_ANSWERS; not even a connection: UNREACHABLE
     fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
@@ -59,7 +59,6 @@ _FLAWS: Final = {
     Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
 }
 _DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
-_UNKNOWN_PAGE: Final = 3  # timeouts of a replica that has no page to ask
 
 
 @dataclass(slots=True, frozen=True)
@@ -301,10 +300,8 @@ class ProbingDetector:
         row = self._config.silent_row
         if fact.progress is None and fact.running is None:
             row += 1  # it might be busy with what nobody counts
-        kept = max(row, _UNKNOWN_PAGE)
         spoke = fact.status is not None  # its page did, with an error; the question got nothing
-        book.pages = [*book.pages, spoke or fact.page_ok][-kept:]
-        last = book.pages[-row:]
+        last = book.pages = [*book.pages, spoke or fact.page_ok][-row:]
         unconnected = fact.flaw == Kind.CONNECT_TIMEOUT
         book.count(Kind.CONNECT_TIMEOUT if unconnected else fact.verdict)
         silences = book.rows[_Row.SILENCES]
@@ -312,15 +309,14 @@ class ProbingDetector:
         told = f"{silences} canaries in a row got no answer"
         if book.rows[_Row.UNCONNECTED] >= row:
             return (Sign.UNREACHABLE, f"{told}, and no connection was opened", numbers)
-        if len(last) == row and all(page is False for page in last):
-            text = f"{told}, nor did its own page"
-            return (Sign.NOTHING_ANSWERS, text, numbers)
-        if len(last) == row and all(page is True for page in last):
-            page = f"answered {fact.status}" if spoke else "was well"
-            return (Sign.CANARY_SILENT, f"{told} while its own page {page}", numbers)
-        if len(book.pages) == kept and all(page is None for page in book.pages):
+        if len(last) < row or len(set(last)) > 1:
+            return None
+        if last[-1] is False:
+            return (Sign.NOTHING_ANSWERS, f"{told}, nor did its own page", numbers)
+        if last[-1] is None:  # an engine without a page is no more silent by chance than others
             return (Sign.CANARY_SILENT, f"{told}; it has no page that could tell more", numbers)
-        return None
+        page = f"answered {fact.status}" if spoke else "was well"
+        return (Sign.CANARY_SILENT, f"{told} while its own page {page}", numbers)
 
     def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
         """How many times its usual time was doubled, less what a neighbour may do to anybody.
