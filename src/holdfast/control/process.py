@@ -30,7 +30,6 @@ from holdfast.control.fleet.disturbances import Disturbances
 from holdfast.control.fleet.figures import SAMPLE_S
 from holdfast.control.fleet.loads import Loads
 from holdfast.control.fleet.loop import TICK, FleetLoop
-from holdfast.control.fleet.probes import LoopWatch
 from holdfast.control.gateways.hub import Gateway, Hub
 from holdfast.control.gateways.lease_broker import LeaseBroker
 from holdfast.control.gateways.metrics import Totals, gateway_gauges
@@ -51,6 +50,7 @@ from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.deploy.autoscale import Demand
 from holdfast.core.diagnose.facts import Fact
 from holdfast.core.health.health import ReplicaHealth
+from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import (
     CanaryResult,
     EngineLoads,

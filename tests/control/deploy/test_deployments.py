@@ -11,8 +11,8 @@ from holdfast.control.deploy import launches
 from holdfast.control.deploy.deployments import EARLY_EXITS_MAX, HELD, Deployments
 from holdfast.control.deploy.launched_replica import build_of
 from holdfast.control.fleet.loop import TICK, FleetLoop
-from holdfast.control.fleet.probes import LoopWatch
 from holdfast.core.deploy.autoscale import Demand
+from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import DrainAsked, Seen, Summary, Tally, UndrainAsked
 from holdfast.core.types import ConfigError, State, nanos
 from holdfast.testing.standin import fault

@@ -10,8 +10,8 @@ from fakekube import FakeKube, node, pod
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy.discovery import Discovery, discovered
 from holdfast.control.fleet.loop import TICK, FleetLoop
-from holdfast.control.fleet.probes import LoopWatch
 from holdfast.control.gateways.previous_state import without_placed_endpoints
+from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import DrainAsked
 from holdfast.core.types import State
 from holdfast.core.view.layers import Host, Placed, Reading

@@ -7,14 +7,14 @@ import pytest
 
 from holdfast.control.fetch import listens
 from holdfast.control.fleet import loop as loop_module
-from holdfast.control.fleet import probes
 from holdfast.control.fleet.loop import TICK, Earlier, FleetLoop
-from holdfast.control.fleet.probes import LoopWatch
 from holdfast.core.canary import CanaryConfig
+from holdfast.core.health import own_lateness
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import HealthConfig
 from holdfast.core.health.lifecycle import REASONS, Conclusion, Signal
+from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import (
     CanaryAsked,
     DrainAsked,
@@ -44,7 +44,7 @@ QUICK = FleetConfig(
 @pytest.fixture(autouse=True)
 def _in_time(monkeypatch):
     """A busy machine makes this process late, and silence unknown; that is tested with probes."""
-    monkeypatch.setattr(probes, "LATE", nanos(3_600))
+    monkeypatch.setattr(own_lateness, "LATE", nanos(3_600))
 
 
 class Audience:
@@ -244,7 +244,7 @@ def test_an_engine_that_drains_and_says_so_is_out_without_a_stop_and_comes_back(
 
 
 def test_a_hang_is_found_although_control_is_late_100_ms_now_and_then(world, monkeypatch):
-    monkeypatch.setattr(probes, "LATE", 50 * MILLISECOND)
+    monkeypatch.setattr(own_lateness, "LATE", 50 * MILLISECOND)
     timing = replace(QUICK, canary_deadline_s=0.6, canary_deadline_max_s=0.6)
 
     async def scene(stage):
@@ -266,7 +266,7 @@ def test_a_hang_is_found_although_control_is_late_100_ms_now_and_then(world, mon
 
 
 def test_a_loop_that_stood_still_is_a_fact_and_a_busy_one_is_none(world, monkeypatch):
-    monkeypatch.setattr(probes, "LATE", 50 * MILLISECOND)
+    monkeypatch.setattr(own_lateness, "LATE", 50 * MILLISECOND)
 
     async def scene(stage):
         watch = stage.fleet._watch
@@ -290,7 +290,7 @@ def test_a_loop_that_stood_still_is_a_fact_and_a_busy_one_is_none(world, monkeyp
 
 
 def test_an_excused_probe_is_asked_again_at_once(world, monkeypatch):
-    monkeypatch.setattr(probes.LoopWatch, "late_within", lambda *_: 1)
+    monkeypatch.setattr(LoopWatch, "late_within", lambda *_: 1)
     rare = replace(QUICK, health=replace(QUICK.health, canary_s=3_600.0))
 
     async def scene(stage):

@@ -6,15 +6,9 @@ import orjson
 import pytest
 
 from holdfast.control.fetch import FetchError, fetch
-from holdfast.control.fleet.probes import (
-    EXCUSES_MAX,
-    LATE,
-    LATE_KEPT,
-    LoopWatch,
-    Prober,
-    poll_load,
-)
+from holdfast.control.fleet.probes import Prober, poll_load
 from holdfast.core.health.canary_evidence import UsersBeside
+from holdfast.core.health.own_lateness import EXCUSES_MAX, LATE, LoopWatch
 from holdfast.core.messages import RunCanary
 from holdfast.core.types import MILLISECOND, SECOND, nanos
 from holdfast.engines import Load
@@ -233,28 +227,6 @@ def test_a_loop_that_is_really_blocked_makes_a_timeout_unknown(world):
         return result.verdict
 
     assert asyncio.run(main()) == "unknown"
-
-
-def test_lateness_counts_while_it_lasts_and_after_it_was_noticed():
-    watch = LoopWatch(PACE, 0)
-    assert watch.beat(PACE) == 0
-    assert watch.late_within(0, 2 * PACE + LATE) == 0
-    assert watch.late_within(0, 2 * PACE + LATE + 1) == LATE + 1
-    came = 3 * PACE + LATE
-    assert watch.beat(came) == PACE + LATE
-    assert watch.late_within(0, came + 1) == PACE + LATE
-    assert watch.late_within(came - 10, came + 1) == 10  # only what falls into the wait
-    assert watch.late_within(came + 1, came + 2) == 0
-
-
-def test_lateness_adds_up_over_a_wait_and_is_bounded():
-    watch, now = LoopWatch(PACE, 0), 0
-    for _ in range(2 * LATE_KEPT):
-        now += PACE + 2 * LATE
-        watch.beat(now)
-    ten = now - 10 * (PACE + 2 * LATE)
-    assert watch.late_within(ten, now) == 20 * LATE
-    assert watch.late_within(0, now) == 2 * LATE * LATE_KEPT
 
 
 # --- metrics -------------------------------------------------------------------------------------

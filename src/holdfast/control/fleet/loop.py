@@ -37,7 +37,7 @@ from holdfast.control.fleet.audience import (
     Platform,
 )
 from holdfast.control.fleet.canaries import Canaries
-from holdfast.control.fleet.probes import LoopWatch, Prober
+from holdfast.control.fleet.probes import Prober
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
 from holdfast.core.diagnose.facts import ControlLate
@@ -46,6 +46,7 @@ from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
+from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import (
     CallBackCanary,
     CanaryAsked,

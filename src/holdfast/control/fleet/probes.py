@@ -1,19 +1,10 @@
-"""Probes replicas, and turns a missing answer into a verdict.
+"""Probes replicas: sends one canary, and turns whatever happens into a verdict.
 
-A probe measures two machines at once. When this process itself was late, a missing answer may be
-ours: the verdict is *unknown*, once, and the replica is asked again at once.
-
-    no answer in time, we were late ─► the first of a row: unknown, ask again
-                                    └► the next: timeout, unless most of the wait was ours
-
-Whatever came, came: an answer, an error, a refusal and a reset count however late we were. Excusing
-every missing answer was rejected: on two busy cores the loop is late a little all the time, and a
-replica that hangs would never be found. A missing answer is returned together with what users'
-requests did meanwhile; the fleet decides whether the replica is at fault.
+A missing answer is returned together with what users' requests did meanwhile; the fleet decides
+whether the replica is at fault. What our own lateness excuses is ``core.health.own_lateness``.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -24,42 +15,12 @@ from holdfast.control.fleet.canaries import Canaries, CanaryError, CanaryReport,
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.health.canary_evidence import UsersBeside
+from holdfast.core.health.own_lateness import LatenessExcuses, LoopWatch, own_time_taken_off
 from holdfast.core.messages import CanaryResult, RunCanary
-from holdfast.core.types import MILLISECOND, seconds
+from holdfast.core.types import seconds
 from holdfast.engines import Load, dialect
 
 _UNANSWERED: Final = {"refused": CanaryVerdict.REFUSED, "timeout": CanaryVerdict.TIMEOUT}
-LATE: Final = 50 * MILLISECOND  # of this loop: as long as a whole answer on a LAN
-LATE_KEPT: Final = 1_024  # late ticks: a canary's longest wait has room for fewer
-EXCUSES_MAX: Final = 6  # in a row, of one replica: half a minute in which most of the wait was ours
-
-
-class LoopWatch:
-    """Measures how late this process's event loop runs. ``beat`` must be called at each tick."""
-
-    __slots__ = ("_due", "_late", "_pace")
-
-    def __init__(self, pace: int, now: int) -> None:
-        self._pace = pace
-        self._due = now + pace
-        self._late: deque[tuple[int, int]] = deque(maxlen=LATE_KEPT)  # when ticks were due and came
-
-    def beat(self, now: int) -> int:
-        """Record a tick; return by how much it came late, 0 up to ``LATE``."""
-        late = now - self._due
-        if late > LATE:
-            self._late.append((self._due, now))
-        self._due = now + self._pace
-        return late if late > LATE else 0
-
-    def late_within(self, since: int, now: int) -> int:
-        """The time between ``since`` and ``now`` in which a tick was overdue by over ``LATE``."""
-        late = now - max(self._due, since) if now - self._due > LATE else 0
-        for due, came in reversed(self._late):
-            if came <= since:
-                break
-            late += min(came, now) - max(due, since)
-        return max(0, late)
 
 
 class Prober:
@@ -71,11 +32,11 @@ class Prober:
         self._watch = watch
         self._users_beside = users_beside
         self._canaries = canaries
-        self._excuses: dict[str, int] = {}  # missing answers excused, since one came; by replica
+        self._excuses = LatenessExcuses()
 
     def forget(self, replica_id: str) -> None:
         """Drop the excuses of a replica that has left the fleet."""
-        self._excuses.pop(replica_id, None)
+        self._excuses.end_row(replica_id)
 
     async def probe(self, deployed: Deployed, action: RunCanary) -> CanaryResult:
         """Send one canary; always returns a result within the deadline."""
@@ -125,18 +86,10 @@ class Prober:
     ) -> CanaryReport:
         """The report after our own lateness is taken into account: excused, corrected or as is."""
         if report.verdict is not CanaryVerdict.TIMEOUT:
-            self._excuses.pop(replica_id, None)
-            if not late or not report.latency:
-                return report
-            # Of a time that was mostly ours too little is known; of any other too much is taken off
-            # rather than too little.
-            measured = 4 * late <= report.latency
-            return replace(report, latency=report.latency - late if measured else 0)
-        excuses = self._excuses.get(replica_id, 0)
-        mostly_ours = 2 * late > waited and excuses < EXCUSES_MAX
-        if not late or (excuses and not mostly_ours):
+            self._excuses.end_row(replica_id)
+            return replace(report, latency=own_time_taken_off(report.latency, late))
+        if not self._excuses.excuses(replica_id, late, waited):
             return report
-        self._excuses[replica_id] = excuses + 1
         told = f"this process was late itself, by {seconds(late):.1f} of {seconds(waited):.1f} s"
         return CanaryReport(CanaryVerdict.UNKNOWN, f"no answer in time, and {told}")
 
@@ -157,4 +110,4 @@ async def poll_load(deployed: Deployed, deadline_s: float, environment: Mapping[
     return known.read_load(answer.body.decode("utf-8", "replace"))
 
 
-__all__ = ["EXCUSES_MAX", "LATE", "LATE_KEPT", "LoopWatch", "Prober", "poll_load"]
+__all__ = ["Prober", "poll_load"]
