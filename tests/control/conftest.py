@@ -143,10 +143,10 @@ class Resting(StandIn):
         await super().stop()
 
 
-async def standin(port=0, **options):
+async def standin(port=0, host="127.0.0.1", **options):
     """A healthy engine that answers at once."""
     options = Options(**{"ttft_ms": 0.0, "tpot_ms": 0.0, **options})
-    return await Resting(options).start(port=port, side_port=None)
+    return await Resting(options).start(host, port, side_port=None)
 
 
 def canaries(book=None, environment=None, learned=lambda: None):

@@ -13,6 +13,16 @@ from holdfast.config.tenants import Name
 from holdfast.core.view.selectors import parse_selector
 
 FOUND_MAX: Final = 1_024  # replicas of one model
+IMAGE: Final = "image"  # instead of a label: the image's digest, or its name where none is known
+# A template's hash changes with anything in the template, weights and their arguments included; a
+# version label often stays the same while those change.
+REVISION_FROM: Final = (
+    "holdfast.dev/revision",
+    "pod-template-hash",
+    "controller-revision-hash",
+    "app.kubernetes.io/version",
+    IMAGE,
+)
 
 
 def _selector(text: str) -> str:
@@ -34,6 +44,11 @@ class DiscoverSection(Section):
     scheme: Literal["http", "https"] = "http"
     region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
+    # The first that a pod has is its revision; none: all have the model's.
+    revision_from: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=317, description="a label, or image")]],
+        Field(max_length=16, description="labels of a pod, or image"),
+    ] = Field(default_factory=lambda: list(REVISION_FROM))
 
 
-__all__ = ["FOUND_MAX", "DiscoverSection"]
+__all__ = ["FOUND_MAX", "IMAGE", "REVISION_FROM", "DiscoverSection"]

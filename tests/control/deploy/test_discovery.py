@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +13,12 @@ from holdfast.control.deploy.discovery import Discovery, discovered
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.gateways.previous_state import without_placed_endpoints
 from holdfast.core.health.own_lateness import LoopWatch
-from holdfast.core.messages import DrainAsked
+from holdfast.core.messages import DrainAsked, UndrainAsked
 from holdfast.core.types import State
 from holdfast.core.view.layers import Host, Placed, Reading
 from holdfast.frames import ConfigFrame
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
+from holdfast.testing.standin.faults import fault
 
 QUICK = {
     "health": {"canary_s": 0.2, "canary_suspect_s": 0.1, "canary_warming_s": 0.05},
@@ -201,6 +203,102 @@ def test_a_pod_of_two_models_is_two_replicas(store):
     assert [len(ends) for ends in stage.discovery.endpoints().values()] == [1, 1]
 
 
+def labelled(name, **labels):
+    named = {key.replace("_", "-"): value for key, value in labels.items()}
+    return placed(name, labels=tuple(sorted(named.items())))
+
+
+def test_a_pod_s_revision_is_its_template_s_so_that_other_weights_are_not_judged_by_the_old(store):
+    stage = Stage(store, fleet_file())
+    old, new = labelled("a", pod_template_hash="aa"), labelled("b", pod_template_hash="bb")
+    stage.discovery.look(reading(old, replace(new, address="10.1.0.2")))
+    assert [one.revision for one in stage.discovery.endpoints()["m"]] == ["aa", "bb"]
+    assert [one.replica.revision for one in stage.configs[-1].models[0].deployed()] == ["aa", "bb"]
+
+
+@pytest.mark.parametrize(
+    ("pod_", "rule", "revision"),
+    [
+        (labelled("a", pod_template_hash="aa"), {}, "aa"),
+        (
+            placed("a", labels=(("holdfast.dev/revision", "7"), ("pod-template-hash", "aa"))),
+            {},
+            "7",
+        ),
+        (placed("a", labels=(("app.kubernetes.io/version", "v2"),)), {}, "v2"),
+        (placed("a", image="vllm:1", digest="sha256:ab"), {}, "sha256:ab"),
+        (placed("a", image="vllm:1"), {}, "vllm:1"),
+        (placed("a"), {}, ""),
+        (labelled("a", pod_template_hash="aa", weights="w7"), {"revision_from": ["weights"]}, "w7"),
+        (labelled("a", pod_template_hash="aa"), {"revision_from": []}, ""),
+    ],
+)
+def test_the_first_name_of_the_rule_that_a_pod_has_is_its_revision(pod_, rule, revision):
+    assert found_in(reading(pod_), **rule)[0].revision == revision
+
+
+def test_a_label_that_is_edited_starts_no_revision_and_another_pod_does(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(labelled("a", pod_template_hash="aa")))
+    stage.discovery.look(reading(labelled("a", pod_template_hash="bb")))
+    assert stage.discovery.endpoints()["m"][0].revision == "aa"
+    other = replace(labelled("a", pod_template_hash="bb"), uid="another")
+    stage.discovery.look(reading(other))
+    assert stage.discovery.endpoints()["m"][0].revision == "bb"
+
+
+def test_a_pod_that_was_kept_without_a_revision_keeps_the_model_s(store):
+    kept = {"pod": "default/a", "uid": "a", "url": "http://10.1.0.1:8000", "id": "a"}
+    store.put_setting("discovered/m", [kept])
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(labelled("a", pod_template_hash="aa")))
+    assert stage.discovery.endpoints()["m"][0].revision is None
+
+
+# --- readiness ------------------------------------------------------------------------------------
+
+
+def two(a, b):
+    return reading(placed("a", ready=a), placed("b", ip="10.1.0.2", ready=b))
+
+
+def test_a_pod_that_is_ready_no_more_is_drained_until_it_is_again(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(two(True, True))
+    stage.told.clear()
+    stage.discovery.look(two(False, True))
+    why = "its pod default/a is not ready any more, as its platform says"
+    assert stage.told == [("tell", DrainAsked("a", why))]  # and no new file
+    assert stage.discovery.leavers() == [DrainAsked("a", why)]
+    assert Stage(store, fleet_file()).discovery.leavers() == [DrainAsked("a", why)]
+    stage.discovery.look(two(False, True))
+    stage.discovery.look(two(True, True))
+    assert stage.told[1:] == [("tell", UndrainAsked("a", "its pod default/a is ready again"))]
+
+
+def test_a_pod_that_was_never_ready_is_left_to_canaries(store):
+    stage = Stage(store, fleet_file())
+    for _ in range(2):
+        stage.discovery.look(two(False, True))
+    assert stage.told == [("placed", "a", "b")]
+
+
+def test_a_platform_that_does_not_say_drains_nobody(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(two(True, True))
+    stage.discovery.look(two(None, None))
+    assert stage.told == [("placed", "a", "b")]
+
+
+def test_probes_that_fail_everywhere_drain_half_and_no_more(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(two(True, True))
+    stage.discovery.look(two(False, False))
+    assert [event[1].replica_id for event in stage.told[1:]] == ["a"]
+    stage.discovery.look(two(True, False))  # the first is back: now it may be the other
+    assert [type(event) for event in stage.told[-1][1:]] == [UndrainAsked, DrainAsked]
+
+
 def test_what_cannot_be_an_endpoint_is_left_out_and_told_once(store):
     stage = Stage(store, fleet_file())
     for _ in range(3):
@@ -375,6 +473,36 @@ def test_a_pod_from_its_birth_to_its_end(store, world):
 
     with FakeKube() as kube:
         kube.put("nodes", node("node-1", labels={"topology.kubernetes.io/zone": "z1"}))
+        asyncio.run(main(kube))
+
+
+def test_a_rollout_to_weights_that_answer_differently_is_served_and_nobody_is_wrong(store, world):
+    """On another template other answers are right; the old ones go on being right on the old."""
+
+    async def main(kube):
+        old = await world.standin(models=("m",))
+        port = int(old.url.rpartition(":")[2])
+        new = await world.standin(port, "127.0.0.2", models=("m",))
+        new.engine.set_fault(fault("wrong_output"))  # always the same words, and others than before
+        async with fleet(kube, store, world, port=port) as stage:
+            await asyncio.to_thread(kube.await_watch, "pods")
+            first = pod("m-aa", model="m", ip="127.0.0.1", labels={"pod-template-hash": "aa"})
+            kube.put("pods", first)
+            await world.until(lambda: stage.state("m-aa") is State.READY)
+            second = pod("m-bb", model="m", ip="127.0.0.2", labels={"pod-template-hash": "bb"})
+            kube.put("pods", second)
+            await world.until(lambda: stage.state("m-bb") is State.READY)
+            assert stage.state("m-aa") is State.READY
+            deployed = stage.loop.deployed
+            assert [deployed[one].replica.revision for one in ("m-aa", "m-bb")] == ["aa", "bb"]
+            kube.terminate("m-aa")
+            await world.until(lambda: stage.state("m-aa") in (State.DRAINING, State.STOPPED))
+            assert stage.state("m-bb") is State.READY
+        await old.stop()
+        await new.stop()
+
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1"))
         asyncio.run(main(kube))
 
 

@@ -1,6 +1,7 @@
 """Turns pods that a platform lists into replicas of the fleet, and drains pods that end.
 
     source ─► changed ─► reading ─► discovered ─┬─► told to end: DrainAsked, at once
+                        was ready, and is not ──┼─► DrainAsked; ready again: UndrainAsked
                                                 └─► come, moved, gone: the file with endpoints
 
 Three things are not left to the platform. Whether a replica is *ready* is decided by canaries.
@@ -19,9 +20,10 @@ from typing import Any, Final, Protocol, runtime_checkable
 import structlog
 from pydantic import ValidationError
 
-from holdfast.config.discovery import FOUND_MAX, DiscoverSection
+from holdfast.config.discovery import FOUND_MAX, IMAGE, DiscoverSection
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
-from holdfast.core.messages import DrainAsked, FleetEvent, Notice
+from holdfast.core.deploy.platform_readiness import PodReadiness, drained_pods
+from holdfast.core.messages import DrainAsked, FleetEvent, Notice, UndrainAsked
 from holdfast.core.view.layers import Placed, Reading
 from holdfast.core.view.selectors import parse_selector
 from holdfast.ports import Store, StoreError
@@ -78,6 +80,10 @@ class DiscoveredReplica:
     leaving: bool = False  # it was told to end
     since: float = 0.0
     id: str = ""  # in the fleet
+    revision: str = ""  # as its platform tells versions apart; empty: the model's
+    ready: bool | None = None  # as its platform's probes say
+    was_ready: bool = False  # they have said so
+    drained: bool = False  # because they say so no more
 
     def endpoint(self, rule: DiscoverSection) -> EndpointSection:
         """The replica as an endpoint section of the fleet file."""
@@ -88,6 +94,7 @@ class DiscoveredReplica:
             region=rule.region,
             host=self.host,
             slots=rule.slots,
+            revision=self.revision or None,
         )
 
 
@@ -137,7 +144,28 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
     zone = zones.get(placed.host, "")[:64]
     leaving = placed.state == "stopping"
     since = placed.created_at or 0.0
-    return DiscoveredReplica(placed.id, placed.uid, url, zone, placed.host[:253], leaving, since)
+    return DiscoveredReplica(
+        placed.id,
+        placed.uid,
+        url,
+        zone,
+        placed.host[:253],
+        leaving,
+        since,
+        revision=_revision(placed, rule),
+        ready=placed.ready,
+        was_ready=placed.ready is True,
+    )
+
+
+def _revision(placed: Placed, rule: DiscoverSection) -> str:
+    """What tells a pod from one with other weights: the first of the rule's names that it has."""
+    labels = dict(placed.labels)
+    for name in rule.revision_from:
+        found = placed.digest or placed.image if name == IMAGE else labels.get(name, "")
+        if found:
+            return _short(found)
+    return ""
 
 
 def _later(one: DiscoveredReplica, other: DiscoveredReplica) -> bool:
@@ -265,6 +293,7 @@ class Discovery:
             model = self._models[name]
             before = model.replicas
             after = self._named(model, replicas[:FOUND_MAX], owners)
+            leavers += _follow_readiness(after)
             for pod, one in after.items():
                 known = before.get(pod)
                 same = known is not None and known.uid == one.uid
@@ -273,7 +302,6 @@ class Discovery:
                 if one.leaving and same and known is not None and not known.leaving:
                     leavers.append(DrainAsked(one.id, _why(one)))
             if before != after:
-                # Whoever leaves is where it was: gateways need no new file for that.
                 changed |= _places(before) != _places(after)
                 self._tell(name, before, after)
                 model.replicas = after
@@ -296,7 +324,13 @@ class Discovery:
             free = [own for own in wishes if owners.get(own, me) == me and not self._taken(own)]
             # A host that is gone before its pod takes the zone along; the replica has not moved.
             zone = one.zone or (known.zone if known is not None else "")
-            made = replace(one, id=free[0], zone=zone) if free else one
+            # A pod does not change what it runs: whoever edits a label does not start it anew.
+            same = known is not None and known.uid == one.uid
+            revision = known.revision if same and known is not None else one.revision
+            made = replace(one, id=free[0], zone=zone, revision=revision) if free else one
+            if same and known is not None:
+                was_ready = known.was_ready or made.was_ready
+                made = replace(made, was_ready=was_ready, drained=known.drained)
             problem = "" if free else "its name is that of another replica; rename one of them"
             if made != known:
                 problem = problem or _unusable(made.url, made.id)
@@ -346,8 +380,8 @@ class Discovery:
         return placed
 
     def leavers(self) -> list[FleetEvent]:
-        """Drain requests for replicas whose pods end, for a fleet that begins anew."""
-        return [DrainAsked(one.id, _why(one)) for one in self._all() if one.leaving]
+        """Drain requests for pods that end or are not ready, for a fleet that begins anew."""
+        return [DrainAsked(one.id, _why(one)) for one in self._all() if one.leaving or one.drained]
 
     def leaves(self, replica_id: str) -> bool:
         """Whether the replica's pod is being terminated, which an operator cannot undo."""
@@ -408,12 +442,33 @@ def _unusable(url: str, own: str) -> str:
     return ""
 
 
+def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent]:
+    """Mark the replicas that are drained for want of readiness; return what the fleet is told."""
+    staying = [one for one in replicas.values() if not one.leaving]
+    wanted = drained_pods(
+        [PodReadiness(one.pod, one.ready, one.was_ready, one.drained) for one in staying]
+    )
+    events: list[FleetEvent] = []
+    for one in staying:
+        drained = one.pod in wanted
+        if drained is not one.drained:
+            replicas[one.pod] = replace(one, drained=drained)
+            why = _why(one) if drained else f"its pod {one.pod} is ready again"
+            events.append(DrainAsked(one.id, why) if drained else UndrainAsked(one.id, why))
+    return events
+
+
 def _places(replicas: Mapping[str, DiscoveredReplica]) -> dict[str, DiscoveredReplica]:
-    return {pod: replace(one, leaving=False) for pod, one in replicas.items()}
+    """The replicas without what gateways need no new file for: whoever leaves is where it was."""
+    return {
+        pod: replace(one, leaving=False, ready=None, was_ready=False, drained=False)
+        for pod, one in replicas.items()
+    }
 
 
 def _why(one: DiscoveredReplica) -> str:
-    return f"its pod {one.pod} was told to end"
+    told = "was told to end" if one.leaving else "is not ready any more, as its platform says"
+    return f"its pod {one.pod} {told}"
 
 
 def _short(name: str) -> str:

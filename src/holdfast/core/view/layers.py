@@ -104,6 +104,10 @@ class Placed:
     address: str = ""  # where it can be reached, without a port
     labels: tuple[tuple[str, str], ...] = ()  # as its platform has them
     uid: str = ""  # differs where another took over the id
+    digest: str = ""  # of its image, where the platform says which bytes run
+    ready: bool | None = None  # its platform's own probes say so
+    served: bool = False  # it had been ready in the life that ended last
+    ended_began_at: float | None = None  # when that life began
 
 
 @dataclass(slots=True, frozen=True)

@@ -56,6 +56,7 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
     gpus = _gpus(spec)
     ends = _last_end(status)
     unplaced, since = _unplaced(status)
+    ready = _ready(status).get("status") == "True"
     name = f"{meta['namespace']}/{meta['name']}"
     placed = Placed(
         id=name,
@@ -81,6 +82,10 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         address=str(status.get("podIP") or ""),
         labels=tuple(sorted(labels.items())[:LABELS_MAX]),
         uid=str(meta.get("uid") or ""),
+        digest=_digest(status),
+        ready=ready,
+        served=_served(status, ends),
+        ended_began_at=moment(ends.get("startedAt")),
     )
     return Pod(
         placed,
@@ -89,10 +94,7 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         cpus=needs["cpu"],
         memory_bytes=round(needs["memory"]),
         gpus=gpus,
-        ready=any(
-            one.get("type") == "Ready" and one.get("status") == "True"
-            for one in status.get("conditions") or ()
-        ),
+        ready=ready,
         unplaced=unplaced[:REASON_MAX],
         since=since,
         container=_spokesman(meta, spec),
@@ -225,6 +227,29 @@ def _last_end(status: Json) -> Json:
             if end:
                 ends.append((bool(end.get("exitCode")), str(end.get("finishedAt") or ""), end))
     return max(ends, key=lambda end: end[:2])[2] if ends else {}
+
+
+def _ready(status: Json) -> Json:
+    """The condition that its own probes make."""
+    conditions = status.get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == "Ready"), {})
+
+
+def _served(status: Json, ends: Json) -> bool:
+    """Whether it had been ready in the life that ended: it became unready after that began."""
+    ready, began = _ready(status), moment(ends.get("startedAt"))
+    changed = moment(ready.get("lastTransitionTime"))
+    if began is None or changed is None or ready.get("status") != "False":
+        return False
+    return changed > began
+
+
+def _digest(status: Json) -> str:
+    """Which bytes its first container runs; a tag can be moved to others."""
+    for one in status.get("containerStatuses") or ():
+        _, mark, digest = str(one.get("imageID") or "").rpartition("@")
+        return digest if mark else ""
+    return ""
 
 
 def _unplaced(status: Json) -> tuple[str, float | None]:

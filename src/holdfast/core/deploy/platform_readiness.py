@@ -1,0 +1,33 @@
+"""Decides which replicas are drained because their platform says that they are not ready.
+
+A pod that was ready and is not any more asks for no new work: its ``preStop`` hook, an operator or
+its own probe took it out. One that was never ready is left to canaries, which know more than a
+port that answers. Never more than half of a model's pods are drained so: a probe that times out on
+busy replicas would otherwise take all of them out, and busy is not dead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class PodReadiness:
+    """What a platform says of one pod's readiness, and said before."""
+
+    pod: str
+    ready: bool | None  # None: the platform does not say
+    was_ready: bool  # at any time since it came
+    drained: bool  # for this reason, already
+
+
+def drained_pods(pods: Sequence[PodReadiness]) -> frozenset[str]:
+    """The pods to drain now, of all pods of one model that were not told to end.
+
+    Those that are drained already come first, then the order given, up to half of them.
+    """
+    unready = [one for one in pods if one.was_ready and one.ready is False]
+    unready.sort(key=lambda one: not one.drained)
+    return frozenset(one.pod for one in unready[: len(pods) // 2])
+
+
+__all__ = ["PodReadiness", "drained_pods"]
