@@ -255,6 +255,18 @@ def test_a_pod_that_was_kept_without_a_revision_keeps_the_model_s(store):
     assert stage.discovery.endpoints()["m"][0].revision is None
 
 
+def test_a_pod_that_ended_is_still_known_by_the_id_it_served_under(store):
+    """Evicted, it is listed for a while: what its platform says then is said of that replica."""
+    launched = {"name": "web", "engine": "vllm", "launch": {"weights": "w"}}
+    stage = Stage(store, fleet_file(launched))
+    stage.discovery.look(reading(placed("web-7")))
+    assert stage.discovery.replica_of("kube", "default/web-7") == "default.web-7"
+    stage.discovery.look(reading(placed("web-7", state="stopped")))
+    assert stage.discovery.ids() == set()
+    assert stage.discovery.replica_of("kube", "default/web-7") == "default.web-7"
+    assert stage.discovery.replica_of("kube", "default/other") == ""
+
+
 # --- readiness ------------------------------------------------------------------------------------
 
 

@@ -538,3 +538,53 @@ def test_a_model_for_gpus_on_a_host_without_one_is_misplaced_at_the_first_look()
         investigation.take(fact, nanos(1))
     (incident,) = investigation.incidents.values()
     assert incident.cause is Cause.MISPLACED
+
+
+# --- the life of a container ----------------------------------------------------------------------
+
+
+def restarted(ran_s, *, ended_ago=1.0, **more):
+    """A pod whose container was ended and is started again in its place."""
+    stopped = WALL - ended_ago
+    given = {"restarts": 1, "exit_code": 137, "oom": True, "started_at": None, **more}
+    return task(stopped_at=stopped, ended_began_at=stopped - ran_s, **given)
+
+
+def test_a_container_that_had_been_ready_ended_while_serving():
+    diff = ReadingDiff()
+    facts(diff, task(ready=False, phase="loading"))
+    facts(diff, task(ready=True, phase="loading"), after=10)  # its log was read no further
+    (end,) = of(facts(diff, restarted(81.0, phase="loading"), after=20), ProcessEnded)
+    assert (end.phase, end.uptime_s, end.oom) == ("serving", 81.0, True)
+
+
+def test_one_that_was_first_seen_after_its_end_is_judged_by_its_platform_s_own_times():
+    (end,) = of(facts(ReadingDiff(), restarted(81.0, served=True)), ProcessEnded)
+    assert (end.phase, end.uptime_s) == ("serving", 81.0)
+    (end,) = of(facts(ReadingDiff(), restarted(20.0)), ProcessEnded)
+    assert (end.phase, end.uptime_s) == ("", 20.0)
+
+
+def test_a_second_end_while_it_waits_to_be_started_is_told_at_once():
+    diff = ReadingDiff()
+    facts(diff, task())
+    assert of(facts(diff, restarted(9.0), after=5), ProcessEnded)
+    again = restarted(4.0, ended_ago=-6.0)  # in back-off: its restarts are not counted up yet
+    assert of(facts(diff, again, after=8), ProcessEnded)
+    assert not of(facts(diff, again, after=13), ProcessEnded)
+    counted = replace(again, restarts=2)
+    assert not of(facts(diff, counted, after=18), ProcessEnded)
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_killed_for_memory_is_another_cause_after_serving_than_while_loading(served):
+    diff, investigation = ReadingDiff(), Investigation()
+    for after, one in (
+        (0, task()),
+        (20, restarted(81.0, served=served, phase="" if served else "loading")),
+    ):
+        for fact in facts(diff, one, after=after):
+            investigation.take(fact, nanos(1_000 + after))
+    investigation.take(Looked(), nanos(1_040))
+    causes = [one.cause for one in investigation.incidents.values()]
+    assert causes == [Cause.OUT_OF_MEMORY if served else Cause.LOAD_OUT_OF_MEMORY]

@@ -1,7 +1,7 @@
 import pytest
 
 from fakekube.objects import node
-from holdfast.sources.kubernetes.nodes import read_node
+from holdfast.sources.kubernetes.nodes import gpus_of, read_node
 
 LABELS = {
     "eks.amazonaws.com/nodegroup": "gpu-a10",
@@ -96,3 +96,38 @@ def test_a_node_that_came_back_does_not_show_a_long_start():
     made = node("n1")
     made["status"]["conditions"][1]["lastTransitionTime"] = "1970-02-12T00:00:00Z"
     assert read_node(made).host.joined_at is None
+
+
+def conditions(**told):
+    made = [{"type": "Ready", "status": "True"}]
+    made += [{"type": kind, "status": str(holds), "reason": "x"} for kind, holds in told.items()]
+    return node("n", conditions=made)
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "remarks"),
+    [
+        ({"KernelReady": True, "AcceleratedHardwareReady": True}, "", ""),
+        ({"AcceleratedHardwareReady": False}, "AcceleratedHardwareReady is False: x", ""),
+        ({"MemoryPressure": True}, "MemoryPressure", ""),
+        (
+            {"KernelDeadlock": True, "ReadonlyFilesystem": True},
+            "KernelDeadlock, ReadonlyFilesystem",
+            "",
+        ),
+        ({"FrequentKubeletRestart": True}, "FrequentKubeletRestart", ""),
+        ({"MemoryPressure": False, "KernelReady": "Unknown"}, "", ""),
+        ({"ImageCacheWarm": True}, "", "ImageCacheWarm"),
+        ({"ImageCacheWarm": False}, "", ""),
+    ],
+)
+def test_conditions_are_read_by_what_their_type_means_and_unknown_ones_are_not_judged(
+    told, state, remarks
+):
+    host = read_node(conditions(**told)).host
+    assert (host.state, host.remarks) == (state, remarks)
+
+
+def test_the_same_chips_by_two_names_are_counted_once():
+    offered = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
+    assert gpus_of(offered) == 16

@@ -1,4 +1,6 @@
 import copy
+import json
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +180,80 @@ def test_nfs_is_named_by_server_and_path():
 def test_what_is_no_pod_raises_what_the_watch_counts():
     with pytest.raises((KeyError, TypeError, AttributeError)):
         read_pod({"metadata": {"name": "m"}, "spec": []}, MODEL, None)
+
+
+# --- the life of its container --------------------------------------------------------------------
+
+
+def recorded(name):
+    return json.loads((Path(__file__).parent / "recordings" / f"{name}.json").read_text())
+
+
+def test_an_end_after_serving_has_its_own_times_and_is_told_as_such():
+    """As a real API server gave it: killed after 81 s, ready no more in between, and waiting."""
+    placed = read(recorded("pod-oomkilled-after-serving")["response"]["body"]).placed
+    assert (placed.state, placed.restarts, placed.started_at) == ("stopping", 1, None)
+    assert placed.oom
+    assert placed.served
+    assert placed.stopped_at - placed.ended_began_at == 81.0
+    assert placed.digest == "sha256:" + "a" * 64
+    assert placed.ready is False
+
+
+def ended(seconds_, *, began=1_000_000.0, code=137):
+    told = {"exitCode": code, "startedAt": stamp(began), "finishedAt": stamp(began + seconds_)}
+    return {"terminated": told}
+
+
+def with_ready(made, status, at):
+    ready = {"type": "Ready", "status": status, "lastTransitionTime": stamp(at)}
+    made["status"]["conditions"] = [ready]
+    return made
+
+
+def test_an_end_while_loading_is_not_one_after_serving():
+    made = with_ready(pod("m-1", model="m", ready=False), "False", 1_000_000.0)
+    made["status"]["containerStatuses"] = [{"name": "x", "lastState": ended(30), "restartCount": 1}]
+    assert not read(made).placed.served
+
+
+def test_an_evicted_pod_had_served_where_it_became_unready_after_its_start():
+    made = with_ready(pod("m-1", model="m", phase="Failed"), "False", 1_000_500.0)
+    made["status"] |= {"reason": "Evicted", "message": "The node was low on resource: memory."}
+    made["status"].pop("containerStatuses", None)
+    placed = read(made).placed
+    assert (placed.state, placed.served) == ("stopped", True)
+    assert placed.reason.startswith("Evicted")
+
+
+def test_a_container_that_prepares_and_fails_is_an_end_before_the_start_with_its_code():
+    made = pod("m-1", model="m", phase="Pending", ready=False)
+    made["status"]["initContainerStatuses"] = [
+        {"name": "fetch", "lastState": ended(3, code=7), "restartCount": 2}
+    ]
+    placed = read(made).placed
+    assert (placed.exit_code, placed.phase, placed.served) == (7, "starting", False)
+    made["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": stamp(1_000_009)}}
+    assert read(made).placed.exit_code is None  # it got over that
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        ({"nvidia.com/gpu.shared": "2"}, 2),
+        ({"aws.amazon.com/neuron": "1"}, 1),
+        ({"aws.amazon.com/neuroncore": "4"}, 4),
+        ({"google.com/tpu": "8"}, 8),
+        ({"habana.ai/gaudi": "1"}, 1),
+    ],
+)
+def test_every_maker_s_accelerators_are_counted(asked, gpus):
+    container = {"name": "x", "image": "i", "resources": {"limits": asked}}
+    placed = read(pod("m-1", model="m", containers=[container])).placed
+    assert (placed.gpus, placed.needs_gpu) == (gpus, True)
+
+
+def test_devices_that_are_claimed_are_unknown_and_not_none():
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    placed = read(pod("m-1", model="m", resourceClaims=claims)).placed
+    assert (placed.gpus, placed.needs_gpu) == (None, None)

@@ -30,6 +30,7 @@ from holdfast.ports import Store, StoreError
 
 LOOK_S: Final = 0.05  # between two looks: a rollout of a hundred pods is not a hundred configs
 SOURCES_S: Final = 1.0  # how soon a source that a new config brings is followed
+FORMER_MAX: Final = 4_096  # pods that ended and whose replica's id is remembered
 ID_MAX: Final = 100  # of a pod's name, which may have 253 characters
 
 _KEPT: Final = "discovered/"
@@ -194,6 +195,7 @@ class Discovery:
         self._taken: Callable[[str], bool] = lambda _: False
         self._readings: dict[str, Reading] = {}
         self._names: dict[tuple[str, str], str] = {}
+        self._former: dict[tuple[str, str], str] = {}  # of pods that ended: their end is theirs
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -244,7 +246,7 @@ class Discovery:
 
     async def _watch(self, source: WatchedSource) -> None:
         seen, name = -1, source.name
-        source.replica_of = lambda pod: self._names.get((name, pod), "")
+        source.replica_of = lambda pod: self.replica_of(name, pod)
         while True:
             seen = await source.changed(seen)
             began = time.monotonic()
@@ -304,6 +306,10 @@ class Discovery:
             if before != after:
                 changed |= _places(before) != _places(after)
                 self._tell(name, before, after)
+                for pod in before.keys() - after.keys():
+                    self._former[reading.source, pod] = before[pod].id
+                while len(self._former) > FORMER_MAX:
+                    del self._former[next(iter(self._former))]
                 model.replicas = after
                 self._keep(name)
         return replaced, leavers, changed
@@ -399,6 +405,10 @@ class Discovery:
             if model.section.discover is not None
             for pod, one in model.replicas.items()
         }
+
+    def replica_of(self, source: str, pod: str) -> str:
+        """The id of the replica that a pod is, or was before it ended; empty: it never was one."""
+        return self._names.get((source, pod)) or self._former.get((source, pod), "")
 
     def _all(self) -> Iterable[DiscoveredReplica]:
         return (one for model in self._models.values() for one in model.replicas.values())

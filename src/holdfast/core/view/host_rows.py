@@ -275,7 +275,7 @@ def host_row(
         host.kind,
         host.market,
         host.zone,
-        host.state,
+        host.state or host.remarks,
         _since(now, host.launched_at if host.launched_at is not None else host.joined_at),
         bootstrap,
         host.cpus,

@@ -48,6 +48,7 @@ class Host:
     market: str = ""  # on-demand, spot, capacity-block; empty: unknown
     zone: str = ""
     state: str = ""  # as its platform says; empty: nothing is wrong
+    remarks: str = ""  # of its platform, good or bad: nobody here knows
     launched_at: float | None = None
     joined_at: float | None = None  # when it could first be used
     cpus: float | None = None

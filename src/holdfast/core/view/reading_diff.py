@@ -94,6 +94,7 @@ class _Known:
     declared: Declared | None = None
     ended_at: int | None = None  # core time of the end that was told; None: it lives
     life: tuple[float | None, int | None] = (None, None)  # when it started, which restart
+    was_ready: bool = False  # its platform said so, in this life
     phase: str = ""
     spoke_at: float | None = None
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
@@ -202,26 +203,30 @@ class ReadingDiff:
             if measured and row.used_bytes is not None and row.state not in _LIVE:
                 yield MemorySeen(name, row.used_bytes, row.limit_bytes)
             known.ended_at = now
-            yield _ended(name, row, known.phase)
+            yield _ended(name, row, SERVING if known.was_ready or row.served else known.phase)
+            known.was_ready = False
         if live is None:
             return
         known.ended_at = None
         life = (live.started_at, live.restarts)
         if life != known.life:
-            known.life, known.phase, known.spoke_at = life, "", None
+            known.life, known.phase, known.spoke_at, known.was_ready = life, "", None, False
             known.gaps.clear()
+        known.was_ready = known.was_ready or live.ready is True
         if measured and live.used_bytes is not None:
             yield MemorySeen(name, live.used_bytes, live.limit_bytes)
 
     def _ends_now(self, book: _Book, name: str, row: Placed, wall: float) -> bool:
         """Whether this row tells of an end that nobody was told of, and that is not history.
 
-        A task ends once. A container that is started again in its place counts its restarts.
+        A task ends once. A container that is started again in its place ends at a time of its own;
+        where that is not told, its restarts are counted.
         """
         stopped = row.state not in _LIVE
-        if not stopped and not row.restarts:
+        if not stopped and not row.restarts and row.stopped_at is None:
             return False
-        key = (row.id[:_NAME_CHARS], -1 if stopped else row.restarts or 0)
+        time_ended = row.restarts or 0 if row.stopped_at is None else round(row.stopped_at)
+        key = (row.id[:_NAME_CHARS], -1 if stopped else time_ended)
         if key in book.ends:
             return False
         book.ends[key] = None
@@ -325,12 +330,15 @@ def _declared(name: str, placed: Placed) -> Declared:
 
 
 def _ended(name: str, row: Placed, phase: str) -> ProcessEnded:
-    said = _PHASES.get(row.phase, "") or phase
-    if row.state not in _LIVE and row.started_at is None and not row.restarts:
+    """The end of a life: what it was doing, and for how long it ran, by its own timestamps."""
+    said = phase if phase == SERVING else _PHASES.get(row.phase, "") or phase
+    over = row.state not in _LIVE  # else a container was started again in its place
+    began = row.ended_began_at or (row.started_at if over else None)
+    if over and began is None and not row.restarts:
         said = said or STARTING  # it never ran: its image, its mounts, its place
     uptime = None
-    if row.state not in _LIVE and row.started_at is not None and row.stopped_at is not None:
-        uptime = max(0.0, row.stopped_at - row.started_at)
+    if began is not None and row.stopped_at is not None:
+        uptime = max(0.0, row.stopped_at - began)
     return ProcessEnded(
         name,
         row.exit_code,

@@ -19,10 +19,28 @@ GROUP_LABELS: Final = (
     "kubernetes.azure.com/agentpool",
     "alpha.eksctl.io/nodegroup-name",
 )
-GPU_NAMES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
+# Accelerators by their maker. Of names side by side the first that is there counts: they are the
+# same chips, counted whole or in cores.
+_ACCELERATORS: Final = (
+    ("nvidia.com/gpu",),
+    ("nvidia.com/gpu.shared",),  # shares of one in time, each given to one container
+    ("amd.com/gpu",),
+    ("gpu.intel.com/i915",),
+    ("gpu.intel.com/xe",),
+    ("habana.ai/gaudi",),
+    ("google.com/tpu",),
+    ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice", "aws.amazon.com/neuroncore"),
+)
+GPU_NAMES: Final = tuple(name for names in _ACCELERATORS for name in names)
 MIG: Final = "nvidia.com/mig-"  # slices of GPUs, each given to one container as a GPU would be
 BOOTSTRAP_S_MAX: Final = 3_600.0  # ready again after so long: it had been ready before
 
+# Conditions by how their types end: of Kubernetes, EKS's monitoring and node-problem-detector.
+_HEALTHY_WHEN_TRUE: Final = ("Ready",)
+_FAULTS_WHEN_TRUE: Final = (
+    *("Pressure", "Unavailable", "Deadlock", "Filesystem", "Problem", "Unhealthy", "Failure"),
+    *("Restart", "Error", "Errors", "Overlay2", "Exhausted", "Shutdown", "Degraded", "Fault"),
+)
 _TYPE_LABELS: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ZONE_LABELS: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _MARKET_LABELS: Final = ("karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")
@@ -56,7 +74,8 @@ def read_node(thing: Json, group_label: str = "") -> Node:
         kind=_first(labels, _TYPE_LABELS),
         market=_market(labels),
         zone=_first(labels, _ZONE_LABELS),
-        state=_state(thing),
+        state=", ".join(_faults(thing)[:8]),
+        remarks=", ".join(_remarks(thing)[:8]),
         launched_at=launched,
         joined_at=_joined(status, launched),
         cpus=quantity(offered.get("cpu")),
@@ -70,11 +89,10 @@ def read_node(thing: Json, group_label: str = "") -> Node:
 
 def gpus_of(amounts: Mapping[str, Any]) -> int:
     """Number of GPUs, and slices of GPUs, in a map of resources."""
-    return sum(
-        whole(amount) or 0
-        for name, amount in amounts.items()
-        if name in GPU_NAMES or name.startswith(MIG)
-    )
+    found = [amount for name, amount in amounts.items() if name.startswith(MIG)]
+    for names in _ACCELERATORS:
+        found += [amounts[name] for name in names if amounts.get(name)][:1]
+    return sum(whole(amount) or 0 for amount in found)
 
 
 def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -90,26 +108,42 @@ def _market(labels: Mapping[str, str]) -> str:
     return ""
 
 
-def _state(thing: Json) -> str:
+def _conditions(thing: Json) -> dict[str, Json]:
+    told = (thing.get("status") or {}).get("conditions") or ()
+    return {str(one.get("type")): one for one in told}
+
+
+def _faults(thing: Json) -> list[str]:
     """Everything that keeps it from being used, for people; empty where nothing does."""
     wrong: list[str] = []
-    ready: str | None = None
-    for one in (thing.get("status") or {}).get("conditions") or ():
-        kind, holds = one.get("type"), one.get("status")
-        if kind == "Ready":
-            ready = holds
-            if holds != "True":
+    conditions = _conditions(thing)
+    for kind, one in conditions.items():
+        holds = one.get("status")
+        if kind.endswith(_HEALTHY_WHEN_TRUE):
+            if holds != "True" and (holds == "False" or kind == "Ready"):
                 reason = one.get("message") or one.get("reason") or ""
-                wrong.insert(0, f"NotReady: {reason}"[:160] if reason else "NotReady")
-        elif holds == "True":  # every other condition is a complaint, also those of detectors
-            wrong.append(str(kind))
-    if ready is None:
+                name = f"Not{kind}" if kind == "Ready" else f"{kind} is False"
+                told = f"{name}: {reason}"[:160] if reason else name
+                wrong.insert(0 if kind == "Ready" else len(wrong), told)
+        elif holds == "True" and kind.endswith(_FAULTS_WHEN_TRUE):
+            wrong.append(kind)
+    if "Ready" not in conditions:
         wrong.insert(0, "NotReady: its kubelet has not reported")
     if (thing.get("spec") or {}).get("unschedulable"):
         wrong.append("cordoned")
     if thing["metadata"].get("deletionTimestamp"):
         wrong.append("leaving")
-    return ", ".join(wrong[:8])
+    return wrong
+
+
+def _remarks(thing: Json) -> list[str]:
+    """Conditions of which nobody here knows whether they are good or bad: shown, not judged."""
+    judged = (*_HEALTHY_WHEN_TRUE, *_FAULTS_WHEN_TRUE)
+    return [
+        kind
+        for kind, one in _conditions(thing).items()
+        if one.get("status") == "True" and not kind.endswith(judged)
+    ]
 
 
 def _joined(status: Json, launched: float | None) -> float | None:

@@ -54,7 +54,9 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
     phase = str(status.get("phase") or "Unknown")
     needs = {name: _reserved(spec, name) for name in ("cpu", "memory")}
     gpus = _gpus(spec)
-    ends = _last_end(status)
+    claims = bool(spec.get("resourceClaims"))  # of devices: a pod does not say which
+    before = _failed_before(status)
+    ends = _last_end(status) or before
     unplaced, since = _unplaced(status)
     ready = _ready(status).get("status") == "True"
     name = f"{meta['namespace']}/{meta['name']}"
@@ -65,8 +67,8 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         host=str(spec.get("nodeName") or ""),
         revision=next((labels[one] for one in _REVISION_LABELS if labels.get(one)), ""),
         endpoint=_endpoint(spec, status),
-        needs_gpu=gpus > 0,
-        gpus=gpus,
+        needs_gpu=gpus > 0 or (None if claims else False),
+        gpus=gpus or (None if claims else 0),
         reserved_bytes=round(needs["memory"]),
         limit_bytes=_limit(spec),
         filesystem=_filesystem(spec, str(meta["namespace"])),
@@ -84,7 +86,8 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         uid=str(meta.get("uid") or ""),
         digest=_digest(status),
         ready=ready,
-        served=_served(status, ends),
+        phase="starting" if before and ends is before else "",
+        served=not before and _served(status, ends),
         ended_began_at=moment(ends.get("startedAt")),
     )
     return Pod(
@@ -218,15 +221,21 @@ def _started(status: Json) -> float | None:
     return max(known, default=None)
 
 
-def _last_end(status: Json) -> Json:
+def _last_end(status: Json, of: str = "containerStatuses") -> Json:
     """How a container last ended, in this life of the pod; a good end only where no bad one is."""
     ends: list[tuple[bool, str, Json]] = []
-    for one in status.get("containerStatuses") or ():
+    for one in status.get(of) or ():
         for key in ("state", "lastState"):
             end: Any = (one.get(key) or {}).get("terminated")
             if end:
                 ends.append((bool(end.get("exitCode")), str(end.get("finishedAt") or ""), end))
     return max(ends, key=lambda end: end[:2])[2] if ends else {}
+
+
+def _failed_before(status: Json) -> Json:
+    """How a container failed that prepares the pod, where none that serves has begun."""
+    end = _last_end(status, "initContainerStatuses")
+    return end if end.get("exitCode") and _started(status) is None else {}
 
 
 def _ready(status: Json) -> Json:
@@ -237,7 +246,7 @@ def _ready(status: Json) -> Json:
 
 def _served(status: Json, ends: Json) -> bool:
     """Whether it had been ready in the life that ended: it became unready after that began."""
-    ready, began = _ready(status), moment(ends.get("startedAt"))
+    ready, began = _ready(status), moment(ends.get("startedAt") or status.get("startTime"))
     changed = moment(ready.get("lastTransitionTime"))
     if began is None or changed is None or ready.get("status") != "False":
         return False
