@@ -2,6 +2,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from holdfast.control.view import source_poller as module
 from holdfast.control.view.source_poller import SourcePoller
@@ -102,6 +103,41 @@ def test_readings_are_heard_and_kept(world):
         assert source.closed == 1
 
     asyncio.run(main())
+
+
+def test_a_part_that_fails_is_a_failed_read_with_the_age_of_what_it_knew(world):
+    """An API server that is gone: the source answers at once, with what it saw before."""
+    well = Part("pods", 990.0), Part("nodes", 990.0)
+    blind = Part("pods", 900.0, "no answer", 901.0), Part("nodes", 990.0)
+    never = Part("pods", None, "403: forbidden", 950.0), Part("nodes", 990.0)
+
+    async def main():
+        source = fake(read("fake", 990.0, *well))
+        stage = Stage(source)
+        stage.poller.follow([Section("fake")])
+        async with stage:
+            await world.until(lambda: stage.heard)
+            assert told(stage) == (0, 0, 10.0)
+            source.answers = [read("fake", 990.0, *blind)]
+            await world.until(lambda: told(stage)[1] == 1)
+            failures, _, age = told(stage)
+            assert failures > 0
+            assert age == 100.0
+            source.answers = [read("fake", 990.0, *never)]
+            await world.until(lambda: told(stage)[2] == 50.0)  # since it has failed
+            source.answers = [read("fake", 990.0, *well)]
+            await world.until(lambda: told(stage)[1] == 0)
+
+    def told(stage):
+        counters, gauges = stage.poller.metrics()
+        label = '{source="fake"}'
+        named = ("source_parts_failing", "source_age_seconds")
+        return counters[f"source_failures_total{label}"], *(gauges[one + label] for one in named)
+
+    with structlog.testing.capture_logs() as logs:
+        asyncio.run(main())
+    lines = [(line["event"], line["part"]) for line in logs if "part" in line]
+    assert lines == [("source cannot see", "pods"), ("source sees again", "pods")]
 
 
 def test_before_its_first_answer_a_source_is_shown_without_rows():

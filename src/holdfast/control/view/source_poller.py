@@ -6,7 +6,9 @@
 No platform can delay another or the fleet: while one does not answer, its last reading stays, with
 "no answer for 40 s" on each of its parts, and no second read is started. A source that raises,
 which is a bug of ours, is read again after a pause that doubles; one that cannot be built, because
-a package is missing, shows that error in its place.
+a package is missing, shows that error in its place. A reading with a part that failed is a failed
+read, whatever the other parts say: it is counted, its age is that of the oldest part, and the part
+is logged when it begins to fail and when it is well again.
 
 Rejected: one loop that asks all of them. The slowest would set the pace for all.
 """
@@ -14,7 +16,7 @@ Rejected: one loop that asks all of them. The slowest would set the pace for all
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -50,6 +52,16 @@ class PolledSource:
     seconds: float = 0.0  # spent in reads
     took_s: float = 0.0  # by the last one
     task: asyncio.Task[None] | None = None
+    failing: dict[str, str] = field(default_factory=dict)  # parts of the last reading, and why
+
+    def age_s(self, now: float) -> float | None:
+        """Seconds since all of it was last read well, as far as its parts say; None: never read."""
+        if self.reading is None:
+            return None
+        known = self.reading.at
+        failing = [part for part in self.reading.parts if part.error]
+        oldest = min((part.at or part.failing_since or known for part in failing), default=known)
+        return max(0.0, now - min(oldest, known))
 
     def shown(self, now: float) -> Reading:
         """The source's last reading; if the source fails now, each part carries the error."""
@@ -209,11 +221,24 @@ class SourcePoller:
         watch.reading = reading
         watch.error, watch.since, watch.failures = "", None, 0
         watch.calls += sum(part.calls for part in reading.parts)
+        self._note_parts(watch, reading)
         try:
             self._heard(reading)
         except Exception as error:  # noqa: BLE001 what it means is judged elsewhere; it is kept
             watch.failed += 1
             self._log_once(watch, error)
+
+    def _note_parts(self, watch: PolledSource, reading: Reading) -> None:
+        """Count a reading of which a part failed; log each part's first failure and its return."""
+        failing = {part.name: part.error for part in reading.parts if part.error}
+        watch.failed += bool(failing)
+        for name in failing.keys() - watch.failing.keys():
+            _log.warning(
+                "source cannot see", source=watch.name, part=name, reason=failing[name][:_TEXT_MAX]
+            )
+        for name in watch.failing.keys() - failing.keys():
+            _log.info("source sees again", source=watch.name, part=name)
+        watch.failing = failing
 
     def _log_once(self, watch: PolledSource, error: BaseException) -> None:
         kind = (watch.name, type(error).__name__)
@@ -255,8 +280,10 @@ class SourcePoller:
             counters[f"source_failures_total{labels}"] = watch.failed
             counters[f"source_calls_total{labels}"] = watch.calls
             counters[f"source_seconds_total{labels}"] = round(watch.seconds, 3)
-            if watch.reading is not None:
-                gauges[f"source_age_seconds{labels}"] = round(max(0, now - watch.reading.at), 3)
+            gauges[f"source_parts_failing{labels}"] = len(watch.failing) or bool(watch.error)
+            age = watch.age_s(now)
+            if age is not None:
+                gauges[f"source_age_seconds{labels}"] = round(age, 3)
         return counters, gauges
 
 
