@@ -90,6 +90,7 @@ SAID_HERE: Final = {
     "FleetFile.sources": "platforms that are looked at; with one, a file needs no models",
     "AdminSection.tls": "the PEM files of this port; left out: plain HTTP",
     "DiscoverSection.scheme": "how replicas are called",
+    "DiscoverSection.revision_from": "labels, or `image`: the first that a pod has is its revision",
     "ModelSection.discover": "replicas that a source finds; instead of `endpoints`",
     **{
         f"{section}.{key}": said

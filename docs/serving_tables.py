@@ -34,7 +34,8 @@ from holdfast.control.process import Control
 from holdfast.control.view.costs import Costs
 from holdfast.control.view.exporter_feed import memory_gauges
 from holdfast.control.view.live_view import LiveView
-from holdfast.control.view.source_poller import SourcePoller
+from holdfast.control.view.source_poller import PolledSource, SourcePoller
+from holdfast.core.view.layers import Reading
 from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.messages import Finish, LoadReported
@@ -408,8 +409,8 @@ def _scrape() -> str:
 
 def _sources_say() -> tuple[dict[str, float], dict[str, float]]:
     """Of one that was read."""
-    read = SimpleNamespace(at=0.0)
-    watch = SimpleNamespace(reads=1, failed=0, calls=1, seconds=0.1, reading=read)
+    read = Reading("aws", "aws", 0.0)
+    watch = PolledSource("aws", "aws", reads=1, calls=1, seconds=0.1, reading=read)
     source_poller: Any = SimpleNamespace(_wall=lambda: 0.0, _watches={"aws": watch})
     return SourcePoller.metrics(source_poller)
 
