@@ -35,7 +35,6 @@ from holdfast.control.view.costs import Costs
 from holdfast.control.view.exporter_feed import memory_gauges
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import PolledSource, SourcePoller
-from holdfast.core.view.layers import Reading
 from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.messages import Finish, LoadReported
@@ -46,6 +45,7 @@ from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.types import SECOND
+from holdfast.core.view.layers import Reading
 from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes
 from holdfast.gateway.http import syntax
