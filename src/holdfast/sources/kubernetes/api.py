@@ -1,8 +1,9 @@
 """A client of one Kubernetes API server: credentials, single answers, and streams of lines.
 
-lightkube finds the server and authenticates: in a pod, by a kubeconfig, by a plugin that prints
-tokens, by certificates; it reads a rotated token again after a 401. It is half the size of the
-official client, which moreover cannot be installed beside boto3. Lists and watches are our own, on
+lightkube finds the server and authenticates: in a pod, by a kubeconfig, by certificates; it reads a
+rotated token again after a 401. Several files are made one by us, and programs that print tokens
+are run by us: it knows no v1 of theirs. It is half the size of the official client, which moreover
+cannot be installed beside boto3. Lists and watches are our own, on
 the HTTP client that lightkube makes, because its watch (1.0.1) cannot be asked for bookmarks; waits
 for ever on a connection that was cut unseen; begins again at once, without end, when a server
 closes each watch; and after a 410 goes on without a list, so that what was deleted meanwhile
@@ -14,20 +15,24 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import orjson
 import yaml
 
+from holdfast import __version__
 from holdfast.core.types import ConfigError
 from holdfast.ports import UnreadableError
 from holdfast.sources.kubernetes.config import KubernetesConfig
+from holdfast.sources.kubernetes.kubeconfig_files import kubeconfig_paths, merged_kubeconfig
 
 ANSWER_BYTES_MAX: Final = 64 << 20  # a page of 250 pods has 3 MB
 LINE_BYTES_MAX: Final = 4 << 20  # an object may have 1.5 MB at most
 TEXT_MAX: Final = 200  # of a reason, for people
 RENEW_S: Final = 30.0  # between two readings of the credentials
+_POD_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 a path
 
 Json = dict[str, Any]
 
@@ -149,20 +154,28 @@ class KubernetesApi:
         if told.api_url:
             authority = told.ca_file or None
             server = models.Cluster(server=told.api_url, certificate_auth=authority)
-            user = models.User(token_file=told.token_file or None)
-            known = kubeconfig.KubeConfig.from_one(cluster=server, user=user)
-        elif told.kubeconfig:
-            known = kubeconfig.KubeConfig.from_file(told.kubeconfig)
-        elif told.context:  # contexts are in files; a pod's own account has none
-            known = kubeconfig.KubeConfig.from_file(_usual_file())
+            shown = models.User(token_file=told.token_file or None)
+            known = kubeconfig.KubeConfig.from_one(cluster=server, user=shown)
+        elif told.kubeconfig or told.context or not _in_a_pod():
+            # Contexts are in files; a pod's own account has none.
+            known = kubeconfig.KubeConfig.from_dict(
+                merged_kubeconfig(kubeconfig_paths(told.kubeconfig))
+            )
         else:
-            known = kubeconfig.KubeConfig.from_env()
+            known = kubeconfig.KubeConfig.from_service_account()
         chosen = known.get(told.context or None)
         assert chosen is not None, "lightkube raises where there is none"
-        if chosen.user is None:
-            chosen = chosen._replace(user=models.User())
+        user = chosen.user or models.User()
+        plugin = user.exec
+        chosen = chosen._replace(user=msgspec.structs.replace(user, exec=None))
         timeout = self._http.Timeout(told.timeout_s)
-        return client_adapter.AsyncClient(chosen, client_adapter.ConnectionParams(timeout=timeout))
+        made = client_adapter.AsyncClient(chosen, client_adapter.ConnectionParams(timeout=timeout))
+        made.headers["User-Agent"] = f"holdfast/{__version__}"
+        if plugin is not None:
+            from holdfast.sources.kubernetes.exec_plugin import ExecPluginAuth  # noqa: PLC0415
+
+            made.auth = ExecPluginAuth(plugin, chosen.cluster.server)
+        return made
 
     async def _renew(self) -> None:
         if time.monotonic() - self._made_at >= RENEW_S:
@@ -190,8 +203,9 @@ async def _split(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
         yield rest
 
 
-def _usual_file() -> str:
-    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+def _in_a_pod() -> bool:
+    """Whether this process has the account of a pod that it runs in."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ and Path(_POD_TOKEN).is_file()
 
 
 def _told(error: BaseException) -> str:
