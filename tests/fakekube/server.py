@@ -279,7 +279,7 @@ class Connection(BaseHTTPRequestHandler):
         try:
             version, items, follows = self.owner.objects.page(resource, namespace, query)
         except GoneError:
-            self._refuse(410, "The provided continue parameter is too old")
+            self._refuse(410, "The provided continue parameter or resource version is too old")
             return
         if "as=Table" in self.headers.get("Accept", ""):
             self._send(200, table_of(resource, items, str(version), follows))

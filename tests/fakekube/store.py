@@ -129,6 +129,8 @@ class Objects:
                 if token not in self.pages:
                     raise GoneError
                 version, rest = self.pages[token]
+            elif self._is_past(query):
+                raise GoneError
             else:
                 version, rest = self.version, self.chosen(resource, namespace, query)
             limit = int(query.get("limit") or 0) or len(rest)
@@ -140,6 +142,11 @@ class Objects:
                 while len(self.pages) > PAGES_MAX:
                     self.pages.popitem(last=False)
             return version, rest[:limit], follows
+
+    def _is_past(self, query: dict[str, str]) -> bool:
+        """Whether exactly a version is asked for that was compacted away."""
+        exact = query.get("resourceVersionMatch") == "Exact"
+        return exact and int(query.get("resourceVersion") or 0) < self.oldest
 
     def since(self, resource: str, version: int) -> list[Change]:
         """What happened after a version; under the lock. GoneError where nobody knows any more."""
