@@ -148,6 +148,8 @@ SAID_HERE: Final = {
     "InvestigationConfig.attempts": "users' requests that fail there",
     "InvestigationConfig.probing": "what canaries bring back",
     "InvestigationConfig.control_lateness": "control itself, where its loop stands still",
+    "InvestigationConfig.serving_processes": "gateway processes and control, as the supervisor "
+    "sees them",
     "InvestigationConfig.slowness": "users that wait longer than those of its peers",
     "InvestigationConfig.stall": "requests that stand still inside an engine",
     "InvestigationConfig.comparison": "live answers held against a peer's",
