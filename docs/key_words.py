@@ -81,6 +81,7 @@ SAID_HERE: Final = {
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",
     "FleetFile.fleet": "how replicas are watched",
+    "FleetFile.watch": "when gateway processes and control are late or frozen; read at start",
     "FleetFile.tenants": "who may ask; none: everybody is the tenant `default`, on loopback only",
     "FleetFile.virtual_models": "public names with several models behind them",
     "FleetFile.prices": "what GPUs and tokens cost, for `holdfast cost`",

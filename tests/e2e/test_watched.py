@@ -1,6 +1,7 @@
 """A gateway process or control that is stopped: found, named, replaced, and no new client lost."""
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -14,15 +15,36 @@ NEW_CONNECTIONS = 200
 WAITING_S = 45  # for what takes about five seconds on an idle machine
 
 
-@pytest.fixture(scope="module")
-def stage(ops, tmp_path_factory):
+def opened(ops, folder, extra=""):
     """Two stand-ins and two gateway processes."""
-    made = ops.Stage(tmp_path_factory.mktemp("watched"))
+    made = ops.Stage(folder)
+    made.extra = extra
     try:
         made.open()
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture(scope="module")
+def stage(ops, tmp_path_factory):
+    yield from opened(ops, tmp_path_factory.mktemp("watched"))
+
+
+@pytest.fixture
+def left_alone(ops, tmp_path):
+    """The same, where nobody is replaced."""
+    yield from opened(ops, tmp_path, "watch: {replace: false}\n")
+
+
+@contextlib.contextmanager
+def stopped(pid):
+    """A process that is stopped for as long as the block runs."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def metric(ops, stage, series):
@@ -103,3 +125,37 @@ def test_a_stopped_control_is_named_and_replaced_while_gateways_serve(ops, stage
     assert f"(pid {control}) was stopped" in explained(stage, incident)
     series = 'holdfast_serving_processes_replaced_total{process="control",reason="stopped"}'
     assert metric(ops, stage, series) == 1
+
+
+def test_what_is_frozen_and_left_alone_is_named_by_whoever_is_not(ops, left_alone):
+    stage = left_alone
+
+    data = f"http://127.0.0.1:{stage.port}"
+
+    def detail(base):
+        return ops.call(f"{base}/readyz", timeout_s=2.0)
+
+    async def main():
+        await stage.whole()
+        control, (first, second) = stage.serve.control(), stage.gateways()
+        with stopped(control):
+            silent = lambda: "control has been silent" in detail(data)  # noqa: E731
+            await ops.until(silent, "gateways say that control is silent", WAITING_S)
+            assert not await ops.harm(stage.port, 1)
+        await stage.whole()
+        with stopped(first):
+            named = lambda: "has been stopped for" in detail(stage.admin)  # noqa: E731
+            await ops.until(named, "control says that a gateway is stopped", WAITING_S)
+            known = lambda: bool(incidents(ops, stage, "gateway_frozen"))  # noqa: E731
+            await ops.until(known, "an incident names it", WAITING_S)
+            ready = {one["pid"]: one["ready"] for one in stage.status()["gateways"]}
+            assert ready == {first: False, second: True}
+        await stage.whole()
+        assert stage.serve.control() == control
+        assert set(stage.gateways()) == {first, second}
+        counted = lambda: metric(ops, stage, "holdfast_control_silences_total") == 2  # noqa: E731
+        await ops.until(counted, "both gateways count the silence", WAITING_S)
+        well = lambda: detail(stage.admin) == "ready\n"  # noqa: E731
+        await ops.until(well, "nobody is stopped any more", WAITING_S)
+
+    uvloop.run(main())

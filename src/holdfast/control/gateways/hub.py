@@ -153,11 +153,9 @@ class Gateway(asyncio.Protocol):
     def told_reason(self) -> str:
         """Why the gateway is not ready; of a silent one, that it is silent."""
         silent_s = self.silent_s
-        return (
-            self.reason
-            if silent_s <= SILENT_S
-            else f"{self.name} has been silent for {silent_s:.0f} s"
-        )
+        if silent_s > SILENT_S:
+            return f"{self.name} has been silent for {silent_s:.0f} s"
+        return self.reason
 
     def snapshot(self) -> dict[str, object]:
         """The gateway's state as plain data, for ``/status``."""
