@@ -45,18 +45,23 @@ PATIENT = ProcessWatchConfig(look_s=0.05, stopped_s=300.0, late_s=0.3, stuck_s=3
 
 
 class Scene:
-    """A supervisor with control and one gateway, and the report that it writes."""
+    """A supervisor with control and gateways, and the report that it writes."""
 
-    def __init__(self, folder, config):
-        (self.socket,) = open_listeners(Address("127.0.0.1", 0), 1, takeover=False)
+    def __init__(self, folder, config, workers=1):
+        self.sockets = open_listeners(Address("127.0.0.1", 0), workers, takeover=False)
         python = [sys.executable, "-S", "-c", BEATING]
-        fd = self.socket.fileno()
+        fds = [sock.fileno() for sock in self.sockets]
         self.control = Child("control", python)
-        self.gateway = Child("gateway-0", [*python, "--listen-fd", str(fd)], (fd,))
+        self.gateways = [
+            Child(f"gateway-{place}", [*python, "--listen-fd", str(fd)], (fd,))
+            for place, fd in enumerate(fds)
+        ]
+        self.gateway = self.gateways[0]
+        self.address = self.sockets[0].getsockname()
         self.said = []
         self.path = folder / REPORT_FILE
         self.watcher = ProcessWatcher(config, self.path, self.said.append)
-        tree = Tree(self.control, [self.gateway], [self.socket])
+        tree = Tree(self.control, self.gateways, self.sockets, in_order=True)
         self.supervisor = Supervisor(
             tree, DrainingConfig(0.1, 5.0), settled_s=0.0, watcher=self.watcher
         )
@@ -76,7 +81,8 @@ class Scene:
         try:
             asyncio.run(main())
         finally:
-            self.socket.close()
+            for sock in self.sockets:
+                sock.close()
 
     async def until(self, condition):
         async with asyncio.timeout(30):
@@ -97,7 +103,7 @@ class Scene:
         """The pid of who answers a new connection."""
 
         def ask():
-            with socket.create_connection(self.socket.getsockname(), timeout=30) as client:
+            with socket.create_connection(self.address, timeout=30) as client:
                 return int(client.makefile("rb").read())
 
         return await asyncio.to_thread(ask)
@@ -105,9 +111,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path):
-    made = Scene(tmp_path, QUICK)
-    yield made
-    made.socket.close()
+    return Scene(tmp_path, QUICK)
 
 
 def test_a_stopped_gateway_is_replaced_and_who_waited_is_served_by_its_successor(scene):
@@ -229,3 +233,23 @@ def test_a_supervisor_that_does_not_read_is_never_waited_for():
         os.close(reading)
         os.close(writing)
     assert not _teller(None)(b"B")
+
+
+def test_new_connections_are_led_past_a_frozen_gateway_while_another_accepts(tmp_path):
+    scene = Scene(tmp_path, PATIENT, workers=2)
+
+    async def play():
+        first, second = scene.gateway.process.pid, scene.gateways[1].process.pid
+        await scene.until(lambda: all(child.accepts for child in scene.gateways))
+        os.kill(first, signal.SIGSTOP)
+        await scene.until(lambda: scene.supervisor._avoided == {0})
+        assert {await scene.whose() for _ in range(20)} == {second}
+        os.kill(first, signal.SIGCONT)
+        await scene.until(lambda: not scene.supervisor._avoided)
+        await scene.until(lambda: scene.conditions() == {"turning"})
+        pids = set()
+        async with asyncio.timeout(30):
+            while pids != {first, second}:
+                pids.add(await scene.whose())
+
+    scene.play(play)

@@ -46,6 +46,7 @@ _STATES: Final = {
     "t": KernelState.TRACED,
 }
 _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_FROZEN: Final = frozenset({Condition.STOPPED, Condition.STUCK})
 _QUIET: Final = frozenset({Condition.TURNING, Condition.STARTING})
 
 _log = structlog.get_logger("holdfast.serve")
@@ -81,6 +82,7 @@ class ProcessWatcher:
         self._since: dict[int, float] = {}
         self._replaced: deque[Replacement] = deque(maxlen=REPLACED_MAX)
         self._counts: Counter[str] = Counter()
+        self.frozen: frozenset[int] = frozenset()  # pids that are stopped or stuck now
 
     def beat(self, pid: int) -> None:
         """Count a heartbeat of a child."""
@@ -93,6 +95,7 @@ class ProcessWatcher:
             del self._beats[gone]
         samples = [self._sample(child) for child in watched.values()]
         verdicts = self._watch.look(samples, time.monotonic_ns())
+        self.frozen = frozenset(one.pid for one in verdicts if one.condition in _FROZEN)
         condemned = [verdict for verdict in verdicts if verdict.replace]
         for verdict in condemned:
             self._kill(watched[verdict.pid].process, verdict)

@@ -166,6 +166,7 @@ def serve(
             [_gateway_child(ours, i, run_dir, sock.fileno()) for i, sock in enumerate(sockets)],
             sockets,
             admin,
+            in_order=not takeover,  # else they listen as their gateways come
         )
         if host.beside is None:
             for line in _banner(file, sockets[0], admin[0]):

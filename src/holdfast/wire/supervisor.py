@@ -28,7 +28,13 @@ import structlog
 from holdfast.config.gateway import DrainingConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
 from holdfast.wire.process_watcher import BEAT, ProcessWatcher, WatchedProcess
-from holdfast.wire.sockets import close_steered, listeners_beside, steer_away, stop_steering
+from holdfast.wire.sockets import (
+    close_steered,
+    listeners_beside,
+    steer_around,
+    steer_away,
+    stop_steering,
+)
 
 _RESTART_S: Final = 1.0  # the first pause before a child that died young is started again
 _RESTART_MAX_S: Final = 30.0
@@ -65,6 +71,7 @@ class Tree:
     gateways: list[Child]
     sockets: list[socket.socket] = field(default_factory=list)  # of the gateways, kept open
     admin: list[socket.socket] = field(default_factory=list)
+    in_order: bool = False  # the sockets began to listen in this order, one for each gateway
 
 
 class Supervisor:
@@ -96,6 +103,7 @@ class Supervisor:
         self._leaving: dict[subprocess.Popen[bytes], str] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._pipes: set[int] = set()
+        self._avoided: frozenset[int] = frozenset()  # sockets that get no new connections
         self._stop = asyncio.Event()
         self._fast = asyncio.Event()
         self._ended = asyncio.Event()  # somebody did, since it was last cleared
@@ -236,8 +244,30 @@ class Supervisor:
             watched += [WatchedProcess(name, process, draining=True) for process, name in leaving]
             try:
                 self._watcher.look(watched)
+                self._steer_around()
             except Exception:  # noqa: BLE001 children must not lose their watch by one mistake
                 _log.exception("look at the children failed")
+
+    def _steer_around(self) -> None:
+        """Lead new connections past the sockets at which nobody accepts, while others do."""
+        tree = self._tree
+        places = enumerate(tree.gateways if tree.in_order else ())
+        avoided = frozenset(place for place, child in places if not self._accepts(child))
+        if avoided == self._avoided or listeners_beside(tree.sockets):
+            return
+        self._avoided = avoided
+        steered = steer_around(tree.sockets, avoided)
+        _log.info("new connections", avoid=sorted(avoided) if steered else [])
+
+    def _accepts(self, child: Child) -> bool:
+        """Whether somebody accepts at the socket of a gateway: it, or one that leaves its place."""
+        frozen = self._watcher.frozen
+        if child.process is not None and child.accepts and child.process.pid not in frozen:
+            return True
+        return any(
+            name == child.name and process.pid not in frozen
+            for process, name in self._leaving.items()
+        )
 
     def _start_later(self, child: Child) -> None:
         if self._stop.is_set():
