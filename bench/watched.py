@@ -66,16 +66,22 @@ def named(stage: Stage, cause: str, pid: int) -> bool:
     return False
 
 
-async def connect_many(stage: Stage, number: int, clients: int = 16) -> list[str]:
-    """So many requests on connections of their own; what was wrong with those that failed."""
+async def connect_many(stage: Stage, number: int, clients: int = 16) -> tuple[list[str], float]:
+    """So many requests on connections of their own: what was wrong, and the slowest one."""
     numbers = iter(range(number))
+    harms: list[str] = []
+    slowest = 0.0
 
-    async def client() -> list[str]:
-        return [told for n in numbers if (told := await harm(stage.port, n, stage.headers))]
+    async def client() -> None:
+        nonlocal slowest
+        for n in numbers:
+            began = time.monotonic()
+            told = await harm(stage.port, n, stage.headers)
+            slowest = max(slowest, time.monotonic() - began)
+            harms.extend([told] if told else [])
 
-    return [
-        told for one in await asyncio.gather(*(client() for _ in range(clients))) for told in one
-    ]
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return harms, slowest
 
 
 async def freeze(stage: Stage, kind: str, given: argparse.Namespace) -> Row:
@@ -97,7 +103,8 @@ async def freeze(stage: Stage, kind: str, given: argparse.Namespace) -> Row:
             return stage.serve.said().count('"event":"accepts"') > accepted
 
         replacing = asyncio.ensure_future(moment(back))
-        harms = [] if control else await connect_many(stage, given.connections)
+        wanted = 0 if control else given.connections
+        harms, slowest = await connect_many(stage, wanted)
         replaced = await replacing
         if control:
             await asyncio.sleep(max(0.0, began + given.freeze_s - time.monotonic()))
@@ -109,8 +116,9 @@ async def freeze(stage: Stage, kind: str, given: argparse.Namespace) -> Row:
         "scene": kind,
         "found_s": round(found - began, 2),
         "replaced_s": round(replaced - began, 2),
-        "connections": 0 if control else given.connections,
+        "connections": wanted,
         "lost": len(harms),
+        "slowest_new_s": round(slowest, 2),
         "lost_meanwhile": sum(before["harms"].values()),
         "meanwhile": before["requests"],
         "slowest_s": before["slowest_s"],
@@ -171,7 +179,7 @@ def failed(row: Row) -> bool:
 def show(rows: list[Row]) -> None:
     """The table, and what was lost."""
     table = Table(title="frozen processes, and a busy machine")
-    columns = ("found", "replaced", "new connections lost", "lost meanwhile", "slowest", "named")
+    columns = ("found", "replaced", "lost then", "slowest", "lost meanwhile", "slowest", "named")
     table.add_column("what happened")
     for column in columns:
         table.add_column(column, justify="right")
@@ -181,13 +189,14 @@ def show(rows: list[Row]) -> None:
         if row["scene"] == "busy":
             what = f"{row['loops']} busy loops for {row['busy_s']:g} s"
             killed = f"{row['replaced']:g} killed"
-            table.add_row(what, "–", killed, "–", lost, slowest, f"late {row['latest_s']} s")
+            table.add_row(what, "–", killed, "–", "–", lost, slowest, f"late {row['latest_s']} s")
             continue
         table.add_row(
             f"{row['scene']} stopped",
             f"{row['found_s']} s",
             f"{row['replaced_s']} s",
             f"{row['lost']} of {row['connections']}",
+            f"{row['slowest_new_s']} s",
             lost,
             slowest,
             "yes" if row["named"] else "no",

@@ -352,23 +352,12 @@ async def _control(
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload)
-    tls = control.file.admin.tls
     try:
         async with keeping(
             kept, control.view.snapshot, control.incidents.drift_series, history_told
         ) as sampler:
             control.sampler = sampler
-            server = AdminServer(
-                uvicorn.Config(
-                    admin_app(control),
-                    log_config=None,
-                    access_log=False,
-                    lifespan="off",
-                    timeout_graceful_shutdown=1,
-                    ssl_certfile=str(tls.certificate) if tls is not None else None,
-                    ssl_keyfile=str(tls.key) if tls is not None else None,
-                )
-            )
+            server = AdminServer(_admin_config(admin_app(control), control.file))
             serving = loop.create_task(server.serve(sockets=[admin]))
             _beat(loop, tell)
             try:
@@ -380,6 +369,22 @@ async def _control(
     finally:
         if not await asyncio.to_thread(store.close):
             _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+def _admin_config(app: Any, file: FleetFile) -> Any:
+    """How uvicorn serves the admin port: without its own logs, signals and lifespan."""
+    import uvicorn  # noqa: PLC0415 gateways do without
+
+    tls = file.admin.tls
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        ssl_certfile=str(tls.certificate) if tls is not None else None,
+        ssl_keyfile=str(tls.key) if tls is not None else None,
+    )
 
 
 def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
