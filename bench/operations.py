@@ -362,13 +362,14 @@ async def take_over(stage: Stage, given: argparse.Namespace) -> None:
 
 
 async def freeze_control(stage: Stage, given: argparse.Namespace) -> None:
-    """SIGSTOP, a long while, SIGCONT."""
+    """SIGSTOP, a long while, SIGCONT; after some seconds another control has its place."""
     pid = stage.serve.control()
     os.kill(pid, signal.SIGSTOP)
     try:
         await asyncio.sleep(given.freeze_s)
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # it was replaced
+            os.kill(pid, signal.SIGCONT)
     await stage.whole()
 
 

@@ -81,6 +81,7 @@ SAID_HERE: Final = {
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",
     "FleetFile.fleet": "how replicas are watched",
+    "FleetFile.watch": "when gateway processes and control are late or frozen; read at start",
     "FleetFile.tenants": "who may ask; none: everybody is the tenant `default`, on loopback only",
     "FleetFile.virtual_models": "public names with several models behind them",
     "FleetFile.prices": "what GPUs and tokens cost, for `holdfast cost`",
@@ -149,6 +150,8 @@ SAID_HERE: Final = {
     "InvestigationConfig.attempts": "users' requests that fail there",
     "InvestigationConfig.probing": "what canaries bring back",
     "InvestigationConfig.control_lateness": "control itself, where its loop stands still",
+    "InvestigationConfig.serving_processes": "gateway processes and control, as the supervisor "
+    "sees them",
     "InvestigationConfig.slowness": "users that wait longer than those of its peers",
     "InvestigationConfig.stall": "requests that stand still inside an engine",
     "InvestigationConfig.comparison": "live answers held against a peer's",

@@ -26,6 +26,8 @@ from holdfast.control.deploy import source
 from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.gateways.metrics import Totals
+from holdfast.control.gateways.process_report import ProcessReport, ProcessRow
+from holdfast.control.gateways.serving_processes import ServingProcesses
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
@@ -37,6 +39,8 @@ from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import PolledSource, SourcePoller
 from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
+from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
+from holdfast.core.health.process_watch import Condition
 from holdfast.core.messages import Finish, LoadReported
 from holdfast.core.plan.cost import Prices
 from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
@@ -54,6 +58,7 @@ from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
 from holdfast.gateway.telemetry.demand import DemandGauges
 from holdfast.sources.nvml import Gpu
 from holdfast.testing.standin.faults import SocketKind
+from holdfast.testing.store import MemoryStore
 
 _GATEWAY: Final = Path(holdfast.gateway.__path__[0])
 
@@ -302,6 +307,13 @@ _METRICS: Final = {
     "requests_in_flight": "requests under way, of all gateways",
     "connections_open": "client connections, of all gateways",
     "gateway_ready": "1: this gateway accepts requests",
+    "gateway_silent_seconds": "since control heard of this gateway; it tells once a second",
+    "serving_processes_replaced_total": "gateway processes and controls that the supervisor killed "
+    "and replaced, by what was seen: `stopped` or `stuck`",
+    "serving_process_late_seconds": "how long a gateway process or control has been late, stopped "
+    "or under a debugger, as the supervisor sees it; 0: it is well",
+    "control_silences_total": "times that a gateway had heard nothing of control for seconds",
+    "control_silent_seconds_total": "how long these lasted, of all gateways",
     "gateway_epoch": "the config that this gateway runs",
     "gateways": "gateway processes that are connected",
     "config_epoch": "the config that control runs; grows with each accepted file",
@@ -380,7 +392,12 @@ def _scrape() -> str:
     """What control would answer to Prometheus, of a gateway that saw one of each."""
     told = _told_by_a_gateway()
     gateway = SimpleNamespace(
-        counters=told.counters, gauges=told.gauges, name="gateway-0", ready=True, epoch=1
+        counters=told.counters,
+        gauges=told.gauges,
+        name="gateway-0",
+        serves=True,
+        silent_s=0.1,
+        epoch=1,
     )
     replica = {"id": "m-1", "model": "m", "state": "ready", "share": 1.0, "inflight": 0}
     hub, demands, gpus = SimpleNamespace(gateways={gateway.name: gateway}), DemandTracker(), _gpus()
@@ -399,6 +416,7 @@ def _scrape() -> str:
         costs_and_exports=_costs_and_exports(),
         source_poller=SimpleNamespace(metrics=_sources_say),
         view=SimpleNamespace(metrics=_view_says),
+        serving_processes=SimpleNamespace(metrics=_supervisor_says),
         epoch=lambda: 1,
         sampler=lambda: sampler,
         counters=lambda: Control._counters(control),  # noqa: SLF001 - as above
@@ -413,6 +431,14 @@ def _sources_say() -> tuple[dict[str, float], dict[str, float]]:
     watch = PolledSource("aws", "aws", reads=1, calls=1, seconds=0.1, reading=read)
     source_poller: Any = SimpleNamespace(_wall=lambda: 0.0, _watches={"aws": watch})
     return SourcePoller.metrics(source_poller)
+
+
+def _supervisor_says() -> tuple[dict[str, float], dict[str, float]]:
+    """Of one gateway process that is well."""
+    row = ProcessRow("gateway-0", 1, Condition.TURNING.value, 0.0)
+    processes = ServingProcesses(Path("/none"), MemoryStore(), lambda _fact: None, lambda: 0.0)
+    processes._report = ProcessReport("supervisor", [row])  # noqa: SLF001 - as above
+    return processes.metrics()
 
 
 def _view_says() -> tuple[dict[str, float], dict[str, float]]:
@@ -511,7 +537,11 @@ def _told_by_a_gateway() -> Any:
         demand=_demand(),
     )
     server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0)
-    process: Any = SimpleNamespace(_counters_at=0, _link=SimpleNamespace(send=frames.append))
+    process: Any = SimpleNamespace(
+        _counters_at=0,
+        _link=SimpleNamespace(send=frames.append),
+        _silence=ControlSilence(ControlSilenceConfig(), 0),
+    )
     GatewayProcess._tell_stats(process, driver, server, 1)  # noqa: SLF001 - the names are there
     return frames[0]
 

@@ -122,6 +122,16 @@ def test_what_the_status_page_shows_becomes_advice():
     assert "two answers" in problems
 
 
+def test_a_process_that_stands_still_is_an_error_that_names_it():
+    processes = [
+        {"name": "control", "pid": 7, "condition": "turning", "for_s": 90.0},
+        {"name": "gateway-1", "pid": 8, "condition": "stopped", "for_s": 12.2},
+    ]
+    (advice,) = check_running({"gateways": gateways(1, 1), "processes": processes}, [])
+    assert (advice.level, advice.where) == (AdviceLevel.ERROR, "gateway-1")
+    assert advice.problem == "has been stopped for 12 s (pid 8)"
+
+
 def test_one_gateway_and_none_are_different_things():
     assert check_running({"gateways": gateways(1)}, [])[0].level is AdviceLevel.NOTE
     assert check_running({}, [])[0].level is AdviceLevel.ERROR

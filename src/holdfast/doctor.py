@@ -205,6 +205,11 @@ def _gateways(status: Mapping[str, Any]) -> Found:
         told = f"run {len(epochs)} different configs at once"
         fix = "restart those that refused the last one; 'holdfast status --json' says why"
         yield Advice(AdviceLevel.ERROR, "gateways", told, fix)
+    for one in status.get("processes") or ():
+        if one.get("condition") in {"late", "stopped", "stuck", "traced"}:
+            told = f"has been {one['condition']} for {one.get('for_s', 0):.0f} s (pid {one['pid']})"
+            fix = "see who stops or starves it: 'holdfast incidents' names the cause"
+            yield Advice(AdviceLevel.ERROR, str(one.get("name")), told, fix)
     if len(gateways) == 1:
         told = "there is one process: clients see a reset if it dies"
         yield Advice(AdviceLevel.NOTE, "gateways", told, "set gateway.workers to 2 or more")

@@ -37,6 +37,7 @@ def stage(ops, tmp_path_factory):
         f"  - {{name: n, engine: vllm, api_key_env: PLANTED, served_as: m, endpoints: ['{url}'],"
         " queue: {wait_no_replica_s: 2}}\n"  # nobody waits half a minute for its only replica
         f"tenants: [{{name: team, keys: ['sha256:{sha256(KEY.encode()).hexdigest()}']}}]\n"
+        "watch: {replace: false}\n"  # a control that is frozen here stays so
         "virtual_models:\n  - {name: v, default: m}\n"
     )
     os.environ["PLANTED"] = ENGINE_TOKEN

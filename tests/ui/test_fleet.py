@@ -70,6 +70,18 @@ def test_gateways_that_are_not_ready_say_why(capsys):
     assert "gateway-0 ready, gateway-1 no config yet, gateway-2 config refused" in out
 
 
+def test_processes_that_are_late_or_stopped_are_named(capsys):
+    processes = [
+        {"name": "control", "pid": 7, "condition": "turning", "for_s": 90.0},
+        {"name": "gateway-0", "pid": 8, "condition": "late", "for_s": 12.0},
+        {"name": "gateway-1", "pid": 9, "condition": "starting", "for_s": 1.0},
+    ]
+    out = shown(capsys, {"processes": processes})
+    assert "gateway-0 (pid 8) has been late for 12" in out
+    assert "control" not in out
+    assert "gateway-1" not in out
+
+
 def test_a_refused_file_and_a_halted_rollout_stand_first(capsys):
     model = {"wished": 3, "reason": "busy", "rollout": {"halted": "revision 2 was wrong"}}
     status = {

@@ -28,6 +28,7 @@ from holdfast.wire.sockets import (
     close_steered,
     listeners_beside,
     open_listeners,
+    steer_around,
     steer_away,
     stop_steering,
 )
@@ -174,6 +175,21 @@ def test_a_successor_gets_nothing_before_it_listens_and_everything_when_it_is_st
     stop_steering(new)  # there is nothing left: harmless
     clients += [connect(address.port) for _ in range(60)]
     assert all(accepted(new))
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("avoided", [{0}, {1}, {3}, {0, 2}, {0, 1, 2}])
+def test_new_connections_are_led_past_sockets_at_which_nobody_accepts(listeners, avoided):
+    sockets = listeners(number=4)
+    assert steer_around(sockets, avoided)
+    clients = [connect(port_of(sockets)) for _ in range(80)]
+    counts = accepted(sockets)
+    assert {place for place, count in enumerate(counts) if not count} == avoided
+    for everybody in (set(), {0, 1, 2, 3}):  # then they are spread as ever
+        assert not steer_around(sockets, everybody)
+        clients += [connect(port_of(sockets)) for _ in range(80)]
+        assert all(accepted(sockets))
     for client in clients:
         client.close()
 

@@ -41,6 +41,7 @@ from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
 from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.health.process_watch import ProcessWatchConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
@@ -110,6 +111,7 @@ class FleetFile(Section):
     retry: Annotated[RetryConfig, Policy()] = RetryConfig()
     hedge: Annotated[HedgeConfig, Policy()] = HedgeConfig()
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
+    watch: Annotated[ProcessWatchConfig, Policy()] = ProcessWatchConfig()
     tenants: list[TenantSection] = Field(default_factory=list)
     virtual_models: list[VirtualSection] = Field(default_factory=list)
     incidents: IncidentsSection = IncidentsSection()

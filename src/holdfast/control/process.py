@@ -30,7 +30,7 @@ from holdfast.control.fleet.disturbances import Disturbances
 from holdfast.control.fleet.figures import SAMPLE_S
 from holdfast.control.fleet.loads import Loads
 from holdfast.control.fleet.loop import TICK, FleetLoop
-from holdfast.control.gateways.hub import Gateway, Hub
+from holdfast.control.gateways.hub import SILENT_S, Gateway, Hub
 from holdfast.control.gateways.lease_broker import LeaseBroker
 from holdfast.control.gateways.metrics import Totals, gateway_gauges
 from holdfast.control.gateways.previous_state import (
@@ -38,6 +38,8 @@ from holdfast.control.gateways.previous_state import (
     stored_answers,
     without_placed_endpoints,
 )
+from holdfast.control.gateways.process_report import REPORT_FILE
+from holdfast.control.gateways.serving_processes import ServingProcesses
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, write_state
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
@@ -61,7 +63,7 @@ from holdfast.core.messages import (
     Notice,
 )
 from holdfast.core.request.lease import LeaseConfig
-from holdfast.core.types import SECOND
+from holdfast.core.types import nanos
 from holdfast.frames import (
     ConfigFrame,
     MoveFrame,
@@ -79,7 +81,7 @@ from holdfast.ports import Launcher, Source, Store
 
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
-SILENT: Final = 5 * SECOND  # a gateway tells once a second; what it told before is then not known
+SILENT: Final = nanos(SILENT_S)  # what a gateway told before is then not known
 
 _log = structlog.get_logger("holdfast.control")
 
@@ -154,6 +156,7 @@ class Control:
         self._disturbances = Disturbances(self)
         self._let_disturb()
         deployed, saw = lambda: self.loop.deployed, self._lookout.saw
+        self._serving_processes = ServingProcesses(run_dir / REPORT_FILE, store, saw)
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
         self.admin = self._admin()
 
@@ -185,6 +188,7 @@ class Control:
                 epoch=lambda: self._epoch,
                 load_gauges=self._load_gauges,
                 reload=self.reload,
+                serving_processes=self._serving_processes,
                 sampler=lambda: self.sampler,
             )
         )
@@ -228,6 +232,7 @@ class Control:
                     self._discovery.run(),
                     self._costs_and_exports.run(),
                     self._count(),
+                    self._serving_processes.run(),
                 )
             ]
             try:

@@ -107,6 +107,9 @@ class Cause(StrEnum):
     CHECKER_BROKEN = "checker_broken"  # the canaries are wrong, not the replicas
     ALL_SILENT = "all_silent"  # no replica of a model answers: what they share stands still
     CONTROL_LATE = "control_late"  # whoever watches is late itself
+    CONTROL_FROZEN = "control_frozen"
+    GATEWAY_FROZEN = "gateway_frozen"
+    GATEWAY_LATE = "gateway_late"
 
 
 @dataclass(slots=True, frozen=True)

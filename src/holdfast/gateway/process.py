@@ -28,8 +28,9 @@ import structlog
 from pydantic import ValidationError
 
 from holdfast.config.fleet_file import FleetFile
+from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
 from holdfast.core.messages import FleetView, Leased
-from holdfast.core.types import SECOND, ConfigError
+from holdfast.core.types import SECOND, ConfigError, seconds
 from holdfast.frames import (
     BlockFrame,
     ConfigFrame,
@@ -93,8 +94,9 @@ class GatewayProcess:
         self._hot_path = hot_path
         self.gateway_id = f"gateway-{index}"
         self._state_path = state_path
-        self._link = Link(self.gateway_id, os.getpid(), socket_path, self._hear)
+        self._link = Link(self.gateway_id, os.getpid(), socket_path, self._heard)
         self._streams = Streams(os.urandom(16))
+        self._silence = ControlSilence(ControlSilenceConfig(), monotonic_ns())
         self._epoch = 0
         self._file: FleetFile | None = None
         self._view: FleetView | None = None
@@ -224,6 +226,7 @@ class GatewayProcess:
                 target.upstream.sweep(now)
         if now >= self._stats_at:
             self._stats_at = now + _STATS
+            self._listen(driver, now)
             self._tell_stats(driver, server, now)
             self._tell_evidence(driver)
 
@@ -251,8 +254,23 @@ class GatewayProcess:
 
     # --- control ---------------------------------------------------------------------------------
 
+    def _listen(self, driver: RequestDriver, now: int) -> None:
+        """Notice whether control is silent; it is told at ``/readyz`` and counted."""
+        silent_before = driver.readiness.control_silent_s is not None
+        silent = self._silence.look(now)
+        driver.readiness.control_silent_s = self._silence.silent_s(now)
+        if silent and not silent_before:
+            _log.warning("control is silent; serving by its last view", gateway=self.gateway_id)
+        elif silent_before and not silent:
+            _log.info("control speaks again", gateway=self.gateway_id)
+
+    def _heard(self, frame: Frame) -> None:
+        """One frame over the link to control: it is alive."""
+        self._silence.heard(monotonic_ns())
+        self._hear(frame)
+
     def _hear(self, frame: Frame) -> None:
-        """One frame of control's."""
+        """One frame of control's, over the link or from the state it left on disk."""
         driver = self._driver
         if isinstance(frame, ConfigFrame):
             self._take_config(frame)
@@ -343,6 +361,7 @@ class GatewayProcess:
             self._link.send(EpochFrame(self._epoch, accepted=False, reason=reason))
             return
         self._file, self._epoch = file, frame.epoch
+        self._silence.expect(file.fleet.heartbeat_s)
         self._link.send(EpochFrame(frame.epoch, accepted=True, reason=""))
         self._configured.set()
 
@@ -361,6 +380,8 @@ class GatewayProcess:
         if due:
             self._counters_at = now + _COUNTERS
             counters = driver.observer.counters.read()
+            counters["control_silences_total"] = self._silence.silences
+            counters["control_silent_seconds_total"] = round(seconds(self._silence.total), 3)
             for name, count in server.counters.items():
                 counters[f'connection_refusals_total{{reason="{name}"}}'] = count
             for name, count in driver.settings.virtual.hook_errors.items():

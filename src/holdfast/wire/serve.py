@@ -33,8 +33,10 @@ import uvloop
 
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile
+from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.types import require
+from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
 from holdfast.wire.provisions import (
     Fetching,
     check_engines,
@@ -164,12 +166,16 @@ def serve(
             [_gateway_child(ours, i, run_dir, sock.fileno()) for i, sock in enumerate(sockets)],
             sockets,
             admin,
+            in_order=not takeover,  # else they listen as their gateways come
         )
         if host.beside is None:
             for line in _banner(file, sockets[0], admin[0]):
                 say(line)
+        tells = say if host.tells_end else lambda _: None
+        watcher = ProcessWatcher(file.watch, run_dir / REPORT_FILE, tells)
         ready = "ready; the predecessor may be stopped now" if takeover else "ready"
-        asyncio.run(_supervise(tree, served, host, say, ready if host.beside is None else ""))
+        said = ready if host.beside is None else ""
+        asyncio.run(_supervise(tree, served, host, say, said, watcher))
 
 
 def _provide(file: FleetFile, fetching: Fetching, *, takeover: bool) -> None:
@@ -196,7 +202,12 @@ def _closing(address: Address, number: int, takeover: bool) -> Iterator[list[soc
 
 
 async def _supervise(
-    tree: Tree, served: ServedFleet, host: ServeOptions, say: Callable[[str], None], ready: str
+    tree: Tree,
+    served: ServedFleet,
+    host: ServeOptions,
+    say: Callable[[str], None],
+    ready: str,
+    watcher: ProcessWatcher,
 ) -> None:
     supervisor = Supervisor(
         tree,
@@ -206,6 +217,7 @@ async def _supervise(
         replicas_grace_s=REPLICAS_GRACE_S,
         log=host.log,
         hangup_stops=host.hangup_stops,
+        watcher=watcher,
     )
     if host.beside is None:
         await supervisor.run()
@@ -290,10 +302,17 @@ def run_control(
     configure_logging()
     _keep_from_children(admin_fd, notice_fd)
     _die_with_parent(notice_fd)
-    uvloop.run(_control(path, run_dir, socket.socket(fileno=admin_fd), state_dir))
+    tell = _teller(notice_fd)
+    uvloop.run(_control(path, run_dir, socket.socket(fileno=admin_fd), state_dir, tell))
 
 
-async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: Path | None) -> None:
+async def _control(
+    path: Path,
+    run_dir: Path,
+    admin: socket.socket,
+    state_dir: Path | None,
+    tell: Callable[[bytes], bool],
+) -> None:
     import uvicorn  # noqa: PLC0415 gateways do without
 
     from holdfast.control.process import Control  # noqa: PLC0415
@@ -333,24 +352,14 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload)
-    tls = control.file.admin.tls
     try:
         async with keeping(
             kept, control.view.snapshot, control.incidents.drift_series, history_told
         ) as sampler:
             control.sampler = sampler
-            server = AdminServer(
-                uvicorn.Config(
-                    admin_app(control),
-                    log_config=None,
-                    access_log=False,
-                    lifespan="off",
-                    timeout_graceful_shutdown=1,
-                    ssl_certfile=str(tls.certificate) if tls is not None else None,
-                    ssl_keyfile=str(tls.key) if tls is not None else None,
-                )
-            )
+            server = AdminServer(_admin_config(admin_app(control), control.file))
             serving = loop.create_task(server.serve(sockets=[admin]))
+            _beat(loop, tell)
             try:
                 await control.run(stop)
             finally:
@@ -362,20 +371,28 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
             _log.error("not all that was to be kept is on disk", path=str(kept))
 
 
+def _admin_config(app: Any, file: FleetFile) -> Any:
+    """How uvicorn serves the admin port: without its own logs, signals and lifespan."""
+    import uvicorn  # noqa: PLC0415 gateways do without
+
+    tls = file.admin.tls
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        ssl_certfile=str(tls.certificate) if tls is not None else None,
+        ssl_keyfile=str(tls.key) if tls is not None else None,
+    )
+
+
 def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
     """Run a gateway process until SIGINT, or SIGTERM and a successor; then drain it."""
     configure_logging()
     _keep_from_children(listen_fd, notice_fd)
     _die_with_parent(notice_fd)
-
-    def tell(what: bytes) -> bool:
-        """Whether a supervisor was there to hear it."""
-        try:
-            return notice_fd is not None and os.write(notice_fd, what) > 0
-        except BrokenPipeError:
-            return False
-
-    uvloop.run(_gateway(index, run_dir, socket.socket(fileno=listen_fd), tell))
+    uvloop.run(_gateway(index, run_dir, socket.socket(fileno=listen_fd), _teller(notice_fd)))
 
 
 async def _gateway(
@@ -401,7 +418,29 @@ async def _gateway(
     loop.add_signal_handler(signal.SIGINT, gateway.stop)
     loop.add_signal_handler(signal.SIGTERM, leave)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # control reads the file, not we
+    _beat(loop, tell)
     await gateway.run(listener, lambda: tell(ACCEPTS))
+
+
+def _teller(notice_fd: int | None) -> Callable[[bytes], bool]:
+    """Make the function that writes notices to the supervisor; it never waits for a reader."""
+    if notice_fd is not None:
+        os.set_blocking(notice_fd, False)
+
+    def tell(what: bytes) -> bool:
+        """Whether a supervisor was there to hear it."""
+        try:
+            return notice_fd is not None and os.write(notice_fd, what) > 0
+        except (BrokenPipeError, BlockingIOError):  # it is gone, or has not read for hours
+            return False
+
+    return tell
+
+
+def _beat(loop: asyncio.AbstractEventLoop, tell: Callable[[bytes], bool]) -> None:
+    """Tell the supervisor from now on, twice a second, that this event loop turns."""
+    tell(BEAT)
+    loop.call_later(BEAT_S, _beat, loop, tell)
 
 
 def _keep_from_children(*given: int | None) -> None:

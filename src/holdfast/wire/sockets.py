@@ -10,6 +10,9 @@ to the successor's sockets only; those queued before are still accepted, and the
 none. Until all its gateways have stopped accepting the leaving supervisor keeps its sockets open:
 the kernel numbers them, and the program goes by the numbers. The successor removes the program when
 it is alone. Where the kernel cannot do it, connections are spread as before and some may be reset.
+
+The same kind of program leads new connections past the socket of a gateway that does not accept
+(frozen, dead, starting); those that wait there already are accepted by its successor.
 """
 
 import ctypes
@@ -18,7 +21,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,13 +111,38 @@ def close_steered(sockets: Sequence[socket.socket]) -> None:
         sock.close()
 
 
-def _steer(sockets: Sequence[socket.socket], first: int, number: int) -> bool:
-    program = (  # classic BPF: A = random(); A %= number; A += first; return A
-        struct.pack("HBBI", 0x20, 0, 0, 0xFFFFF000 + 56)
-        + struct.pack("HBBI", 0x94, 0, 0, number)
-        + struct.pack("HBBI", 0x04, 0, 0, first)
-        + struct.pack("HBBI", 0x16, 0, 0, 0)
+def steer_around(sockets: Sequence[socket.socket], avoided: Collection[int]) -> bool:
+    """Make the kernel give no new connections to the sockets at these places; whether it will.
+
+    The sockets must have begun to listen in their order, and nobody else may listen on the port:
+    the program goes by the kernel's numbers. With none or all avoided, connections are spread over
+    all of them.
+    """
+    places = [place for place in range(len(sockets)) if place not in avoided]
+    if not places or len(places) == len(sockets):
+        stop_steering(sockets)
+        return False
+    choices = b"".join(  # if A == number: return place
+        struct.pack("HBBI", 0x15, 0, 1, number) + struct.pack("HBBI", 0x06, 0, 0, place)
+        for number, place in enumerate(places[:-1])
     )
+    last = struct.pack("HBBI", 0x06, 0, 0, places[-1])
+    return _attach(sockets, _random_below(len(places)) + choices + last)
+
+
+def _steer(sockets: Sequence[socket.socket], first: int, number: int) -> bool:
+    add = struct.pack("HBBI", 0x04, 0, 0, first)  # A += first
+    return _attach(sockets, _random_below(number) + add + struct.pack("HBBI", 0x16, 0, 0, 0))
+
+
+def _random_below(number: int) -> bytes:
+    """Classic BPF: A = random(); A %= number."""
+    load = struct.pack("HBBI", 0x20, 0, 0, 0xFFFFF000 + 56)
+    return load + struct.pack("HBBI", 0x94, 0, 0, number)
+
+
+def _attach(sockets: Sequence[socket.socket], program: bytes) -> bool:
+    """Let this program choose the socket of every new connection; whether the kernel takes it."""
     buffer = ctypes.create_string_buffer(program, len(program))
     filter_program = struct.pack("HL", len(program) // 8, ctypes.addressof(buffer))
     try:
@@ -155,6 +183,7 @@ __all__ = [
     "close_steered",
     "listeners_beside",
     "open_listeners",
+    "steer_around",
     "steer_away",
     "stop_steering",
 ]

@@ -1,7 +1,8 @@
 """Keeps the processes of ``holdfast serve`` running: starts, restarts and stops them.
 
-It only waits: for signals and for children. A child that dies is started again, at once if it had
-lived for a while, else after a growing pause.
+It waits for signals and for children. A child that dies is started again, at once if it had lived
+for a while, else after a growing pause. A few times a second it looks at all children: one that is
+frozen is killed (``process_watcher``) and then started again like any other.
 
 A gateway writes to a pipe when it accepts connections, and when it was asked to leave (SIGTERM).
 Then its successor is started first, and only when that one accepts is the gateway stopped (SIGINT).
@@ -25,7 +26,15 @@ from typing import Final, TextIO
 import structlog
 
 from holdfast.config.gateway import DrainingConfig
-from holdfast.wire.sockets import close_steered, listeners_beside, steer_away, stop_steering
+from holdfast.core.health.process_watch import ProcessWatchConfig
+from holdfast.wire.process_watcher import BEAT, ProcessWatcher, WatchedProcess
+from holdfast.wire.sockets import (
+    close_steered,
+    listeners_beside,
+    steer_around,
+    steer_away,
+    stop_steering,
+)
 
 _RESTART_S: Final = 1.0  # the first pause before a child that died young is started again
 _RESTART_MAX_S: Final = 30.0
@@ -62,10 +71,11 @@ class Tree:
     gateways: list[Child]
     sockets: list[socket.socket] = field(default_factory=list)  # of the gateways, kept open
     admin: list[socket.socket] = field(default_factory=list)
+    in_order: bool = False  # the sockets began to listen in this order, one for each gateway
 
 
 class Supervisor:
-    """Starts control and gateways, restarts those that die, and stops them in order."""
+    """Starts control and gateways, restarts those that die or freeze, stops them in order."""
 
     def __init__(
         self,
@@ -78,8 +88,10 @@ class Supervisor:
         replicas_grace_s: float = 0.0,
         log: TextIO | None = None,
         hangup_stops: bool = False,
+        watcher: ProcessWatcher | None = None,
     ) -> None:
         self._tree = tree
+        self._watcher = watcher or ProcessWatcher(ProcessWatchConfig(), None)
         self._on_ready = on_ready  # every gateway accepts, for the first time
         self._say = say  # to people, how the end goes on
         self._replicas_grace_s = replicas_grace_s  # for control to end those it started
@@ -91,6 +103,7 @@ class Supervisor:
         self._leaving: dict[subprocess.Popen[bytes], str] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._pipes: set[int] = set()
+        self._avoided: frozenset[int] = frozenset()  # sockets that get no new connections
         self._stop = asyncio.Event()
         self._fast = asyncio.Event()
         self._ended = asyncio.Event()  # somebody did, since it was last cleared
@@ -106,14 +119,15 @@ class Supervisor:
         }
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
-        looking = loop.create_task(self._end_steering())
+        looking = [loop.create_task(one) for one in (self._end_steering(), self._watch_children())]
         try:
             for child in (self._tree.control, *self._tree.gateways):
                 self._start(child)
             await self._stop.wait()
             await self._take_down()
         finally:
-            looking.cancel()
+            for task in looking:
+                task.cancel()
             self._kill_everybody()
             for number in handlers:
                 loop.remove_signal_handler(number)
@@ -167,10 +181,12 @@ class Supervisor:
         _log.info("started", child=child.name, pid=process.pid)
 
     def _on_notice(self, child: Child, process: subprocess.Popen[bytes], reading: int) -> None:
-        """Handle what a gateway wrote to its pipe; a closed pipe means that it ended."""
+        """Handle what a child wrote to its pipe; a closed pipe means that it ended."""
         said = os.read(reading, 64)
         if not said:
             self._close_pipe(reading)
+        if BEAT in said:
+            self._watcher.beat(process.pid)
         if child.process is not process or self._stop.is_set():
             return
         if ACCEPTS in said:
@@ -216,6 +232,42 @@ class Supervisor:
             else:
                 self._start_later(child)
         self._ended.set()
+
+    async def _watch_children(self) -> None:
+        """Look for frozen children until stopping begins: the end has deadlines of its own."""
+        while not self._stop.is_set():
+            await asyncio.sleep(self._watcher.config.look_s)
+            tree = self._tree
+            here = [(child.name, child.process) for child in (tree.control, *tree.gateways)]
+            watched = [WatchedProcess(name, process) for name, process in here if process]
+            leaving = self._leaving.items()
+            watched += [WatchedProcess(name, process, draining=True) for process, name in leaving]
+            try:
+                self._watcher.look(watched)
+                self._steer_around()
+            except Exception:  # noqa: BLE001 children must not lose their watch by one mistake
+                _log.exception("look at the children failed")
+
+    def _steer_around(self) -> None:
+        """Lead new connections past the sockets at which nobody accepts, while others do."""
+        tree = self._tree
+        places = enumerate(tree.gateways if tree.in_order else ())
+        avoided = frozenset(place for place, child in places if not self._accepts(child))
+        if avoided == self._avoided or listeners_beside(tree.sockets):
+            return
+        self._avoided = avoided
+        steered = steer_around(tree.sockets, avoided)
+        _log.info("new connections", avoid=sorted(avoided) if steered else [])
+
+    def _accepts(self, child: Child) -> bool:
+        """Whether somebody accepts at the socket of a gateway: it, or one that leaves its place."""
+        frozen = self._watcher.frozen
+        if child.process is not None and child.accepts and child.process.pid not in frozen:
+            return True
+        return any(
+            name == child.name and process.pid not in frozen
+            for process, name in self._leaving.items()
+        )
 
     def _start_later(self, child: Child) -> None:
         if self._stop.is_set():

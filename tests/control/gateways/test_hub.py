@@ -235,3 +235,20 @@ def test_traces_wait_until_somebody_takes_them_and_there_is_room_for_so_many(mon
     assert len(hub.take_traces()) == 3
     assert hub.traces_dropped == 1
     assert hub.take_traces() == []
+
+
+def test_a_gateway_that_falls_silent_serves_nobody(monkeypatch):
+    clock = SimpleNamespace(now=10**12, monotonic_ns=lambda: clock.now)
+    monkeypatch.setattr(hub_module, "time", clock)
+    gateway = hub_module.Gateway(Hub(Listener()))
+    gateway.name = "gateway-0"
+    gateway.take_stats(StatsFrame({}, {}, readiness=True))
+    clock.now += 5 * 10**9
+    assert gateway.serves
+    assert (gateway.snapshot()["ready"], gateway.snapshot()["reason"]) == (True, "")
+    clock.now += 10**9
+    assert not gateway.serves
+    told = gateway.snapshot()
+    assert (told["ready"], told["reason"]) == (False, "gateway-0 has been silent for 6 s")
+    gateway.data_received(b"")
+    assert gateway.serves

@@ -68,6 +68,15 @@ def test_a_gateway_is_ready_once_it_has_a_view(flow):
     assert ask(standing, flow(), b"/readyz/org/m") == (200, b"ready\n")
 
 
+def test_a_gateway_that_does_not_hear_of_control_is_ready_and_says_so(standing, flow):
+    standing.control_silent_s = 12.4
+    told = b"ready; control has been silent for 12 s: serving by its last view\n"
+    assert ask(standing, flow(), b"/readyz") == (200, told)
+    assert ask(standing, flow(), b"/readyz/org/m") == (200, b"ready\n")
+    standing.draining = True
+    assert ask(standing, flow(), b"/readyz") == (503, b"draining\n")
+
+
 def test_who_drains_is_alive_and_not_ready(standing, flow):
     standing.draining = True
     assert ask(standing, flow(), b"/livez") == (200, b"alive\n")

@@ -86,7 +86,11 @@ def _questions() -> _Data:
             "readyz",
             "Are clients served?",
             {
-                "200": _text("Some gateway accepts requests.", "ready"),
+                "200": _text(
+                    "Some gateway accepts requests; processes of Holdfast that are late or "
+                    "stopped are named behind it.",
+                    "ready",
+                ),
                 "503": _text("None does; the text says why.", "no gateway is connected"),
             },
         ),

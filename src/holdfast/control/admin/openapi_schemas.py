@@ -83,6 +83,17 @@ class ReplicaStatus(TypedDict):
     exhausted_in_s: Annotated[float | None, Meta(description="Until its memory is full.")]
 
 
+class ProcessStatus(TypedDict):
+    """One process of Holdfast itself, as its supervisor last judged it."""
+
+    name: Annotated[str, Meta(description="`control` or `gateway-N`.")]
+    pid: int
+    condition: Annotated[
+        str, Meta(description="`starting`, `turning`, `late`, `traced`, `stopped` or `stuck`.")
+    ]
+    for_s: Annotated[float, Meta(description="Seconds in this condition.")]
+
+
 class StatusAnswer(TypedDict):
     """The state of gateways, replicas and models, and the config that runs."""
 
@@ -90,6 +101,7 @@ class StatusAnswer(TypedDict):
     epoch: Epoch
     config_problems: list[str]
     gateways: list[dict[str, Any]]
+    processes: list[ProcessStatus]
     replicas: list[ReplicaStatus]
     models: dict[str, Any]
     panic: Annotated[list[str], Meta(description="Models whose pools fail open.")]
@@ -267,6 +279,7 @@ SERVED: Final[dict[str, Any]] = {
     "Reloaded": ReloadAnswer,
     "Status": StatusAnswer,
     "ReplicaStatus": ReplicaStatus,
+    "ProcessStatus": ProcessStatus,
     "Incidents": IncidentsAnswer,
     "Incident": IncidentAnswer,
     "IncidentLine": IncidentLine,
@@ -340,6 +353,7 @@ __all__ = [
     "ROWS",
     "SERVED",
     "CanaryLine",
+    "ProcessStatus",
     "ReloadAnswer",
     "ReplicaStatus",
     "StatusAnswer",

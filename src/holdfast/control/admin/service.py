@@ -20,6 +20,7 @@ from holdfast.control.fleet.disturbances import Disturbances
 from holdfast.control.fleet.loop import FleetLoop, Happened
 from holdfast.control.gateways.hub import Hub
 from holdfast.control.gateways.metrics import Totals, fleet_gauges, render
+from holdfast.control.gateways.serving_processes import ServingProcesses
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
@@ -58,6 +59,7 @@ class AdminParts:
     epoch: Callable[[], int]  # of the config that gateways are told
     load_gauges: Callable[[], dict[str, float]]
     reload: Callable[[], Awaitable[bool]]
+    serving_processes: ServingProcesses
     sampler: Callable[[], Sampler | None]  # None where no history is kept
 
 
@@ -78,10 +80,11 @@ class AdminService:
     def ready(self) -> tuple[bool, str]:
         """Whether some gateway accepts requests, and why (not)."""
         gateways = list(self._parts.hub.gateways.values())
-        if any(gateway.ready for gateway in gateways):
-            return True, "ready"
-        reasons = sorted({gateway.reason for gateway in gateways}) or ["no gateway is connected"]
-        return False, "; ".join(reasons[:4])
+        if any(gateway.serves for gateway in gateways):
+            worries = self._parts.serving_processes.worries()
+            return True, "; ".join(["ready", *worries[:4]])
+        reasons = sorted({gateway.told_reason for gateway in gateways})
+        return False, "; ".join(reasons[:4] or ["no gateway is connected"])
 
     def model_ready(self, model: str) -> tuple[bool, str]:
         """Whether a ready replica of this model exists, and why (not)."""
@@ -113,6 +116,7 @@ class AdminService:
             "epoch": self._parts.epoch(),
             "config_problems": self._parts.source.problems,
             "gateways": [gateway.snapshot() for gateway in self._parts.hub.gateways.values()],
+            "processes": self._parts.serving_processes.rows(),
             "replicas": cast("list[ReplicaStatus]", self._parts.summary.status_rows()),
             "models": self._parts.deployments.snapshot(),
             "panic": self._parts.loop.panic(),
@@ -146,6 +150,7 @@ class AdminService:
             self._parts.source_poller,
             self._parts.view,
             self._parts.costs_and_exports,
+            self._parts.serving_processes,
         ):
             found, now = part.metrics()
             counters |= found
@@ -158,7 +163,8 @@ class AdminService:
         gauges = self._parts.load_gauges()
         gauges["metrics_series_left_out"] = self._parts.totals.left_out
         for gateway in gateways:
-            gauges[f'gateway_ready{{gateway="{gateway.name}"}}'] = gateway.ready
+            gauges[f'gateway_ready{{gateway="{gateway.name}"}}'] = gateway.serves
+            gauges[f'gateway_silent_seconds{{gateway="{gateway.name}"}}'] = gateway.silent_s
             gauges[f'gateway_epoch{{gateway="{gateway.name}"}}'] = gateway.epoch
         gauges["config_epoch"] = self._parts.epoch()
         gauges["gateways"] = len(gateways)

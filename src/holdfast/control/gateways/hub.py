@@ -44,6 +44,7 @@ UNSENT_BYTES_MAX: Final = 32 << 20  # two frames of the largest kind: it has sto
 CONNECTIONS_MAX: Final = 1_024  # sixteen for each of the most gateways one file can ask for
 SERIES_MAX: Final = 16_384  # counters and gauges of one gateway; the rest is not taken in
 TRACES_MAX: Final = 4_096  # that nobody took yet; further ones are lost
+SILENT_S: Final = 5.0  # a gateway tells once a second; one that does not serves nobody
 _ID_MAX: Final = 64  # characters of a gateway's name
 
 _log = structlog.get_logger("holdfast.control.gateways.hub")
@@ -138,6 +139,24 @@ class Gateway(asyncio.Protocol):
         self.stats_heard += 1
         self.ready, self.reason = frame.readiness, frame.reason
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything was heard of this gateway."""
+        return (time.monotonic_ns() - self.heard_at) / 1e9
+
+    @property
+    def serves(self) -> bool:
+        """Whether the gateway said that it is ready, and has not fallen silent since."""
+        return self.ready and self.silent_s <= SILENT_S
+
+    @property
+    def told_reason(self) -> str:
+        """Why the gateway is not ready; of a silent one, that it is silent."""
+        silent_s = self.silent_s
+        if silent_s > SILENT_S:
+            return f"{self.name} has been silent for {silent_s:.0f} s"
+        return self.reason
+
     def snapshot(self) -> dict[str, object]:
         """The gateway's state as plain data, for ``/status``."""
         now = time.monotonic_ns()
@@ -146,11 +165,11 @@ class Gateway(asyncio.Protocol):
             "name": self.name,
             "pid": self.pid,
             "age_s": round((now - self.since) / 1e9, 3),
-            "silent_s": round((now - self.heard_at) / 1e9, 3),
+            "silent_s": round(self.silent_s, 3),
             "epoch": self.epoch,
             "refusal": self.refusal,
-            "ready": self.ready,
-            "reason": self.reason,
+            "ready": self.serves,
+            "reason": self.told_reason,
             "reports_dropped": self.reports_dropped,
         }
 

@@ -90,7 +90,7 @@ class FleetSummary:
             "requests_s": round(sum(one.requests_s or 0 for one in models), 2),
             "tokens_s": round(sum(one.tokens_s or 0 for one in models), 1),
             "gateways": len(gateways),
-            "gateways_ready": sum(one.ready for one in gateways),
+            "gateways_ready": sum(one.serves for one in gateways),
         }
         return FleetRecords(tuple(replicas), tuple(models), totals)
 

@@ -105,6 +105,9 @@ class Sign(StrEnum):
     NO_REPLICA_READY = "no_replica_ready"
     # who watches
     CONTROL_LATE = "control_late"  # its own loop stands still, again and again
+    CONTROL_FROZEN = "control_frozen"  # control itself was stopped or stuck
+    GATEWAY_FROZEN = "gateway_frozen"  # a gateway process was stopped or stuck
+    GATEWAY_LATE = "gateway_late"  # a gateway process runs, and its loop does not turn
 
 
 @dataclass(slots=True, frozen=True)

@@ -30,6 +30,7 @@ from holdfast.core.diagnose.facts import (
     ProcessFrozen,
     QueueSeen,
     RolloutSeen,
+    ServingProcessFrozen,
     StateChanged,
     VersionsSeen,
 )
@@ -62,7 +63,7 @@ class _Concern:
         match fact:
             case Looked():
                 return True
-            case ControlLate():  # of the incident that is about control alone
+            case ControlLate() | ServingProcessFrozen():  # of incidents about Holdfast itself
                 return not (self.replicas or self.models or self.hosts or self.filesystems)
             case HostSeen():
                 return fact.host in self.hosts

@@ -18,6 +18,7 @@ from typing import Final
 
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.failure import Kind
+from holdfast.core.health.process_watch import Condition
 from holdfast.core.types import State
 
 
@@ -340,6 +341,20 @@ class ControlLate:
 
 
 @dataclass(slots=True, frozen=True)
+class ServingProcessFrozen:
+    """A gateway process or control stood still, as the supervisor saw it.
+
+    Where ``replaced`` is true the supervisor killed it and started another in its place.
+    """
+
+    process: str  # its place: control, gateway-0
+    pid: int
+    condition: Condition
+    lasted_s: float
+    replaced: bool
+
+
+@dataclass(slots=True, frozen=True)
 class Looked:
     """A tick: time passed and nothing else happened."""
 
@@ -370,6 +385,7 @@ Fact = (
     | RequestDied
     | CanariesDoubted
     | ControlLate
+    | ServingProcessFrozen
     | Looked
 )
 
@@ -400,6 +416,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     RequestDied: "RequestDied",
     CanariesDoubted: "CanariesDoubted",
     ControlLate: "ControlLate",
+    ServingProcessFrozen: "ServingProcessFrozen",
     Looked: "Looked",
 }
 
@@ -431,6 +448,7 @@ __all__ = [
     "QueueSeen",
     "RequestDied",
     "RolloutSeen",
+    "ServingProcessFrozen",
     "StateChanged",
     "VersionsSeen",
 ]

@@ -36,6 +36,10 @@ from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDe
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
+from holdfast.core.diagnose.detect.serving_processes import (
+    ServingProcessConfig,
+    ServingProcessDetector,
+)
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
 from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.diagnose.detect.stall import StallConfig, StallDetector
@@ -75,6 +79,7 @@ class InvestigationConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     queues: QueuesConfig = field(default_factory=QueuesConfig)
     control_lateness: ControlLatenessConfig = field(default_factory=ControlLatenessConfig)
+    serving_processes: ServingProcessConfig = field(default_factory=ServingProcessConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
 
@@ -130,6 +135,7 @@ class Investigation:
             ContentionDetector(config.contention, self.census),
             QueuesDetector(config.queues, self.census),
             ControlLatenessDetector(config.control_lateness),
+            ServingProcessDetector(config.serving_processes),
         )
         self._readers: dict[type, list[Detector]] = {
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES

@@ -1,7 +1,8 @@
 """Answers the probes of load balancers: ``/livez``, ``/readyz`` and ``/readyz/{model}``.
 
 ``/livez``: the event loop of the process runs. ``/readyz``: the gateway accepts requests, has a
-fleet view and is not draining; a fleet scaled to zero is ready, or nothing could ever wake it.
+fleet view and is not draining; a fleet scaled to zero is ready, or nothing could ever wake it. A
+gateway that has not heard of control for a while is ready too, and says so behind it.
 ``/readyz/{model}``: a replica that may be chosen exists. The pages are on the data port, where load
 balancers look.
 """
@@ -20,11 +21,12 @@ _PATHS: Final = frozenset({b"/livez", b"/readyz"})
 class Readiness:
     """Answers load balancers' probes on the data port."""
 
-    __slots__ = ("draining", "has_view")
+    __slots__ = ("control_silent_s", "draining", "has_view")
 
     def __init__(self) -> None:
         self.draining = False
         self.has_view = False
+        self.control_silent_s: float | None = None  # None: control speaks
 
     def knows(self, path: bytes) -> bool:
         """Whether a path is one of the probe pages."""
@@ -36,6 +38,9 @@ class Readiness:
             return False, "draining"
         if not self.has_view:
             return False, "no fleet view yet"
+        if self.control_silent_s is not None:
+            silent = f"control has been silent for {self.control_silent_s:.0f} s"
+            return True, f"ready; {silent}: serving by its last view"
         return True, "ready"
 
     def answer(self, exchange: Exchange, flow: Flow, now: int) -> None:

@@ -47,6 +47,8 @@ def show_status(status: Mapping[str, Any], events: Sequence[Row]) -> None:
     else:
         console.print("no replicas yet")
     console.print(_gateways(status.get("gateways") or []), soft_wrap=True)
+    for line in _processes(status.get("processes") or []):
+        console.print(line, soft_wrap=True)
     if events:
         console.print("lately")
         console.print(Padding(_events(events[-EVENTS_SHOWN:]), (0, 0, 0, 2)))
@@ -149,6 +151,19 @@ def _gateways(gateways: Sequence[Row]) -> Text:
         text.append(", " if place else "")
         text.append(f"{name} {why}", "green" if well else "yellow")
     return text
+
+
+def _processes(processes: Sequence[Row]) -> list[Text]:
+    """One line for each process of Holdfast that is late or stopped."""
+    return [
+        Text(
+            f"{one.get('name', '')} (pid {one.get('pid', '–')}) has been {one['condition']} for "
+            f"{duration(one.get('for_s') or 0.0)}",
+            "red",
+        )
+        for one in processes
+        if one.get("condition") not in {None, "turning", "starting"}
+    ]
 
 
 def _events(events: Sequence[Row]) -> Table:

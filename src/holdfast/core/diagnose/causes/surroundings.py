@@ -315,6 +315,52 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         scope=Scope.FLEET,
         standing=True,
     ),
+    Cause.CONTROL_FROZEN: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.CONTROL_FROZEN, at=0.95),),
+        story="The control process was frozen: the kernel had it stopped, or its event loop did "
+        "not turn for half a minute. The supervisor killed it and started another, which adopted "
+        "the replicas. Meanwhile no canary was asked and no view was sent; gateways served from "
+        "their last one.",
+        look="The log of `holdfast serve` from that moment on, and who sends signals on this "
+        "host: a batch scheduler, a job control, a backup that suspends processes. A loop that "
+        "did not turn: a disk or a network filesystem that hangs.",
+        fix="Stop what suspends the process. To look at it, attach a debugger: a process under "
+        "one is not replaced[. It stood still for {lasted_s:s}].",
+        remedy=Remedy.PAGE,
+        scope=Scope.FLEET,
+        standing=True,
+    ),
+    Cause.GATEWAY_FROZEN: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.GATEWAY_FROZEN, at=0.95),),
+        story="A gateway process was frozen: the kernel had it stopped, or its event loop did not "
+        "turn for half a minute. Its share of the clients waited. The supervisor killed it and "
+        "started another: connections that waited at its socket went to the successor, those that "
+        "it had accepted were reset. No replica is to blame.",
+        look="The log of `holdfast serve` from that moment on, and who sends signals on this "
+        "host: a batch scheduler, a job control, a backup that suspends processes. A loop that "
+        "did not turn: `py-spy dump` while it lasts.",
+        fix="Stop what suspends the process. To look at it, attach a debugger: a process under "
+        "one is not replaced[. It stood still for {lasted_s:s}].",
+        remedy=Remedy.PAGE,
+        scope=Scope.FLEET,
+        standing=True,
+    ),
+    Cause.GATEWAY_LATE: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.GATEWAY_LATE, at=0.8),),
+        story="The event loop of a gateway process has not turned for seconds while its "
+        "supervisor was in time: its clients wait, and what it says of replicas is late. It is "
+        "not stopped, so it is not replaced.",
+        look="`holdfast status` names the process. `top` on its host: is it short of CPU, does it "
+        "swap? A debugger holds a process, too. `py-spy dump` shows what it does.",
+        fix="Give gateways a core each (fewer engine threads, a CPU reservation), and keep the "
+        "host out of swap[. It has stood still for {lasted_s:s}].",
+        remedy=Remedy.PAGE,
+        scope=Scope.FLEET,
+        standing=True,
+    ),
 }
 
 __all__ = ["ROUTING", "SURROUNDINGS"]
