@@ -150,6 +150,7 @@ SAID_HERE: Final = {
     "InvestigationConfig.attempts": "users' requests that fail there",
     "InvestigationConfig.probing": "what canaries bring back",
     "InvestigationConfig.control_lateness": "control itself, where its loop stands still",
+    "InvestigationConfig.platform": "sources that cannot be read, and replicas that nobody runs",
     "InvestigationConfig.serving_processes": "gateway processes and control, as the supervisor "
     "sees them",
     "InvestigationConfig.slowness": "users that wait longer than those of its peers",

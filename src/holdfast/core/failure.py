@@ -99,6 +99,8 @@ class Cause(StrEnum):
     # routing
     MISPLACED = "misplaced"  # on a host that cannot carry it
     UNREACHABLE = "unreachable"
+    NOT_PLACED = "not_placed"  # wanted, and its platform cannot run it
+    SOURCE_BLIND = "source_blind"  # a platform cannot be read
     OVERLOADED = "overloaded"
     CHAIN_BACKED_UP = "chain_backed_up"
     QUEUE_STALLED = "queue_stalled"  # work waits and nothing else is known

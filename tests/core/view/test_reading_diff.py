@@ -16,13 +16,24 @@ from holdfast.core.diagnose.facts import (
     PhaseSeen,
     ProcessEnded,
     QueueSeen,
+    ReplicasWanted,
+    SourceFailing,
     VersionsSeen,
 )
 from holdfast.core.diagnose.investigation import Investigation
 from holdfast.core.failure import Cause, Class
 from holdfast.core.types import ConfigError, nanos
 from holdfast.core.view import reading_diff as module
-from holdfast.core.view.layers import Disk, Group, Host, Part, Placed, Queue, Reading
+from holdfast.core.view.layers import (
+    DesiredReplicas,
+    Disk,
+    Group,
+    Host,
+    Part,
+    Placed,
+    Queue,
+    Reading,
+)
 from holdfast.core.view.reading_diff import ReadingDiff, ReadingDiffConfig
 
 MIB = 1 << 20
@@ -588,3 +599,22 @@ def test_killed_for_memory_is_another_cause_after_serving_than_while_loading(ser
     investigation.take(Looked(), nanos(1_040))
     causes = [one.cause for one in investigation.incidents.values()]
     assert causes == [Cause.OUT_OF_MEMORY if served else Cause.LOAD_OUT_OF_MEMORY]
+
+
+# --- what a platform cannot do --------------------------------------------------------------------
+
+
+def test_a_part_that_fails_is_told_with_its_age_and_details_are_not():
+    failing = Part("pods", WALL - 90, "403 Forbidden", WALL - 80)
+    detail = Part("metrics-server", None, "404", WALL - 80)
+    (fact,) = of(facts(ReadingDiff(), task(), parts=(failing, detail)), SourceFailing)
+    assert fact == SourceFailing("aws", "pods", 80.0, "403 Forbidden")
+    assert not of(facts(ReadingDiff(), task(), parts=(Part("pods", WALL),)), SourceFailing)
+
+
+def test_what_is_wanted_and_waits_is_told_with_the_platform_s_reason():
+    waits = DesiredReplicas("m", 3, 1, 2, "no capacity", WALL - 70)
+    (fact,) = of(facts(ReadingDiff(), wishes=(waits,)), ReplicasWanted)
+    assert fact == ReplicasWanted("m", 3, 1, 2, 70.0, "no capacity", "aws")
+    for other in (replace(waits, reason=""), replace(waits, pending=0), replace(waits, since=None)):
+        assert not of(facts(ReadingDiff(), wishes=(other,)), ReplicasWanted)

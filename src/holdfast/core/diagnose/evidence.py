@@ -103,7 +103,9 @@ class Sign(StrEnum):
     ATTRACTS = "attracts"  # a failing replica gets more than its share
     SAME_REQUEST_KILLS = "same_request_kills"  # one fingerprint on several deaths
     NO_REPLICA_READY = "no_replica_ready"
+    NOT_PLACED = "not_placed"  # replicas are wanted, and their platform runs none of them
     # who watches
+    SOURCE_BLIND = "source_blind"  # a platform could not be read for long
     CONTROL_LATE = "control_late"  # its own loop stands still, again and again
     CONTROL_FROZEN = "control_frozen"  # control itself was stopped or stuck
     GATEWAY_FROZEN = "gateway_frozen"  # a gateway process was stopped or stuck

@@ -29,8 +29,10 @@ from holdfast.core.diagnose.facts import (
     Looked,
     ProcessFrozen,
     QueueSeen,
+    ReplicasWanted,
     RolloutSeen,
     ServingProcessFrozen,
+    SourceFailing,
     StateChanged,
     VersionsSeen,
 )
@@ -63,13 +65,13 @@ class _Concern:
         match fact:
             case Looked():
                 return True
-            case ControlLate() | ServingProcessFrozen():  # of incidents about Holdfast itself
+            case ControlLate() | ServingProcessFrozen() | SourceFailing():  # of nobody's replica
                 return not (self.replicas or self.models or self.hosts or self.filesystems)
             case HostSeen():
                 return fact.host in self.hosts
             case FilesystemSeen():
                 return fact.filesystem in self.filesystems
-            case QueueSeen() | RolloutSeen() | CanariesDoubted():
+            case QueueSeen() | RolloutSeen() | CanariesDoubted() | ReplicasWanted():
                 return fact.model in self.models
             case ChainDeclared():
                 return not self.models.isdisjoint(fact.models)

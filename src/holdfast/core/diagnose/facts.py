@@ -341,6 +341,29 @@ class ControlLate:
 
 
 @dataclass(slots=True, frozen=True)
+class SourceFailing:
+    """A part of a source, such as the pods of a cluster, cannot be read."""
+
+    source: str
+    part: str
+    failing_s: float
+    reason: str
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicasWanted:
+    """A platform is asked for replicas of a model that it does not run, with its reason."""
+
+    model: str
+    desired: int
+    running: int
+    pending: int
+    waited_s: float
+    reason: str
+    source: str
+
+
+@dataclass(slots=True, frozen=True)
 class ServingProcessFrozen:
     """A gateway process or control stood still, as the supervisor saw it.
 
@@ -386,6 +409,8 @@ Fact = (
     | CanariesDoubted
     | ControlLate
     | ServingProcessFrozen
+    | SourceFailing
+    | ReplicasWanted
     | Looked
 )
 
@@ -417,6 +442,8 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     CanariesDoubted: "CanariesDoubted",
     ControlLate: "ControlLate",
     ServingProcessFrozen: "ServingProcessFrozen",
+    SourceFailing: "SourceFailing",
+    ReplicasWanted: "ReplicasWanted",
     Looked: "Looked",
 }
 
@@ -446,9 +473,11 @@ __all__ = [
     "ProcessEnded",
     "ProcessFrozen",
     "QueueSeen",
+    "ReplicasWanted",
     "RequestDied",
     "RolloutSeen",
     "ServingProcessFrozen",
+    "SourceFailing",
     "StateChanged",
     "VersionsSeen",
 ]

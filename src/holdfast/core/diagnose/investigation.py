@@ -33,6 +33,7 @@ from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
 from holdfast.core.diagnose.detect.memory_limits import MemoryLimitConfig, MemoryLimitDetector
 from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
+from holdfast.core.diagnose.detect.platform import PlatformConfig, PlatformDetector
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
@@ -80,6 +81,7 @@ class InvestigationConfig:
     queues: QueuesConfig = field(default_factory=QueuesConfig)
     control_lateness: ControlLatenessConfig = field(default_factory=ControlLatenessConfig)
     serving_processes: ServingProcessConfig = field(default_factory=ServingProcessConfig)
+    platform: PlatformConfig = field(default_factory=PlatformConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
 
@@ -136,6 +138,7 @@ class Investigation:
             QueuesDetector(config.queues, self.census),
             ControlLatenessDetector(config.control_lateness),
             ServingProcessDetector(config.serving_processes),
+            PlatformDetector(config.platform),
         )
         self._readers: dict[type, list[Detector]] = {
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES

@@ -35,11 +35,23 @@ from holdfast.core.diagnose.facts import (
     PhaseSeen,
     ProcessEnded,
     QueueSeen,
+    ReplicasWanted,
+    SourceFailing,
     VersionsSeen,
 )
 from holdfast.core.types import nanos, require
 from holdfast.core.view.layers import Host, Placed, Reading
-from holdfast.core.view.staleness import DISKS, HOSTS, LOGS, MEMORY, PLACED, QUEUES, Freshness
+from holdfast.core.view.staleness import (
+    DISKS,
+    HOSTS,
+    LOGS,
+    MEMORY,
+    PLACED,
+    QUEUES,
+    WISHES,
+    Freshness,
+    feeds,
+)
 
 SOURCES_MAX: Final = 1_024  # of which the last readings are kept; the one heard longest ago goes
 REPLICAS_MAX: Final = 10_000  # of one source; as many as the census takes
@@ -47,6 +59,7 @@ ROWS_MAX: Final = 10_000  # hosts, queues and filesystems of one reading that ar
 ENDS_MAX: Final = 20_000  # of one source that are known to have been told
 _GAPS: Final = 8
 _NAME_CHARS: Final = 256
+_SEEN: Final = frozenset({HOSTS, PLACED, QUEUES})
 _LIVE: Final = ("running", "pending", "stopping")
 _PHASES: Final = {
     **{name: name for name in (STARTING, LOADING, COMPILE, WARM_UP, SERVING)},
@@ -136,7 +149,7 @@ class ReadingDiff:
         while len(self._books) > SOURCES_MAX:
             del self._books[next(iter(self._books))]
         freshness = Freshness(reading)
-        facts: list[Fact] = []
+        facts: list[Fact] = list(_blind_parts(reading))
         if freshness.fresh(PLACED):
             facts += self._replicas(book, reading, freshness, now, wall)
         if freshness.fresh(HOSTS):
@@ -145,6 +158,8 @@ class ReadingDiff:
             facts += _disks(reading)
         if freshness.fresh(QUEUES):
             facts += _queues(reading)
+        if freshness.fresh(WISHES):
+            facts += _wishes(reading, wall)
         return facts
 
     def forget(self, source: str) -> list[Fact]:
@@ -356,6 +371,29 @@ def _ordered(row: Placed) -> bool:
     if row.oom or _BY_ITSELF in why:
         return False
     return row.exit_code in _ORDERLY or any(word in why for word in _ORDERED)
+
+
+def _blind_parts(reading: Reading) -> Iterator[Fact]:
+    """Parts that tell of replicas, hosts or queues and cannot be read; others are details."""
+    for part in reading.parts:
+        if part.error and part.failing_since is not None and not _SEEN.isdisjoint(feeds(part)):
+            failing_s = max(0.0, reading.at - part.failing_since)
+            yield SourceFailing(reading.source, part.name, failing_s, part.error)
+
+
+def _wishes(reading: Reading, wall: float) -> Iterator[Fact]:
+    """Models of which a platform cannot run as many replicas as it is asked for."""
+    for wish in reading.wishes[:ROWS_MAX]:
+        if wish.reason and wish.pending and wish.since is not None:
+            yield ReplicasWanted(
+                wish.model,
+                wish.desired or 0,
+                wish.running or 0,
+                wish.pending,
+                max(0.0, wall - wish.since),
+                wish.reason,
+                reading.source,
+            )
 
 
 def _disks(reading: Reading) -> Iterator[Fact]:

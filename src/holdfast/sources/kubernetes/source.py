@@ -354,6 +354,9 @@ def _wishes(
             reason = reason or told or pod.unplaced
             began = pod.since if pod.since is not None else placed.created_at
             since = began if since is None or (began is not None and began < since) else since
+        elif waits and placed.reason:  # placed, and cannot begin: its image, its volumes
+            reason = reason or placed.reason
+            since = placed.created_at if since is None else since
         found[placed.model] = DesiredReplicas(
             placed.model,
             (wish.desired or 0) + 1,

@@ -315,6 +315,37 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         scope=Scope.FLEET,
         standing=True,
     ),
+    Cause.NOT_PLACED: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.NOT_PLACED, at=0.95),),
+        story="Replicas of a model are wanted, and their platform does not run them: no host has "
+        "room, no node can be made, or their image cannot be fetched. The model serves with what "
+        "it has, or not at all.",
+        look="The platform's own words in the evidence; then `kubectl describe pod`, or the events "
+        "of the service. No room: what is free on each host, in `holdfast top`. An image: its "
+        "name, and whether this host may fetch it.",
+        fix="Make room, ask for less, or correct the image[; {pending} wait, {running} run].",
+        remedy=Remedy.PAGE,
+        scope=Scope.MODEL,
+        consequences=frozenset({Sign.NO_REPLICA_READY, Sign.QUEUE_GROWS}),
+        explains=frozenset({Cause.OVERLOADED, Cause.QUEUE_STALLED}),
+        standing=True,
+    ),
+    Cause.SOURCE_BLIND: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.SOURCE_BLIND, at=0.95),),
+        story="A platform could not be read for a while: its API does not answer, or refuses. What "
+        "it said before is kept and shown with its age; replicas that it would have found, or "
+        "told to end, are not seen. Requests are served on.",
+        look="The part and the reason in the evidence, and `holdfast top`: which rows are old. "
+        "403: which right is missing in the role; 401: whether the token was renewed; no answer: "
+        "the way from control to the API.",
+        fix="Mend the access, or remove the source from the fleet file[. It has been blind for "
+        "{failing_s:s}].",
+        remedy=Remedy.PAGE,
+        scope=Scope.FLEET,
+        standing=True,
+    ),
     Cause.CONTROL_FROZEN: CauseRule(
         Class.ROUTING,
         (proof(Sign.CONTROL_FROZEN, at=0.95),),
