@@ -377,8 +377,9 @@ def _blind_parts(reading: Reading) -> Iterator[Fact]:
     """Parts that tell of replicas, hosts or queues and cannot be read; others are details."""
     for part in reading.parts:
         if part.error and part.failing_since is not None and not _SEEN.isdisjoint(feeds(part)):
-            failing_s = max(0.0, reading.at - part.failing_since)
-            yield SourceFailing(reading.source, part.name, failing_s, part.error)
+            failing_s = reading.at - part.failing_since
+            if failing_s > 0:
+                yield SourceFailing(reading.source, part.name, failing_s, part.error)
 
 
 def _wishes(reading: Reading, wall: float) -> Iterator[Fact]:
