@@ -348,6 +348,11 @@ def test_a_zone_stays_when_its_host_is_gone_first(store):
     assert len(stage.told) == 1
 
 
+def test_a_pod_that_names_its_zone_needs_no_host_for_it():
+    one = placed("a", labels=(("topology.kubernetes.io/zone", "z7"),))
+    assert found_in(reading(one, hosts=()))[0].zone == "z7"
+
+
 def test_a_changed_rule_holds_at_once(store):
     stage = Stage(store, fleet_file())
     stage.discovery.look(reading(placed("a")))

@@ -34,6 +34,7 @@ FORMER_MAX: Final = 4_096  # pods that ended and whose replica's id is remembere
 ID_MAX: Final = 100  # of a pod's name, which may have 253 characters
 
 _KEPT: Final = "discovered/"
+_ZONE: Final = "topology.kubernetes.io/zone"
 
 _log = structlog.get_logger("holdfast.control.deploy.discovery")
 
@@ -142,7 +143,8 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
     address = f"[{placed.address}]" if ":" in placed.address else placed.address
     usual = {"http": 80, "https": 443}[rule.scheme] == rule.port
     url = f"{rule.scheme}://{address}" + ("" if usual else f":{rule.port}")
-    zone = zones.get(placed.host, "")[:64]
+    # Newer API servers copy it to pods; who may not list nodes knows it from there alone.
+    zone = (dict(placed.labels).get(_ZONE) or zones.get(placed.host, ""))[:64]
     leaving = placed.state == "stopping"
     since = placed.created_at or 0.0
     return DiscoveredReplica(
