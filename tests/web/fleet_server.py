@@ -24,7 +24,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.config.fleet_file import FleetFile
+from holdfast.config.fleet_file import AdminSection, FleetFile
+from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.guard import Guard, json_answer
 from holdfast.control.access.sessions import Sessions
 from holdfast.core.view.snapshot import Snapshot
@@ -39,6 +40,7 @@ if str(TESTS / "ui") not in sys.path:
 import fleets  # noqa: E402 it lies beside the tests of the terminal
 
 TOKEN: Final = "correct horse battery staple"
+OWN_TOKEN: Final = "that of the state directory"
 GIB: Final = 1 << 30
 
 FILE: Final = FleetFile.model_validate(
@@ -291,11 +293,12 @@ class _Pages:
 
 
 def build(fleet: Fleet, token: str | None = None, clock: Any = time.monotonic) -> Starlette:
-    hashed = token_hash(token) if token is not None else None
-    sessions = Sessions(hashed, clock)
-    routes = web_routes(sessions, lambda: FILE, lambda: fleet.view, redundancy)
+    section = AdminSection(token=token_hash(token) if token is not None else None)
+    access = AdminAccess(lambda: section, sessions=Sessions(clock))
+    access.accept_own(token_hash(OWN_TOKEN))
+    routes = web_routes(access, lambda: FILE, lambda: fleet.view, redundancy)
     app = Starlette(routes=[*_Pages(fleet).routes(), *routes])
-    app.add_middleware(Guard, loopback=True, token=hashed, sessions=sessions)
+    app.add_middleware(Guard, access=access)
     return app
 
 

@@ -19,6 +19,8 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
+from holdfast.control.access.admin_access import AdminAccess
+from holdfast.control.access.audit import AuditLog
 from holdfast.control.admin.service import AdminParts, AdminService
 from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
@@ -155,6 +157,7 @@ class Control:
         self._let_disturb()
         deployed, saw = lambda: self.loop.deployed, self._lookout.saw
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
+        self.access = AdminAccess(lambda: self.file.admin, audit=AuditLog(store))
         self.admin = self._admin()
 
     def _let_disturb(self) -> None:
@@ -166,6 +169,7 @@ class Control:
     def _admin(self) -> AdminService:
         return AdminService(
             AdminParts(
+                access=self.access,
                 control_id=self._id,
                 costs_and_exports=self._costs_and_exports,
                 deployments=self._deployments,

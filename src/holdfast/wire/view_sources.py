@@ -82,7 +82,6 @@ def _inbox(section: AgentsSection, control: "Control | None") -> Source:
 
 def admin_app(control: "Control") -> Any:
     """Build control's ASGI application: admin paths, dashboard and agents' reports."""
-    from holdfast.control.access.sessions import Sessions  # noqa: PLC0415
     from holdfast.control.admin.admin import build_admin  # noqa: PLC0415 gateways do without
     from holdfast.control.view.agents import AgentDoor, AgentInbox, agent_routes  # noqa: PLC0415
     from holdfast.control.view.history import history_routes  # noqa: PLC0415
@@ -107,16 +106,16 @@ def admin_app(control: "Control") -> Any:
         named = agents()
         return named.token if named is not None else None
 
-    sessions = Sessions(section.token)
+    access = control.access
     reports = agent_routes(inbox)
     more = [
         *reports,
-        *web_routes(sessions, lambda: control.file, control.view.snapshot, redundancy),
+        *web_routes(access, lambda: control.file, control.view.snapshot, redundancy),
     ]
     if control.sampler is not None:
         more += history_routes(control.sampler.history)
     return AgentDoor(
-        build_admin(control.admin, section, more, sessions=sessions), token=token, routes=reports
+        build_admin(control.admin, section, more, access=access), token=token, routes=reports
     )
 
 

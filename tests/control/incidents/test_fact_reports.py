@@ -4,6 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from holdfast.config.fleet_file import AdminSection
+from holdfast.config.tenants import hash_key
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.incidents.fact_reports import (
     BURST,
@@ -152,6 +153,9 @@ def test_whoever_tells_too_much_is_told_when_to_come_back(stage):
 # --- over HTTP ------------------------------------------------------------------------------------
 
 
+TOKEN = "hf-reporter-" + "r" * 32
+
+
 class Sender:
     """Control as far as this path asks it."""
 
@@ -164,8 +168,9 @@ class Sender:
 
 @pytest.fixture
 def client(stage):
-    app = build_admin(Sender(stage), AdminSection())
-    with TestClient(app, base_url="http://127.0.0.1:8001") as made:
+    app = build_admin(Sender(stage), AdminSection(token=hash_key(TOKEN)))
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    with TestClient(app, base_url="http://127.0.0.1:8001", headers=bearer) as made:
         yield made
 
 

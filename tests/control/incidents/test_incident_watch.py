@@ -7,6 +7,7 @@ import time
 import orjson
 import pytest
 
+from holdfast.config.tenants import hash_key
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.gateways.state_file import SOCKET_FILE
@@ -117,6 +118,9 @@ def stage(world, tmp_path, store, monkeypatch):
     return Stage(world, tmp_path, store)
 
 
+OWN_TOKEN = "hf-" + "o" * 40
+
+
 async def ask(control, path, *, method="GET", query=b""):
     sent = []
     scope = {
@@ -128,7 +132,12 @@ async def ask(control, path, *, method="GET", query=b""):
         "root_path": "",
         "scheme": "http",
         "http_version": "1.1",
-        "headers": [(b"host", b"127.0.0.1:8001"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 50_000),
+        "headers": [
+            (b"host", b"127.0.0.1:8001"),
+            (b"content-type", b"application/json"),
+            (b"authorization", f"Bearer {OWN_TOKEN}".encode()),
+        ],
     }
 
     async def receive():
@@ -137,7 +146,9 @@ async def ask(control, path, *, method="GET", query=b""):
     async def send(message):
         sent.append(message)
 
-    await build_admin(control.admin, control.file.admin)(scope, receive, send)
+    control.access.accept_own(hash_key(OWN_TOKEN))
+    app = build_admin(control.admin, control.file.admin, access=control.access)
+    await app(scope, receive, send)
     return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])
 
 

@@ -7,7 +7,9 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from holdfast.config.fleet_file import AdminSection
 from holdfast.config.tenants import hash_key
+from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.guard import Guard
 from holdfast.control.fetch import fetch
 from holdfast.control.view.agents import (
@@ -356,7 +358,8 @@ def test_a_config_that_cannot_be_is_refused(wrong):
 async def served(inbox, token=None, routes=None):
     routes = routes or agent_routes(inbox)
     app = Starlette(routes=routes)
-    app.add_middleware(Guard, loopback=True, token=hash_key(ADMIN))
+    section = AdminSection(token=hash_key(ADMIN))
+    app.add_middleware(Guard, access=AdminAccess(lambda: section))
     hashed = hash_key(token) if token else None
     app.add_middleware(AgentDoor, token=lambda: hashed, routes=routes)
     config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")

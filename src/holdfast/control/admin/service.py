@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.admin.openapi_schemas import CanaryLine, ReplicaStatus, StatusAnswer
 from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
 from holdfast.control.deploy.deployments import HELD, Deployments
@@ -39,6 +40,7 @@ EXPLAIN_S: Final = 1.0  # gateways answer from memory; one that is silent for so
 class AdminParts:
     """The parts of control that the service reads and gives orders to."""
 
+    access: AdminAccess
     control_id: str
     costs_and_exports: CostsAndExports
     deployments: Deployments
@@ -142,6 +144,7 @@ class AdminService:
         told: dict[str, float] = {}
         counters["config_refused_total"] = self._parts.source.refused
         for part in (
+            self._parts.access,
             self._parts.lookout,
             self._parts.source_poller,
             self._parts.view,

@@ -1,0 +1,85 @@
+"""``holdfast audit`` and ``holdfast sign-in``: who gave orders, and a browser that may."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.admin_port import Admin, asks_admin, why
+from holdfast.ui.terminal.console import stdout
+
+LINES_DEFAULT: Final = 30
+
+
+@click.command()
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(0, 1_000),
+    default=LINES_DEFAULT,
+    show_default=True,
+    help="How many of the newest orders.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@asks_admin
+def audit(admin: Admin, lines: int, *, as_json: bool) -> None:
+    """Show who gave which orders, from where, when, and what became of them.
+
+    Every order to the admin port leaves a row, also one that was refused: drains, scales, reloads,
+    faults on purpose, closed incidents, sign-ins. The newest is the last.
+
+    \b
+    Examples:
+      holdfast audit
+      holdfast audit -n 5 --json
+    """  # noqa: D301
+    found = admin.told(f"/audit?limit={lines}")
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    rows = found.get("orders") or []
+    console = stdout()
+    if not rows:
+        console.print("no orders were given yet")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("when (UTC)", "who", "from", "what", "status", "result"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, _cells(row)))
+    console.print(table)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    when = datetime.fromtimestamp(float(row["at"]), UTC).strftime("%Y-%m-%d %H:%M:%S")
+    told = (row["who"], row["address"], row["what"], row["status"], row["result"])
+    return (when, *map(str, told))
+
+
+def _cell(text: str) -> Text:
+    """A text without markup and without anything that moves a terminal's cursor."""
+    return Text("".join(sign if sign.isprintable() else "?" for sign in text))
+
+
+@click.command("sign-in")
+@asks_admin
+def sign_in(admin: Admin) -> None:
+    """Print a link that signs one browser in to the dashboard.
+
+    It works once, within ten minutes, with the roles of the token that this command has. Reading
+    needs no sign-in on the machine itself, unless the fleet file closes that.
+
+    \b
+    Example:
+      holdfast sign-in
+    """  # noqa: D301
+    answer = admin.ask("/ui/link", method="POST")
+    if answer.status != 201:
+        raise click.ClickException(why(answer))
+    click.echo(f"{admin.url.rstrip('/')}{json.loads(answer.body)['path']}")
+
+
+__all__ = ["audit", "sign_in"]
