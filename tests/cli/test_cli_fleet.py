@@ -199,7 +199,11 @@ def test_up_tells_how_replicas_start_and_how_to_use_them(started, tmp_path, run,
     where = json.loads((tmp_path / "state" / "up.json").read_text())
     assert where["pid"] == fleet.process.pid
     assert f"gateway    {where['data']}/v1" in text
-    assert f"dashboard  {where['admin']}/status" in text
+    assert f"dashboard  {where['admin']}/\n" in text
+    assert f"sign in    holdfast sign-in --state-dir {tmp_path / 'state'}" in text
+    token_file = tmp_path / "state" / "admin.token"
+    assert json.loads((tmp_path / "note.json").read_text())["--token-file"] == str(token_file)
+    assert token_file.read_text().strip() not in text
     assert f"curl -N {where['data']}/v1/chat/completions" in text
     assert f'OpenAI(base_url="{where["data"]}/v1"' in text
     assert 'model="m", stream=True' in text
@@ -488,7 +492,10 @@ def test_a_refused_token_is_a_sentence(run, admin):
     admin.answers["GET /status"] = (401, {"error": "the admin token is missing or wrong"})
     result = run("status", "--admin", admin.url)
     assert result.exit_code == 1
-    assert result.output == "Error: the admin token is missing or wrong\n"
+    assert result.output == (
+        "Error: the admin token is missing or wrong; set HOLDFAST_ADMIN_TOKEN, or name the fleet "
+        "that you run here with -c or --state-dir\n"
+    )
 
 
 @pytest.mark.parametrize("url", ["localhost", "ftp://localhost:1", "http://", "http://h:port"])

@@ -72,6 +72,7 @@ class Fleet:
         self.version = 1
         self.orders: list[tuple[str, Any]] = []
         self.refuse = ""  # why the next order is not taken on
+        self.sign_in_code = lambda: ""  # of a link for the server that was built last
         self.moved = time.time() - fleets.AT  # the pictures' moment is fixed; pages show ages
 
     @property
@@ -296,6 +297,9 @@ def build(fleet: Fleet, token: str | None = None, clock: Any = time.monotonic) -
     section = AdminSection(token=token_hash(token) if token is not None else None)
     access = AdminAccess(lambda: section, sessions=Sessions(clock))
     access.accept_own(token_hash(OWN_TOKEN))
+    own = access.by_token(OWN_TOKEN, "127.0.0.1")
+    assert own is not None
+    fleet.sign_in_code = lambda: access.sessions.link(own)
     routes = web_routes(access, lambda: FILE, lambda: fleet.view, redundancy)
     app = Starlette(routes=[*_Pages(fleet).routes(), *routes])
     app.add_middleware(Guard, access=access)

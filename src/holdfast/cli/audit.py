@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.admin_port import Admin, asks_admin, why
+from holdfast.cli.admin_port import NO_TOKEN, Admin, asks_admin, why
 from holdfast.ui.terminal.console import stdout
 
 LINES_DEFAULT: Final = 30
@@ -65,17 +65,24 @@ def _cell(text: str) -> Text:
 
 
 @click.command("sign-in")
+@click.option("--token", "as_token", is_flag=True, help="Print the token instead, for scripts.")
 @asks_admin
-def sign_in(admin: Admin) -> None:
+def sign_in(admin: Admin, *, as_token: bool) -> None:
     """Print a link that signs one browser in to the dashboard.
 
     It works once, within ten minutes, with the roles of the token that this command has. Reading
     needs no sign-in on the machine itself, unless the fleet file closes that.
 
     \b
-    Example:
+    Examples:
       holdfast sign-in
+      holdfast sign-in --token
     """  # noqa: D301
+    if as_token:
+        if admin.token is None:
+            raise click.ClickException(f"{admin.url}: its token is not known here; {NO_TOKEN}")
+        click.echo(admin.token)
+        return
     answer = admin.ask("/ui/link", method="POST")
     if answer.status != 201:
         raise click.ClickException(why(answer))
