@@ -441,6 +441,10 @@ class Control:
         """The ids of all replicas, of the fleet file and of platforms."""
         return self._lookout.declared
 
+    def launched_names(self) -> Collection[str]:
+        """The ids of the replicas that control started on its own host."""
+        return self._deployments.units
+
     def placed(self) -> None:
         """Distribute the config again: replicas came, went or changed address."""
         self._adopt()

@@ -42,8 +42,14 @@ EVERY = [
     ({"kind": "QueueSeen", "model": "m", "waiting": 7}, QueueSeen("m", 7)),
     ({"kind": "MemorySeen", "replica": "m-1", "used_bytes": 5}, MemorySeen("m-1", 5)),
     ({"kind": "PhaseSeen", "replica": "own-1", "phase": "loading"}, PhaseSeen("own-1", "loading")),
-    ({"kind": "GpuFault", "replica": "m-1", "xid": 79, "fatal": True}, GpuFault("m-1", 79, True)),
-    ({"kind": "LineSeen", "replica": "m-1", "mark": "disk_full"}, LineSeen("m-1", Mark.DISK_FULL)),
+    (
+        {"kind": "GpuFault", "replica": "m-1", "xid": 79, "fatal": True, "reporter": "me"},
+        GpuFault("m-1", 79, True, reporter="POST /facts"),
+    ),
+    (
+        {"kind": "LineSeen", "replica": "m-1", "mark": "disk_full"},
+        LineSeen("m-1", Mark.DISK_FULL, reporter="POST /facts"),
+    ),
     ({"kind": "ProcessEnded", "replica": "m-1", "code": -9}, ProcessEnded("m-1", -9)),
 ]
 

@@ -25,6 +25,7 @@ from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
+from holdfast.control.view.agents import AgentInbox
 from holdfast.control.view.costs_and_exports import CostsAndExports
 from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler, history_metrics
@@ -153,6 +154,9 @@ class AdminService:
             found, now = part.metrics()
             counters |= found
             told |= now
+        for source in self._parts.source_poller.sources.values():
+            if isinstance(source, AgentInbox):
+                counters |= source.metrics()
         sampler = self._parts.sampler()
         if sampler is not None:
             found, now = history_metrics(sampler.history)
