@@ -7,7 +7,7 @@ knocks often enough, without any token, would push out what operators did.
 import sqlite3
 import time
 from collections import deque
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any, Final
 
 from holdfast.ports import StoredOrder
@@ -81,7 +81,7 @@ def newest(
         query = "SELECT * FROM orders ORDER BY id DESC LIMIT ?"
         found |= {row[0]: row for row in reader.execute(query, (limit,))}
     rows = [found[key] for key in sorted(found)][-limit:] if limit > 0 else []
-    return [StoredOrder(*row[1:-1], bool(row[-1])) for row in rows]
+    return [replace(StoredOrder(*row[1:]), not_let_in=bool(row[-1])) for row in rows]
 
 
 __all__ = [

@@ -25,14 +25,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import orjson
 import structlog
 import uvloop
 
 from holdfast.config.files import load
-from holdfast.config.fleet_file import Address, FleetFile
+from holdfast.config.fleet_file import Address, FleetFile, TlsSection
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.types import require
 from holdfast.wire.own_token import announced, hash_in, keep_token
@@ -51,6 +51,9 @@ from holdfast.wire.state_dir import (
     write_running,
 )
 from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
+
+if TYPE_CHECKING:
+    import uvicorn
 
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
 LOG_LEVEL_ENV: Final = "HOLDFAST_LOG_LEVEL"
@@ -371,24 +374,12 @@ async def _control(
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload)
-    tls = control.file.admin.tls
     try:
         async with keeping(
             kept, control.view.snapshot, control.incidents.drift_series, history_told
         ) as sampler:
             control.sampler = sampler
-            server = AdminServer(
-                uvicorn.Config(
-                    admin_app(control),
-                    log_config=None,
-                    access_log=False,
-                    proxy_headers=False,  # admin.trusted_proxies decides whom to believe
-                    lifespan="off",
-                    timeout_graceful_shutdown=1,
-                    ssl_certfile=str(tls.certificate) if tls is not None else None,
-                    ssl_keyfile=str(tls.key) if tls is not None else None,
-                )
-            )
+            server = AdminServer(_admin_config(admin_app(control), control.file.admin.tls))
             serving = loop.create_task(server.serve(sockets=[admin]))
             try:
                 await control.run(stop)
@@ -399,6 +390,22 @@ async def _control(
     finally:
         if not await asyncio.to_thread(store.close):
             _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+def _admin_config(app: Any, tls: TlsSection | None) -> "uvicorn.Config":
+    """How the admin port is served."""
+    import uvicorn  # noqa: PLC0415 gateways do without
+
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # admin.trusted_proxies decides whom to believe
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        ssl_certfile=str(tls.certificate) if tls is not None else None,
+        ssl_keyfile=str(tls.key) if tls is not None else None,
+    )
 
 
 def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:

@@ -3,10 +3,10 @@ import pytest
 from holdfast.control.access import sessions as module
 from holdfast.control.access.roles import ALL_ROLES, Role
 from holdfast.control.access.sessions import LASTS_S, LINK_S, Sessions
-from holdfast.control.access.tokens import Caller
+from holdfast.control.access.tokens import AdminCaller
 
-CALLER = Caller("oncall", frozenset({Role.OPERATE}), b"digest")
-OTHER = Caller("admin", ALL_ROLES, b"other")
+CALLER = AdminCaller("oncall", frozenset({Role.OPERATE}), b"digest")
+OTHER = AdminCaller("admin", ALL_ROLES, b"other")
 
 
 class Clock:

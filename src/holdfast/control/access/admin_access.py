@@ -24,7 +24,7 @@ from holdfast.control.access.sessions import Sessions
 from holdfast.control.access.sign_in_limit import SignInLimit
 from holdfast.control.access.tokens import (
     OWN,
-    Caller,
+    AdminCaller,
     TokenTable,
     digest_of,
     digest_of_hash,
@@ -55,14 +55,14 @@ class AdminAccess:
 
     def accept_own(self, hashed: str) -> None:
         """Accept the token of the state directory, given as its hash, from this machine."""
-        self._own = TokenTable([Caller(OWN, ALL_ROLES, digest_of_hash(hashed))])
+        self._own = TokenTable([AdminCaller(OWN, ALL_ROLES, digest_of_hash(hashed))])
 
     @property
     def reads_openly(self) -> bool:
         """Whether any process of this machine may read."""
         return self.loopback and self._followed().reads_openly
 
-    def by_token(self, token: str, address: str) -> Caller | None:
+    def by_token(self, token: str, address: str) -> AdminCaller | None:
         """The caller of a token; None: it is nobody's.
 
         Raises ``TooManyTriesError`` after too many wrong tokens from this address or from all.
@@ -81,7 +81,7 @@ class AdminAccess:
             self.limit.succeeded(address)
         return caller
 
-    def by_code(self, code: str, address: str) -> Caller | None:
+    def by_code(self, code: str, address: str) -> AdminCaller | None:
         """The caller of a sign-in link's code, which is used up; a wrong one counts as a token."""
         self.limit.check(address)
         caller = self.sessions.redeem(code)
@@ -89,7 +89,7 @@ class AdminAccess:
             self.limit.failed(address)
         return caller
 
-    def by_cookie(self, cookie: str) -> Caller | None:
+    def by_cookie(self, cookie: str) -> AdminCaller | None:
         """The caller whose session this is; None: it is over, or its token is not in the file."""
         caller = self.sessions.caller(cookie)
         if caller is None:

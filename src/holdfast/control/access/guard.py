@@ -31,7 +31,7 @@ from holdfast.control.access.audit import belongs, result_of
 from holdfast.control.access.roles import READING, Role, is_open, roles_for
 from holdfast.control.access.sessions import COOKIE, CSRF_HEADER
 from holdfast.control.access.sign_in_limit import TooManyTriesError
-from holdfast.control.access.tokens import ANYBODY, Caller
+from holdfast.control.access.tokens import ANYBODY, AdminCaller
 
 CALLER: Final = "holdfast.caller"  # of the ASGI scope: who asks, once that is known
 NOBODY: Final = "nobody"  # in the audit trail, where no token was right
@@ -71,7 +71,7 @@ class Guard:
         status = answer.status or 500  # it failed before it said anything
         if audit is None or not belongs(path, status):
             return
-        caller: Caller | None = request.scope.get(CALLER)
+        caller: AdminCaller | None = request.scope.get(CALLER)
         who = caller.name if caller is not None else NOBODY
         result = result_of(status, bytes(answer.body))
         audit.add(who, f"{request.method} {path}", address, status, result)
@@ -96,7 +96,7 @@ class Guard:
 
     def _caller(
         self, request: Request, address: str, cookie: str | None
-    ) -> tuple[Caller | None, bool]:
+    ) -> tuple[AdminCaller | None, bool]:
         """Who asks, None if nobody who is known; and whether a token said so."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if token and scheme.lower() == "bearer":
@@ -108,7 +108,7 @@ class Guard:
             caller = ANYBODY
         return caller, False
 
-    def _lacks_role(self, request: Request, caller: Caller | None) -> Response | None:
+    def _lacks_role(self, request: Request, caller: AdminCaller | None) -> Response | None:
         needed = roles_for(request.method, request.url.path)
         if caller is not None:
             request.scope[CALLER] = caller

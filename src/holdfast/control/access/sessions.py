@@ -25,7 +25,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final
 
-from holdfast.control.access.tokens import Caller, digest_of
+from holdfast.control.access.tokens import AdminCaller, digest_of
 
 COOKIE: Final = "holdfast_session"
 CSRF_HEADER: Final = "x-holdfast-csrf"
@@ -40,14 +40,18 @@ class Sessions:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._open: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()  # by cookie's hash
-        self._links: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()  # by code's hash
+        self._open: OrderedDict[bytes, tuple[float, AdminCaller]] = (
+            OrderedDict()
+        )  # by cookie's hash
+        self._links: OrderedDict[bytes, tuple[float, AdminCaller]] = (
+            OrderedDict()
+        )  # by code; hashes
         self._open_csrf = secrets.token_urlsafe(32)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, caller: Caller) -> str:
+    def begin(self, caller: AdminCaller) -> str:
         """Begin a session with the caller's roles; returns its cookie."""
         return _handed_out(self._open, caller, self._clock(), LASTS_S, SESSIONS_MAX)
 
@@ -55,16 +59,16 @@ class Sessions:
         """End the session of this cookie."""
         self._open.pop(digest_of(cookie), None)
 
-    def caller(self, cookie: str) -> Caller | None:
+    def caller(self, cookie: str) -> AdminCaller | None:
         """Whose session this cookie belongs to; None: it expired, or was never handed out."""
         until, caller = self._open.get(digest_of(cookie), (0.0, None))
         return caller if caller is not None and self._clock() < until else None
 
-    def link(self, caller: Caller) -> str:
+    def link(self, caller: AdminCaller) -> str:
         """Make a code that signs in once, with the caller's roles."""
         return _handed_out(self._links, caller, self._clock(), LINK_S, LINKS_MAX)
 
-    def redeem(self, code: str) -> Caller | None:
+    def redeem(self, code: str) -> AdminCaller | None:
         """The caller of a sign-in link's code, which is used up; None: it is none, or too old."""
         until, caller = self._links.pop(digest_of(code), (0.0, None))
         return caller if caller is not None and self._clock() < until else None
@@ -89,8 +93,8 @@ class Sessions:
 
 
 def _handed_out(
-    kept: OrderedDict[bytes, tuple[float, Caller]],
-    caller: Caller,
+    kept: OrderedDict[bytes, tuple[float, AdminCaller]],
+    caller: AdminCaller,
     now: float,
     lasts_s: float,
     most: int,

@@ -18,7 +18,7 @@ ADMIN: Final = "admin"  # the holder of admin.token
 
 
 @dataclass(slots=True, frozen=True)
-class Caller:
+class AdminCaller:
     """Who asks, by the name of the token, and what the caller may do."""
 
     name: str
@@ -30,16 +30,18 @@ class Caller:
         return bool(self.roles & needed) or (Role.READ in needed and bool(self.roles))
 
 
-ANYBODY: Final = Caller("anybody", frozenset({Role.READ}))  # of this machine, where reading is open
+ANYBODY: Final = AdminCaller(
+    "anybody", frozenset({Role.READ})
+)  # of this machine, where reading is open
 
 
 class TokenTable:
     """Finds the caller of a token."""
 
-    def __init__(self, callers: Iterable[Caller]) -> None:
+    def __init__(self, callers: Iterable[AdminCaller]) -> None:
         self._callers = tuple(callers)
 
-    def find(self, digest: bytes) -> Caller | None:
+    def find(self, digest: bytes) -> AdminCaller | None:
         """The caller whose token has this hash; None: nobody's has."""
         found = None
         for caller in self._callers:
@@ -51,11 +53,11 @@ class TokenTable:
 def tokens_of(section: AdminSection) -> TokenTable:
     """The tokens that a fleet file names: ``admin.token`` with all roles, and ``admin.tokens``."""
     callers = [
-        Caller(one.name, frozenset(map(Role, one.roles)), digest_of_hash(one.token))
+        AdminCaller(one.name, frozenset(map(Role, one.roles)), digest_of_hash(one.token))
         for one in section.tokens
     ]
     if section.token is not None:
-        callers.append(Caller(ADMIN, ALL_ROLES, digest_of_hash(section.token)))
+        callers.append(AdminCaller(ADMIN, ALL_ROLES, digest_of_hash(section.token)))
     return TokenTable(callers)
 
 
@@ -73,7 +75,7 @@ __all__ = [
     "ADMIN",
     "ANYBODY",
     "OWN",
-    "Caller",
+    "AdminCaller",
     "TokenTable",
     "digest_of",
     "digest_of_hash",

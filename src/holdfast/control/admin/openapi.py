@@ -46,7 +46,7 @@ _REFUSED: Final[_Data] = {
     "421": {"$ref": "#/components/responses/OtherHost"},
     "429": {"$ref": "#/components/responses/TooManyTries"},
 }
-_TOKEN: Final = [{"token": []}]  # of an operation that is never open
+_TOKEN: Final[list[_Data]] = [{"token": []}]  # of an operation that is never open
 _OPEN: Final[list[_Data]] = []
 _ORDER_REFUSED: Final[_Data] = _REFUSED | {
     "403": {"$ref": "#/components/responses/OtherPage"},
@@ -81,7 +81,8 @@ def _order(name: str, summary: str, cannot: str, forbidden: str = "") -> _Data:
     return _post(name, summary, responses, _REPLICA)
 
 
-def _questions() -> _Data:
+def _probes() -> _Data:
+    """Signs of life and of readiness, which need no token."""
     alive = _get("livez", "Does this process run?", {"200": _text("It does.", "alive")})
     alive["get"] |= {"security": _OPEN}
     ready = _get(
@@ -107,6 +108,11 @@ def _questions() -> _Data:
         "/livez": alive,
         "/readyz": ready,
         "/readyz/{model}": ready_model,
+    }
+
+
+def _questions() -> _Data:
+    return {
         "/metrics": _get(
             "metrics",
             "All that is counted, for Prometheus.",
@@ -442,7 +448,8 @@ def openapi_document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://127.0.0.1:8001"}],
         "security": [{}, {"token": []}],
-        "paths": _questions()
+        "paths": _probes()
+        | _questions()
         | _views()
         | _histories()
         | _series()

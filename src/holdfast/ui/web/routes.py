@@ -26,7 +26,7 @@ from holdfast.control.access.guard import CALLER, json_answer, too_many
 from holdfast.control.access.roles import UI, UI_LINK, UI_SESSION
 from holdfast.control.access.sessions import COOKIE, LASTS_S, LINK_S
 from holdfast.control.access.sign_in_limit import TooManyTriesError
-from holdfast.control.access.tokens import ANYBODY, Caller
+from holdfast.control.access.tokens import ANYBODY, AdminCaller
 from holdfast.core.types import ConfigError
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.web.assets import Asset, load_assets
@@ -159,7 +159,7 @@ class _Web:
         return _private(response)
 
     async def link(self, request: Request) -> Response:
-        caller: Caller = request.scope[CALLER]  # the guard has seen to it
+        caller: AdminCaller = request.scope[CALLER]  # the guard has seen to it
         code = self._access.sessions.link(caller)
         told = {"path": f"{UI}/#sign-in={code}", "lasts_s": LINK_S}
         return _private(json_answer(told, 201))
