@@ -132,8 +132,10 @@ SAID_HERE: Final = {
     "LocalSection.kind": "what sort of machine it is",
     "LocalSection.mounts": "shared filesystems, `/mnt/models` or `NAME=/mnt/models`; left out: all",
     "LocalSection.paths": "own filesystems whose free space is watched",
-    "AgentsSection.token": "the hash of a token that all agents share; give each its own under `agents` instead",
-    "AgentsSection.agents": "agents with a token each; what one says of another's host or replica is not believed",
+    "AgentsSection.token": "the hash of a token that all agents share; give each its own "
+    "under `agents` instead",
+    "AgentsSection.agents": "agents with a token each; what one says of another's host or replica "
+    "is not believed",
     "AgentSection.name": "the agent's `--name`; its token reports under no other",
     "AgentSection.token": "the hash of its own token (`holdfast keys new`)",
     "AgentSection.host": "the host it may speak of; left out: its name",
@@ -191,13 +193,16 @@ SAID_HERE: Final = {
     "TlsSection.certificate": "PEM, the whole chain, the server's own first",
     "TlsSection.key": "PEM, the private key of it",
     "AdminSection.listen": "as `gateway.listen`; beyond loopback only with a `token`",
-    "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators send; it has all roles",
+    "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators "
+    "send; it has all roles",
     "AdminSection.tokens": "further tokens, each with a name for the audit trail and its roles",
-    "AdminSection.open_read": "whether reading needs no token, on loopback only; left out: while no token is set",
+    "AdminSection.open_read": "whether reading needs no token, on loopback only; left out: while "
+    "no token is set",
     "AdminSection.trusted_proxies": "addresses and networks whose `X-Forwarded-For` is believed",
     "AdminTokenSection.name": "whose token it is, as the audit trail tells it",
     "AdminTokenSection.token": "its hash (`holdfast keys new`)",
-    "AdminTokenSection.roles": "`read`: questions; `operate`: orders; `chaos`: faults on purpose. The last two may read, too",
+    "AdminTokenSection.roles": "`read`: questions; `operate`: orders; `chaos`: faults on purpose. "
+    "The last two may read, too",
     "ChaosSection.enabled": "true: `holdfast chaos` may put a proxy before replicas and change "
     "what control sees of them; taken back, what holds ends at once",
     "models.ModelSection.name": "what clients put into `model`",

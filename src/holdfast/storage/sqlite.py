@@ -219,11 +219,15 @@ class SqliteStore:
         """Queue a row of the audit trail; False: the queue is full, and it is dropped."""
         if not math.isfinite(order.at):
             raise ValueError("an order is given at a time")
-        texts = {
-            name: _clean(getattr(order, name)) for name in ("who", "what", "address", "result")
-        }
+        kept = replace(
+            order,
+            who=_clean(order.who),
+            what=_clean(order.what),
+            address=_clean(order.address),
+            result=_clean(order.result),
+        )
         with self._changed:
-            if not self._orders.add(replace(order, **texts)):
+            if not self._orders.add(kept):
                 return False
             self._asked += 1
             self._changed.notify_all()

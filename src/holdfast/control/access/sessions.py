@@ -40,9 +40,7 @@ class Sessions:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._open: OrderedDict[bytes, tuple[float, AdminCaller]] = (
-            OrderedDict()
-        )  # by cookie's hash
+        self._open: OrderedDict[bytes, tuple[float, AdminCaller]] = OrderedDict()  # by cookie
         self._links: OrderedDict[bytes, tuple[float, AdminCaller]] = (
             OrderedDict()
         )  # by code; hashes
