@@ -57,6 +57,13 @@ PROCESSES = textwrap.dedent(
             self.send_header("content-length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
+        def do_POST(self):
+            text = json.dumps({"path": self.path + "#sign-in=code"}).encode()
+            bearer = self.headers.get("authorization", "")
+            self.send_response(201 if bearer.startswith("Bearer hf-") else 401)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
         def log_message(self, *_):
             pass
     server = http.server.HTTPServer(("127.0.0.1", 0), Admin, bind_and_activate=False)
@@ -293,6 +300,7 @@ def test_on_a_terminal_there_are_bars_and_its_end_is_the_fleets(started, monkeyp
         assert "m-1 zone-a" in seen
         assert "loading: loading model" in seen
         assert "✓" in seen
+        assert re.search(r"sign in    http://127.0.0.1:\d+/ui/link#sign-in=code  # once", seen)
         fleet.process.send_signal(signal.SIGHUP)
         assert "stopping" in read_until(master, b"stopped")
         assert fleet.process.wait(30) == 0

@@ -17,6 +17,7 @@ from holdfast.core.diagnose import observations
 from holdfast.core.diagnose.detect import poison
 from holdfast.core.diagnose.facts import (
     CanaryAnswered,
+    GpuFault,
     MemorySeen,
     ProcessEnded,
     QueueSeen,
@@ -419,5 +420,26 @@ def test_views_go_on_while_incidents_are_found(stage):
         async with stage.running(LAUNCHED.format(count=1, more="")):
             gateway = await stage.gateway()
             await stage.world.until(lambda: gateway.last(ViewFrame).replicas)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("reporter", "out"), [("agent invented", False), ("", True)])
+def test_a_fatal_xid_of_a_replica_that_answers_right_takes_it_out_only_if_control_saw_it(
+    stage, reporter, out
+):
+    async def main():
+        async with stage.running(LAUNCHED.format(count=2, more="")) as control:
+            await stage.ready("m-1", "m-2")
+            asked = len(stage.said(CanaryAnswered))
+            control.saw(GpuFault("m-1", 79, fatal=True, reporter=reporter))
+            row = await stage.incident("gpu_fault")
+            await stage.world.until(lambda: len(stage.said(CanaryAnswered)) > asked + 2)
+            health = control.loop.health("m-1")
+            assert health is not None
+            assert health.taken_out is out
+            told = control.incidents.get(row["id"])
+            held = [one["text"] for one in told["timeline"] if one["what"] == "refused"]
+            assert any("only a report from outside" in text for text in held) is not out
 
     asyncio.run(main())
