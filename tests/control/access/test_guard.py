@@ -196,6 +196,22 @@ def test_a_session_has_the_roles_of_its_token():
     assert port.client.request("DELETE", "/ui/session", headers=headers).status_code == 200
 
 
+@pytest.mark.parametrize("host", ["x/livez?", "x/livez#", "x/ui/session?", "x:1/readyz?"])
+def test_no_host_makes_another_path_of_a_request(host):
+    port = Port(peer=("10.1.2.3", 1), listen="0.0.0.0:8001", token=hashed("admin"))
+    answer = port.client.get("/status", headers={"host": host})
+    assert answer.status_code == 401
+    assert port.client.post(DRAIN, headers={"host": host}).status_code == 401
+    assert port.facts.orders == []
+    assert port.rows()[-1][1] == f"POST {DRAIN}"
+
+
+def test_no_sign_in_a_path_makes_another_role_of_an_order():
+    port = Port(tokens=ROLES)
+    for sign in ("%3F", "%23"):
+        assert port.post(f"/replicas/m{sign}/disturb", "oncall", DETOUR) == 403
+
+
 def test_a_path_that_is_new_needs_a_role_for_orders():
     assert roles_for("POST", "/anything") == {Role.OPERATE}
     assert roles_for("DELETE", "/replicas/x") == {Role.OPERATE}

@@ -67,7 +67,7 @@ class Guard:
                 self._record(request, address, answer)
 
     def _record(self, request: Request, address: str, answer: "_Answer") -> None:
-        audit, path = self._access.audit, request.url.path
+        audit, path = self._access.audit, request.scope["path"]
         status = answer.status or 500  # it failed before it said anything
         if audit is None or not belongs(path, status):
             return
@@ -86,7 +86,7 @@ class Guard:
         except TooManyTriesError as error:
             # Who needs no token is not kept out by a wrong one.
             caller, by_token = (ANYBODY if self._access.reads_openly else None), False
-            needed = roles_for(request.method, request.url.path)
+            needed = roles_for(request.method, request.scope["path"])
             if needed and (caller is None or not caller.may(needed)):
                 return too_many(error)
         refused = self._lacks_role(request, caller)
@@ -109,7 +109,7 @@ class Guard:
         return caller, False
 
     def _lacks_role(self, request: Request, caller: AdminCaller | None) -> Response | None:
-        needed = roles_for(request.method, request.url.path)
+        needed = roles_for(request.method, request.scope["path"])
         if caller is not None:
             request.scope[CALLER] = caller
         if not needed or (caller is not None and caller.may(needed)):
@@ -133,7 +133,7 @@ class Guard:
             return json_answer({"error": "a page of another host may not give orders here"}, 403)
         if _has_body(request) and not _is_json(request):
             return json_answer({"error": "the body of an order is application/json"}, 415)
-        if by_token or is_open(request.method, request.url.path):
+        if by_token or is_open(request.method, request.scope["path"]):
             return None
         open_page = request.scope.get(CALLER) is ANYBODY
         if open_page and not origins:
