@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.admin_port import NO_TOKEN, Admin, asks_admin, why
 from holdfast.ui.terminal.console import stdout
 
 LINES_DEFAULT: Final = 30
+_TITLES: Final = ("when (UTC)", "who", "from", "status", "what", "result")
 
 
 @click.command()
@@ -45,23 +45,23 @@ def audit(admin: Admin, lines: int, *, as_json: bool) -> None:
     if not rows:
         console.print("no orders were given yet")
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("when (UTC)", "who", "from", "what", "status", "result"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*map(_cell, _cells(row)))
-    console.print(table)
+    shown = [_TITLES, *map(_cells, rows)]
+    widths = [max(len(row[place]) for row in shown) for place in range(len(_TITLES) - 1)]
+    for number, row in enumerate(shown):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        text = Text("  ".join([*cells, row[-1]]), "dim" if number == 0 else "")
+        console.print(text, soft_wrap=True)  # a row is a line: it can be searched for
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     when = datetime.fromtimestamp(float(row["at"]), UTC).strftime("%Y-%m-%d %H:%M:%S")
-    told = (row["who"], row["address"], row["what"], row["status"], row["result"])
-    return (when, *map(str, told))
+    told = (row["who"], row["address"], row["status"], row["what"], row["result"])
+    return (when, *map(_shown, told))
 
 
-def _cell(text: str) -> Text:
-    """A text without markup and without anything that moves a terminal's cursor."""
-    return Text("".join(sign if sign.isprintable() else "?" for sign in text))
+def _shown(value: object) -> str:
+    """A value without anything that moves a terminal's cursor."""
+    return "".join(sign if sign.isprintable() else "?" for sign in str(value))
 
 
 @click.command("sign-in")
