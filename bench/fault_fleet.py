@@ -39,10 +39,13 @@ def free_ports(count: int, rng: Random) -> list[int]:
     return ports
 
 
-def call(url: str, method: str = "GET", body: Any = None, timeout_s: float = 5.0) -> Any:
+def call(
+    url: str, method: str = "GET", body: Any = None, timeout_s: float = 5.0, token: str = ""
+) -> Any:
     """JSON, or text where it is none; raises OSError where nothing comes."""
     data = None if body is None else orjson.dumps(body)
     json = {} if data is None else {"content-type": "application/json"}
+    json |= {"authorization": f"Bearer {token}"} if token else {}
     asked = urllib.request.Request(url, data, json, method=method)  # noqa: S310 a loopback port
     with urllib.request.urlopen(asked, timeout=timeout_s) as answer:  # noqa: S310
         raw = answer.read()

@@ -60,9 +60,15 @@ class Launched:
 class Launchers:
     """``holdfast serve`` with four stand-ins of its own."""
 
-    def __init__(self, url: str, admin: str) -> None:
+    def __init__(self, url: str, admin: str, state: Path) -> None:
         self.url = url
         self.admin = admin
+        self._state = state
+
+    @property
+    def token(self) -> str:
+        """What opens its admin port for orders."""
+        return (self._state / "admin.token").read_text().strip()
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """What status tells of each replica."""
@@ -107,7 +113,8 @@ def launched(rng: Random, model: dict[str, Any]) -> Iterator[Launchers]:
             [*serve, "--state-dir", str(folder / "state")], stdout=log, stderr=log
         )
         stack.callback(_end_all, process, folder / "state")
-        fleet = Launchers(f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{admin}")
+        state = folder / "state"
+        fleet = Launchers(f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{admin}", state)
         try:
             wait_for(f"{fleet.url}/readyz/{_MODEL}", process)
             until(lambda: _all_ready(fleet), "every stand-in is ready")

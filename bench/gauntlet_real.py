@@ -105,7 +105,7 @@ def strike(fleet: RealFleet, fault: str, shape: str, run: int, given: argparse.N
     until(lambda: len(fleet.ready()) >= fleet.count, "every replica is ready", 240.0)
     number = given.faults.index(fault) + run
     replica = sorted(fleet.ready())[number % fleet.count]
-    target = ChaosTarget(fleet.admin)
+    target = ChaosTarget(fleet.admin, fleet.token)
     day_plan = plan(fault, replica, shape, given.seed + run, given)
 
     async def play() -> tuple[GameDayRecord, float | None]:

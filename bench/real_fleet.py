@@ -75,6 +75,11 @@ class RealFleet:
         self.process: subprocess.Popen[bytes] | None = None
         self.count = replicas
 
+    @property
+    def token(self) -> str:
+        """What opens its admin port for orders."""
+        return (self.state_dir / "admin.token").read_text().strip()
+
     def open(self) -> None:
         """Start it, and wait until every replica is ready."""
         command = [sys.executable, "-m", "holdfast", "up", "-c", str(self.config)]

@@ -64,6 +64,11 @@ class StoryFleet:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_for(f"{self.admin}/livez", self._process)
 
+    @property
+    def token(self) -> str:
+        """What opens its admin port for orders."""
+        return (self._folder / "state" / "admin.token").read_text().strip()
+
     def close(self) -> None:
         """End it, and whatever of it is left."""
         if self._process is None:
@@ -131,7 +136,8 @@ class StoryFleet:
 
     def report(self, *facts: dict[str, Any]) -> Any:
         """Tell it facts that another source knows."""
-        return call(f"{self.admin}/facts", "POST", {"facts": list(facts)})
+        body = {"facts": list(facts)}
+        return call(f"{self.admin}/facts", "POST", body, token=self.token)
 
     def side(self, replica: str) -> str:
         """The side port of a stand-in that runs."""

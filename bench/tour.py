@@ -199,7 +199,7 @@ class Round:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the README against this fleet; it must succeed."""
-        where = ("--admin", self.fleet.admin) if words[0] != "down" else ()
+        where = ("--state-dir", str(self.fleet.state_dir)) if words[0] != "down" else ()
         done = self._run([*words, *where])
         if done.returncode:
             raise TourError(f"holdfast {' '.join(words)}: {done.stderr.strip()[-300:]}")

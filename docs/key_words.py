@@ -134,7 +134,14 @@ SAID_HERE: Final = {
     "LocalSection.kind": "what sort of machine it is",
     "LocalSection.mounts": "shared filesystems, `/mnt/models` or `NAME=/mnt/models`; left out: all",
     "LocalSection.paths": "own filesystems whose free space is watched",
-    "AgentsSection.token": "the hash of the agents' own token; left out: the admin token opens",
+    "AgentsSection.token": "the hash of a token that all agents share; give each its own "
+    "under `agents` instead",
+    "AgentsSection.agents": "agents with a token each; what one says of another's host or replica "
+    "is not believed",
+    "AgentSection.name": "the agent's `--name`; its token reports under no other",
+    "AgentSection.token": "the hash of its own token (`holdfast keys new`)",
+    "AgentSection.host": "the host it may speak of; left out: its name",
+    "AgentSection.replicas": "the ids of the replicas on its host, the only ones it may speak of",
     "AgentsSection.silent_periods": "of an agent's own, after which its host is called silent",
     "AgentsSection.leaves_after_s": "then the rows of a silent agent leave the view",
     "AgentsSection.agents_max": "how many may report",
@@ -191,7 +198,16 @@ SAID_HERE: Final = {
     "TlsSection.certificate": "PEM, the whole chain, the server's own first",
     "TlsSection.key": "PEM, the private key of it",
     "AdminSection.listen": "as `gateway.listen`; beyond loopback only with a `token`",
-    "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators send",
+    "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators "
+    "send; it has all roles",
+    "AdminSection.tokens": "further tokens, each with a name for the audit trail and its roles",
+    "AdminSection.open_read": "whether reading needs no token, on loopback only; left out: while "
+    "no token is set",
+    "AdminSection.trusted_proxies": "addresses and networks whose `X-Forwarded-For` is believed",
+    "AdminTokenSection.name": "whose token it is, as the audit trail tells it",
+    "AdminTokenSection.token": "its hash (`holdfast keys new`)",
+    "AdminTokenSection.roles": "`read`: questions; `operate`: orders; `chaos`: faults on purpose. "
+    "The last two may read, too",
     "ChaosSection.enabled": "true: `holdfast chaos` may put a proxy before replicas and change "
     "what control sees of them; taken back, what holds ends at once",
     "models.ModelSection.name": "what clients put into `model`",

@@ -20,6 +20,9 @@ import msgspec
 from config_keys import first_paragraph, meaning_of, table
 
 import holdfast.gateway
+from holdfast.config.fleet_file import AdminSection
+from holdfast.control.access.admin_access import AdminAccess
+from holdfast.control.access.audit import AuditLog
 from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.admin.service import AdminService
 from holdfast.control.deploy import source
@@ -33,6 +36,7 @@ from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.incidents.notifier import Notifier
 from holdfast.control.process import Control
+from holdfast.control.view.agents import AgentInbox
 from holdfast.control.view.costs import Costs
 from holdfast.control.view.exporter_feed import memory_gauges
 from holdfast.control.view.live_view import LiveView
@@ -344,6 +348,15 @@ _METRICS: Final = {
     "facts_total": "observations that detectors were given",
     "facts_dropped_total": "observations that came faster than they could be judged",
     "facts_reported_total": "of them, those that came through `POST /facts`",
+    "admin_sign_ins_failed_total": "wrong tokens, codes and links at the admin port",
+    "admin_sign_ins_limited_total": "tries that were refused unseen, after too many wrong ones",
+    "admin_orders_total": "rows of the audit trail: orders, also refused ones",
+    "admin_orders_unrecorded_total": "of them, those that the store had no room for",
+    "admin_sessions": "browsers that are signed in",
+    "agent_reports_total": "reports of agents that were taken",
+    "agent_reports_refused_total": "reports of agents that were refused: name, size, pace, form",
+    "agent_claims_refused_total": "rows and events in reports about another agent's host or "
+    "replica; left out",
     "fact_reports_refused_total": "reports of which nothing was taken",
     "investigation_errors_total": "mistakes inside detectors; each cost one observation",
     "notifications_total": "messages to hooks, by what became of them: `sent`, `failed` (given up) "
@@ -407,14 +420,16 @@ def _scrape() -> str:
         _hub=hub, _totals=Totals(), _deployments=deployments, _demand_tracker=demands, _gpus=gpus
     )
     sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
+    admin = AdminSection()
     parts: Any = SimpleNamespace(
+        access=AdminAccess(lambda: admin, audit=AuditLog(MemoryStore())),
         hub=hub,
         totals=control._totals,  # noqa: SLF001 - as above
         source=SimpleNamespace(refused=0),
         loop=SimpleNamespace(replicas=lambda: [replica]),
         lookout=SimpleNamespace(metrics=_incidents_say),
         costs_and_exports=_costs_and_exports(),
-        source_poller=SimpleNamespace(metrics=_sources_say),
+        source_poller=SimpleNamespace(metrics=_sources_say, sources={"agents": AgentInbox()}),
         view=SimpleNamespace(metrics=_view_says),
         serving_processes=SimpleNamespace(metrics=_supervisor_says),
         epoch=lambda: 1,

@@ -1,9 +1,17 @@
 """The order of all tests, the long ones first, and which of them are traced for coverage."""
 
+import atexit
 import gc
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+# Fleets that tests start keep their state and their token here, and not in the home of who tests.
+STATE = tempfile.mkdtemp(prefix="holdfast-tests-")
+os.environ["XDG_STATE_HOME"] = STATE
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 LONG = ("e2e", "sim")  # folders: none of these may be what all others wait for
 
 

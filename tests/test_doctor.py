@@ -2,7 +2,7 @@ import json
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.failure import Cause
-from holdfast.doctor import AdviceLevel, check_file, check_running
+from holdfast.doctor import AdviceLevel, check_file, check_running, check_token_file
 
 TWO_ZONES = [
     {"url": "http://127.0.0.1:9001", "zone": "a"},
@@ -155,3 +155,48 @@ def test_an_open_incident_brings_its_fix():
     assert found[0].fix == "set 4 GB"
     assert found[0].leads_to == (Cause.UNDERSIZED,)
     assert "holdfast explain inc-8" in found[1].fix
+
+
+# --- who may do what ------------------------------------------------------------------------------
+
+HASH = "sha256:" + "1" * 64
+OTHER = "sha256:" + "2" * 64
+
+
+def test_one_token_for_everything_beyond_loopback_is_noted():
+    far = {"listen": "0.0.0.0:8001", "token": HASH}
+    found = told(check_file(file(admin=far)))
+    assert found["admin.token"].level is AdviceLevel.NOTE
+    named = {**far, "tokens": [{"name": "grafana", "roles": ["read"], "token": OTHER}]}
+    assert "admin.token" not in told(check_file(file(admin=named)))
+    assert check_file(file(admin={"token": HASH})) == []
+
+
+def test_chaos_that_other_hosts_can_order_is_a_warning():
+    far = {"listen": "0.0.0.0:8001", "token": HASH}
+    found = told(check_file(file(admin=far, chaos={"enabled": True})))
+    assert found["chaos.enabled"].level is AdviceLevel.WARNING
+    assert check_file(file(chaos={"enabled": True})) == []
+
+
+def test_reading_that_is_open_beside_tokens_is_noted():
+    found = told(check_file(file(admin={"token": HASH, "open_read": True})))
+    assert "every process of this machine" in found["admin.open_read"].problem
+
+
+def test_agents_that_share_a_token_are_a_warning_and_those_with_their_own_are_not():
+    for source in ({"type": "agents", "token": HASH}, {"type": "agents"}):
+        found = told(check_file(file(sources=[source])))
+        assert "speaks for all" in found["sources.agents"].problem
+    ends = [{**end, "id": f"r{n}"} for n, end in enumerate(TWO_ZONES)]
+    own = {"type": "agents", "agents": [{"name": "gpu-1", "token": HASH, "replicas": ["r0"]}]}
+    assert check_file(file({"endpoints": ends}, sources=[own])) == []
+    own["agents"][0]["replicas"] = ["nobody"]
+    found = told(check_file(file({"endpoints": ends}, sources=[own])))
+    assert "'nobody'" in found["sources.agents.agents.gpu-1"].problem
+
+
+def test_a_token_that_others_can_read_is_an_error():
+    assert check_token_file("/state/admin.token", exposed=False) == []
+    (advice,) = check_token_file("/state/admin.token", exposed=True)
+    assert advice.level is AdviceLevel.ERROR

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.config.sources import AgentsSection
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Cause
 
@@ -154,9 +155,50 @@ def _unbounded_ejection(file: FleetFile) -> Found:
         )
 
 
+def _admin_roles(file: FleetFile) -> Found:
+    """Who may do what at the admin port."""
+    admin = file.admin
+    if not admin.address.loopback and not admin.tokens:
+        told = "is the only token of a port that other hosts reach, and it has all roles"
+        fix = "name tokens with the roles each needs under admin.tokens: read for dashboards"
+        yield Advice(AdviceLevel.NOTE, "admin.token", told, fix)
+    if file.chaos.enabled and not admin.address.loopback:
+        told = "lets callers of other hosts inject faults, a detour of users' prompts among them"
+        fix = "remove it between game days; only tokens with the role chaos may use it"
+        yield Advice(AdviceLevel.WARNING, "chaos.enabled", told, fix)
+    if admin.open_read and (admin.token is not None or admin.tokens):
+        told = "lets every process of this machine read, though the file names tokens"
+        yield Advice(AdviceLevel.NOTE, "admin.open_read", told, "remove it to ask for a token")
+
+
+def _agents(file: FleetFile) -> Found:
+    """Whose token speaks for which host."""
+    ids = {one.replica.id for one in file.replicas()}
+    open_ended = any(model.discover is not None for model in file.models)  # pods have any name
+    for source in file.sources:
+        if not isinstance(source, AgentsSection):
+            continue
+        field = f"sources.{source.called}"
+        if source.token is not None or not source.agents:
+            whose = "a shared token" if source.token is not None else "the admin token"
+            told = f"takes reports with {whose}: one host that is broken into speaks for all"
+            fix = "give each agent its own under 'agents', with its replicas, and remove 'token'"
+            yield Advice(AdviceLevel.WARNING, field, told, fix)
+        for agent in source.agents:
+            for name in agent.replicas:
+                known = name in ids or any(model.may_name(name) for model in file.models)
+                if known or open_ended:
+                    continue
+                told = f"names the replica {name!r}, which no model of this file has"
+                fix = "write the id of an endpoint; what the agent says of it would be lost"
+                yield Advice(AdviceLevel.WARNING, f"{field}.agents.{agent.name}", told, fix)
+
+
 _OF_FILE: Final[tuple[Callable[[FleetFile], Found], ...]] = (
     _retries_times_layers,
     _unbounded_ejection,
+    _admin_roles,
+    _agents,
 )
 _OF_MODEL: Final[tuple[Callable[[FleetFile, ModelSection], Found], ...]] = (
     _one_place,
@@ -193,6 +235,15 @@ def check_running(status: Mapping[str, Any], incidents: list[Mapping[str, Any]])
         told = "has too few replicas that are well, so all are tried (panic)"
         found.append(Advice(AdviceLevel.ERROR, f"model {model}", told, "see its incidents"))
     return _sorted(found)
+
+
+def check_token_file(path: str, *, exposed: bool) -> list[Advice]:
+    """Advice about the token of a state directory, which opens the admin port of this machine."""
+    if not exposed:
+        return []
+    told = "can be read by others than its owner, and opens the admin port with all roles"
+    fix = "start the fleet anew: it makes another that only its owner can read"
+    return [Advice(AdviceLevel.ERROR, path, told, fix)]
 
 
 def _gateways(status: Mapping[str, Any]) -> Found:
@@ -264,4 +315,4 @@ def _sorted(found: list[Advice]) -> list[Advice]:
     return sorted(found, key=lambda advice: order.index(advice.level))
 
 
-__all__ = ["Advice", "AdviceLevel", "check_file", "check_running"]
+__all__ = ["Advice", "AdviceLevel", "check_file", "check_running", "check_token_file"]

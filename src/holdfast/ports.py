@@ -166,6 +166,19 @@ class StoredEvent:
     kind: str | None = None  # the class of a failure
 
 
+@dataclass(slots=True, frozen=True)
+class StoredOrder:
+    """An order to the admin port, as the store keeps it for the audit trail."""
+
+    at: float  # seconds since 1970
+    who: str  # the name of the caller's token, never the token
+    what: str  # method and path
+    address: str  # where it came from
+    status: int  # of the HTTP answer
+    result: str  # in words
+    not_let_in: bool = False  # the caller had no right to ask: such rows are bounded apart
+
+
 class Store(Protocol):
     """Persists what control needs after a restart: replicas, answers, settings, incidents.
 
@@ -213,6 +226,14 @@ class Store(Protocol):
         """The newest events, the oldest of them first; of one replica where one is named."""
         ...
 
+    def add_order(self, order: StoredOrder) -> bool:
+        """Store a row of the audit trail; False: it was dropped."""
+        ...
+
+    def orders(self, limit: int = 100) -> list[StoredOrder]:
+        """The newest rows of the audit trail, the oldest of them first."""
+        ...
+
     def put_incident(
         self,
         incident_id: str,
@@ -249,6 +270,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoredEvent",
+    "StoredOrder",
     "Tailed",
     "UnreadableError",
     "Watcher",

@@ -11,7 +11,9 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from holdfast.config.fleet_file import AdminSection
 from holdfast.config.tenants import hash_key
+from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.guard import Guard
 from holdfast.control.view.agents import AgentDoor, AgentInbox, AgentsConfig, agent_routes
 
@@ -38,7 +40,9 @@ class ControlSide:
         self.inbox = AgentInbox(config=config, saw=self.seen.append)
         routes = agent_routes(self.inbox)
         app = Starlette(routes=routes)
-        app.add_middleware(Guard, loopback=loopback, token=hash_key(ADMIN))
+        listen = "127.0.0.1:8001" if loopback else "0.0.0.0:8001"
+        section = AdminSection(listen=listen, token=hash_key(ADMIN))
+        app.add_middleware(Guard, access=AdminAccess(lambda: section))
         app.add_middleware(AgentDoor, token=self.inbox.config.token, routes=routes)
         tls = {}
         if certificate is not None:

@@ -85,7 +85,7 @@ def test_an_agent_reports_its_host_replicas_and_logs_over_tls_and_leaves(
     assert row.spoke_at == pytest.approx(log.stat().st_mtime, abs=2)
     with log.open("a") as opened:
         opened.write("secret prompt text\ntorch.cuda.OutOfMemoryError: CUDA out of memory.\n")
-    until(lambda: LineSeen("r1", Mark.GPU_MEMORY_FULL) in control.seen)
+    until(lambda: LineSeen("r1", Mark.GPU_MEMORY_FULL, "", "agent gpu-1") in control.seen)
     assert PhaseSeen("r1", "loading") in control.seen
     assert "secret" not in repr(control.reading())
     engine.kill()
@@ -156,7 +156,7 @@ def test_control_goes_away_and_comes_back(side, certificate, start, until, tmp_p
     with side(certificate, port=control.port) as again:
         said(agent, "control answers again")
         until(again.reading)
-        until(lambda: LineSeen("r1", Mark.CUDA_CORRUPTED) in again.seen)
+        until(lambda: LineSeen("r1", Mark.CUDA_CORRUPTED, "", "agent gpu-1") in again.seen)
         leave(agent)
 
 
@@ -247,7 +247,7 @@ def test_what_happened_while_control_was_away_is_told_once_and_a_lost_answer_dou
             opened.write(OOM * 50)
         assert agent.once() == ""
         assert len(agent._outbox) == 0
-        assert control.seen == [LineSeen("r1", Mark.GPU_MEMORY_FULL)]
+        assert control.seen == [LineSeen("r1", Mark.GPU_MEMORY_FULL, "", "agent gpu-1")]
         thing = control.inbox._agents["gpu-1"].report.lines[0]
         agent._outbox.put(thing, time.monotonic())  # as if the answer had been lost
         assert agent.once() == ""
@@ -312,7 +312,9 @@ def test_a_fault_of_a_gpu_counts_against_who_is_on_it(side, token):
         }
         agent._blame(Xid(1.0, 1, "b", 79, "the GPU has fallen off the bus", needs_reset=True))
         agent._send(agent._host.look(), LONG_S)
-        assert control.seen == [GpuFault("r2", 79, True, "the GPU has fallen off the bus")]
+        assert control.seen == [
+            GpuFault("r2", 79, True, "the GPU has fallen off the bus", "agent gpu-1")
+        ]
         agent.leave()
 
 

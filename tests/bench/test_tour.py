@@ -113,7 +113,7 @@ def test_a_hang_that_passes_unnoticed_is_told(tour, walk, incidents, state, told
 def test_a_command_that_fails_says_what_it_printed(tour, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "Error: no such replica\n")
     monkeypatch.setattr(tour.subprocess, "run", lambda *_, **__: failed)
-    made = tour.Round(SimpleNamespace(admin="http://admin"), 1.0)
+    made = tour.Round(SimpleNamespace(admin="http://admin", state_dir="state"), 1.0)
     with pytest.raises(tour.TourError, match="no such replica"):
         made.command("drain", "m-9")
     assert tour.attempt(lambda: made.command("drain", "m-9")) == [
@@ -125,7 +125,7 @@ def test_a_pid_that_is_nobodys_gets_no_signal(tour, monkeypatch):
     none = subprocess.CompletedProcess([], 0, "0\n", "")
     monkeypatch.setattr(tour.subprocess, "run", lambda *_, **__: none)
     with pytest.raises(tour.TourError, match="says 0"):
-        tour.Round(SimpleNamespace(admin="http://admin"), 1.0).pid("m-1")
+        tour.Round(SimpleNamespace(admin="http://admin", state_dir="state"), 1.0).pid("m-1")
 
 
 def test_a_line_tells_the_verdict_and_the_times(tour):

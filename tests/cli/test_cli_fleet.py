@@ -57,6 +57,13 @@ PROCESSES = textwrap.dedent(
             self.send_header("content-length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
+        def do_POST(self):
+            text = json.dumps({"path": self.path + "#sign-in=code"}).encode()
+            bearer = self.headers.get("authorization", "")
+            self.send_response(201 if bearer.startswith("Bearer hf-") else 401)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
         def log_message(self, *_):
             pass
     server = http.server.HTTPServer(("127.0.0.1", 0), Admin, bind_and_activate=False)
@@ -199,7 +206,11 @@ def test_up_tells_how_replicas_start_and_how_to_use_them(started, tmp_path, run,
     where = json.loads((tmp_path / "state" / "up.json").read_text())
     assert where["pid"] == fleet.process.pid
     assert f"gateway    {where['data']}/v1" in text
-    assert f"dashboard  {where['admin']}/status" in text
+    assert f"dashboard  {where['admin']}/\n" in text
+    assert f"sign in    holdfast sign-in --state-dir {tmp_path / 'state'}" in text
+    token_file = tmp_path / "state" / "admin.token"
+    assert json.loads((tmp_path / "note.json").read_text())["--token-file"] == str(token_file)
+    assert token_file.read_text().strip() not in text
     assert f"curl -N {where['data']}/v1/chat/completions" in text
     assert f'OpenAI(base_url="{where["data"]}/v1"' in text
     assert 'model="m", stream=True' in text
@@ -289,6 +300,7 @@ def test_on_a_terminal_there_are_bars_and_its_end_is_the_fleets(started, monkeyp
         assert "m-1 zone-a" in seen
         assert "loading: loading model" in seen
         assert "✓" in seen
+        assert re.search(r"sign in    http://127.0.0.1:\d+/ui/link#sign-in=code  # once", seen)
         fleet.process.send_signal(signal.SIGHUP)
         assert "stopping" in read_until(master, b"stopped")
         assert fleet.process.wait(30) == 0
@@ -488,7 +500,10 @@ def test_a_refused_token_is_a_sentence(run, admin):
     admin.answers["GET /status"] = (401, {"error": "the admin token is missing or wrong"})
     result = run("status", "--admin", admin.url)
     assert result.exit_code == 1
-    assert result.output == "Error: the admin token is missing or wrong\n"
+    assert result.output == (
+        "Error: the admin token is missing or wrong; set HOLDFAST_ADMIN_TOKEN, or name the fleet "
+        "that you run here with -c or --state-dir\n"
+    )
 
 
 @pytest.mark.parametrize("url", ["localhost", "ftp://localhost:1", "http://", "http://h:port"])

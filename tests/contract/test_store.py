@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ports import Store, StoredEvent
+from holdfast.ports import Store, StoredEvent, StoredOrder
 from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.store import MemoryStore
 
@@ -75,6 +75,19 @@ def test_events_come_oldest_first_and_of_one_replica_where_asked(store: Store) -
     assert store.events(1) == [StoredEvent(4.0, "m", "r0", "dead", "it ended", "oom")]
     with pytest.raises(ValueError, match="time"):
         store.add_event(float("nan"), "m", "r0", "dead", "")
+
+
+def test_orders_come_oldest_first_and_whole(store: Store) -> None:
+    rows = [
+        StoredOrder(float(at), "oncall", "POST /reload", "127.0.0.1", 200, "done", at == 3)
+        for at in range(5)
+    ]
+    assert store.orders() == []
+    for row in rows:
+        assert store.add_order(row)
+    assert store.orders() == rows
+    assert store.orders(2) == rows[-2:]
+    assert store.orders(0) == []
 
 
 def test_incidents_come_newest_first_and_of_one_stage_where_asked(store: Store) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.config.document import ConfigFileError
 from holdfast.config.fleet_file import FleetFile
+from holdfast.config.tenants import hash_key
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.fleet.disturbances import ChaosDisabledError
@@ -30,6 +31,9 @@ from holdfast.frames import (
     Welcome,
 )
 from holdfast.testing.standin import fault
+
+OWN_TOKEN = "hf-" + "o" * 40
+OWN = [(b"authorization", f"Bearer {OWN_TOKEN}".encode())]
 
 
 def fleet_yaml(*urls, workers=1, more=""):
@@ -110,7 +114,8 @@ def play(stage, scene, *, workers=1, more=""):
 async def ask(control, path, *, method="GET", headers=()):
     """One request to the admin application, without a socket."""
     sent = []
-    app = build_admin(control.admin, control.file.admin)
+    control.access.accept_own(hash_key(OWN_TOKEN))
+    app = build_admin(control.admin, control.file.admin, access=control.access)
     scope = {
         "type": "http",
         "method": method,
@@ -120,6 +125,7 @@ async def ask(control, path, *, method="GET", headers=()):
         "root_path": "",
         "scheme": "http",
         "http_version": "1.1",
+        "client": ("127.0.0.1", 50_000),
         "headers": [(b"host", b"127.0.0.1:8001"), *headers],
     }
 
@@ -191,7 +197,7 @@ def test_a_bad_file_changes_nothing_and_its_mistake_is_told(stage, world, text, 
         await world.until(control.admin.problems)
         assert any(told in problem for problem in control.admin.problems())
         assert control.file is before
-        status, body = await ask(control, "/reload", method="POST")
+        status, body = await ask(control, "/reload", method="POST", headers=OWN)
         assert status == 422
         answer = orjson.loads(body)
         assert (answer["accepted"], answer["epoch"]) == (False, 1)
@@ -375,7 +381,8 @@ def test_operators_are_told_how_it_stands(stage, world):
         assert orjson.loads(body)["events"][-1]["what"] == "ready"
         assert (await ask(control, "/nothing"))[0] == 404
         assert (await ask(control, "/reload"))[0] == 405
-        assert (await ask(control, "/reload", method="POST"))[0] == 200
+        assert (await ask(control, "/reload", method="POST"))[0] == 401
+        assert (await ask(control, "/reload", method="POST", headers=OWN))[0] == 200
 
     play(stage, scene)
 

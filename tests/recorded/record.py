@@ -447,7 +447,8 @@ def _misfortunes(fleet: Fleet) -> None:
 
         return found
 
-    command("scale", "chat", "3", "--admin", fleet.admin)
+    which = ("--admin", fleet.admin, "--state-dir", str(fleet.state))
+    command("scale", "chat", "3", *which)
     time.sleep(12)
     fleet.strike("small-b", kind="slow", factor=30)
     fleet.kill("chat-2")
@@ -460,13 +461,13 @@ def _misfortunes(fleet: Fleet) -> None:
     fleet.strike("small-a", kind="hang")
     until(incident("hung", "small-a"), "a hang is told")
     fleet.heal("chat-1")
-    command("incidents", "--admin", fleet.admin, "close", wrong)
+    command("incidents", *which, "close", wrong)
     over = ("crashed", "slow", "wrong_output")
     until(
         lambda: {one["cause"] for one in fleet.incidents() if one["stage"] == "closed"} >= {*over},
         "three of them are over",
     )
-    command("drain", "chat-3", "--admin", fleet.admin)
+    command("drain", "chat-3", *which)
 
 
 def _keep_state(state: Path, target: Path) -> None:

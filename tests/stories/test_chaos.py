@@ -33,7 +33,7 @@ def fleet(stories):
 def play(fleet, *steps, **more):
     plan = {"traffic": {"rate": 40.0, "tokens": 8, "late": 5.0}, "settle": 1.0, **more}
     whole = PlanFile.model_validate({**plan, "steps": list(steps)})
-    day = GameDay(ChaosTarget(fleet.admin), fleet.url, whole, lambda _: None)
+    day = GameDay(ChaosTarget(fleet.admin, fleet.token), fleet.url, whole, lambda _: None)
     return asyncio.run(day.run())
 
 

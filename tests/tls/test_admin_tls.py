@@ -109,8 +109,6 @@ def test_commands_that_know_the_file_work(fleet):
 
 
 def test_a_fleet_that_runs_tells_where_its_certificate_is(fleet, tmp_path, monkeypatch):
-    if fleet.command == "serve":
-        pytest.skip("it keeps no state where nothing is launched")
     monkeypatch.chdir(tmp_path)  # from where the file's relative paths lead nowhere
     (state_dir,) = (fleet.folder / "state" / "holdfast").iterdir()
     assert fleet.await_status("--state-dir", state_dir)["replicas"]

@@ -24,7 +24,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.config.fleet_file import FleetFile
+from holdfast.config.fleet_file import AdminSection, FleetFile
+from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.guard import Guard, json_answer
 from holdfast.control.access.sessions import Sessions
 from holdfast.core.view.snapshot import Snapshot
@@ -39,6 +40,7 @@ if str(TESTS / "ui") not in sys.path:
 import fleets  # noqa: E402 it lies beside the tests of the terminal
 
 TOKEN: Final = "correct horse battery staple"
+OWN_TOKEN: Final = "that of the state directory"
 GIB: Final = 1 << 30
 
 FILE: Final = FleetFile.model_validate(
@@ -70,6 +72,7 @@ class Fleet:
         self.version = 1
         self.orders: list[tuple[str, Any]] = []
         self.refuse = ""  # why the next order is not taken on
+        self.sign_in_code = lambda: ""  # of a link for the server that was built last
         self.moved = time.time() - fleets.AT  # the pictures' moment is fixed; pages show ages
 
     @property
@@ -291,11 +294,15 @@ class _Pages:
 
 
 def build(fleet: Fleet, token: str | None = None, clock: Any = time.monotonic) -> Starlette:
-    hashed = token_hash(token) if token is not None else None
-    sessions = Sessions(hashed, clock)
-    routes = web_routes(sessions, lambda: FILE, lambda: fleet.view, redundancy)
+    section = AdminSection(token=token_hash(token) if token is not None else None)
+    access = AdminAccess(lambda: section, sessions=Sessions(clock))
+    access.accept_own(token_hash(OWN_TOKEN))
+    own = access.by_token(OWN_TOKEN, "127.0.0.1")
+    assert own is not None
+    fleet.sign_in_code = lambda: access.sessions.link(own)
+    routes = web_routes(access, lambda: FILE, lambda: fleet.view, redundancy)
     app = Starlette(routes=[*_Pages(fleet).routes(), *routes])
-    app.add_middleware(Guard, loopback=True, token=hashed, sessions=sessions)
+    app.add_middleware(Guard, access=access)
     return app
 
 

@@ -17,7 +17,8 @@ def fleet():
 
 
 def client_of(fleet, token=None, **more):
-    return TestClient(fleet_server.build(fleet, token), base_url=HERE, **more)
+    local = ("127.0.0.1", 50_000)
+    return TestClient(fleet_server.build(fleet, token), base_url=HERE, client=local, **more)
 
 
 @pytest.fixture
@@ -134,7 +135,8 @@ def test_pages_are_open_and_facts_are_not(client):
     for path in ("/view", "/events", "/status", "/whatif", "/uix", "/view/stream"):
         assert client.get(path).status_code == 401, path
     session = client.get("/ui/session").json()
-    assert session == {"required": True, "signed_in": False, "csrf": None}
+    bare = {"required": True, "signed_in": False, "csrf": None}
+    assert session == bare | {"name": None, "roles": []}
 
 
 def test_the_token_is_shown_once_and_a_cookie_opens_the_rest(client):
@@ -239,18 +241,64 @@ def test_the_right_secret_from_another_site_is_refused(client, fleet):
     assert fleet.orders == []
 
 
-def test_without_a_token_pages_need_no_sign_in_but_the_secret(anybody, fleet):
+def test_on_loopback_pages_read_without_a_sign_in_and_give_no_orders(anybody, fleet):
     session = anybody.get("/ui/session").json()
-    assert (session["required"], session["signed_in"]) == (False, True)
+    assert (session["required"], session["signed_in"]) == (False, False)
+    assert (session["name"], session["roles"]) == ("anybody", ["read"])
     assert anybody.get("/view").status_code == 200
-    assert anybody.post(DRAIN, headers={"origin": HERE}).status_code == 403
     good = {"origin": HERE, CSRF_HEADER: session["csrf"]}
+    for headers in ({}, {"origin": HERE}, good):
+        assert anybody.post(DRAIN, headers=headers).status_code == 401
+    assert fleet.orders == []
+    # A what-if changes nothing, and is open to pages that have the secret, and to programs.
+    assert anybody.post("/whatif", json={}, headers={"origin": HERE}).status_code == 403
+    assert anybody.post("/whatif", json={"x": 1}, headers=good).status_code == 400
+    assert anybody.post("/whatif", json={"x": 1}).status_code == 400
+
+
+def link_of(client):
+    bearer = {"authorization": f"Bearer {fleet_server.OWN_TOKEN}"}
+    answer = client.post("/ui/link", headers=bearer)
+    assert (answer.status_code, answer.json()["lasts_s"]) == (201, 600.0)
+    path, _, code = answer.json()["path"].partition("#sign-in=")
+    assert path == "/ui/"
+    return code
+
+
+def test_a_link_signs_one_browser_in_once(anybody, fleet):
+    code = link_of(anybody)
+    answer = anybody.post("/ui/session", json={"code": code}, headers={"origin": HERE})
+    assert answer.status_code == 200
+    assert (answer.json()["name"], answer.json()["roles"]) == (
+        "local",
+        ["chaos", "operate", "read"],
+    )
+    good = {"origin": HERE, CSRF_HEADER: answer.json()["csrf"]}
     assert anybody.post(DRAIN, headers=good).status_code == 202
-    assert anybody.post("/ui/session", json={"token": "x"}, headers=good).status_code == 409
+    assert fleet.orders == [(DRAIN, None)]
+    again = anybody.post("/ui/session", json={"code": code}, headers={"origin": HERE})
+    assert (again.status_code, "used already" in again.json()["error"]) == (401, True)
 
 
-def test_without_a_token_a_command_line_orders_as_before(anybody):
-    assert anybody.post(DRAIN).status_code == 202
+def test_a_link_is_made_for_who_may_give_orders_only(anybody):
+    assert anybody.post("/ui/link").status_code == 401
+    wrong = {"authorization": "Bearer wrong"}
+    assert anybody.post("/ui/link", headers=wrong).status_code == 401
+
+
+def test_an_old_link_signs_nobody_in(fleet):
+    now = [0.0]
+    app = fleet_server.build(fleet, clock=lambda: now[0])
+    with TestClient(app, base_url=HERE, client=("127.0.0.1", 50_000)) as client:
+        code = link_of(client)
+        now[0] += 601
+        assert client.post("/ui/session", json={"code": code}).status_code == 401
+
+
+def test_the_token_of_the_state_directory_orders_without_a_second_secret(anybody):
+    bearer = {"authorization": f"Bearer {fleet_server.OWN_TOKEN}"}
+    assert anybody.post(DRAIN, headers=bearer).status_code == 202
+    assert anybody.post(DRAIN).status_code == 401
 
 
 # --- what if --------------------------------------------------------------------------------------

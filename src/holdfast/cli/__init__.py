@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "drain": "fleet:drain",
     "undrain": "fleet:undrain",
     "restart": "fleet:restart",
+    "sign-in": "audit:sign_in",
+    "audit": "audit:audit",
     "serve": "serve:serve",
     "incidents": "incidents:incidents",
     "explain": "explain:explain",

@@ -14,6 +14,7 @@ import click
 
 from holdfast.control.access.trust import trusting
 from holdfast.control.http_client import FetchError, HttpAnswer, UntrustedError, request
+from holdfast.wire.own_token import find_token, read_token
 from holdfast.wire.state_dir import default_state_dir, read_running
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ TOKEN_VARIABLE: Final = "HOLDFAST_ADMIN_TOKEN"  # noqa: S105 a name, no token
 UNTRUSTED: Final = (
     "name its fleet file with -c, or its authority with --ca; where the certificate was renewed, "
     "start the fleet anew"
+)
+NO_TOKEN: Final = (
+    f"set {TOKEN_VARIABLE}, or name the fleet that you run here with -c or --state-dir"
 )
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -68,9 +72,10 @@ def way_out(error: FetchError, url: str) -> str:
 def why(answer: HttpAnswer) -> str:
     """The error message of a refusal."""
     try:
-        return str(json.loads(answer.body)["error"])
+        told = str(json.loads(answer.body)["error"])
     except (ValueError, KeyError, TypeError):
         return f"the admin port answered {answer.status}"
+    return f"{told}; {NO_TOKEN}" if answer.status == 401 else told
 
 
 def which_fleet(command: CommandT) -> CommandT:
@@ -95,7 +100,8 @@ def which_admin(command: CommandT) -> CommandT:
         "--token-env",
         default=TOKEN_VARIABLE,
         show_default=True,
-        help="The environment variable that holds the admin token.",
+        help="The environment variable that holds the admin token. Where it is not set, the token "
+        "of the fleet that runs here is read from its state directory.",
     )
     ca = click.option(
         "--ca",
@@ -134,17 +140,19 @@ def admin_of(
     ca: Path | None = None,
 ) -> Admin:
     """The admin port that these options name."""
-    running = read_running(state_dir or default_state_dir(config, os.environ))
-    address, certificate = url or DEFAULT_ADMIN, ""
+    folder = state_dir or default_state_dir(config, os.environ)
+    running = read_running(folder)
+    address, certificate, token = url or DEFAULT_ADMIN, "", os.environ.get(token_env)
     if running is not None and (url is None or url.rstrip("/") == running.admin):
         address, certificate = running.admin, running.certificate
+        token = token or read_token(folder)
     elif config is not None and (url is None or (url.startswith("https:") and ca is None)):
         admin = read_fleet_file(config).admin
         address = url or f"{'https' if admin.tls else 'http'}://{admin.address.reached}"
         certificate = str(admin.tls.certificate) if admin.tls else ""
     _check(address)
     own = Path(certificate) if certificate else None
-    return Admin(address, os.environ.get(token_env), trusting(address, ca, own))
+    return Admin(address, token or find_token(address, os.environ), trusting(address, ca, own))
 
 
 def read_fleet_file(path: Path) -> "FleetFile":
@@ -167,6 +175,7 @@ def _check(url: str) -> None:
 
 __all__ = [
     "DEFAULT_ADMIN",
+    "NO_TOKEN",
     "TOKEN_VARIABLE",
     "UNTRUSTED",
     "Admin",

@@ -1,6 +1,7 @@
 """``holdfast doctor``: find mistakes in a fleet file or a running fleet."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -9,8 +10,10 @@ import click
 from rich.text import Text
 
 from holdfast.cli.admin_port import admin_of, read_fleet_file, which_admin
-from holdfast.doctor import Advice, AdviceLevel, check_file, check_running
+from holdfast.doctor import Advice, AdviceLevel, check_file, check_running, check_token_file
 from holdfast.ui.terminal.console import stdout
+from holdfast.wire.own_token import TOKEN_FILE, is_exposed
+from holdfast.wire.state_dir import default_state_dir
 
 _STYLES: Final = {
     AdviceLevel.ERROR: "bold red",
@@ -49,6 +52,8 @@ def doctor(
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []
         found += check_running(admin.told("/status"), open_ones)
+    folder = default_state_dir(config, os.environ)
+    found += check_token_file(str(folder / TOKEN_FILE), exposed=is_exposed(folder))
     if as_json:
         click.echo(json.dumps({"advice": [asdict(one) for one in found]}))
     else:

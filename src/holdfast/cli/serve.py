@@ -65,11 +65,17 @@ _RUN_DIR: Final = click.Path(path_type=Path, file_okay=False, exists=True)
 @click.option("--admin-fd", type=int, required=True)
 @click.option("--state-dir", type=_RUN_DIR, default=None)
 @click.option("--notice-fd", type=int, default=None)
+@click.option("--token-file", type=click.Path(path_type=Path), default=None)
 def control_process(
-    config: Path, run_dir: Path, admin_fd: int, state_dir: Path | None, notice_fd: int | None
+    config: Path,
+    run_dir: Path,
+    admin_fd: int,
+    state_dir: Path | None,
+    notice_fd: int | None,
+    token_file: Path | None,
 ) -> None:
     """The control process of a 'serve'."""
-    run_control(config, run_dir, admin_fd, state_dir, notice_fd)
+    run_control(config, run_dir, admin_fd, state_dir, notice_fd, token_file)
 
 
 @click.command(hidden=True)

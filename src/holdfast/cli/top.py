@@ -91,8 +91,7 @@ def _view(admin: Admin, config: Path | None, token_env: str) -> bytes:
         raise click.ClickException(f"{admin.url}: {error}; {fix}") from error
     if answer.status == 401:
         given = "is wrong" if admin.token else "is not set"
-        told = f"{admin.url}: {why(answer)}; ${token_env} {given}"
-        raise click.ClickException(told)
+        raise click.ClickException(f"{admin.url}: {why(answer)}; ${token_env} {given}")
     if answer.status == 404:
         told = f"{admin.url}: this control has no /view; it is older than this command"
         raise click.ClickException(told)

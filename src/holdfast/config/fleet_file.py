@@ -17,6 +17,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from holdfast.config.addresses import Address, Listen, parse_listen
+from holdfast.config.admin_tokens import AdminTokenSection, Network, check_admin_tokens
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
     BodyConfig,
@@ -79,16 +80,26 @@ class GatewaySection(Section):
 
 
 class AdminSection(Section):
-    """The operators' port: its address, token and TLS."""
+    """The operators' port: its address, who may do what, and TLS."""
 
     listen: Listen = "127.0.0.1:8001"
     token: Annotated[KeyHash | None, Field(repr=False)] = None
+    tokens: Annotated[list[AdminTokenSection], Field(max_length=64)] = Field(default_factory=list)
+    open_read: bool | None = None
+    trusted_proxies: Annotated[list[Network], Field(max_length=64)] = Field(default_factory=list)
     tls: TlsSection | None = None
 
     @property
     def address(self) -> Address:
         """The address where operators connect."""
         return parse_listen(self.listen)
+
+    @property
+    def reads_openly(self) -> bool:
+        """Whether reading needs no token: on loopback, unless a token is set or it is closed."""
+        if self.open_read is not None:
+            return self.open_read and self.address.loopback
+        return self.address.loopback and self.token is None and not self.tokens
 
 
 class ChaosSection(Section):
@@ -204,9 +215,13 @@ def _check_ports(file: FleetFile) -> None:
     problem = f"is {file.gateway.listen}: without tenants anybody could use it"
     require(safe, "gateway.listen", problem, fix)
     fix = "listen on 127.0.0.1, or set admin.token (run 'holdfast keys hash')"
-    safe = admin.loopback or file.admin.token is not None
+    safe = admin.loopback or file.admin.token is not None or bool(file.admin.tokens)
     problem = f"is {file.admin.listen}: without a token anybody could use it"
     require(safe, "admin.listen", problem, fix)
+    problem = f"is true, and the port is at {file.admin.listen}: any host could read everything"
+    fix = "remove it, and give readers a token with roles: [read] under admin.tokens"
+    require(admin.loopback or not file.admin.open_read, "admin.open_read", problem, fix)
+    check_admin_tokens(file.admin.tokens, file.admin.token)
 
 
 def _check_replicas(file: FleetFile) -> None:

@@ -158,15 +158,47 @@ class LocalSection(_Source):
     )
 
 
+class AgentSection(Section):
+    """One agent: its name, its own token, and the host and replicas that it may speak of."""
+
+    name: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="an agent's --name")
+    ]
+    token: Annotated[KeyHash, Field(repr=False)]
+    host: Text = ""
+    replicas: Texts = Field(default_factory=list)
+
+
 class AgentsSection(_Source):
     """Hosts that report by themselves, by ``holdfast agent``."""
 
     type: Literal["agents"]
     name: SourceName = None
     token: Annotated[KeyHash | None, Field(repr=False)] = None
+    agents: Annotated[list[AgentSection], Field(max_length=1_024)] = Field(default_factory=list)
     silent_periods: Annotated[float, Field(ge=2, le=100, description="periods")] = 3.0
     leaves_after_s: Annotated[Duration, Field(ge=10, le=86_400, description="seconds")] = 600.0
     agents_max: Annotated[int, Field(ge=1, le=10_000, description="agents")] = 256
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        names: dict[str, int] = {}
+        tokens: dict[str, str] = {} if self.token is None else {self.token: "the shared token"}
+        owners: dict[str, str] = {}
+        for index, agent in enumerate(self.agents):
+            where = f"agents.{index}"
+            first = names.setdefault(agent.name, index)
+            problem = f"is {agent.name!r}, as that of agents[{first}]"
+            require(first == index, f"{where}.name", problem, "give each agent its own name")
+            holder = tokens.setdefault(agent.token, agent.name)
+            fix = "make one for each: 'holdfast keys new'"
+            require(holder == agent.name, f"{where}.token", f"is that of {holder}, too", fix)
+            for place, replica in enumerate(agent.replicas):
+                owner = owners.setdefault(replica, agent.name)
+                problem = f"is {replica!r}, which {owner} has already"
+                fix = "name each replica under the agent of its host"
+                require(owner == agent.name, f"{where}.replicas.{place}", problem, fix)
+        return self
 
 
 SourceSection = Annotated[
@@ -193,6 +225,7 @@ def check_sources(sources: Sequence[Any]) -> None:
 
 __all__ = [
     "SOURCES_MAX",
+    "AgentSection",
     "AgentsSection",
     "AwsSection",
     "KubernetesSection",

@@ -19,6 +19,8 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.fleet_file import FleetFile
+from holdfast.control.access.admin_access import AdminAccess
+from holdfast.control.access.audit import AuditLog
 from holdfast.control.admin.service import AdminParts, AdminService
 from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
@@ -158,6 +160,7 @@ class Control:
         deployed, saw = lambda: self.loop.deployed, self._lookout.saw
         self._serving_processes = ServingProcesses(run_dir / REPORT_FILE, store, saw)
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
+        self.access = AdminAccess(lambda: self.file.admin, audit=AuditLog(store))
         self.admin = self._admin()
 
     def _let_disturb(self) -> None:
@@ -169,6 +172,7 @@ class Control:
     def _admin(self) -> AdminService:
         return AdminService(
             AdminParts(
+                access=self.access,
                 control_id=self._id,
                 costs_and_exports=self._costs_and_exports,
                 deployments=self._deployments,
@@ -441,6 +445,10 @@ class Control:
     def replica_names(self) -> Collection[str]:
         """The ids of all replicas, of the fleet file and of platforms."""
         return self._lookout.declared
+
+    def launched_names(self) -> Collection[str]:
+        """The ids of the replicas that control started on its own host."""
+        return self._deployments.units
 
     def placed(self) -> None:
         """Distribute the config again: replicas came, went or changed address."""

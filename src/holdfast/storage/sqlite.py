@@ -2,7 +2,8 @@
 
     put_replica, put_answers, put_setting ─► memory ─► names of what changed ─┐
     add_event ─────────────────────────────► bounded queue ───────────────────┼─► writer ─► file
-    put_incident ──────────────────────────► by id (``incidents``) ───────────┘
+    put_incident ──────────────────────────► by id (``incidents``) ───────────┤
+    add_order ─────────────────────────────► bounded queue (``orders``) ──────┘
 
 *State* (replicas, answers, settings) is small and always read whole, so memory holds all of it and
 is authoritative; only the names of what changed wait for the writer. A burst cannot push a replica
@@ -25,15 +26,17 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import structlog
 
-from holdfast.ports import StoredEvent, StoreError
-from holdfast.storage import incidents
+from holdfast.ports import StoredEvent, StoredOrder, StoreError
+from holdfast.storage import incidents, orders
 from holdfast.storage.incidents import IncidentRows, Taken
+from holdfast.storage.orders import OrderRow, OrderRows
 from holdfast.storage.sqlite_schema import passes, prepare
 
 QUEUE_MAX: Final = 10_000  # events that wait; minutes of the busiest fleet while a disk is stuck
@@ -79,6 +82,7 @@ class SqliteStore:
         self._queue: deque[_Row] = deque()
         self._recent: deque[_Row] = deque(maxlen=min(RECENT_MAX, events_max))
         self._incidents = IncidentRows()
+        self._orders = OrderRows()
         self._asked = 0  # changes so far,
         self._written = 0  # and how many of them are on disk
         self._closing = False
@@ -209,6 +213,37 @@ class SqliteStore:
             return []
         return rows[::-1]
 
+    # --- the audit trail -------------------------------------------------------------------------
+
+    def add_order(self, order: StoredOrder) -> bool:
+        """Queue a row of the audit trail; False: the queue is full, and it is dropped."""
+        if not math.isfinite(order.at):
+            raise ValueError("an order is given at a time")
+        kept = replace(
+            order,
+            who=_clean(order.who),
+            what=_clean(order.what),
+            address=_clean(order.address),
+            result=_clean(order.result),
+        )
+        with self._changed:
+            if not self._orders.add(kept):
+                return False
+            self._asked += 1
+            self._changed.notify_all()
+            return True
+
+    def orders(self, limit: int = 100) -> list[StoredOrder]:
+        """The newest rows of the audit trail, the oldest of them first."""
+        with self._changed:
+            waiting = self._orders.take()
+        try:
+            with closing(self._reader()) as reader:
+                return orders.newest(reader, waiting, limit)
+        except sqlite3.Error as error:  # the writer finds out by itself, and says so
+            _log.warning("older orders not read", reason=str(error))
+            return orders.newest(None, waiting, limit)
+
     # --- incidents -------------------------------------------------------------------------------
 
     def put_incident(
@@ -303,13 +338,15 @@ class SqliteStore:
                 values = [(name, self._state.get(name)) for name in names]
                 rows = list(self._queue)
                 taken = self._incidents.take()
+                given = self._orders.take()
                 self._dirty.clear()
-            done = self._write(values, rows, taken)
+            done = self._write(values, rows, taken, given)
             with self._changed:
                 if done:
                     for _ in rows:
                         self._queue.popleft()
                     self._incidents.written(taken)
+                    self._orders.written(given)
                     self._written = asked
                     self._changed.notify_all()
                 else:
@@ -322,19 +359,21 @@ class SqliteStore:
             self._connection.close()
 
     def _waits(self) -> bool:
-        return bool(self._dirty or self._queue or self._incidents.take())
+        return bool(self._dirty or self._queue or self._incidents.take() or self._orders.take())
 
-    def _write(self, values: _Values, rows: list[_Row], taken: Taken) -> bool:
-        """Write values, events and incidents in one transaction; whether they are on disk."""
+    def _write(
+        self, values: _Values, rows: list[_Row], taken: Taken, given: tuple[OrderRow, ...]
+    ) -> bool:
+        """Write all that waits in one transaction; whether it is on disk."""
         try:
             try:
-                self._write_once(values, rows, taken)
+                self._write_once(values, rows, taken, given)
             except sqlite3.Error as error:
                 if passes(error):
                     raise
                 self._failed(error)
                 self._broken = self._incomplete = True
-                self._write_once(values, rows, taken)
+                self._write_once(values, rows, taken, given)
         except Exception as error:  # noqa: BLE001 whatever it is, a dead writer would be silent
             self._failed(error)
             return False
@@ -343,7 +382,9 @@ class SqliteStore:
             self.problem = None
         return True
 
-    def _write_once(self, values: _Values, rows: list[_Row], taken: Taken) -> None:
+    def _write_once(
+        self, values: _Values, rows: list[_Row], taken: Taken, given: tuple[OrderRow, ...]
+    ) -> None:
         if self._broken:
             if self._connection is not None:
                 self._connection.close()
@@ -356,7 +397,7 @@ class SqliteStore:
             with self._changed:
                 values = list(self._state.items())
                 rows = sorted({*self._recent, *rows})
-        self._commit(self._connection, values, rows, taken)
+        self._commit(self._connection, values, rows, taken, given)
         self._incomplete = False
 
     def _commit(
@@ -365,6 +406,7 @@ class SqliteStore:
         values: _Values,
         rows: list[_Row],
         taken: Taken,
+        given: tuple[OrderRow, ...],
     ) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -375,6 +417,7 @@ class SqliteStore:
                     connection.execute(_PUT, (*name, value))
             connection.executemany(_ADD, rows)
             incidents.commit(connection, taken, self._incidents.rows_max)
+            orders.commit(connection, given)
             self._unpruned += len(rows)
             if self._unpruned > self._events_max // 100:  # each time would walk the index each time
                 connection.execute(_PRUNE, (self._events_max,))

@@ -8,6 +8,7 @@ import sqlite3
 from typing import Final
 
 from holdfast.storage.incidents import SCHEMA as INCIDENTS
+from holdfast.storage.orders import SCHEMA as ORDERS
 
 _VERSION: Final = 1
 _SCHEMA: Final = (
@@ -23,6 +24,7 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE INDEX IF NOT EXISTS events_of_replica ON events (replica, id);
 """
     + INCIDENTS
+    + ORDERS
 )
 # These pass, or an operator mends them; the file is not to blame. All else is a broken file.
 _PASSING: Final = frozenset(

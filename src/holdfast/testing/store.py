@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from holdfast.ports import StoredEvent
+from holdfast.ports import StoredEvent, StoredOrder
 
 
 class MemoryStore:
@@ -20,6 +20,7 @@ class MemoryStore:
         self._settings: dict[str, bytes] = {}
         self._answers = b"{}"
         self._events: list[StoredEvent] = []
+        self._orders: list[StoredOrder] = []
         self._incidents: dict[str, tuple[float, str, bytes]] = {}
         self._facts: dict[str, bytes] = {}
 
@@ -71,6 +72,15 @@ class MemoryStore:
         """The newest events, the oldest of them first."""
         fitting = [event for event in self._events if replica in (None, event.replica)]
         return fitting[-limit:] if limit > 0 else []
+
+    def add_order(self, order: StoredOrder) -> bool:
+        """Keep a row of the audit trail."""
+        self._orders.append(order)
+        return True
+
+    def orders(self, limit: int = 100) -> list[StoredOrder]:
+        """The newest rows of the audit trail, the oldest of them first."""
+        return self._orders[-limit:] if limit > 0 else []
 
     def put_incident(
         self,

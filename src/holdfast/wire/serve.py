@@ -25,17 +25,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import orjson
 import structlog
 import uvloop
 
 from holdfast.config.files import load
-from holdfast.config.fleet_file import Address, FleetFile
+from holdfast.config.fleet_file import Address, FleetFile, TlsSection
 from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.types import require
+from holdfast.wire.own_token import announced, hash_in, keep_token
 from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
 from holdfast.wire.provisions import (
     Fetching,
@@ -46,11 +47,15 @@ from holdfast.wire.provisions import (
 from holdfast.wire.sockets import open_listeners
 from holdfast.wire.state_dir import (
     RunningFleet,
+    StateDirError,
     default_state_dir,
     held,
     write_running,
 )
 from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
+
+if TYPE_CHECKING:
+    import uvicorn
 
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
 LOG_LEVEL_ENV: Final = "HOLDFAST_LOG_LEVEL"
@@ -156,13 +161,14 @@ def serve(
         scheme = "https" if file.admin.tls else "http"
         operators = f"{scheme}://{_reached(admin[0])}"
         served = ServedFleet(file, _url(file, sockets[0]), operators, state_dir)
+        shown = str(file.admin.tls.certificate.resolve()) if file.admin.tls else ""
+        where = (served.admin, served.data, str(path.resolve()), shown)
+        told = RunningFleet(os.getpid(), *where)
         if state_dir is not None:
-            shown = str(file.admin.tls.certificate.resolve()) if file.admin.tls else ""
-            where = (served.admin, served.data, str(path.resolve()), shown)
-            told = RunningFleet(os.getpid(), *where)
             write_running(state_dir, told)
+        token_file = _own_token(path, state_dir, told, kept)
         tree = Tree(
-            _control_child(ours, path, run_dir, admin[0].fileno(), state_dir),
+            _control_child(ours, path, run_dir, admin[0].fileno(), state_dir, token_file),
             [_gateway_child(ours, i, run_dir, sock.fileno()) for i, sock in enumerate(sockets)],
             sockets,
             admin,
@@ -176,6 +182,25 @@ def serve(
         ready = "ready; the predecessor may be stopped now" if takeover else "ready"
         said = ready if host.beside is None else ""
         asyncio.run(_supervise(tree, served, host, say, said, watcher))
+
+
+def _own_token(
+    path: Path, state_dir: Path | None, told: RunningFleet, kept: contextlib.ExitStack
+) -> Path | None:
+    """The file of the token that opens the admin port for commands of this machine.
+
+    A fleet that keeps no state has one, too, at the usual place. Where nothing can be written there
+    (a container that is read-only), only the tokens of the fleet file open the port.
+    """
+    folder = state_dir or default_state_dir(path, os.environ)
+    try:
+        token_file = keep_token(folder)
+        if state_dir is None:
+            kept.enter_context(announced(folder, told))
+    except (StateDirError, OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        _log.warning("no token of its own: orders need admin.token", reason=str(error))
+        return None
+    return token_file
 
 
 def _provide(file: FleetFile, fetching: Fetching, *, takeover: bool) -> None:
@@ -245,11 +270,18 @@ async def _accompany(beside: Awaitable[None], supervisor: Supervisor) -> None:
 
 
 def _control_child(
-    command: Sequence[str], path: Path, run_dir: Path, admin_fd: int, state_dir: Path | None
+    command: Sequence[str],
+    path: Path,
+    run_dir: Path,
+    admin_fd: int,
+    state_dir: Path | None,
+    token_file: Path | None,
 ) -> Child:
     arguments = ["control-process", "--config", str(path.resolve()), "--run-dir", str(run_dir)]
     if state_dir is not None:
         arguments += ["--state-dir", str(state_dir.resolve())]
+    if token_file is not None:
+        arguments += ["--token-file", str(token_file.resolve())]
     return Child("control", [*command, *arguments, "--admin-fd", str(admin_fd)], (admin_fd,))
 
 
@@ -297,13 +329,15 @@ def run_control(
     admin_fd: int,
     state_dir: Path | None = None,
     notice_fd: int | None = None,
+    token_file: Path | None = None,
 ) -> None:
     """Run the control process until SIGTERM; SIGHUP makes it read the fleet file again."""
     configure_logging()
     _keep_from_children(admin_fd, notice_fd)
     _die_with_parent(notice_fd)
     tell = _teller(notice_fd)
-    uvloop.run(_control(path, run_dir, socket.socket(fileno=admin_fd), state_dir, tell))
+    admin = socket.socket(fileno=admin_fd)
+    uvloop.run(_control(path, run_dir, admin, state_dir, tell, token_file))
 
 
 async def _control(
@@ -312,6 +346,7 @@ async def _control(
     admin: socket.socket,
     state_dir: Path | None,
     tell: Callable[[bytes], bool],
+    token_file: Path | None = None,
 ) -> None:
     import uvicorn  # noqa: PLC0415 gateways do without
 
@@ -337,6 +372,8 @@ async def _control(
     launcher = ProcessLauncher(kept / "replicas")
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
+    if token_file is not None:
+        control.access.accept_own(hash_in(token_file))
     stop = asyncio.Event()
     stopping = asyncio.ensure_future(stop.wait())
     reloads: set[asyncio.Task[bool]] = set()
@@ -357,7 +394,7 @@ async def _control(
             kept, control.view.snapshot, control.incidents.drift_series, history_told
         ) as sampler:
             control.sampler = sampler
-            server = AdminServer(_admin_config(admin_app(control), control.file))
+            server = AdminServer(_admin_config(admin_app(control), control.file.admin.tls))
             serving = loop.create_task(server.serve(sockets=[admin]))
             _beat(loop, tell)
             try:
@@ -371,15 +408,15 @@ async def _control(
             _log.error("not all that was to be kept is on disk", path=str(kept))
 
 
-def _admin_config(app: Any, file: FleetFile) -> Any:
-    """How uvicorn serves the admin port: without its own logs, signals and lifespan."""
+def _admin_config(app: Any, tls: TlsSection | None) -> "uvicorn.Config":
+    """How the admin port is served."""
     import uvicorn  # noqa: PLC0415 gateways do without
 
-    tls = file.admin.tls
     return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # admin.trusted_proxies decides whom to believe
         lifespan="off",
         timeout_graceful_shutdown=1,
         ssl_certfile=str(tls.certificate) if tls is not None else None,

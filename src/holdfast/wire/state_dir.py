@@ -2,6 +2,7 @@
 
     state dir ─┬─ lock          held while the fleet runs; its text is the pid of the holder
                ├─ up.json       where the fleet is reached; gone when it ended in good order
+               ├─ admin.token   opens its admin port, from this machine (``own_token.py``)
                ├─ holdfast.log  what its processes said
                └─ …             what control keeps: its store, its replicas, their logs
 
@@ -93,7 +94,7 @@ def held(state_dir: Path) -> Iterator[None]:
     try:
         if not _locked(fd):
             raise StateDirTakenError(state_dir, _pid_in(fd))
-        _write_pid(fd, os.getpid())
+        write_pid(fd, os.getpid())
         try:
             yield
         finally:
@@ -148,7 +149,8 @@ def _locked(fd: int) -> bool:
     return False
 
 
-def _write_pid(fd: int, pid: int) -> None:
+def write_pid(fd: int, pid: int) -> None:
+    """Write who holds the lock into the lock's own file."""
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{pid}\n".encode(), 0)
 
@@ -170,5 +172,6 @@ __all__ = [
     "holder",
     "make",
     "read_running",
+    "write_pid",
     "write_running",
 ]

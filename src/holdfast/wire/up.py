@@ -20,6 +20,7 @@ from holdfast.control.access.trust import trusting
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.ui.terminal.fleet import Row
 from holdfast.ui.terminal.startup_screen import StartupScreen, UsageGuide
+from holdfast.wire.own_token import read_token
 from holdfast.wire.serve import ServedFleet, ServeOptions, serve
 from holdfast.wire.state_dir import (
     LOG_FILE,
@@ -114,6 +115,8 @@ class _Beside:
         self._states: dict[str, str] = {}
         tls = served.file.admin.tls
         self._tls = trusting(served.admin, certificate=tls.certificate) if tls else None
+        own = read_token(served.state_dir) if served.state_dir is not None else None
+        self._token = own or wish.token
 
     async def run(self) -> None:
         """Show the start of the fleet and then its changes, until cancelled."""
@@ -123,13 +126,13 @@ class _Beside:
         screen.say(f"starting replicas: {shown}")
         try:
             rows = await self._start()
-            screen.started(self._guide(rows))
+            screen.started(self._guide(rows, await self._link()))
             while True:
                 await asyncio.sleep(_WATCH_S)
                 _keep_small(self._log_path)
                 self._compare(await self._status())
         except _LockedError:
-            screen.started(self._guide([]))
+            screen.started(self._guide([], ""))
             screen.say("the admin port asks for its token: set HOLDFAST_ADMIN_TOKEN to see more")
         finally:
             screen.close()
@@ -158,7 +161,7 @@ class _Beside:
         """The admin port's ``/status``; None while control does not answer."""
         try:
             answer = await fetch(
-                self._served.admin, "/status", _ASK_S, bearer=self._wish.token, tls=self._tls
+                self._served.admin, "/status", _ASK_S, bearer=self._token, tls=self._tls
             )
         except FetchError:
             return None
@@ -171,6 +174,25 @@ class _Beside:
         except ValueError:
             return None
         return status if isinstance(status, dict) else None
+
+    async def _link(self) -> str:
+        """A link that signs one browser in; none where the output may be kept in a log."""
+        if not self._wish.at_terminal:
+            return ""
+        try:
+            answer = await fetch(
+                self._served.admin,
+                "/ui/link",
+                _ASK_S,
+                bearer=self._token,
+                method="POST",
+                tls=self._tls,
+            )
+            told = json.loads(answer.body)
+        except (FetchError, ValueError):
+            return ""
+        path = told.get("path") if answer.status == 201 else None
+        return f"{self._served.admin}{path}  # once, within 10 min" if path else ""
 
     def _noted(self, status: Mapping[str, Any]) -> list[Row]:
         rows = _rows(status)
@@ -193,7 +215,7 @@ class _Beside:
         for gone in before.keys() - self._states.keys():
             self._screen.changed({"id": gone, "state": "gone"})
 
-    def _guide(self, rows: Sequence[Row]) -> UsageGuide:
+    def _guide(self, rows: Sequence[Row], sign_in: str) -> UsageGuide:
         file, wish = self._served.file, self._wish
         model = next((one for one in file.models if _chats(one)), file.models[0])
         pids = [row["pid"] for row in rows if row.get("state") == "ready" and row.get("pid")]
@@ -211,6 +233,7 @@ class _Beside:
             log=str(self._log_path),
             pid=pids[0] if pids else None,
             which=which,
+            sign_in=sign_in,
         )
 
 

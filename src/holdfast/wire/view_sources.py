@@ -23,6 +23,7 @@ from holdfast.ports import Source
 
 if TYPE_CHECKING:
     from holdfast.control.process import Control
+    from holdfast.control.view.agent_claims import AgentGrant
 
 ONCE_S: Final = 60.0  # for one look; a source's own calls give up sooner
 _TEXT_MAX: Final = 300
@@ -70,11 +71,25 @@ def _local(section: LocalSection, control: "Control | None") -> Source:
 def _inbox(section: AgentsSection, control: "Control | None") -> Source:
     from holdfast.control.view.agents import AgentInbox, AgentsConfig  # noqa: PLC0415 as above
 
-    config = _config(AgentsConfig, section)
+    config = replace(_config(AgentsConfig, section), agents=_grants(section))
     if control is None:
         return AgentInbox(section.called, config)
     # Whom an agent may speak of: all that anybody has declared, itself included.
-    return AgentInbox(section.called, config, saw=control.saw, replicas=control.replica_names)
+    return AgentInbox(
+        section.called,
+        config,
+        saw=control.saw,
+        replicas=control.replica_names,
+        launched=control.launched_names,
+    )
+
+
+def _grants(section: AgentsSection) -> "tuple[AgentGrant, ...]":
+    from holdfast.control.view.agent_claims import AgentGrant  # noqa: PLC0415 as above
+
+    return tuple(
+        AgentGrant(one.name, one.token, one.host, tuple(one.replicas)) for one in section.agents
+    )
 
 
 # --- the operators' port --------------------------------------------------------------------------
@@ -82,7 +97,6 @@ def _inbox(section: AgentsSection, control: "Control | None") -> Source:
 
 def admin_app(control: "Control") -> Any:
     """Build control's ASGI application: admin paths, dashboard and agents' reports."""
-    from holdfast.control.access.sessions import Sessions  # noqa: PLC0415
     from holdfast.control.admin.admin import build_admin  # noqa: PLC0415 gateways do without
     from holdfast.control.view.agents import AgentDoor, AgentInbox, agent_routes  # noqa: PLC0415
     from holdfast.control.view.history import history_routes  # noqa: PLC0415
@@ -107,17 +121,20 @@ def admin_app(control: "Control") -> Any:
         named = agents()
         return named.token if named is not None else None
 
-    sessions = Sessions(section.token)
+    def grants() -> "tuple[AgentGrant, ...]":
+        named = agents()
+        return _grants(named) if named is not None else ()
+
+    access = control.access
     reports = agent_routes(inbox)
     more = [
         *reports,
-        *web_routes(sessions, lambda: control.file, control.view.snapshot, redundancy),
+        *web_routes(access, lambda: control.file, control.view.snapshot, redundancy),
     ]
     if control.sampler is not None:
         more += history_routes(control.sampler.history)
-    return AgentDoor(
-        build_admin(control.admin, section, more, sessions=sessions), token=token, routes=reports
-    )
+    app = build_admin(control.admin, section, more, access=access)
+    return AgentDoor(app, token=token, routes=reports, agents=grants)
 
 
 # --- one look without a control -------------------------------------------------------------------

@@ -7,6 +7,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from holdfast.config.fleet_file import AdminSection
+from holdfast.config.tenants import hash_key
 from holdfast.control.admin import admin as module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.fleet.disturbances import ChaosDisabledError
@@ -16,6 +17,8 @@ from holdfast.ports import UnreadableError
 
 HERE = "http://127.0.0.1:8001"
 JSON = {"content-type": "application/json"}
+TOKEN = "hf-admin-" + "t" * 32
+BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
 class FakeFacts:
@@ -108,9 +111,15 @@ def facts(tmp_path):
     return FakeFacts(tmp_path / "output.log")
 
 
+def client_of(facts, base_url=HERE):
+    """Somebody with the admin token, which opens all paths."""
+    app = build_admin(facts, AdminSection(token=hash_key(TOKEN)))
+    return TestClient(app, base_url=base_url, headers=BEARER)
+
+
 @pytest.fixture
 def client(facts):
-    with TestClient(build_admin(facts, AdminSection()), base_url=HERE) as client:
+    with client_of(facts) as client:
         yield client
 
 
@@ -251,7 +260,7 @@ def test_of_two_origins_neither_may_be_of_another_host(client, facts):
 
 
 def test_a_default_port_may_be_said_or_left_out(facts):
-    with TestClient(build_admin(facts, AdminSection()), base_url="http://localhost") as client:
+    with client_of(facts, "http://localhost") as client:
         for origin in ("http://localhost", "http://localhost:80"):
             answer = client.post("/reload", headers={"origin": origin})
             assert answer.status_code == 200

@@ -4,6 +4,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from holdfast.config.fleet_file import AdminSection
+from holdfast.config.tenants import hash_key
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.incidents.fact_reports import (
     BURST,
@@ -41,8 +42,14 @@ EVERY = [
     ({"kind": "QueueSeen", "model": "m", "waiting": 7}, QueueSeen("m", 7)),
     ({"kind": "MemorySeen", "replica": "m-1", "used_bytes": 5}, MemorySeen("m-1", 5)),
     ({"kind": "PhaseSeen", "replica": "own-1", "phase": "loading"}, PhaseSeen("own-1", "loading")),
-    ({"kind": "GpuFault", "replica": "m-1", "xid": 79, "fatal": True}, GpuFault("m-1", 79, True)),
-    ({"kind": "LineSeen", "replica": "m-1", "mark": "disk_full"}, LineSeen("m-1", Mark.DISK_FULL)),
+    (
+        {"kind": "GpuFault", "replica": "m-1", "xid": 79, "fatal": True, "reporter": "me"},
+        GpuFault("m-1", 79, True, reporter="POST /facts"),
+    ),
+    (
+        {"kind": "LineSeen", "replica": "m-1", "mark": "disk_full"},
+        LineSeen("m-1", Mark.DISK_FULL, reporter="POST /facts"),
+    ),
     ({"kind": "ProcessEnded", "replica": "m-1", "code": -9}, ProcessEnded("m-1", -9)),
 ]
 
@@ -152,6 +159,9 @@ def test_whoever_tells_too_much_is_told_when_to_come_back(stage):
 # --- over HTTP ------------------------------------------------------------------------------------
 
 
+TOKEN = "hf-reporter-" + "r" * 32
+
+
 class Sender:
     """Control as far as this path asks it."""
 
@@ -164,8 +174,9 @@ class Sender:
 
 @pytest.fixture
 def client(stage):
-    app = build_admin(Sender(stage), AdminSection())
-    with TestClient(app, base_url="http://127.0.0.1:8001") as made:
+    app = build_admin(Sender(stage), AdminSection(token=hash_key(TOKEN)))
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    with TestClient(app, base_url="http://127.0.0.1:8001", headers=bearer) as made:
         yield made
 
 

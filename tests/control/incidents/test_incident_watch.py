@@ -7,6 +7,7 @@ import time
 import orjson
 import pytest
 
+from holdfast.config.tenants import hash_key
 from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.gateways.state_file import SOCKET_FILE
@@ -16,6 +17,7 @@ from holdfast.core.diagnose import observations
 from holdfast.core.diagnose.detect import poison
 from holdfast.core.diagnose.facts import (
     CanaryAnswered,
+    GpuFault,
     MemorySeen,
     ProcessEnded,
     QueueSeen,
@@ -117,6 +119,9 @@ def stage(world, tmp_path, store, monkeypatch):
     return Stage(world, tmp_path, store)
 
 
+OWN_TOKEN = "hf-" + "o" * 40
+
+
 async def ask(control, path, *, method="GET", query=b""):
     sent = []
     scope = {
@@ -128,7 +133,12 @@ async def ask(control, path, *, method="GET", query=b""):
         "root_path": "",
         "scheme": "http",
         "http_version": "1.1",
-        "headers": [(b"host", b"127.0.0.1:8001"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 50_000),
+        "headers": [
+            (b"host", b"127.0.0.1:8001"),
+            (b"content-type", b"application/json"),
+            (b"authorization", f"Bearer {OWN_TOKEN}".encode()),
+        ],
     }
 
     async def receive():
@@ -137,7 +147,9 @@ async def ask(control, path, *, method="GET", query=b""):
     async def send(message):
         sent.append(message)
 
-    await build_admin(control.admin, control.file.admin)(scope, receive, send)
+    control.access.accept_own(hash_key(OWN_TOKEN))
+    app = build_admin(control.admin, control.file.admin, access=control.access)
+    await app(scope, receive, send)
     return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])
 
 
@@ -408,5 +420,26 @@ def test_views_go_on_while_incidents_are_found(stage):
         async with stage.running(LAUNCHED.format(count=1, more="")):
             gateway = await stage.gateway()
             await stage.world.until(lambda: gateway.last(ViewFrame).replicas)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("reporter", "out"), [("agent invented", False), ("", True)])
+def test_a_fatal_xid_of_a_replica_that_answers_right_takes_it_out_only_if_control_saw_it(
+    stage, reporter, out
+):
+    async def main():
+        async with stage.running(LAUNCHED.format(count=2, more="")) as control:
+            await stage.ready("m-1", "m-2")
+            asked = len(stage.said(CanaryAnswered))
+            control.saw(GpuFault("m-1", 79, fatal=True, reporter=reporter))
+            row = await stage.incident("gpu_fault")
+            await stage.world.until(lambda: len(stage.said(CanaryAnswered)) > asked + 2)
+            health = control.loop.health("m-1")
+            assert health is not None
+            assert health.taken_out is out
+            told = control.incidents.get(row["id"])
+            held = [one["text"] for one in told["timeline"] if one["what"] == "refused"]
+            assert any("only a report from outside" in text for text in held) is not out
 
     asyncio.run(main())

@@ -6,10 +6,15 @@ import orjson
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
+from holdfast.config.fleet_file import AdminSection
 from holdfast.config.tenants import hash_key
+from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.guard import Guard
 from holdfast.control.fetch import fetch
+from holdfast.control.view.agent_claims import AgentGrant, grant_of
 from holdfast.control.view.agents import (
     LATE_S,
     AgentDoor,
@@ -61,11 +66,12 @@ class Desk:
 
     def report(self, name="gpu-1", *, behind_s=0.0, life="one", rows=None, **more):
         at = self.wall - behind_s
+        own = "r" if name == "gpu-1" else f"r-{name}"
         shown = {
             "parts": (Part("host", at),),
             "groups": (Group(name),),
             "hosts": (Host(name, group=name, launched_at=at - 100),),
-            "placed": (Placed("r@1", "m", "running", replica="r", used_bytes=5, spoke_at=at - 2),),
+            "placed": (Placed("r@1", "m", "running", replica=own, used_bytes=5, spoke_at=at - 2),),
         }
         reading = Reading("whatever", "local", at, **(shown | (rows or {})))
         return AgentReport(life, at, 5.0, reading, **more)
@@ -152,7 +158,7 @@ def test_one_that_says_it_leaves_is_gone_at_once_and_may_come_back(desk):
     desk.take(leaving=True, lines=(ReportedLine(1, 0, "r", Mark.WATCHDOG),))
     assert desk.one() is None
     assert desk.notes() == ("gpu-1 was told to end at 14:13:20 UTC, and has left",)
-    assert desk.seen == [LineSeen("r", Mark.WATCHDOG)]
+    assert desk.seen == [LineSeen("r", Mark.WATCHDOG, reporter="agent gpu-1")]
     desk.take(life="two")
     assert desk.one() is not None
 
@@ -245,8 +251,8 @@ def test_lines_phases_and_faults_are_told_once_and_in_order(desk):
     desk.take(**things)
     assert desk.seen == [
         PhaseSeen("r", "loading"),
-        LineSeen("r", Mark.TRANSFER_FAILED, "h:1"),
-        GpuFault("r", 79, True, "off the bus"),
+        LineSeen("r", Mark.TRANSFER_FAILED, "h:1", "agent gpu-1"),
+        GpuFault("r", 79, True, "off the bus", "agent gpu-1"),
     ]
 
 
@@ -259,14 +265,16 @@ def test_the_next_process_of_an_agent_counts_anew(desk):
 
 def test_old_news_and_news_of_strangers_are_counted_and_not_told():
     desk = Desk(replicas=lambda: {"r"})
+    strange = Placed("s@1", "m", "running", replica="stranger")
     desk.take(
+        rows={"placed": (*desk.report().reading.placed, strange)},
         lines=(
             ReportedLine(1, LATE_S + 1, "r", Mark.WATCHDOG),
             ReportedLine(2, 0, "stranger", Mark.WATCHDOG),
             ReportedLine(3, LATE_S - 1, "r", Mark.WATCHDOG),
-        )
+        ),
     )
-    assert desk.seen == [LineSeen("r", Mark.WATCHDOG)]
+    assert desk.seen == [LineSeen("r", Mark.WATCHDOG, reporter="agent gpu-1")]
     assert (desk.inbox.late, desk.inbox.strange, desk.inbox.facts) == (1, 1, 1)
 
 
@@ -288,6 +296,99 @@ def test_an_oom_kill_on_another_host_is_one_end_and_names_its_witness(desk):
     ends = [fact for fact in facts if isinstance(fact, ProcessEnded)]
     assert [(end.replica, end.oom) for end in ends] == [("r", True)]
     assert HostSeen("gpu-1", group="gpu-1") in facts
+
+
+# --- of whom an agent may speak -------------------------------------------------------------------
+
+FATAL = (ReportedGpuFault(1, 0, "r", 79, True),)
+GRANTS = (
+    AgentGrant("gpu-1", hash_key("one-" + "1" * 40), replicas=("r",)),
+    AgentGrant("gpu-2", hash_key("two-" + "2" * 40), host="node-2", replicas=("r2",)),
+)
+
+
+def test_an_invented_host_says_nothing_of_another_hosts_replica(desk):
+    desk.take("gpu-1")
+    desk.take("invented", rows={"placed": ()}, life="x", faults=FATAL)
+    row = Placed("r@9", "m", "stopped", replica="r", oom=True)
+    desk.take("invented", rows={"placed": (row,), "hosts": (Host("gpu-1"),)}, life="x")
+    assert desk.seen == []
+    assert (desk.one("invented").placed, desk.one("invented").hosts) == ((), ())
+    assert (desk.inbox.foreign, desk.inbox.metrics()["agent_claims_refused_total"]) == (3, 3)
+    assert any("invented speaks of" in note for note in desk.notes())
+
+
+def test_a_row_is_no_other_replicas_by_its_id_or_its_address(desk):
+    desk.take("gpu-1")
+    rows = (Placed("r", "m", "stopped"), Placed("x", "m", "stopped", endpoint="http://10.0.0.1:1"))
+    desk.take("invented", rows={"placed": rows}, life="x")
+    assert [(row.id, row.endpoint) for row in desk.one("invented").placed] == [("x", "")]
+
+
+def test_replicas_that_control_launched_are_no_agents():
+    desk = Desk()
+    desk.inbox._launched = lambda: {"r"}
+    desk.take(faults=FATAL)
+    assert (desk.seen, desk.one().placed) == ([], ())
+
+
+def test_a_replica_goes_to_the_next_agent_once_the_first_has_left(desk):
+    desk.take("gpu-1")
+    desk.take("gpu-1", leaving=True)
+    row = Placed("r@9", "m", "running", replica="r")
+    desk.take("gpu-9", rows={"placed": (row,)}, faults=FATAL)
+    assert [fact.replica for fact in desk.seen] == ["r"]
+
+
+def granted(desk, name, grant, **more):
+    desk.inbox.take(name, encode(desk.report(name, **more)), grant)
+
+
+def test_a_token_of_its_own_speaks_of_its_host_and_its_replicas_alone():
+    desk = Desk(agents=GRANTS)
+    granted(desk, "gpu-1", GRANTS[0], faults=FATAL)
+    assert [fact.replica for fact in desk.seen] == ["r"]
+    other = Placed("r2@1", "m", "running", replica="r2")
+    foreign = (ReportedGpuFault(2, 0, "r2", 79, True), ReportedGpuFault(3, 0, "", 79, True))
+    rows = {"placed": (other,), "hosts": (Host("gpu-1"), Host("node-2"))}
+    with pytest.raises(RefusedError):
+        granted(desk, "gpu-1", GRANTS[0], faults=(ReportedGpuFault(2, 0, "", 79, True),))
+    granted(desk, "gpu-1", GRANTS[0], rows=rows, faults=foreign[:1])
+    assert [fact.replica for fact in desk.seen] == ["r"]
+    assert [host.id for host in desk.one().hosts] == ["gpu-1"]
+    assert desk.one().placed == ()
+    assert desk.inbox.foreign == 3
+    mine = Placed("r2@1", "m", "running", host="node-2", replica="r2")
+    granted(desk, "gpu-2", GRANTS[1], rows={"placed": (mine,), "hosts": (Host("node-2"),)})
+    assert [row.replica for row in desk.one("gpu-2").placed] == ["r2"]
+
+
+def test_a_token_of_its_own_cannot_report_as_another_nor_the_shared_one_as_it():
+    desk = Desk(agents=GRANTS)
+    for name in ("invented", "gpu-2"):
+        with pytest.raises(RefusedError, match="that of the agent 'gpu-1'") as caught:
+            granted(desk, name, GRANTS[0], faults=FATAL)
+        assert caught.value.status == 403
+    with pytest.raises(RefusedError, match="a token of its own") as caught:
+        desk.take("gpu-1", faults=FATAL)
+    assert (caught.value.status, desk.seen, desk.inbox.foreign) == (403, [], 3)
+
+
+def test_each_token_opens_for_its_agent_and_no_wrong_one_does():
+    assert grant_of("one-" + "1" * 40, None, GRANTS) == (True, GRANTS[0])
+    assert grant_of("two-" + "2" * 40, hash_key(TOKEN), GRANTS) == (True, GRANTS[1])
+    assert grant_of(TOKEN, hash_key(TOKEN), GRANTS) == (True, None)
+    assert grant_of(TOKEN, None, GRANTS) == (False, None)
+    assert grant_of("", None, ()) == (False, None)
+    assert "one-" not in repr(GRANTS)
+
+
+def test_a_shared_token_is_warned_of_once(desk):
+    with capture_logs() as logs:
+        desk.take("gpu-1")
+        desk.take("gpu-2")
+        granted(Desk(agents=GRANTS), "gpu-1", GRANTS[0])
+    assert [line["event"] for line in logs] == ["agents share a token"]
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -356,7 +457,8 @@ def test_a_config_that_cannot_be_is_refused(wrong):
 async def served(inbox, token=None, routes=None):
     routes = routes or agent_routes(inbox)
     app = Starlette(routes=routes)
-    app.add_middleware(Guard, loopback=True, token=hash_key(ADMIN))
+    section = AdminSection(token=hash_key(ADMIN))
+    app.add_middleware(Guard, access=AdminAccess(lambda: section))
     hashed = hash_key(token) if token else None
     app.add_middleware(AgentDoor, token=lambda: hashed, routes=routes)
     config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")
@@ -389,6 +491,25 @@ def test_a_control_whose_config_takes_no_agents_any_more_says_so(desk):
         return statuses
 
     assert asyncio.run(main()) == [(202, 200), (404, 404)]
+
+
+def test_over_http_one_agents_token_reports_as_nobody_else():
+    desk = Desk(agents=GRANTS)
+    routes = agent_routes(desk.inbox)
+    app = Starlette(routes=routes)
+    section = AdminSection(token=hash_key(ADMIN))
+    app.add_middleware(Guard, access=AdminAccess(lambda: section))
+    app.add_middleware(AgentDoor, token=None, routes=routes, agents=lambda: GRANTS)
+    with TestClient(app, base_url="http://127.0.0.1:8001") as client:
+        bearer = {"authorization": "Bearer one-" + "1" * 40}
+        body = encode(desk.report(faults=FATAL))
+        found = [
+            client.post(f"/agents/{name}", content=body, headers=bearer).status_code
+            for name in ("gpu-1", "invented", "gpu-2")
+        ]
+        assert client.get("/status", headers=bearer).status_code == 401
+    assert found == [202, 403, 403]
+    assert len(desk.seen) == 1
 
 
 def post(desk, body, *, bearer=TOKEN, token=TOKEN, path="/agents/gpu-1", method="POST"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.drift.detector import DriftConfig
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
-from holdfast.core.diagnose.evidence import INCIDENTS_MAX, Incident, Sign, Stage
+from holdfast.core.diagnose.evidence import INCIDENTS_MAX, Incident, Remedy, Sign, Stage
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanaryAnswered,
@@ -19,6 +19,7 @@ from holdfast.core.diagnose.facts import (
     Declared,
     Fact,
     Gone,
+    GpuFault,
     HostSeen,
     LineSeen,
     LoadSeen,
@@ -672,3 +673,47 @@ def test_an_engine_that_drains_and_says_so_is_no_incident() -> None:
         investigation.take(CanaryAnswered("m-2", CanaryVerdict.PASS, 0.1), second * SECOND)
         investigation.take(Looked(), second * SECOND)
     assert investigation.incidents == {}
+
+
+# --- what only others report ----------------------------------------------------------------------
+
+
+def reported(fleet: Fleet, at: int) -> list[Act]:
+    """Thirty seconds after an agent said that the GPU of r1 is lost."""
+    fleet.now = at
+    fleet.say(GpuFault("r1", 79, fatal=True, reporter="agent gpu-1"))
+    return [one for one in fleet.findings if isinstance(one, Act) and one.replica == "r1"]
+
+
+def test_a_fatal_xid_that_only_an_agent_tells_asks_a_canary_and_takes_nobody_out() -> None:
+    fleet = Fleet()
+    assert reported(fleet, ONSET) == []
+    called = [one.replicas for one in fleet.findings if isinstance(one, CallCanaries)]
+    assert called == [("r1",)]
+    for fleet.now in range(ONSET + 1, ONSET + 60):
+        for name in NAMES:
+            fleet.healthy(name)
+        fleet.say(Looked())
+    assert not [one for one in fleet.findings if isinstance(one, Act)]
+    (incident,) = fleet.investigation.incidents.values()
+    assert incident.cause is Cause.GPU_FAULT  # people are told all the same
+    assert "agent gpu-1 reports" in incident.evidence[0].text
+
+
+def test_a_fatal_xid_is_acted_on_when_its_canary_fails() -> None:
+    fleet = Fleet()
+    reported(fleet, ONSET)
+    fleet.now = ONSET + 1
+    for _ in range(2):
+        fleet.canary("r1", "wrong")
+    acts = [one for one in fleet.findings if isinstance(one, Act)]
+    assert [(act.remedy, act.replica) for act in acts] == [(Remedy.TAKE_OUT, "r1")]
+
+
+def test_a_fatal_xid_that_control_saw_itself_is_acted_on_at_once() -> None:
+    fleet = Fleet()
+    fleet.now = ONSET
+    fleet.say(GpuFault("r1", 79, fatal=True, reporter="agent gpu-1"))
+    fleet.say(GpuFault("r1", 79, fatal=True))
+    acts = [one for one in fleet.findings if isinstance(one, Act)]
+    assert [(act.remedy, act.replica) for act in acts] == [(Remedy.TAKE_OUT, "r1")]

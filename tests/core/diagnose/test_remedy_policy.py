@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from holdfast.core.diagnose import remedy_policy as module
 from holdfast.core.diagnose.causes.table import CAUSES
 from holdfast.core.diagnose.dependency_graph import DependencyGraph
-from holdfast.core.diagnose.evidence import About, Evidence, Incident, Remedy, Sign, Stage
+from holdfast.core.diagnose.evidence import (
+    REPORTED,
+    About,
+    Evidence,
+    Incident,
+    Remedy,
+    Sign,
+    Stage,
+)
 from holdfast.core.diagnose.facts import Declared, Looked, RolloutSeen, StateChanged
 from holdfast.core.diagnose.incident_case import IncidentCase, SeenEvidence
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
@@ -438,3 +446,70 @@ def test_starts_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -
     assert moved(yard, first, State.READY, 3.0) == []
     yard.acting.forget("r2")
     assert moved(yard, second, State.READY, 3.0) == []
+
+
+# --- what only others report ----------------------------------------------------------------------
+
+
+def reported_case(yard: Yard, source: str = REPORTED) -> IncidentCase:
+    case = yard.case(Cause.GPU_FAULT, "r1")
+    case.seen.clear()
+    about = yard.census.about("r1")
+    case.add(SeenEvidence(Evidence(Sign.GPU_FAULT, about, 0, source, "Xid 79")), 0)
+    case.write(CAUSES, 0)
+    return case
+
+
+def test_what_only_a_report_says_asks_a_canary_and_takes_nobody_out() -> None:
+    yard = Yard()
+    case = reported_case(yard)
+    assert yard.decide(case) == []
+    assert [*yard.acting.take_doubted()] == ["r1"]
+    assert "only a report from outside says so" in case.incident.action
+    assert case.incident.timeline[-1].what == "refused"
+    assert yard.decide(case, 5.0) == []
+    assert yard.acting.take_doubted() == {}  # asked once
+    assert yard.acting.settled(nanos(10.0)) == [case.incident.id]  # and looked at again
+
+
+def test_what_control_saw_itself_is_acted_on_at_once() -> None:
+    yard = Yard()
+    assert yard.decide(reported_case(yard, "host")) == [(Remedy.RELOCATE, "r1")]
+
+
+@pytest.mark.parametrize("source", ["canary", "gateway", "host"])
+def test_a_second_source_of_our_own_corroborates_a_report(source: str) -> None:
+    yard = Yard()
+    case = reported_case(yard)
+    assert yard.decide(case) == []
+    about = yard.census.about("r1")
+    case.add(SeenEvidence(Evidence(Sign.CANARY_WRONG, about, 1, source, "t")), 1)
+    assert yard.decide(case, 1.0) == [(Remedy.RELOCATE, "r1")]
+
+
+def test_a_replica_that_is_not_ready_corroborates_a_report() -> None:
+    yard = Yard()
+    case = reported_case(yard)
+    assert yard.decide(case) == []
+    yard.state("r1", State.SUSPECT)
+    assert yard.decide(case, 1.0) == [(Remedy.RELOCATE, "r1")]
+
+
+@given(st.lists(st.sampled_from([*Sign]), min_size=1, max_size=20), st.integers(1, 4))
+@settings(max_examples=examples(100))
+def test_reports_alone_never_take_a_ready_replica_out(signs: list[Sign], count: int) -> None:
+    yard = Yard()
+    names = ["r1", "r2", "r3", "r4"][:count]
+    case = yard.case(Cause.CUDA_CORRUPTED, *names)
+    case.seen.clear()
+    for number, sign in enumerate(signs):
+        about = yard.census.about(names[number % count])
+        case.add(SeenEvidence(Evidence(sign, about, number, REPORTED, "t")), number)
+    for name in names:  # each of them is spoken of
+        about = yard.census.about(name)
+        told = Evidence(Sign.LOG_CUDA_CORRUPTED, about, 99, REPORTED, "t")
+        case.add(SeenEvidence(told), 99)
+    case.write(CAUSES, 99)
+    taken = {Remedy.TAKE_OUT, Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE}
+    for at in (1.0, 6.0, 30.0):
+        assert not taken & {remedy for remedy, _ in yard.decide(case, at)}

@@ -53,6 +53,12 @@ def url(fleet):
 
 
 @pytest.fixture
+def sign_in(fleet, url):
+    """The end of an address that signs its page in."""
+    return lambda: f"#sign-in={fleet.sign_in_code()}"
+
+
+@pytest.fixture
 def open_page(browser, url):
     """Opens pages; at the end, while their server still runs, none may have complained."""
     contexts, problems = [], []

@@ -241,8 +241,28 @@ def test_a_lost_connection_is_said(open_page, fleet):
 # --- one replica, one model, one incident ---------------------------------------------------------
 
 
-def test_a_replica_is_drained_after_a_question(open_page, url, fleet):
+def test_an_order_without_a_sign_in_asks_for_the_token(open_page, url, fleet):
     page = open_page(f"{url}/ui/replicas/llm-8b-1")
+    page.wait_for_selector("#signout", state="hidden")
+    page.click("button:text-is('Drain')")
+    page.fill("#order-token", fleet_server.OWN_TOKEN)
+    page.click("dialog button:text-is('Drain')")
+    page.wait_for_selector("text=Drain: it begins now")
+    assert fleet.orders == [("/replicas/llm-8b-1/drain", None)]
+    page.click("#signout")  # and what is only read stays
+    page.wait_for_selector("#signout", state="hidden")
+    page.wait_for_selector("h1:has-text('llm-8b-1')")
+
+
+def test_a_link_signs_in_and_leaves_the_address(open_page, url, sign_in):
+    page = open_page(f"{url}/ui/{sign_in()}")
+    page.wait_for_selector("#signout", state="visible")
+    assert "#" not in page.evaluate("location.href")
+
+
+def test_a_replica_is_drained_after_a_question(open_page, url, fleet, sign_in):
+    page = open_page(f"{url}/ui/replicas/llm-8b-1{sign_in()}")
+    page.wait_for_selector("#signout", state="visible")
     page.click("button:text-is('Drain')")
     page.wait_for_selector("dialog >> text=Drain llm-8b-1?")
     page.keyboard.press("Escape")
@@ -255,9 +275,10 @@ def test_a_replica_is_drained_after_a_question(open_page, url, fleet):
     page.wait_for_selector("button:text-is('Undrain')")
 
 
-def test_an_order_that_is_refused_says_why(open_page, url, fleet):
+def test_an_order_that_is_refused_says_why(open_page, url, fleet, sign_in):
     fleet.refuse = "it is the last one of its model"
-    page = open_page(f"{url}/ui/replicas/llm-8b-1")
+    page = open_page(f"{url}/ui/replicas/llm-8b-1{sign_in()}")
+    page.wait_for_selector("#signout", state="visible")
     page.click("button:text-is('Restart')")
     page.click("dialog button:text-is('Restart')")
     page.wait_for_selector("dialog [role=alert]:text-is('it is the last one of its model')")
@@ -317,8 +338,9 @@ def test_each_chart_has_its_table(open_page, url):
     assert page.locator("figure:has-text('CUSUM') table tbody tr").count() > 50
 
 
-def test_a_model_is_scaled(open_page, url, fleet):
-    page = open_page(f"{url}/ui/models/llm-8b")
+def test_a_model_is_scaled(open_page, url, fleet, sign_in):
+    page = open_page(f"{url}/ui/models/llm-8b{sign_in()}")
+    page.wait_for_selector("#signout", state="visible")
     page.wait_for_selector("text=Replicas wanted")
     page.fill("#wanted", "5")
     page.keyboard.press("Enter")

@@ -1,23 +1,24 @@
 """Middleware that decides which HTTP requests the admin port accepts.
 
-Three checks come before anything else looks at a request. A listener on loopback answers only
-requests whose Host is loopback, too: a web page that an operator visits could otherwise have its
-own name resolve to 127.0.0.1 and read everything here. Where a token is configured every path but
-``/livez`` requires it; its hash is compared, in constant time, so neither the file nor the memory
-of this process holds the token. And an order (anything but GET) is accepted only from a page of
-this very host, or from no page at all: browsers send any page's form to loopback, but they always
-name the page's host in Origin, and they ask before they send JSON.
+    Host is this machine? ─► who asks (token, cookie, anybody)? ─► has the role that the path needs?
+    ─► an order: from a page of this host or from none, as JSON, with the page's secret ─► passed on
 
-The dashboard's browser sends a cookie in place of the token (``sessions.py``). Its orders carry a
-secret in a header besides, and so do those of any page where no token is configured. What lies
-under ``/ui`` can be read without a token: it is the same for all users and holds nothing of the
-fleet.
+A listener on loopback answers only requests whose Host is loopback, too: a web page that an
+operator visits could otherwise have its own name resolve to 127.0.0.1 and read everything here.
+``roles.py`` says which role each path needs, ``admin_access.py`` who has which. An order (anything
+but GET) is accepted only from a page of this very host, or from no page at all: browsers send any
+page's form to loopback, but they always name the page's host in Origin, and they ask before they
+send JSON.
+
+The dashboard's browser sends a cookie in place of the token (``sessions.py``), and its orders carry
+a secret in a header besides. What lies under ``/ui`` can be read without a token: it is the same
+for all users and holds nothing of the fleet.
+
+Every order leaves a row in the audit trail with its result, also one that is refused here.
 """
 
-import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -25,91 +26,155 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.control.access.sessions import COOKIE, CSRF_HEADER, Sessions
+from holdfast.control.access.admin_access import AdminAccess
+from holdfast.control.access.audit import belongs, result_of
+from holdfast.control.access.roles import READING, Role, is_open, roles_for
+from holdfast.control.access.sessions import COOKIE, CSRF_HEADER
+from holdfast.control.access.sign_in_limit import TooManyTriesError
+from holdfast.control.access.tokens import ANYBODY, AdminCaller
 
-OPEN: Final = "/livez"  # a supervisor that only wants to know whether we live has no token
-
-UI: Final = "/ui"  # pages, scripts and signing in
-UI_SESSION: Final = "/ui/session"
-
-_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+CALLER: Final = "holdfast.caller"  # of the ASGI scope: who asks, once that is known
+NOBODY: Final = "nobody"  # in the audit trail, where no token was right
+_RESULT_BYTES_MAX: Final = 4_096  # of an answer that are looked at for its reason
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+Send = Callable[[Any], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware that rejects requests without a permitted host, token, cookie or origin."""
+    """ASGI middleware that rejects requests without a permitted host, role or origin."""
 
-    def __init__(
-        self, app: Any, *, loopback: bool, token: str | None, sessions: Sessions | None = None
-    ) -> None:
+    def __init__(self, app: Any, *, access: AdminAccess) -> None:
         self._app = app
-        self._loopback = loopback
-        self._sessions = sessions
-        self._digest = bytes.fromhex(token.removeprefix("sha256:")) if token else None
+        self._access = access
 
     async def __call__(
-        self,
-        scope: dict[str, Any],
-        receive: Callable[[], Awaitable[Any]],
-        send: Callable[[Any], Awaitable[None]],
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send
     ) -> None:
         """Check one HTTP request: pass it to the application, or answer with the refusal."""
-        if scope["type"] == "http":
-            refusal = self._refusal(Request(scope))
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        address = self._access.address_of(request)
+        audited = self._access.audit is not None and request.method not in READING
+        answer = _Answer(send) if audited else None
+        try:
+            refusal = self._refusal(request, address)
+            await (refusal or self._app)(scope, receive, answer.send if answer else send)
+        finally:
+            if answer is not None:
+                self._record(request, address, answer)
 
-    def _refusal(self, request: Request) -> Response | None:
+    def _record(self, request: Request, address: str, answer: "_Answer") -> None:
+        audit, path = self._access.audit, request.scope["path"]
+        status = answer.status or 500  # it failed before it said anything
+        if audit is None or not belongs(path, status):
+            return
+        caller: AdminCaller | None = request.scope.get(CALLER)
+        who = caller.name if caller is not None else NOBODY
+        result = result_of(status, bytes(answer.body))
+        audit.add(who, f"{request.method} {path}", address, status, result)
+
+    def _refusal(self, request: Request, address: str) -> Response | None:
         host = request.headers.get("host", "")
-        if self._loopback and not _is_loopback(host):
+        if self._access.loopback and not _is_loopback(host):
             return json_answer({"error": "the Host of this request is not this machine"}, 421)
-        cookie = request.cookies.get(COOKIE) if self._sessions is not None else None
-        by_token = self._digest is None or self._knows(request)
-        if not by_token and not self._is_open(request) and not self._signed_in(cookie):
-            response = json_answer({"error": "the admin token is missing or wrong"}, 401)
+        cookie = request.cookies.get(COOKIE)
+        try:
+            caller, by_token = self._caller(request, address, cookie)
+        except TooManyTriesError as error:
+            # Who needs no token is not kept out by a wrong one.
+            caller, by_token = (ANYBODY if self._access.reads_openly else None), False
+            needed = roles_for(request.method, request.scope["path"])
+            if needed and (caller is None or not caller.may(needed)):
+                return too_many(error)
+        refused = self._lacks_role(request, caller)
+        if refused is not None or request.method in READING:
+            return refused
+        return self._unlike_an_order(request, host, cookie, by_token=by_token)
+
+    def _caller(
+        self, request: Request, address: str, cookie: str | None
+    ) -> tuple[AdminCaller | None, bool]:
+        """Who asks, None if nobody who is known; and whether a token said so."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if token and scheme.lower() == "bearer":
+            caller = self._access.by_token(token, address)
+            if caller is not None:
+                return caller, True
+        caller = self._access.by_cookie(cookie) if cookie is not None else None
+        if caller is None and self._access.reads_openly:
+            caller = ANYBODY
+        return caller, False
+
+    def _lacks_role(self, request: Request, caller: AdminCaller | None) -> Response | None:
+        needed = roles_for(request.method, request.scope["path"])
+        if caller is not None:
+            request.scope[CALLER] = caller
+        if not needed or (caller is not None and caller.may(needed)):
+            return None
+        if caller is None or caller is ANYBODY:
+            wanted = "" if Role.READ in needed else f"; this needs the role {_words(needed)}"
+            told = f"the admin token is missing or wrong{wanted}"
+            response = json_answer({"error": told}, 401)
             response.headers["www-authenticate"] = "Bearer"
             return response
-        if request.method in _READING:
-            return None
+        has = _words(caller.roles)
+        told = f"{caller.name} has the role {has}; this needs the role {_words(needed)}"
+        return json_answer({"error": told}, 403)
+
+    def _unlike_an_order(
+        self, request: Request, host: str, cookie: str | None, *, by_token: bool
+    ) -> Response | None:
+        """The refusal of an order from a foreign page, not in JSON, or without its secret."""
         origins = request.headers.getlist("origin")
         if not all(_same_host(origin, host) for origin in origins):
             return json_answer({"error": "a page of another host may not give orders here"}, 403)
         if _has_body(request) and not _is_json(request):
             return json_answer({"error": "the body of an order is application/json"}, 415)
-        of_a_page = bool(origins) if self._digest is None else not by_token
-        if self._sessions is not None and of_a_page and not self._is_open(request):
-            given = request.headers.get(CSRF_HEADER, "")
-            if not self._sessions.may_order(cookie, given):
-                told = f"an order of a page carries {CSRF_HEADER}; load the page again"
-                return json_answer({"error": told}, 403)
+        if by_token or is_open(request.method, request.scope["path"]):
+            return None
+        open_page = request.scope.get(CALLER) is ANYBODY
+        if open_page and not origins:
+            return None  # no browser: it has no cookie that a page could misuse
+        given = request.headers.get(CSRF_HEADER, "")
+        if not self._access.sessions.may_order(None if open_page else cookie, given):
+            told = f"an order of a page carries {CSRF_HEADER}; load the page again"
+            return json_answer({"error": told}, 403)
         return None
 
-    def _is_open(self, request: Request) -> bool:
-        path = request.url.path
-        if path == OPEN:
-            return True
-        if self._sessions is None:
-            return False
-        if request.method == "POST":
-            return path == UI_SESSION
-        below = path in ("/", UI) or path.startswith(f"{UI}/")
-        return below and request.method in _READING
 
-    def _signed_in(self, cookie: str | None) -> bool:
-        return self._sessions is not None and cookie is not None and self._sessions.knows(cookie)
+class _Answer:
+    """Passes an answer on, and keeps its status and the beginning of its body."""
 
-    def _knows(self, request: Request) -> bool:
-        assert self._digest is not None
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        given = sha256(key.encode("utf-8", "surrogateescape")).digest()
-        return scheme.lower() == "bearer" and hmac.compare_digest(given, self._digest)
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.body = bytearray()
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif len(self.body) < _RESULT_BYTES_MAX:
+            self.body += message.get("body", b"")[:_RESULT_BYTES_MAX]
+        await self._send(message)
 
 
 def json_answer(content: object, status: int = 200) -> Response:
     """Build the HTTP response of the admin port with ``content`` as its JSON body."""
     return Response(orjson.dumps(content) + b"\n", status, media_type="application/json")
+
+
+def too_many(error: TooManyTriesError) -> Response:
+    """The response to a sign-in that is refused unseen: 429, with when to try again."""
+    response = json_answer({"error": str(error)}, 429)
+    response.headers["retry-after"] = f"{error.wait_s:.0f}"
+    return response
+
+
+def _words(roles: frozenset[Role]) -> str:
+    return " or ".join(sorted(role.value for role in roles)) or "none"
 
 
 def _is_loopback(host: str) -> bool:
@@ -146,4 +211,4 @@ def _is_json(request: Request) -> bool:
     return kind.strip().lower() == "application/json"
 
 
-__all__ = ["OPEN", "UI", "UI_SESSION", "Guard", "json_answer"]
+__all__ = ["CALLER", "Guard", "json_answer", "too_many"]

@@ -4,7 +4,8 @@ An order is accepted or refused, with a reason, at once; its progress is shown b
 ``/events``. Waiting for the end instead was rejected: a drain takes minutes, and if the connection
 broke meanwhile the caller would not know what became of the order.
 
-``guard.py`` decides which requests are allowed, ``openapi.py`` describes each path for programs.
+``control/access/guard.py`` decides which requests are allowed, ``openapi.py`` describes each path
+for programs.
 """
 
 import asyncio
@@ -21,8 +22,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.config.fleet_file import AdminSection
-from holdfast.control.access.guard import OPEN, Guard, json_answer
-from holdfast.control.access.sessions import Sessions
+from holdfast.control.access.admin_access import AdminAccess
+from holdfast.control.access.audit import LIMIT_DEFAULT, LIMIT_MAX
+from holdfast.control.access.guard import Guard, json_answer
+from holdfast.control.access.roles import OPEN, READY
 from holdfast.control.admin.logs import follow, read_tail
 from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.admin.openapi_schemas import CanaryLine, ReloadAnswer, StatusAnswer
@@ -149,14 +152,15 @@ def build_admin(
     section: AdminSection,
     more: Sequence[BaseRoute] = (),
     *,
-    sessions: Sessions | None = None,
+    access: AdminAccess | None = None,
 ) -> Starlette:
     """Build the ASGI application of the admin port.
 
-    ``more`` are further routes; ``sessions`` holds the browsers that signed in.
+    ``more`` are further routes; ``access`` knows who may do what, by default of this section.
     """
+    access = access or AdminAccess(lambda: section)
     app = Starlette(
-        routes=[*_Admin(facts).routes(), *more],
+        routes=[*_Admin(facts, access).routes(), *more],
         exception_handlers={
             HTTPException: _refused,
             ChaosDisabledError: _forbidden,
@@ -164,17 +168,16 @@ def build_admin(
             UnknownModelError: _unknown,
         },
     )
-    app.add_middleware(
-        Guard, loopback=section.address.loopback, token=section.token, sessions=sessions
-    )
+    app.add_middleware(Guard, access=access)
     return app
 
 
 class _Admin:
     """The handlers of the admin port, one method for each path."""
 
-    def __init__(self, facts: AdminAnswers) -> None:
+    def __init__(self, facts: AdminAnswers, access: AdminAccess) -> None:
         self._facts = facts
+        self._access = access
         self._followers = 0
         self._description = orjson.dumps(openapi_document()) + b"\n"
 
@@ -184,8 +187,8 @@ class _Admin:
         facts = self._facts
         return [
             Route(OPEN, self.livez),
-            Route("/readyz", self.readyz),
-            Route("/readyz/{model:path}", self.readyz_model),
+            Route(READY, self.readyz),
+            Route(f"{READY}/{{model:path}}", self.readyz_model),
             Route("/metrics", self.metrics),
             Route("/status", self.status),
             Route("/events", self.events),
@@ -197,6 +200,7 @@ class _Admin:
             Route("/gpus", self.gpus),
             Route("/cost", self.cost),
             Route("/openapi.json", self.openapi),
+            Route("/audit", self.audit),
             Route("/explain/{request_id:path}", self.explain),
             Route("/reload", self.reload, methods=["POST"]),
             Route(f"{replica}/logs", self.logs),
@@ -256,6 +260,12 @@ class _Admin:
 
     async def cost(self, _: Request) -> Response:
         return json_answer(self._facts.cost())
+
+    async def audit(self, request: Request) -> Response:
+        limit = _number(request, "limit", LIMIT_DEFAULT, LIMIT_MAX)
+        audit = self._access.audit
+        rows = await asyncio.to_thread(audit.listing, limit) if audit is not None else []
+        return json_answer({"orders": rows})
 
     async def openapi(self, _: Request) -> Response:
         return Response(self._description, media_type="application/json")

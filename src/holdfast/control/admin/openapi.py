@@ -42,8 +42,12 @@ _REPLICA: Final = _in_path("replica_id", "The id of a replica, as in /status")
 _MODEL: Final = _in_path("model", "The name of a model, as in the fleet file")
 _REFUSED: Final[_Data] = {
     "401": {"$ref": "#/components/responses/NoToken"},
+    "403": {"$ref": "#/components/responses/NoRole"},
     "421": {"$ref": "#/components/responses/OtherHost"},
+    "429": {"$ref": "#/components/responses/TooManyTries"},
 }
+_TOKEN: Final[list[_Data]] = [{"token": []}]  # of an operation that is never open
+_OPEN: Final[list[_Data]] = []
 _ORDER_REFUSED: Final[_Data] = _REFUSED | {
     "403": {"$ref": "#/components/responses/OtherPage"},
     "415": {"$ref": "#/components/responses/NotJson"},
@@ -51,7 +55,7 @@ _ORDER_REFUSED: Final[_Data] = _REFUSED | {
 
 
 def _get(name: str, summary: str, responses: _Data, *parameters: _Data) -> _Data:
-    refused = responses | _REFUSED
+    refused = _REFUSED | responses
     operation: _Data = {"operationId": name, "summary": summary, "responses": refused}
     if parameters:
         operation["parameters"] = list(parameters)
@@ -59,11 +63,11 @@ def _get(name: str, summary: str, responses: _Data, *parameters: _Data) -> _Data
 
 
 def _post(name: str, summary: str, responses: _Data, *parameters: _Data, **more: Any) -> _Data:
-    refused = responses | _ORDER_REFUSED
+    refused = _ORDER_REFUSED | responses
     operation: _Data = {"operationId": name, "summary": summary, "responses": refused}
     if parameters:
         operation["parameters"] = list(parameters)
-    return {"post": operation | more}
+    return {"post": operation | {"security": _TOKEN} | more}
 
 
 def _order(name: str, summary: str, cannot: str, forbidden: str = "") -> _Data:
@@ -77,32 +81,42 @@ def _order(name: str, summary: str, cannot: str, forbidden: str = "") -> _Data:
     return _post(name, summary, responses, _REPLICA)
 
 
-def _questions() -> _Data:
+def _probes() -> _Data:
+    """Signs of life and of readiness, which need no token."""
     alive = _get("livez", "Does this process run?", {"200": _text("It does.", "alive")})
-    alive["get"] |= {"security": []}
+    alive["get"] |= {"security": _OPEN}
+    ready = _get(
+        "readyz",
+        "Are clients served?",
+        {
+            "200": _text(
+                "Some gateway accepts requests; processes of Holdfast that are late or stopped are "
+                "named behind it.",
+                "ready",
+            ),
+            "503": _text("None does; the text says why.", "no gateway is connected"),
+        },
+    )
+    ready["get"] |= {"security": _OPEN}
+    ready_model = _get(
+        "readyzModel",
+        "Does somebody serve this model?",
+        {
+            "200": _text("A replica of it is ready.", "ready"),
+            "503": _text("None is, or no model has this name.", "no replica is ready"),
+        },
+        _MODEL,
+    )
+    ready_model["get"] |= {"security": _OPEN}
     return {
         "/livez": alive,
-        "/readyz": _get(
-            "readyz",
-            "Are clients served?",
-            {
-                "200": _text(
-                    "Some gateway accepts requests; processes of Holdfast that are late or "
-                    "stopped are named behind it.",
-                    "ready",
-                ),
-                "503": _text("None does; the text says why.", "no gateway is connected"),
-            },
-        ),
-        "/readyz/{model}": _get(
-            "readyzModel",
-            "Does somebody serve this model?",
-            {
-                "200": _text("A replica of it is ready.", "ready"),
-                "503": _text("None is, or no model has this name.", "no replica is ready"),
-            },
-            _MODEL,
-        ),
+        "/readyz": ready,
+        "/readyz/{model}": ready_model,
+    }
+
+
+def _questions() -> _Data:
+    return {
         "/metrics": _get(
             "metrics",
             "All that is counted, for Prometheus.",
@@ -122,6 +136,17 @@ def _questions() -> _Data:
             "cost",
             "GPU-seconds, tokens and their price, by tenant, model, route and use.",
             {"200": _json("Since this control began.", "Cost")},
+        ),
+        "/audit": _get(
+            "audit",
+            "Who gave which orders, from where, when, and what became of them.",
+            {
+                "200": _json("The newest, the oldest of them first.", "Audit"),
+                "400": _json("The limit is no such number.", "Error"),
+            },
+            _in_query(
+                "limit", "How many at most.", type="integer", minimum=0, maximum=1000, default=100
+            ),
         ),
         "/openapi.json": _get(
             "openapi",
@@ -373,7 +398,8 @@ def _orders() -> _Data:
             "disturb",
             "Make trouble on purpose, for so many seconds, as 'holdfast chaos' does.",
             "It is disturbed already, or this cannot be done; the error says why.",
-            forbidden="The fleet file does not enable chaos (chaos.enabled).",
+            forbidden="The fleet file does not enable chaos (chaos.enabled), or the token has not "
+            "the role chaos.",
         ),
         "/replicas/{replica_id}/undisturb": _order(
             "undisturb", "End that before its time.", "It is not disturbed."
@@ -426,7 +452,8 @@ def openapi_document() -> dict[str, Any]:
         },
         "servers": [{"url": "http://127.0.0.1:8001"}],
         "security": [{}, {"token": []}],
-        "paths": _questions()
+        "paths": _probes()
+        | _questions()
         | _views()
         | _histories()
         | _series()
@@ -439,13 +466,21 @@ def openapi_document() -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Where the fleet file has admin.token.",
+                    "description": "A token of the fleet file (admin.token, admin.tokens), or that "
+                    "of the state directory, from the same machine. Questions need the role read, "
+                    "orders the role operate, disturb the role chaos. On loopback questions need "
+                    "none unless the fleet file sets a token or admin.open_read: false.",
                 }
             },
             "responses": {
                 "NoToken": _json("The admin token is missing or wrong.", "Error"),
+                "NoRole": _json("The token has not the role that this needs.", "Error"),
+                "TooManyTries": _json("Too many wrong tokens; Retry-After says when.", "Error"),
                 "OtherHost": _json("The Host of the request is not this machine.", "Error"),
-                "OtherPage": _json("The order comes from a page of another host.", "Error"),
+                "OtherPage": _json(
+                    "The order comes from a page of another host, or its token has not the role.",
+                    "Error",
+                ),
                 "NotJson": _json("The body of an order is JSON, and says so.", "Error"),
             },
             "schemas": schemas(),

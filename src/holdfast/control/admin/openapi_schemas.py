@@ -18,6 +18,7 @@ from holdfast.control.fleet.audience import Happened
 from holdfast.control.incidents.fact_reports import FACTS_MAX, KINDS
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.view import snapshot as view
+from holdfast.ports import StoredOrder
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
 
 Time = Annotated[float, Meta(description="Seconds since 1970.")]
@@ -109,6 +110,12 @@ class StatusAnswer(TypedDict):
     disturbed: Any
     store: dict[str, Any]
     history: dict[str, Any] | None
+
+
+class AuditAnswer(TypedDict):
+    """The newest orders to the admin port, the newest last."""
+
+    orders: list[StoredOrder]
 
 
 class AboutPart(TypedDict):
@@ -287,6 +294,7 @@ SERVED: Final[dict[str, Any]] = {
     "Evidence": EvidencePart,
     "TimelineEntry": TimelinePart,
     "Events": EventsAnswer,
+    "Audit": AuditAnswer,
     "Canaries": CanariesAnswer,
     "Canary": CanaryLine,
     "Cost": CostAnswer,
@@ -304,6 +312,7 @@ SERVED: Final[dict[str, Any]] = {
 # Dataclasses that are served whole: a member with a default is in the answer all the same.
 ROWS: Final[dict[str, Any]] = {
     "Event": Happened,
+    "Order": StoredOrder,
     "View": view.Snapshot,
     "SourceRow": view.SourceRow,
     "GroupRow": view.GroupRow,
@@ -317,7 +326,7 @@ ROWS: Final[dict[str, Any]] = {
 }
 # Units that the names of members do not say.
 _UNITS: Final = {
-    **dict.fromkeys((("Event", "at"), ("View", "at")), "Seconds since 1970."),
+    **dict.fromkeys((("Event", "at"), ("Order", "at"), ("View", "at")), "Seconds since 1970."),
     **dict.fromkeys((("Gpu", "memory_used"), ("Gpu", "memory_total")), "Bytes."),
     ("Gpu", "utilisation"): "0 to 1: the share of time with work.",
     ("View", "version"): "Grows with each that differs.",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.admin.openapi_schemas import CanaryLine, ReplicaStatus, StatusAnswer
 from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
 from holdfast.control.deploy.deployments import HELD, Deployments
@@ -25,6 +26,7 @@ from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
+from holdfast.control.view.agents import AgentInbox
 from holdfast.control.view.costs_and_exports import CostsAndExports
 from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler, history_metrics
@@ -40,6 +42,7 @@ EXPLAIN_S: Final = 1.0  # gateways answer from memory; one that is silent for so
 class AdminParts:
     """The parts of control that the service reads and gives orders to."""
 
+    access: AdminAccess
     control_id: str
     costs_and_exports: CostsAndExports
     deployments: Deployments
@@ -146,6 +149,7 @@ class AdminService:
         told: dict[str, float] = {}
         counters["config_refused_total"] = self._parts.source.refused
         for part in (
+            self._parts.access,
             self._parts.lookout,
             self._parts.source_poller,
             self._parts.view,
@@ -155,6 +159,9 @@ class AdminService:
             found, now = part.metrics()
             counters |= found
             told |= now
+        for source in self._parts.source_poller.sources.values():
+            if isinstance(source, AgentInbox):
+                counters |= source.metrics()
         sampler = self._parts.sampler()
         if sampler is not None:
             found, now = history_metrics(sampler.history)

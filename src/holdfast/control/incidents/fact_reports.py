@@ -15,7 +15,7 @@ closed.
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import isfinite
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ FACTS_PER_S: Final = 1_000  # of all reporters; 100 hosts of eight replicas send
 BURST: Final = 5_000  # and at once, of agents that all begin with the minute
 TEXT_CHARS_MAX: Final = 256
 NUMBER_MAX: Final = 1e18  # an exabyte
+REPORTER: Final = "POST /facts"
 
 _KINDS: Final[tuple[type, ...]] = (
     *(HostSeen, VersionsSeen, FilesystemSeen, QueueSeen, MemorySeen),
@@ -141,7 +142,8 @@ class FactReports:
             if value is not None and value not in known:
                 raise ValueError(f"{kind}.{name}: is {value!r}, and no {what} is called that")
         self._check_one(fact, kind)
-        return fact
+        # Who sends it says nothing of that: what control did not see itself is marked as such.
+        return replace(fact, reporter=REPORTER) if isinstance(fact, LineSeen | GpuFault) else fact
 
     def _check_one(self, fact: Fact, kind: str) -> None:
         if isinstance(fact, ProcessEnded) and fact.replica in self._launched:

@@ -36,6 +36,7 @@ class AgentRecord:
     number: int = 0  # of the last thing that was taken
     before: str = ""  # the life before this one
     reports: int = 0
+    name: str = ""
     reading: Reading = field(init=False)
 
     def __post_init__(self) -> None:

@@ -11,27 +11,28 @@ that it stops is removed at once.
 Times of other hosts are corrected in ``agent_readings.py``. Two agents of one name would overwrite
 each other's rows: the later one is accepted, the other gets an error.
 
-``AgentDoor`` accepts the agents' own token on these paths only: a token that can report for a host
-should not be able to drain a fleet.
+``AgentDoor`` accepts the agents' own tokens on these paths only: a token that can report for a host
+should not be able to drain a fleet. ``agent_claims.py`` says of which host and replicas each agent
+may speak; the rest of what it says is left out and counted.
 """
 
 import asyncio
-import hmac
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, Final
 
+import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.control.access.guard import json_answer
+from holdfast.control.view.agent_claims import AgentGrant, bounded, claims_refused, grant_of
 from holdfast.control.view.agent_readings import AgentRecord, faded, in_our_time, shown, summed
 from holdfast.core.diagnose.facts import Fact, GpuFault, LineSeen, PhaseSeen
 from holdfast.core.types import require
@@ -48,6 +49,9 @@ from holdfast.sources.agent_report import (
 
 PATH: Final = "/agents/"
 NOTES_MAX: Final = 16
+_FIX: Final = (
+    "give each its own under 'agents' of the source; a shared one ends with a later version"
+)
 LATE_S: Final = 120.0  # a thing that is older when it arrives explains nothing that still happens
 BODY_S: Final = 10.0  # for a report to come in
 _CLOCK_S: Final = 1.0  # a difference between clocks that changes by less is the same difference
@@ -56,13 +60,17 @@ _NOTE_MAX: Final = 300
 _NOBODY: Final = ("nobody",)  # a part that no rows hang on
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_GRANT: Final = "holdfast.agent"  # of the ASGI scope: whose own token opened
+
+_log = structlog.get_logger("holdfast.control.view.agents")
 
 
 @dataclass(slots=True, frozen=True)
 class AgentsConfig:
     """Limits on agents' reports: token, pace, number of agents, and when one counts as silent."""
 
-    token: str | None = None  # the hash of the agents' own token; None: the admin token opens
+    token: str | None = None  # the hash of a token that all agents share; None: they have their own
+    agents: tuple[AgentGrant, ...] = ()  # agents with a token each, and of whom they may speak
     silent_periods: float = 3.0  # one lost report is a network's day, three are an agent's end
     leaves_after_s: float = 600.0  # as long as a host may take to boot again
     agents_max: int = 256  # names; each keeps one reading
@@ -104,6 +112,7 @@ class AgentInbox:
         *,
         saw: Callable[[Fact], None] = lambda _: None,
         replicas: Callable[[], Collection[str]] | None = None,
+        launched: Callable[[], Collection[str]] = tuple,
         period_s: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -113,27 +122,34 @@ class AgentInbox:
         self.config = config or AgentsConfig()
         self._saw = saw
         self._replicas = replicas  # whom facts may speak of; None: of anybody
+        self._launched = launched  # replicas of control's own host
         self._clock = clock
         self._wall = wall
         self._agents: dict[str, AgentRecord] = {}
         self._notes: deque[tuple[float, str]] = deque(maxlen=NOTES_MAX)
         self.taken = self.refused = 0  # reports
         self.facts = self.strange = self.late = 0  # things: told on, of nobody we know, too old
+        self.foreign = 0  # rows and things of others' hosts and replicas, which were left out
+        self._warned = False
 
     # --- what comes in ---------------------------------------------------------------------------
 
-    def take(self, name: str, body: bytes) -> None:
-        """Accept one agent's report (JSON), or raise ``RefusedError``."""
+    def take(self, name: str, body: bytes, grant: AgentGrant | None = None) -> None:
+        """Accept one agent's report (JSON), or raise ``RefusedError``.
+
+        ``grant`` is that of the agent's own token; None: it came with a token that many have.
+        """
         try:
-            self._take(name, body)
+            self._take(name, body, grant)
         except RefusedError:
             self.refused += 1
             raise
         self.taken += 1
 
-    def _take(self, name: str, body: bytes) -> None:
+    def _take(self, name: str, body: bytes, grant: AgentGrant | None) -> None:
         if _NAME.fullmatch(name) is None:
             raise RefusedError(400, "name: use letters, digits, '.', '_' and '-', up to 63")
+        self._check_name(name, grant)
         known = self._agents.get(name)
         if known is not None:
             self._spend(known)
@@ -147,7 +163,30 @@ class AgentInbox:
             told = f"another agent reports as {name!r}: give each its own --name"
             self._note(told)
             raise RefusedError(409, told)
+        others = [one.report for other, one in self._agents.items() if other != name]
+        report, refused = bounded(report, grant, self.config.agents, others, self._launched())
+        if refused:
+            self.foreign += refused
+            self._note(claims_refused(name))
         self._keep(name, known, report)
+
+    def _check_name(self, name: str, grant: AgentGrant | None) -> None:
+        """Refuse a report under another's name: a token speaks for one agent."""
+        if grant is not None:
+            if name == grant.name:
+                return
+            told = (
+                f"this token is that of the agent {grant.name!r}, which cannot report as {name!r}"
+            )
+            self.foreign += 1
+            self._note(f"the token of {grant.name} was used to report as another")
+            raise RefusedError(403, told)
+        if any(name == one.name for one in self.config.agents):
+            self.foreign += 1
+            raise RefusedError(403, f"{name!r} has a token of its own, and this is another")
+        if not self._warned:
+            self._warned = True
+            _log.warning("agents share a token", fix=_FIX)
 
     def _spend(self, agent: AgentRecord) -> None:
         now = self._clock()
@@ -162,7 +201,7 @@ class AgentInbox:
         same = known is not None and known.report.life == report.life
         if known is not None and abs(offset_s - known.offset_s) < _CLOCK_S:
             offset_s = known.offset_s
-        fresh = AgentRecord(report, now, wall, offset_s, _BURST)
+        fresh = AgentRecord(report, now, wall, offset_s, _BURST, name=name)
         if known is not None:
             earned = (now - known.arrived) * self.config.reports_per_s
             fresh.tokens = min(_BURST, known.tokens + earned) - 1.0
@@ -190,7 +229,7 @@ class AgentInbox:
                 self.late += 1
             else:
                 self.facts += 1
-                self._saw(_fact(thing))
+                self._saw(_fact(thing, agent.name))
 
     # --- what is known ---------------------------------------------------------------------------
 
@@ -243,6 +282,14 @@ class AgentInbox:
         together = Reading(self.name, self.kind, wall, (part,), disks=summed(fresh), notes=notes)
         return [together, *told]
 
+    def metrics(self) -> dict[str, float]:
+        """Counters of reports and of what in them was not believed."""
+        return {
+            "agent_reports_total": self.taken,
+            "agent_reports_refused_total": self.refused,
+            "agent_claims_refused_total": self.foreign,
+        }
+
     def listing(self) -> list[dict[str, Any]]:
         """Remove agents that were silent for too long; return a row for each other agent."""
         self._let_go()
@@ -287,12 +334,13 @@ class AgentInbox:
             self._notes.append((self._clock(), text))
 
 
-def _fact(thing: ReportedEvent) -> Fact:
+def _fact(thing: ReportedEvent, agent: str) -> Fact:
+    reporter = f"agent {agent}"
     if isinstance(thing, ReportedLine):
-        return LineSeen(thing.replica, thing.mark, thing.peer)
+        return LineSeen(thing.replica, thing.mark, thing.peer, reporter)
     if isinstance(thing, ReportedPhase):
         return PhaseSeen(thing.replica, thing.phase)
-    return GpuFault(thing.replica, thing.xid, thing.fatal, thing.detail)
+    return GpuFault(thing.replica, thing.xid, thing.fatal, thing.detail, reporter)
 
 
 def _clock_text(wall: float) -> str:
@@ -318,7 +366,7 @@ def agent_routes(inbox: AgentInbox | Callable[[], AgentInbox | None]) -> list[Ro
         try:
             box = now()
             body = await _body(request)
-            box.take(request.path_params["name"], body)
+            box.take(request.path_params["name"], body, request.scope.get(_GRANT))
         except RefusedError as error:
             response = json_answer({"error": str(error)}, error.status)
             if error.wait_s is not None:
@@ -358,7 +406,7 @@ async def _body(request: Request) -> bytes:
 
 
 class AgentDoor:
-    """Middleware in front of the guard: lets the agents' own token use ``POST /agents/NAME``.
+    """Middleware in front of the guard: lets the agents' own tokens use ``POST /agents/NAME``.
 
     Requests with another token, or none, go on to the guard.
     """
@@ -367,32 +415,33 @@ class AgentDoor:
         self,
         app: ASGIApp,
         *,
-        token: str | Callable[[], str | None] | None,  # its hash, or who knows it now
+        token: str | Callable[[], str | None] | None,  # the shared one's hash, or who knows it now
         routes: list[Route],
+        agents: Callable[[], Collection[AgentGrant]] = tuple,  # those with a token each
     ) -> None:
         self._app = app
         self._token = token
+        self._agents = agents
         self._take = next(route for route in routes if route.path.startswith(PATH))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: take an agent's report, or pass it on to the guard."""
-        if scope["type"] == "http" and self._opens(scope):
-            name = scope["path"].removeprefix(PATH)
-            await self._take.app({**scope, "path_params": {"name": name}}, receive, send)
-            return
+        if scope["type"] == "http" and _is_report(scope):
+            scheme, _, key = Request(scope).headers.get("authorization", "").partition(" ")
+            shared = self._token() if callable(self._token) else self._token
+            bearer = key if scheme.lower() == "bearer" else ""
+            opened, grant = grant_of(bearer, shared, self._agents())
+            if opened:
+                name = scope["path"].removeprefix(PATH)
+                more = {"path_params": {"name": name}, _GRANT: grant}
+                await self._take.app({**scope, **more}, receive, send)
+                return
         await self._app(scope, receive, send)
 
-    def _opens(self, scope: Scope) -> bool:
-        path = scope["path"]
-        if scope["method"] != "POST" or not path.startswith(PATH) or "/" in path[len(PATH) :]:
-            return False
-        token = self._token() if callable(self._token) else self._token
-        if token is None:
-            return False
-        scheme, _, key = Request(scope).headers.get("authorization", "").partition(" ")
-        given = sha256(key.encode("utf-8", "surrogateescape")).digest()
-        wanted = bytes.fromhex(token.removeprefix("sha256:"))
-        return scheme.lower() == "bearer" and hmac.compare_digest(given, wanted)
+
+def _is_report(scope: Scope) -> bool:
+    path = scope["path"]
+    return scope["method"] == "POST" and path.startswith(PATH) and "/" not in path[len(PATH) :]
 
 
 __all__ = [

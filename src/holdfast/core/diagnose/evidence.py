@@ -127,6 +127,9 @@ class About:
         return named or "the fleet"
 
 
+REPORTED: Final = "report"  # the source of what others told and control did not see itself
+
+
 @dataclass(slots=True, frozen=True)
 class Evidence:
     """One observation of a sign: about what, when, from which source, with its numbers."""
@@ -134,7 +137,7 @@ class Evidence:
     sign: Sign
     about: About
     at: int  # core time of the observation
-    source: str  # launcher, log, gateway, canary, engine, host, platform or a detector's name
+    source: str  # launcher, log, gateway, canary, engine, host, platform, report, or a detector
     text: str  # for people, with its numbers; never a word of a prompt or of an answer
     numbers: Mapping[str, float] = field(default_factory=dict)  # for the suggested fix
 
@@ -207,6 +210,7 @@ INCIDENTS_MAX: Final = 1_000  # kept in memory; the oldest closed one goes first
 __all__ = [
     "EVIDENCE_MAX",
     "INCIDENTS_MAX",
+    "REPORTED",
     "TIMELINE_MAX",
     "About",
     "Evidence",

@@ -147,6 +147,7 @@ class GpuFault:
     xid: int
     fatal: bool
     detail: str = ""
+    reporter: str = ""  # who told control; empty: control saw it itself
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -192,6 +193,7 @@ class LineSeen:
     replica: str
     mark: Mark
     peer: str = ""  # the replica it names, where it names one
+    reporter: str = ""  # who told control; empty: control saw it itself
 
 
 @dataclass(slots=True, frozen=True)

@@ -54,6 +54,7 @@ from holdfast.core.diagnose.diagnosis import (
 )
 from holdfast.core.diagnose.evidence import Evidence, Incident, Sign
 from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looked, StateChanged
+from holdfast.core.diagnose.incident_case import IncidentCase
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 
@@ -169,7 +170,7 @@ class Investigation:
             findings += self._react(self.diagnosis.look(now), now)
             for name in self.acting.settled(now):
                 case = self.diagnosis.case(name)
-                findings += self.acting.decide(case, now) if case is not None else ()
+                findings += self._decide(case, now) if case is not None else ()
         elif isinstance(fact, Gone):
             self._forget(fact.replica)
         elif isinstance(fact, StateChanged):
@@ -206,8 +207,14 @@ class Investigation:
                 continue
             case = self.diagnosis.case(one.incident.id)
             if case is not None:
-                findings += self.acting.decide(case, now)
+                findings += self._decide(case, now)
         return findings
+
+    def _decide(self, case: IncidentCase, now: int) -> list[Finding]:
+        """The acts on a case, and the canaries that are to be asked before more is done."""
+        acts: list[Finding] = [*self.acting.decide(case, now)]
+        asked = self.acting.take_doubted().items()
+        return acts + [CallCanaries((replica,), why) for replica, why in asked]
 
     def _forget(self, replica: str) -> None:
         for detector in self.detectors:

@@ -11,8 +11,11 @@ still tell causes apart, so on evidence that is not sure yet a replica is only t
 restarted when the cause has settled. What is held back because of other replicas is looked at again
 until it may be done, the replica is ready by itself, or the incident is over; waiting for another
 replica's restart alone pages no operator. What Holdfast did not start it cannot restart, and an
-operator is paged instead. While a deployment moves to a new revision and half of what moved is ill,
-the move is stopped and nothing else is done: the old ones still serve.
+operator is paged instead. What only others report (agents, scripts) takes no replica out of service
+before something that Holdfast sees itself agrees: its canary is asked at once, and any failure of
+it, or a state that is not *ready*, is enough. Whoever holds an agent's token could otherwise empty
+half a pool with a sentence. While a deployment moves to a new revision and half of what moved is
+ill, the move is stopped and nothing else is done: the old ones still serve.
 
 Rejected: to act on confidence alone. A cause can be certain and its remedy harmful all the same.
 """
@@ -21,8 +24,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from holdfast.core.diagnose.causes.rule import Scope
 from holdfast.core.diagnose.dependency_graph import DependencyGraph
-from holdfast.core.diagnose.evidence import Incident, Remedy, Stage, TimelineEntry
+from holdfast.core.diagnose.evidence import REPORTED, Incident, Remedy, Stage, TimelineEntry
 from holdfast.core.diagnose.facts import Fact, RolloutSeen, StateChanged
 from holdfast.core.diagnose.incident_case import IncidentCase
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
@@ -102,10 +106,18 @@ class _Held(NamedTuple):
     calls: bool = True  # somebody should know
 
 
+_ONLY_REPORTED: Final = _Held(
+    "only a report from outside says so; its canary is asked", passes=True, calls=False
+)
+
+
 class RemedyPolicy:
     """Decides which remedies to execute, and remembers what was done."""
 
-    __slots__ = ("_books", "_census", "_config", "_done", "_relations", "_rolling", "_started")
+    __slots__ = (
+        *("_books", "_census", "_config", "_done", "_doubted", "_relations", "_rolling"),
+        "_started",
+    )
 
     def __init__(
         self, config: RemedyConfig, census: ReplicaRegistry, relations: DependencyGraph
@@ -116,6 +128,7 @@ class RemedyPolicy:
         self._done: dict[str, _Done] = {}  # by replica, the last thing that was asked for
         self._books: dict[str, _Book] = {}  # by incident
         self._rolling: dict[str, str] = {}  # the revision that each model moves to
+        self._doubted: dict[str, str] = {}  # replicas whose canary is to be asked, and why
         self._started: dict[str, int] = {}  # replicas started anew and not ready yet: since when
 
     def saw(self, fact: Fact) -> None:
@@ -165,6 +178,11 @@ class RemedyPolicy:
                 book.look_at = None
                 due.append(name)
         return due
+
+    def take_doubted(self) -> dict[str, str]:
+        """The replicas whose canaries should be asked now, with the reason; each is told once."""
+        doubted, self._doubted = self._doubted, {}
+        return doubted
 
     def done(self, case: IncidentCase, text: str, now: int) -> None:
         """Record in the incident what the execution of its act led to."""
@@ -267,7 +285,7 @@ class RemedyPolicy:
             return None
         if self._relations.ready_at.get(replica, -1) > case.fresh_at:
             return None  # it came back by itself: a restart would only end its work
-        held = self._held(replica, model, remedy, now)
+        held = self._uncorroborated(case, replica) or self._held(replica, model, remedy, now)
         if held is None:
             if book.waiting and now - case.fresh_at > nanos(_FRESH_S):
                 return None  # nobody says any more that it needs this; whoever does is news
@@ -276,11 +294,22 @@ class RemedyPolicy:
             book.look_at = now + nanos(_LOOK_AGAIN_S)
         if (replica, held.why) not in book.waiting:
             book.waiting.add((replica, held.why))
+            if held is _ONLY_REPORTED:
+                self._doubted[replica] = f"{case.incident.title}, by report only"
             what = remedy.value.replace("_", " ")
             self._say(case, f"{what} of {replica} held back: {held.why}", now, refused=True)
         if not held.calls:
             return None
         return self._ask(case, Remedy.PAGE, replica, model, now, why=held.why)
+
+    def _uncorroborated(self, case: IncidentCase, replica: str) -> _Held | None:
+        """Whether only others say that this replica is ill: then nothing is done to it yet."""
+        if self._relations.states.get(replica, State.READY) is not State.READY:
+            return None
+        seen = [piece.evidence for piece in case.seen_at((Scope.REPLICA.value, replica))]
+        told = seen or [one for one in case.incident.evidence if one.about.replica == replica]
+        alone = bool(told) and all(piece.source == REPORTED for piece in told)
+        return _ONLY_REPORTED if alone else None
 
     def _held(self, replica: str, model: str, remedy: Remedy, now: int) -> _Held | None:
         known = self._census.replicas.get(replica)

@@ -45,6 +45,7 @@ class UsageGuide:
     log: str  # the path of the log
     pid: int | None  # of a replica that one may kill
     which: str  # options that name this fleet to other commands
+    sign_in: str = ""  # a link that signs a browser in, once; "": the command that makes one
 
 
 class StartupScreen(Protocol):
@@ -232,15 +233,17 @@ def _change(row: Row) -> Text:
 
 def guide_lines(guide: UsageGuide) -> list[str]:
     """The usage guide as lines: addresses, a command and a program to paste, next steps."""
+    which = f" {guide.which}" if guide.which else ""
+    sign_in = guide.sign_in or f"holdfast sign-in{which}  # a link for a browser that gives orders"
     lines = [
         "",
         f"gateway    {guide.data}/v1",
-        f"dashboard  {guide.admin}/status",
+        f"dashboard  {guide.admin}/",
+        f"sign in    {sign_in}",
         f"log        {guide.log}",
     ]
     if guide.chats:
         lines += ["", "Try it:", "", *_curl(guide), "", "or in Python:", "", *_python(guide)]
-    which = f" {guide.which}" if guide.which else ""
     victim = str(guide.pid) if guide.pid else "PID"
     return [
         *lines,

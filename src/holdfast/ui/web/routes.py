@@ -3,7 +3,8 @@
     GET  /            ─► /ui/
     GET  /ui/…        the page; each of its addresses gives the same one, and its script chooses
     GET  /ui/static/… its files
-    GET, POST, DELETE /ui/session   who is signed in; sign in; sign out
+    GET, POST, DELETE /ui/session   who is signed in; sign in by token or code; sign out
+    POST /ui/link     a code that signs a browser in, once
     GET, POST /whatif what would be if: a bounded simulation beside the planner's figures
 
 Everything else that a page shows comes from the port's own paths, the same that programs use.
@@ -20,8 +21,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.access.guard import UI, UI_SESSION, json_answer
-from holdfast.control.access.sessions import COOKIE, LASTS_S, Sessions, TooManyTriesError
+from holdfast.control.access.admin_access import AdminAccess
+from holdfast.control.access.guard import CALLER, json_answer, too_many
+from holdfast.control.access.roles import UI, UI_LINK, UI_SESSION
+from holdfast.control.access.sessions import COOKIE, LASTS_S, LINK_S
+from holdfast.control.access.sign_in_limit import TooManyTriesError
+from holdfast.control.access.tokens import ANYBODY, AdminCaller
 from holdfast.core.types import ConfigError
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.web.assets import Asset, load_assets
@@ -46,22 +51,23 @@ _HEADERS: Final = {
 
 
 def web_routes(
-    sessions: Sessions,
+    access: AdminAccess,
     file: Callable[[], FleetFile],
     view: Callable[[], Snapshot | None],
     planner: Planner,
 ) -> list[Route]:
-    """Build the dashboard's routes for the operators' port, which shares its sessions.
+    """Build the dashboard's routes for the operators' port, which knows who may do what.
 
     ``file`` is the config that runs and ``view`` the latest snapshot: a what-if starts from them.
     """
-    web = _Web(sessions, file, view, planner)
+    web = _Web(access, file, view, planner)
     return [
         Route("/", web.home),
         Route(UI, web.home),
         Route(UI_SESSION, web.session),
         Route(UI_SESSION, web.sign_in, methods=["POST"]),
         Route(UI_SESSION, web.sign_out, methods=["DELETE"]),
+        Route(UI_LINK, web.link, methods=["POST"]),
         Route(f"{UI}/static/{{path:path}}", web.static),
         Route(f"{UI}/{{path:path}}", web.page),
         Route("/whatif", web.whatif),
@@ -74,12 +80,12 @@ class _Web:
 
     def __init__(
         self,
-        sessions: Sessions,
+        access: AdminAccess,
         file: Callable[[], FleetFile],
         view: Callable[[], Snapshot | None],
         planner: Planner,
     ) -> None:
-        self._sessions = sessions
+        self._access = access
         self._file = file
         self._view = view
         self._planner = planner
@@ -101,26 +107,46 @@ class _Web:
     # --- signing in ------------------------------------------------------------------------------
 
     async def session(self, request: Request) -> Response:
-        csrf = self._sessions.csrf(request.cookies.get(COOKIE))
-        told = {"required": self._sessions.required, "signed_in": csrf is not None, "csrf": csrf}
+        cookie = request.cookies.get(COOKIE)
+        caller = self._access.by_cookie(cookie) if cookie is not None else None
+        opened = self._access.reads_openly
+        csrf = self._access.sessions.csrf(cookie) if caller is not None else None
+        if csrf is None and opened:
+            csrf = self._access.sessions.open_csrf
+        shown = caller or (ANYBODY if opened else None)
+        told = {
+            "required": not opened,
+            "signed_in": caller is not None,
+            "csrf": csrf,
+            "name": shown.name if shown is not None else None,
+            "roles": sorted(shown.roles) if shown is not None else [],
+        }
         return _private(json_answer(told))
 
     async def sign_in(self, request: Request) -> Response:
-        if not self._sessions.required:
-            return _private(json_answer({"error": "no token is configured; nobody signs in"}, 409))
-        token = (await _body(request)).get("token")
-        if not isinstance(token, str) or not 0 < len(token) <= 4_096:
-            return _private(json_answer({"error": 'the body is {"token": TOKEN}'}, 400))
-        address = request.client.host if request.client is not None else ""
+        given = await _body(request)
+        token, code = given.get("token"), given.get("code")
+        secret = token if token is not None else code
+        if not isinstance(secret, str) or not 0 < len(secret) <= 4_096:
+            told = 'the body is {"token": TOKEN}, or {"code": CODE} of a sign-in link'
+            return _private(json_answer({"error": told}, 400))
+        address = self._access.address_of(request)
+        known = self._access.by_token if token is not None else self._access.by_code
         try:
-            cookie = self._sessions.sign_in(token, address)
+            caller = known(secret, address)
         except TooManyTriesError as error:
-            response = json_answer({"error": str(error)}, 429)
-            response.headers["retry-after"] = f"{error.wait_s:.0f}"
-            return _private(response)
-        if cookie is None:
-            return _private(json_answer({"error": "this is not the admin token"}, 401))
-        response = json_answer({"signed_in": True, "csrf": self._sessions.csrf(cookie)})
+            return _private(too_many(error))
+        if caller is None:
+            told = "this is not the admin token"
+            if token is None:
+                told = "this link was used already, or is too old; 'holdfast sign-in' makes another"
+            return _private(json_answer({"error": told}, 401))
+        request.scope[CALLER] = caller
+        sessions = self._access.sessions
+        cookie = sessions.begin(caller)
+        roles = sorted(caller.roles)
+        answer = {"signed_in": True, "csrf": sessions.csrf(cookie)}
+        response = json_answer(answer | {"name": caller.name, "roles": roles})
         response.set_cookie(
             COOKIE,
             cookie,
@@ -132,8 +158,14 @@ class _Web:
         )
         return _private(response)
 
+    async def link(self, request: Request) -> Response:
+        caller: AdminCaller = request.scope[CALLER]  # the guard has seen to it
+        code = self._access.sessions.link(caller)
+        told = {"path": f"{UI}/#sign-in={code}", "lasts_s": LINK_S}
+        return _private(json_answer(told, 201))
+
     async def sign_out(self, request: Request) -> Response:
-        self._sessions.sign_out(request.cookies.get(COOKIE, ""))
+        self._access.sessions.sign_out(request.cookies.get(COOKIE, ""))
         response = json_answer({"signed_in": False})
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return _private(response)

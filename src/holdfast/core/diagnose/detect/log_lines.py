@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
-from holdfast.core.diagnose.evidence import Evidence, Sign
+from holdfast.core.diagnose.evidence import REPORTED, Evidence, Sign
 from holdfast.core.diagnose.facts import GpuFault, LineSeen, Mark, ProcessEnded
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import nanos, require
@@ -115,21 +115,22 @@ class LogLineDetector:
                 return NOTHING
         count = book.lines[sign] = book.lines.get(sign, 0) + 1
         peer = fact.peer if fact.peer in book.peers or len(book.peers) < _PEERS_MAX else ""
-        if not book.pace.due((sign, peer), now):
+        if not book.pace.due((sign, peer, bool(fact.reporter)), now):
             return NOTHING
         if peer:
             book.peers.add(peer)
         book.lines[sign] = 0
-        text = f"its log says {what}"
+        text = f"its log says {what}" + _told_by(fact.reporter)
         if count > 1:
             text += f" ({count} lines)"
         if fact.peer:
             text += f" and names {fact.peer}"
         numbers = {"lines": float(count)}
-        return [Evidence(sign, self._census.about(fact.replica), now, "log", text, numbers)]
+        source = REPORTED if fact.reporter else "log"
+        return [Evidence(sign, self._census.about(fact.replica), now, source, text, numbers)]
 
     def _fault(self, book: _Book, fact: GpuFault, now: int) -> Sequence[Evidence]:
-        text = f"the driver reported Xid {fact.xid} of its GPU"
+        text = f"the driver reported Xid {fact.xid} of its GPU" + _told_by(fact.reporter)
         if fact.fatal:
             text += ", which ends what runs there"
         else:
@@ -138,11 +139,16 @@ class LogLineDetector:
             if count < self._config.mild_faults:
                 return NOTHING
             text += f": {count} faults within {self._config.mild_s / 60:.0f} min"
-        if not book.pace.due((Sign.GPU_FAULT, fact.fatal), now):
+        if not book.pace.due((Sign.GPU_FAULT, fact.fatal, bool(fact.reporter)), now):
             return NOTHING
         numbers = {"xid": float(fact.xid), "fatal": float(fact.fatal)}
         about = self._census.about(fact.replica)
-        return [Evidence(Sign.GPU_FAULT, about, now, "host", text, numbers)]
+        source = REPORTED if fact.reporter else "host"
+        return [Evidence(Sign.GPU_FAULT, about, now, source, text, numbers)]
+
+
+def _told_by(reporter: str) -> str:
+    return f", as {reporter} reports" if reporter else ""
 
 
 def _within(times: deque[int], span: int, now: int) -> int:

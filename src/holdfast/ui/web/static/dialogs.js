@@ -1,7 +1,7 @@
 // Before an order goes out, it is said what it does; the answer is read aloud.
 
 import { h, newId } from "./dom.js";
-import { order } from "./server.js";
+import { mayOrder, order, signIn } from "./server.js";
 
 export function dialog(title, ...children) {
   const id = newId("d");
@@ -17,12 +17,16 @@ export function ask(title, means, label, where, body, said) {
   const yes = h("button", { type: "button", class: "main" }, label);
   const no = h("button", { type: "button" }, "Cancel");
   const problem = h("p", { class: "bad", role: "alert" });
-  const box = dialog(title, h("p", {}, means), problem, h("div", { class: "tools" }, yes, no));
+  const token = mayOrder() ? null : h("input", { type: "password", id: "order-token", autocomplete: "current-password", maxlength: "4096" });
+  const needs = token && h("div", {}, h("p", {}, "Orders need a sign-in: open the link that “holdfast sign-in” prints, or give the admin token."),
+    h("label", { for: "order-token" }, "Admin token"), token);
+  const box = dialog(title, h("p", {}, means), ...(needs ? [needs] : []), problem, h("div", { class: "tools" }, yes, no));
   box.addEventListener("close", () => back?.focus());
   no.addEventListener("click", () => box.close());
   yes.addEventListener("click", async () => {
     yes.disabled = true;
     try {
+      if (token && !mayOrder()) await signIn({ token: token.value });
       const answer = await order(where, body);
       box.close();
       said(`${label}: ${answer.reason || "begun"}`);

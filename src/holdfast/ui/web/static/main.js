@@ -9,7 +9,7 @@ import { model } from "./model.js";
 import { overview } from "./overview.js";
 import { plan } from "./plan.js";
 import { replica } from "./replica.js";
-import { begin, onSignedOut, session, signIn, signOut } from "./server.js";
+import { begin, onSignedIn, onSignedOut, session, signIn, signOut } from "./server.js";
 import { stream } from "./stream.js";
 
 const main = document.getElementById("main");
@@ -82,7 +82,7 @@ function login() {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      await signIn(token.value);
+      await signIn({ token: token.value });
     } catch (error) {
       problem.textContent = error.message;
       token.select();
@@ -97,14 +97,16 @@ function login() {
 const out = document.getElementById("signout");
 out.addEventListener("click", () => signOut().catch((error) => put(lamp, error.message)));
 
+onSignedIn(() => { out.hidden = false; });
+
 onSignedOut(() => {
-  stop();
   out.hidden = true;
+  if (session.required) stop();
   show();
 });
 
 async function enter() {
-  out.hidden = !session.required;
+  out.hidden = !session.signedIn;
   await start();
   if (session.required && !session.signedIn) return; // it ended meanwhile, and was told
   show();
@@ -216,9 +218,18 @@ document.addEventListener("keydown", (event) => {
 
 // --- begin ---------------------------------------------------------------------------------------
 
+// The code of a sign-in link works once, and leaves the address before anybody copies it.
+async function redeem() {
+  const code = location.hash.startsWith("#sign-in=") ? location.hash.slice("#sign-in=".length) : "";
+  if (!code) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  await signIn({ code }).catch((error) => put(lamp, error.message));
+}
+
 paint();
 try {
   await begin();
+  await redeem();
 } catch (error) {
   main.replaceChildren(h("p", { class: "bad pad" }, error.message));
 }

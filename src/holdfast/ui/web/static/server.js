@@ -1,17 +1,30 @@
 // Questions and orders to the operators' port.
 
 const listeners = new Set();
+const signedInListeners = new Set();
 let csrf = null;
 
-export const session = { required: false, signedIn: false };
+// required: reading needs a sign-in, too. Orders always do.
+export const session = { required: false, signedIn: false, roles: [] };
+
+export const mayOrder = () => session.roles.includes("operate");
 
 export function onSignedOut(call) {
   listeners.add(call);
 }
 
+export function onSignedIn(call) {
+  signedInListeners.add(call);
+}
+
+function signedOutListeners() {
+  for (const call of listeners) call();
+}
+
 function signedOut() {
   session.signedIn = false;
-  for (const call of listeners) call();
+  session.roles = [];
+  signedOutListeners();
 }
 
 export class Refused extends Error {
@@ -28,7 +41,10 @@ async function asked(where, options) {
   } catch (error) {
     throw new Refused(0, `control does not answer (${error.message})`);
   }
-  if (response.status === 401 && !where.startsWith("/ui/session")) signedOut();
+  if (response.status === 401 && !where.startsWith("/ui/session")) {
+    if (session.required) signedOut();
+    else await begin(); // the session is over; reading goes on
+  }
   return response;
 }
 
@@ -61,19 +77,24 @@ export async function begin() {
   csrf = answer.csrf;
   session.required = answer.required;
   session.signedIn = answer.signed_in;
+  session.roles = answer.roles || [];
   return session.signedIn;
 }
 
-export async function signIn(token) {
-  const answer = await order("/ui/session", { token });
+// By {token}, or by the {code} of a link that "holdfast sign-in" prints.
+export async function signIn(secret) {
+  const answer = await order("/ui/session", secret);
   csrf = answer.csrf;
   session.signedIn = true;
+  session.roles = answer.roles || [];
+  for (const call of signedInListeners) call();
 }
 
 export async function signOut() {
   await order("/ui/session", undefined, "DELETE");
   csrf = null;
-  signedOut();
+  await begin();
+  signedOutListeners();
 }
 
 // {"scope/id/metric": [[t, value], …]} of all series below a prefix.
