@@ -261,6 +261,7 @@ class Tally:
     waits: tuple[float, ...] = ()  # some first tokens, as multiples of the usual for their length
     firsts: tuple[float, ...] = ()  # seconds to some first tokens of streams
     paces: tuple[float, ...] = ()  # seconds per further token, of some streams that ended well
+    withdrawn: int = 0  # failures that are laid to the requests: other replicas had them alike
 
     @property
     def progressed(self) -> bool:

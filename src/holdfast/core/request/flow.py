@@ -242,6 +242,8 @@ class Flow:
         change = lane.first_content(active, attempt, now)
         if change is not None:
             actions.append(self._report(lane, attempt, change))
+        if active.charges:
+            self._uphold(active, lane, attempt, actions, now)
         if len(active.live) > 1:
             self._outrun(active, lane, attempt, actions, now)
         active.step(RequestStep.CONTENT)
@@ -265,6 +267,8 @@ class Flow:
         closed = lane.close(active, attempt, _SUCCESS, None, now) or change
         if closed is not None:
             actions.append(self._report(lane, attempt, closed))
+        if active.charges:
+            self._uphold(active, lane, attempt, actions, now)
         if active.live:
             self._outrun(active, lane, attempt, actions, now)
         candidate.tokens += tokens
@@ -308,6 +312,36 @@ class Flow:
         active.story.append((now, kind.value, attempt.candidate.id))
         return Abort(active.request.id, attempt.number, attempt.candidate.id, kind)
 
+    def _uphold(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """Believe the earlier failures of a request, because this attempt answers it."""
+        lane.uphold(active, attempt.candidate, now)
+        if lane.has_reports:
+            actions.extend(lane.take_reports())
+
+    def _close(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        outcome: Outcome,
+        kind: Kind | None,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """End an attempt, and report what that changed."""
+        change = lane.close(active, attempt, outcome, kind, now)
+        if change is not None:
+            actions.append(self._report(lane, attempt, change))
+        if lane.has_reports:
+            actions.extend(lane.take_reports())
+
     def _report(self, lane: Lane, attempt: Attempt, change: BreakerChange) -> Report:
         """The report that tells control that a breaker moved."""
         return Report(lane.model, attempt.candidate.id, change.after.value, change.reason)
@@ -325,10 +359,8 @@ class Flow:
         kind = event.kind
         candidate.tokens += event.tokens
         outcome = _SUCCESS if kind is None else MEANINGS[kind].outcome
-        change = lane.close(active, attempt, outcome, kind, now)
         actions: list[FlowAction] = []
-        if change is not None:
-            actions.append(self._report(lane, attempt, change))
+        self._close(active, lane, attempt, outcome, kind, actions, now)
         if event.tokens > 1 and not active.request.whole:
             lane.deadlines.observe_gaps(event.worst_gap, event.tokens - 1, candidate.id)
             first = attempt.first_at
@@ -394,9 +426,7 @@ class Flow:
             active.story.append((now, "patience", verdict.reason))
             return False
         outcome = MEANINGS[kind].outcome if verdict.counts else _CANCELLED
-        change = lane.close(active, attempt, outcome, kind, now)
-        if change is not None:
-            actions.append(self._report(lane, attempt, change))
+        self._close(active, lane, attempt, outcome, kind, actions, now)
         actions.append(self._called_back(active, attempt, kind, now))
         self._after_failure(active, lane, attempt, kind, tokens, actions, now)
         if lane.queue.held:
@@ -525,9 +555,7 @@ class Flow:
         self._budget.take(now)
         active.moved += 1
         self._moves.leave(active)
-        change = lane.close(active, attempt, MEANINGS[kind].outcome, kind, now)
-        if change is not None:
-            actions.append(self._report(lane, attempt, change))
+        self._close(active, lane, attempt, MEANINGS[kind].outcome, kind, actions, now)
         actions.append(self._called_back(active, attempt, kind, now))
         actions.append(dispatch)
         return True
@@ -614,7 +642,7 @@ class Flow:
         """Move the model ladders, and tell control what was counted."""
         self._summary_at = now + self._summary_every
         actions.extend(self._desk.watch_ladders(self._lanes, now))
-        tallies = self._lane_table.tallies()
+        tallies = self._lane_table.tallies(now)
         if tallies:
             actions.append(Summary(tuple(tallies)))
         actions.extend(self._lane_table.doubt(now))
