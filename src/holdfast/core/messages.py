@@ -227,7 +227,8 @@ class ReportCode(StrEnum):
 
     LADDER_MOVED = "ladder moved"
     VIEW_STALE = "view stale: quarantine decays to a trial"
-    OVERDUE = "overdue"  # an attempt there waits longer than answers normally take
+    OVERDUE = "overdue"  # an attempt there waits longer than answers normally take, or failed
+    OVERRULED = "overruled"  # its breaker is open on users' word alone, as half of the pool is
 
 
 @dataclass(slots=True)

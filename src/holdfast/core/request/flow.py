@@ -645,6 +645,7 @@ class Flow:
         tallies = self._lane_table.tallies(now)
         if tallies:
             actions.append(Summary(tuple(tallies)))
+        actions.extend(self._lane_table.overruled())
         actions.extend(self._lane_table.doubt(now))
 
     # --- the client leaves; control and engines report --------------------------------------------

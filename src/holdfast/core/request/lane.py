@@ -455,6 +455,15 @@ class LaneTable:
             tallies += lane.tallies()
         return tallies
 
+    def overruled(self) -> list[Report]:
+        """One report for each open breaker that its pool overrules; sent as long as it does."""
+        why = "users' failures alone keep at most half of a pool out: it is tried all the same"
+        return [
+            Report(lane.model, replica_id, ReportCode.OVERRULED.value, why)
+            for lane in self.by_model.values()
+            for replica_id in lane.pool.held_open
+        ]
+
     def doubt(self, now: int) -> list[Report]:
         """When control is silent, let quarantines on suspicion decay to trials; report each."""
         if self._view_at is None or now - self._view_at <= self._stale:
