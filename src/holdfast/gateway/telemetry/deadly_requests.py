@@ -11,8 +11,14 @@ engine: the check comes before a replica is chosen, and engines differ in what i
 Replicas die for other reasons, too, while popular requests run on them: a request that was answered
 in the end, by any replica, is not reported.
 
-Nothing is hashed for ordinary requests. A hash is computed only when a connection died, and for
-every request while a fingerprint is blocked.
+A request with a nonce in it has another fingerprint each time it is sent. So its marks are told
+beside it (``request_sketch``), and a request with three of four marks blocked is refused like one
+with its fingerprint blocked. Requests of one program have much text in common: a mark that an
+answered request has, too, is of that text and is neither told nor refused. For that a few answered
+requests a second are remembered by their marks.
+
+Nothing is hashed for most requests. A hash is computed when a connection died, for ten answered
+requests a second, and for every request while a fingerprint is blocked.
 """
 
 from collections import deque
@@ -20,11 +26,14 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-from holdfast.core.types import nanos
+from holdfast.core.types import MILLISECOND, nanos
 from holdfast.gateway.api.bodies import ParsedRequest
+from holdfast.gateway.telemetry.request_sketch import MARKS_ALIKE, marks_of
 
 DIED_MAX: Final = 64  # kept for control; when more die at once, the requests are not to blame
 BLOCKED_MAX: Final = 1_024  # control blocks fewer
+ANSWERED_MAX: Final = 512  # requests whose marks are remembered, the newest
+_ANSWERED_EVERY: Final = 100 * MILLISECOND  # 0.2 ms of hashing each, at most
 _BLOCK_S_MAX: Final = 86_400.0
 _KEY_BYTES_MAX: Final = 64  # of blake2b
 
@@ -32,12 +41,15 @@ _KEY_BYTES_MAX: Final = 64  # of blake2b
 class DeadlyRequests:
     """Remembers which requests ran on replicas that died, and which fingerprints are blocked."""
 
-    __slots__ = ("_died", "_secret", "blocked")
+    __slots__ = ("_answered", "_answered_from", "_died", "_harmless", "_secret", "blocked")
 
     def __init__(self) -> None:
         self._secret = b""
-        self._died: deque[tuple[str, str]] = deque(maxlen=DIED_MAX)
-        self.blocked: dict[str, int] = {}  # until when, by fingerprint
+        self._died: deque[tuple[str, list[str]]] = deque(maxlen=DIED_MAX)
+        self.blocked: dict[str, int] = {}  # until when, by fingerprint or mark
+        self._answered: deque[list[str]] = deque()  # marks of answered requests, the oldest first
+        self._harmless: dict[str, int] = {}  # how often each of these marks is among them
+        self._answered_from = 0  # no further request is remembered before this time
 
     def use(self, secret: bytes) -> None:
         """Set the key of fingerprints.
@@ -49,6 +61,8 @@ class DeadlyRequests:
             self._secret = secret
             self._died.clear()
             self.blocked.clear()
+            self._answered.clear()
+            self._harmless.clear()
 
     def block(self, fingerprints: Iterable[tuple[str, float]], now: int) -> None:
         """Replace the blocked fingerprints by these, each with the seconds it stays blocked."""
@@ -61,25 +75,45 @@ class DeadlyRequests:
         """Whether this request is blocked now. Call it only while ``blocked`` is not empty."""
         if not self._secret:
             return False
-        name = self._fingerprint(ask)
-        until = self.blocked.get(name)
-        if until is None:
+        for name in [name for name, until in self.blocked.items() if now >= until]:
+            del self.blocked[name]
+        if not self.blocked:
             return False
-        if now < until:
+        if self._fingerprint(ask) in self.blocked:
             return True
-        del self.blocked[name]
-        return False
+        alike = [mark for mark in self._marks(ask) if mark in self.blocked]
+        return sum(mark not in self._harmless for mark in alike) >= MARKS_ALIKE
 
     def saw(self, replica_id: str, ask: ParsedRequest) -> None:
         """Record that the connection to this replica died during this request."""
         if self._secret:
-            self._died.append((replica_id, self._fingerprint(ask)))
+            marks = [mark for mark in self._marks(ask) if mark not in self._harmless]
+            told = marks if len(marks) >= MARKS_ALIKE else []
+            self._died.append((replica_id, [self._fingerprint(ask), *told]))
+
+    def answered(self, ask: ParsedRequest, now: int) -> None:
+        """Remember the marks of an answered request; most are passed over, to be cheap. Hot."""
+        if now < self._answered_from or not self._secret:
+            return
+        self._answered_from = now + _ANSWERED_EVERY
+        marks = self._marks(ask)
+        self._answered.append(marks)
+        for mark in marks:
+            self._harmless[mark] = self._harmless.get(mark, 0) + 1
+        if len(self._answered) > ANSWERED_MAX:
+            for mark in self._answered.popleft():
+                self._harmless[mark] -= 1
+                if not self._harmless[mark]:
+                    del self._harmless[mark]
 
     def take(self) -> list[tuple[str, str]]:
-        """Return and clear the recorded deaths, as (replica id, fingerprint)."""
-        died = list(self._died)
+        """Return and clear the recorded deaths, as (replica id, fingerprint or mark)."""
+        died = [(replica_id, name) for replica_id, names in self._died for name in names]
         self._died.clear()
         return died
+
+    def _marks(self, ask: ParsedRequest) -> list[str]:
+        return marks_of(ask.body, f"{ask.api} {ask.model}", self._secret)
 
     def _fingerprint(self, ask: ParsedRequest) -> str:
         digest = blake2b(f"{ask.api} {ask.model}\n".encode(), digest_size=16, key=self._secret)
@@ -87,4 +121,4 @@ class DeadlyRequests:
         return digest.hexdigest()
 
 
-__all__ = ["BLOCKED_MAX", "DIED_MAX", "DeadlyRequests"]
+__all__ = ["ANSWERED_MAX", "BLOCKED_MAX", "DIED_MAX", "DeadlyRequests"]

@@ -124,6 +124,8 @@ class Observer:
             if finish.status != 200:  # one that was answered in the end kills nobody
                 self.deadly.saw(replica_id, proxied.ask)
         now = self.now_ns()
+        if finish.status == 200:
+            self.deadly.answered(proxied.ask, now)
         self.counters.finished(finish, now - proxied.request.arrived)
         self.records.add(proxied, finish, now)
         if self.traces is not None and proxied.trace is not None:
