@@ -18,8 +18,8 @@ from holdfast.sim.results import quantiles
 from holdfast.sim.workload import Lengths, Workload, WorkloadTenant
 from holdfast.sim.world import World
 
-DURATION_S = 60.0
-ONSET_S = 30.0  # of a true fault beside the attack
+DURATION_S = 80.0
+ONSET_S = 60.0  # of a true fault beside the attack; deadlines are learned by then
 FAILS_AFTER = 30 * MILLISECOND  # what such a request takes at whichever replica
 OUT = (State.QUARANTINED.value, State.DEAD.value)
 
@@ -75,7 +75,7 @@ def attacked(
     """Run an attack; return the world and what was said of replicas, each with its second."""
     lengths = {"prompt": Lengths(300, cv=0.5), "output": Lengths(60, cv=0.5)}
     honest = Workload(
-        3.0 * case.replicas, tenants=tuple(WorkloadTenant(name) for name in case.honest), **lengths
+        6.0 * case.replicas, tenants=tuple(WorkloadTenant(name) for name in case.honest), **lengths
     )
     attack = Workload(
         rate, tenants=tuple(WorkloadTenant(name) for name in case.attackers), **lengths

@@ -9,8 +9,12 @@
 Users' failures are a word about a replica, not proof: whoever sends a body that makes engines
 answer 500 could talk a whole fleet to death. So a failure waits for a second opinion before control
 hears of it; the breaker counts it at once, as a replica that fails everybody must be out within
-seconds, and takes it back if need be. A tenant that was shown to cause failures of a kind by itself
-is believed in these only where another replica answers the very same request.
+seconds, and takes it back if need be. A tenant that was lately shown to cause failures of a kind by
+itself, more often than not, is believed in these only where another replica answers the request.
+
+A second opinion is worth what its replica is worth: in a pool of which half is ill, two ill ones
+fail the same request every now and then. Of a replica whose failures others made good twice within
+ten seconds nothing is taken for the request's own.
 
 Word of fewer than three tenants is kept back where three or more are active. Elsewhere equal bodies
 count once. Broken connections are proof and wait for nobody, but they, too, are withdrawn where one
@@ -37,6 +41,7 @@ from holdfast.core.request.candidate import Candidate
 from holdfast.core.types import nanos, require
 
 _TENANTS_MAX: Final = 1_024  # remembered as active; three are enough to know
+_BALANCE_MAX: Final = 5  # withdrawn failures ahead of upheld ones: so many answers turn it again
 _OWN_MAX: Final = 4_096  # tenants and kinds of their own failures; the oldest goes first
 _CHARGES_MAX: Final = 4_096  # without a second opinion yet; beyond that they are told at once
 _HELD_MAX: Final = 256  # failures of one replica that wait for a third tenant
@@ -88,6 +93,7 @@ class FailureLedger:
         "_second_opinion",
         "_second_opinion_max",
         "_tenants",
+        "_upheld",
         "_witness",
         "_witnesses",
     )
@@ -99,7 +105,9 @@ class FailureLedger:
         self._second_opinion_max = nanos(config.second_opinion_max_s)
         self._witness = nanos(config.witness_s)
         self._tenants: dict[str, int] = {}  # when an attempt of each last ended
-        self._own: dict[tuple[str, Kind], int] = {}  # until when its failures are doubted
+        # Of each tenant's failures of a kind: withdrawn ones ahead of upheld ones, last changed.
+        self._own: dict[tuple[str, Kind], tuple[int, int]] = {}
+        self._upheld: dict[str, tuple[int, int]] = {}  # by replica: when the last two were
         self._charges: dict[ChargedFailure, None] = {}  # not settled yet, the oldest first
         self._witnesses: dict[str, _Witnesses] = {}  # by replica
 
@@ -118,7 +126,24 @@ class FailureLedger:
 
     def is_own(self, tenant: str, kind: Kind, now: int) -> bool:
         """Whether a tenant was lately shown to cause failures of this kind by its own requests."""
-        return bool(self._own) and now < self._own.get((tenant, kind), 0)
+        balance, at = self._own.get((tenant, kind), (0, 0))
+        return balance > 0 and now - at < self._own_for
+
+    def _balance(self, charge: ChargedFailure, change: int, now: int) -> None:
+        """Note that a failure was its request's own (1) or its replica's (-1)."""
+        key = (charge.active.request.tenant, charge.kind)
+        balance, at = self._own.pop(key, (0, now))
+        if now - at >= self._own_for:
+            balance = 0
+        balance = max(-_BALANCE_MAX, min(_BALANCE_MAX, balance + change))
+        self._own[key] = (balance, now)
+        if len(self._own) > _OWN_MAX:
+            del self._own[next(iter(self._own))]
+
+    def is_ill(self, candidate: Candidate, now: int) -> bool:
+        """Whether other replicas lately made good what this one failed, and more than once."""
+        before, _ = self._upheld.get(candidate.id, (0, 0))
+        return bool(before) and now - before < self._witness
 
     def charge(
         self,
@@ -168,9 +193,15 @@ class FailureLedger:
         self, active: ActiveRequest, candidate: Candidate, kind: Kind, now: int
     ) -> list[ChargedFailure]:
         """The failures of this request that another replica had before, in the same way."""
-        if kind in _NOT_BY_REQUEST:
+        if kind in _NOT_BY_REQUEST or not active.charges or self.is_ill(candidate, now):
             return []
-        alike = [c for c in active.charges if c.kind is kind and c.candidate is not candidate]
+        alike = [
+            charge
+            for charge in active.charges
+            if charge.kind is kind
+            and charge.candidate is not candidate
+            and not self.is_ill(charge.candidate, now)
+        ]
         if kind is Kind.RESET:  # what ends two connections at once is not in the request
             alike = [charge for charge in alike if apart(charge.at, now)]
         return alike
@@ -181,11 +212,7 @@ class FailureLedger:
         """Lay failures to their request: no replica is charged with them any more."""
         changes: list[tuple[Candidate, BreakerChange]] = []
         for charge in charges:
-            key = (charge.active.request.tenant, charge.kind)
-            self._own.pop(key, None)
-            self._own[key] = now + self._own_for
-            if len(self._own) > _OWN_MAX:
-                del self._own[next(iter(self._own))]
+            self._balance(charge, 1, now)
             if charge in self._charges:
                 del self._charges[charge]
                 charge.candidate.withdrawn += 1
@@ -205,6 +232,8 @@ class FailureLedger:
             if charge in self._charges and candidate is not answered:
                 charge.own = False
                 charge.failure.body = None
+                self._balance(charge, -1, now)
+                self._upheld[candidate.id] = (self._upheld.get(candidate.id, (0, 0))[1], now)
                 self._tell(charge, now)
                 change = candidate.breaker.confirm(charge.failure, now, crowd=crowd)
                 if change is not None:
@@ -223,6 +252,9 @@ class FailureLedger:
             self._tell(charge, now)
         if self._witnesses:
             self._forget_witnesses(now)
+        if self._upheld:
+            since = now - self._witness
+            self._upheld = {name: at for name, at in self._upheld.items() if at[1] >= since}
 
     def _tell(self, charge: ChargedFailure, now: int) -> None:
         """Count a failure for control, or keep it back until enough tenants say the same."""
