@@ -17,7 +17,7 @@ with its fingerprint blocked. Requests of one program have much text in common: 
 answered request has, too, is of that text and is neither told nor refused. For that a few answered
 requests a second are remembered by their marks.
 
-Nothing is hashed for most requests. A hash is computed when a connection died, for ten answered
+Nothing is hashed for most requests. A hash is computed when a connection died, for five answered
 requests a second, and for every request while a fingerprint is blocked.
 """
 
@@ -33,7 +33,7 @@ from holdfast.gateway.telemetry.request_sketch import MARKS_ALIKE, marks_of
 DIED_MAX: Final = 64  # kept for control; when more die at once, the requests are not to blame
 BLOCKED_MAX: Final = 1_024  # control blocks fewer
 ANSWERED_MAX: Final = 512  # requests whose marks are remembered, the newest
-_ANSWERED_EVERY: Final = 100 * MILLISECOND  # 0.2 ms of hashing each, at most
+_ANSWERED_EVERY: Final = 200 * MILLISECOND  # up to 0.3 ms of hashing each
 _BLOCK_S_MAX: Final = 86_400.0
 _KEY_BYTES_MAX: Final = 64  # of blake2b
 

@@ -4,7 +4,7 @@ Whoever repeats a request that ends replicas need not send the same bytes: a cou
 random word in the prompt makes it another body. So a request has marks beside its fingerprint, made
 of the words of its text:
 
-    words without digits of the first and last 2,000 bytes, names of members left out
+    words without digits of the first and last 1,000 bytes, names of members left out
         ─► groups of three words; single ones where there are few
         ─► four keyed orders of all groups: the first group of each order is a mark (MinHash)
 
@@ -25,7 +25,7 @@ from zlib import crc32
 MARKS: Final = 4
 MARKS_ALIKE: Final = 3  # of them: texts that share half of their groups have that in 3 of 10 cases
 PREFIX: Final = "~"  # of a mark, so that it is never taken for a fingerprint
-_EDGE_BYTES: Final = 2_048  # of either end; a nonce between them changes nothing
+_EDGE_BYTES: Final = 1_024  # of either end; a nonce between them changes nothing
 _FEW_WORDS: Final = 12  # below it groups of three would all contain the nonce, or nearly
 _GROUP: Final = 3  # words
 _PRIME: Final = (1 << 61) - 1
