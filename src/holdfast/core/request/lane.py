@@ -50,7 +50,7 @@ class LaneConfig:
     queue: QueueConfig = field(default_factory=QueueConfig)
     deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
-    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
+    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)  # how users' failures weigh
     limit: LimitConfig = field(default_factory=LimitConfig)
     failover: FailoverConfig = field(default_factory=FailoverConfig)
     slo_first_token_s: float | None = None  # the promise that a ladder of models watches
