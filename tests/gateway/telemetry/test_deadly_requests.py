@@ -106,6 +106,19 @@ def test_a_new_list_replaces_the_old_one():
     assert len(subject.blocked) == BLOCKED_MAX
 
 
+def test_one_that_ended_two_replicas_here_is_refused_until_control_has_spoken():
+    subject = keyed()
+    subject.hold(ask(), 0)
+    assert subject.refuses(ask(), SECOND)
+    subject.block([], 2 * SECOND)  # of another matter: control does not know of it yet
+    assert subject.refuses(ask(), 3 * SECOND)
+    subject.block([], 11 * SECOND)
+    assert not subject.refuses(ask(), 11 * SECOND)
+    keyless = DeadlyRequests()
+    keyless.hold(ask(), 0)
+    assert not keyless.blocked
+
+
 def test_another_key_forgets_what_the_last_one_meant():
     subject = keyed()
     subject.block([(fingerprint(subject, ask()), 60.0)], 0)
@@ -229,6 +242,8 @@ def test_a_deadly_request_ends_two_replicas_and_not_the_third(live):
             assert "retry-after" not in error.response.headers
             assert sum(engine.exit_status is not None for engine in gateway.engines) == 2
             told = gateway.driver.observer.deadly.take()
+            assert len({replica for replica, _ in told}) == 1  # one after the other, as they died
+            told += gateway.driver.observer.deadly.take()
             died = [(replica, name) for replica, name in told if not name.startswith(PREFIX)]
             assert len(died) == 2
             assert len({replica for replica, _ in died}) == 2
@@ -287,7 +302,7 @@ def test_a_stream_that_nobody_could_finish_is_fingerprinted_too(live):
 
             with pytest.raises(openai.APIError):
                 await ask()
-        died = gateway.driver.observer.deadly.take()
+        died = gateway.driver.observer.deadly.take() + gateway.driver.observer.deadly.take()
         assert {replica for replica, _ in died} == {"m-1", "m-2"}
         assert len({name for _, name in died if not name.startswith(PREFIX)}) == 1
 

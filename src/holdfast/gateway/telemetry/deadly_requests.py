@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-from holdfast.core.types import MILLISECOND, nanos
+from holdfast.core.types import MILLISECOND, SECOND, nanos
 from holdfast.gateway.api.bodies import ParsedRequest
 from holdfast.gateway.telemetry.request_sketch import MARKS_ALIKE, marks_of
 
@@ -36,17 +36,29 @@ ANSWERED_MAX: Final = 512  # requests whose marks are remembered, the newest
 _ANSWERED_EVERY: Final = 200 * MILLISECOND  # up to 0.3 ms of hashing each
 _BLOCK_S_MAX: Final = 86_400.0
 _KEY_BYTES_MAX: Final = 64  # of blake2b
+_HOLD: Final = 10 * SECOND  # control needs two: it hears once a second, and tells at once
 
 
 class DeadlyRequests:
     """Remembers which requests ran on replicas that died, and which fingerprints are blocked."""
 
-    __slots__ = ("_answered", "_answered_from", "_died", "_harmless", "_secret", "blocked")
+    __slots__ = (
+        "_answered",
+        "_answered_from",
+        "_died",
+        "_harmless",
+        "_held",
+        "_later",
+        "_secret",
+        "blocked",
+    )
 
     def __init__(self) -> None:
         self._secret = b""
         self._died: deque[tuple[str, list[str]]] = deque(maxlen=DIED_MAX)
+        self._later: deque[tuple[str, list[str]]] = deque(maxlen=DIED_MAX)
         self.blocked: dict[str, int] = {}  # until when, by fingerprint or mark
+        self._held: dict[str, int] = {}  # of these, those that control has not spoken of yet
         self._answered: deque[list[str]] = deque()  # marks of answered requests, the oldest first
         self._harmless: dict[str, int] = {}  # how often each of these marks is among them
         self._answered_from = 0  # no further request is remembered before this time
@@ -60,16 +72,26 @@ class DeadlyRequests:
         if secret != self._secret:
             self._secret = secret
             self._died.clear()
+            self._later.clear()
             self.blocked.clear()
+            self._held.clear()
             self._answered.clear()
             self._harmless.clear()
 
     def block(self, fingerprints: Iterable[tuple[str, float]], now: int) -> None:
         """Replace the blocked fingerprints by these, each with the seconds it stays blocked."""
         lasting = [(name, left_s) for name, left_s in fingerprints if left_s > 0]
-        self.blocked = {
+        self._held = {name: until for name, until in self._held.items() if until > now}
+        self.blocked = self._held | {
             name: now + nanos(min(left_s, _BLOCK_S_MAX)) for name, left_s in lasting[:BLOCKED_MAX]
         }
+
+    def hold(self, ask: ParsedRequest, now: int) -> None:
+        """Refuse a request that ended two replicas here until control has its say on it."""
+        if self._secret and len(self._held) < BLOCKED_MAX:
+            until = now + _HOLD
+            self._held.update(dict.fromkeys(self._names(ask), until))
+            self.blocked.update(self._held)
 
     def refuses(self, ask: ParsedRequest, now: int) -> bool:
         """Whether this request is blocked now. Call it only while ``blocked`` is not empty."""
@@ -84,12 +106,14 @@ class DeadlyRequests:
         alike = [mark for mark in self._marks(ask) if mark in self.blocked]
         return sum(mark not in self._harmless for mark in alike) >= MARKS_ALIKE
 
-    def saw(self, replica_id: str, ask: ParsedRequest) -> None:
-        """Record that the connection to this replica died during this request."""
+    def saw(self, replica_id: str, ask: ParsedRequest, *, later: bool = False) -> None:
+        """Record that the connection to this replica died during this request.
+
+        ``later``: after it had died on another one. Control takes deaths that it is told of
+        together for one event, such as the loss of a host: this one is told the next time.
+        """
         if self._secret:
-            marks = [mark for mark in self._marks(ask) if mark not in self._harmless]
-            told = marks if len(marks) >= MARKS_ALIKE else []
-            self._died.append((replica_id, [self._fingerprint(ask), *told]))
+            (self._later if later else self._died).append((replica_id, self._names(ask)))
 
     def answered(self, ask: ParsedRequest, now: int) -> None:
         """Remember the marks of an answered request; most are passed over, to be cheap. Hot."""
@@ -110,7 +134,14 @@ class DeadlyRequests:
         """Return and clear the recorded deaths, as (replica id, fingerprint or mark)."""
         died = [(replica_id, name) for replica_id, names in self._died for name in names]
         self._died.clear()
+        self._died.extend(self._later)
+        self._later.clear()
         return died
+
+    def _names(self, ask: ParsedRequest) -> list[str]:
+        """Its fingerprint, and the marks that tell it from answered requests."""
+        marks = [mark for mark in self._marks(ask) if mark not in self._harmless]
+        return [self._fingerprint(ask), *(marks if len(marks) >= MARKS_ALIKE else ())]
 
     def _marks(self, ask: ParsedRequest) -> list[str]:
         return marks_of(ask.body, f"{ask.api} {ask.model}", self._secret)
