@@ -107,6 +107,7 @@ def test_what_the_status_page_shows_becomes_advice():
         "config_problems": ["fleet.yaml:3: bad"],
         "gateways": gateways(1, 2),
         "panic": ["m"],
+        "breakers_overruled": {"m": ["a", "b"]},
         "store": {"problem": "disk full"},
         "replicas": [
             row("a", revision="1"),
@@ -120,6 +121,7 @@ def test_what_the_status_page_shows_becomes_advice():
         assert words in problems
     assert "one ready replica of 3" in problems
     assert "two answers" in problems
+    assert "users' failures on most replicas; still tried: a, b" in problems
 
 
 def test_a_process_that_stands_still_is_an_error_that_names_it():

@@ -234,6 +234,10 @@ def check_running(status: Mapping[str, Any], incidents: list[Mapping[str, Any]])
     for model in status.get("panic") or ():
         told = "has too few replicas that are well, so all are tried (panic)"
         found.append(Advice(AdviceLevel.ERROR, f"model {model}", told, "see its incidents"))
+    for model, names in (status.get("breakers_overruled") or {}).items():
+        told = f"has users' failures on most replicas; still tried: {', '.join(names)}"
+        fix = "see its incidents; without any, a tenant's requests fail by themselves"
+        found.append(Advice(AdviceLevel.WARNING, f"model {model}", told, fix))
     return _sorted(found)
 
 

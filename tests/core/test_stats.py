@@ -486,6 +486,25 @@ def test_an_outcome_window_needs_a_size():
         OutcomeWindow(0)
 
 
+def test_a_failure_can_be_taken_back_while_it_is_held():
+    window = OutcomeWindow(3)
+    for failed in (True, False, True):
+        window.add(failed)
+    window.take_back(0)
+    assert (window.count, window.failures) == (3, 1)
+    window.take_back(0)  # once is enough
+    window.take_back(1)  # no failure
+    window.take_back(7)  # of none
+    assert window.failures == 1
+    window.add(True)
+    assert window.failures == 2
+    window.take_back(0)  # it has left the window
+    assert window.failures == 2
+    window.clear()
+    window.take_back(2)
+    assert (window.count, window.failures, window.added) == (0, 0, 0)
+
+
 # RecentSketch
 
 

@@ -174,6 +174,7 @@ class Control:
             AdminParts(
                 access=self.access,
                 control_id=self._id,
+                breakers=self._breakers,
                 costs_and_exports=self._costs_and_exports,
                 deployments=self._deployments,
                 discovery=self._discovery,

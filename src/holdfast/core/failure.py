@@ -123,6 +123,7 @@ class KindMeaning:
     free: bool = False  # with no byte answered it costs no retry budget, once per request
     continuable: bool = False  # what was shown before it is sound and may be continued elsewhere
     failure_class: Class | None = None
+    proof: bool = False  # of the replica, whatever was asked; else it is a user's word
 
 
 _FAIL = Outcome.FAILURE
@@ -130,12 +131,14 @@ _RUN = Class.RUNTIME
 
 MEANINGS: Final[dict[Kind, KindMeaning]] = {
     Kind.REFUSED: KindMeaning(
-        _FAIL, retryable=True, continuable=True, free=True, failure_class=_RUN
+        _FAIL, retryable=True, continuable=True, free=True, failure_class=_RUN, proof=True
     ),
     Kind.CONNECT_TIMEOUT: KindMeaning(
-        _FAIL, retryable=True, continuable=True, failure_class=Class.ROUTING
+        _FAIL, retryable=True, continuable=True, failure_class=Class.ROUTING, proof=True
     ),
-    Kind.RESET: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.RESET: KindMeaning(
+        _FAIL, retryable=True, continuable=True, failure_class=_RUN, proof=True
+    ),
     Kind.STALE_SOCKET: KindMeaning(Outcome.CANCELLED, retryable=True, continuable=True, free=True),
     Kind.FIRST_TOKEN_TIMEOUT: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=_RUN
@@ -148,16 +151,20 @@ MEANINGS: Final[dict[Kind, KindMeaning]] = {
     Kind.EMPTY: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
     Kind.MALFORMED: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
     Kind.DEGENERATE: KindMeaning(_FAIL, retryable=True, failure_class=_RUN),
-    Kind.WRONG_OUTPUT: KindMeaning(_FAIL, retryable=True, failure_class=_RUN),
+    Kind.WRONG_OUTPUT: KindMeaning(_FAIL, retryable=True, failure_class=_RUN, proof=True),
     Kind.SERVER_ERROR: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
     Kind.OVERLOADED: KindMeaning(
         Outcome.BACKPRESSURE, retryable=True, continuable=True, failure_class=Class.ROUTING
     ),
     Kind.BAD_REQUEST: KindMeaning(Outcome.CLIENT_ERROR, retryable=False),
-    Kind.OUT_OF_MEMORY: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
-    Kind.EXITED: KindMeaning(_FAIL, retryable=True, continuable=True, failure_class=_RUN),
+    Kind.OUT_OF_MEMORY: KindMeaning(
+        _FAIL, retryable=True, continuable=True, failure_class=_RUN, proof=True
+    ),
+    Kind.EXITED: KindMeaning(
+        _FAIL, retryable=True, continuable=True, failure_class=_RUN, proof=True
+    ),
     Kind.LOAD_STALLED: KindMeaning(
-        _FAIL, retryable=True, continuable=True, failure_class=Class.LOADING
+        _FAIL, retryable=True, continuable=True, failure_class=Class.LOADING, proof=True
     ),
     Kind.CLIENT_GONE: KindMeaning(Outcome.CANCELLED, retryable=False),
     Kind.SUPERSEDED: KindMeaning(Outcome.CANCELLED, retryable=False),

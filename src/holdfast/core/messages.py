@@ -227,7 +227,8 @@ class ReportCode(StrEnum):
 
     LADDER_MOVED = "ladder moved"
     VIEW_STALE = "view stale: quarantine decays to a trial"
-    OVERDUE = "overdue"  # an attempt there waits longer than answers normally take
+    OVERDUE = "overdue"  # an attempt there waits longer than answers normally take, or failed
+    OVERRULED = "overruled"  # its breaker is open on users' word alone, as half of the pool is
 
 
 @dataclass(slots=True)
@@ -261,6 +262,7 @@ class Tally:
     waits: tuple[float, ...] = ()  # some first tokens, as multiples of the usual for their length
     firsts: tuple[float, ...] = ()  # seconds to some first tokens of streams
     paces: tuple[float, ...] = ()  # seconds per further token, of some streams that ended well
+    withdrawn: int = 0  # failures that are laid to the requests: other replicas had them alike
 
     @property
     def progressed(self) -> bool:

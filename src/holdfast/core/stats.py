@@ -358,15 +358,18 @@ class RateWindow:
 
 
 class OutcomeWindow:
-    """The last ``size`` outcomes, failed or not; a new one replaces the oldest."""
+    """The last ``size`` outcomes, failed or not; a new one replaces the oldest.
 
-    __slots__ = ("_next", "_ring", "count", "failures", "size")
+    ``added`` counts all since the last ``clear``: the number of the next outcome.
+    """
+
+    __slots__ = ("_next", "_ring", "added", "count", "failures", "size")
 
     def __init__(self, size: int) -> None:
         require(size >= 1, "outcome_window.size", f"is {size}", "use at least one outcome")
         self.size = size
         self._ring = bytearray(size)
-        self._next = self.count = self.failures = 0
+        self._next = self.added = self.count = self.failures = 0
 
     def add(self, failed: bool) -> None:
         """Remember one outcome."""
@@ -376,13 +379,21 @@ class OutcomeWindow:
         ring[at] = failed
         if self.count < self.size:
             self.count += 1
+        self.added += 1
         at += 1
         self._next = at if at < self.size else 0
+
+    def take_back(self, number: int) -> None:
+        """Turn the failure that ``added`` had numbered so into none, if it is still held."""
+        if 0 <= self.added - number - 1 < self.count:
+            slot = number % self.size
+            self.failures -= self._ring[slot]
+            self._ring[slot] = 0
 
     def clear(self) -> None:
         """Forget all outcomes."""
         self._ring = bytearray(self.size)
-        self._next = self.count = self.failures = 0
+        self._next = self.added = self.count = self.failures = 0
 
 
 OutcomeT = TypeVar("OutcomeT")

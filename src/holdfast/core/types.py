@@ -96,6 +96,7 @@ class Request:
 
     __slots__ = (
         "arrived",
+        "content",
         "continuable",
         "deadline",
         "degradable",
@@ -133,6 +134,7 @@ class Request:
         whole: bool = False,
         degradable: bool = True,
         stores: bool = False,
+        content: bytes = b"",
     ) -> None:
         self.id = id
         self.model = model
@@ -150,6 +152,7 @@ class Request:
         self.whole = whole  # its answer comes in one piece, so the first token is also the last
         self.degradable = degradable  # a ladder may answer it with a smaller model
         self.stores = stores  # the engine keeps what it answers: a second execution keeps it twice
+        self.content = content  # to tell equal requests from others; empty = like no other
         # What the wait for its first content depends on: an answer in one piece takes as long as
         # it is allowed to grow.
         self.size = (max_tokens or prompt_tokens) if whole else prompt_tokens

@@ -160,6 +160,7 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
     waits: list[float] = []
     firsts: list[float] = []
     paces: list[float] = []
+    withdrawn: int = 0
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):

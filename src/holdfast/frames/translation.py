@@ -124,6 +124,7 @@ def _tally_row(tally: Tally) -> TallyRow:
         list(tally.waits),
         list(tally.firsts),
         list(tally.paces),
+        tally.withdrawn,
     )
 
 
@@ -131,7 +132,7 @@ def _tally(row: TallyRow) -> Tally:
     kinds = {_KINDS[kind]: count for kind, count in row.kinds.items() if kind in _KINDS}
     samples = tuple(row.lengths), tuple(row.logprobs), tuple(row.norms)
     times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
-    counted = (row.fast, row.finishes, *samples, row.moved, *times)
+    counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn)
     fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
     return Tally(*fields)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.control.fleet.breakers import CLOSED, OPENED, PACE, Breakers
+from holdfast.control.fleet.breakers import CLOSED, OPENED, OVERRULED, PACE, Breakers
 from holdfast.core.messages import Report, Seen, Summary, Tally
 from holdfast.core.request.breaker import BreakerState
 
@@ -111,3 +111,26 @@ def test_summaries_say_nothing_of_breakers():
     board = Board("r")
     board.subject.seen(Seen((Summary((Tally("m", "r", 0, 9, 0, 0, 0),)),), "g1"), T)
     assert board.told() == []
+
+
+# --- breakers that a pool overrules --------------------------------------------------------------
+
+
+def test_an_overruled_breaker_is_told_once_and_shown_as_long_as_it_is():
+    board = Board("r", "s")
+    assert board.report("overruled") == [("r", OVERRULED)]
+    for second in range(1, 5):
+        assert board.report("overruled", T + second * PACE) == []
+    assert board.report("overruled", T + 4 * PACE, replica="s") == [("s", OVERRULED)]
+    assert board.subject.overruled(T + 4 * PACE) == {"m": ["r", "s"]}
+    assert board.subject.overruled(T + 7 * PACE) == {"m": ["r", "s"]}
+    assert board.subject.overruled(T + 7 * PACE + 1) == {}
+    assert board.report("overruled", T + 9 * PACE) == [("r", OVERRULED)]
+
+
+def test_of_a_replica_that_left_nothing_is_shown():
+    board = Board("r")
+    assert board.report("overruled", replica="gone") == []
+    board.report("overruled")
+    board.replicas.clear()
+    assert board.subject.overruled(T) == {}

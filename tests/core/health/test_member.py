@@ -116,3 +116,10 @@ def test_what_speaks_against_a_replica_is_a_doubt(member):
     assert not member.doubted(0, PATIENCE)
     member.users("g1", told(1, 0, moved=False), SECOND)
     assert member.doubted(6 * SECOND, PATIENCE)
+
+
+def test_requests_that_fail_everywhere_are_users_failures_and_no_doubt_about_the_replica(member):
+    called = member.health.called
+    member.users("g1", Tally("m", "r1", 0, 0, 0, 0, 0, withdrawn=2), 9 * SECOND)
+    assert member.failed_at == 9 * SECOND
+    assert member.health.called is called

@@ -1,7 +1,7 @@
 from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -15,6 +15,7 @@ from holdfast.core.request.breaker import (
     BreakerError,
     BreakerSignal,
     BreakerState,
+    CountedFailure,
 )
 from holdfast.core.types import SECOND, ConfigError, nanos
 from sampling import examples
@@ -299,6 +300,167 @@ class TestMisuse:
         with pytest.raises(BreakerError) as caught:
             subject.record(SUCCESS, 0, trial=True)
         assert len(str(caught.value).splitlines()) == 1 + 8
+
+
+def fail(subject: Breaker, tenant: str, body: int | None, *, crowd: bool = False, now: int = 0):
+    """Count one user's failure; return it with the change."""
+    failure = CountedFailure(tenant, body, proof=False)
+    return failure, subject.record(FAILURE, now, failure=failure, crowd=crowd)
+
+
+class TestWeight:
+    def test_one_tenant_in_a_crowd_opens_nothing_whatever_it_sends(self):
+        subject = breaker()
+        for number in range(200):
+            assert fail(subject, "attacker", number, crowd=True)[1] is None
+
+    def test_two_tenants_in_a_crowd_are_one_too_few(self):
+        subject = breaker()
+        for number in range(200):
+            assert fail(subject, f"t{number % 2}", number, crowd=True)[1] is None
+
+    def test_three_tenants_in_a_crowd_are_believed(self):
+        subject = breaker()
+        changes = [fail(subject, f"t{n % 3}", n, crowd=True)[1] for n in range(5)]
+        assert [change is not None for change in changes] == [False] * 4 + [True]
+        assert not subject.proven
+
+    def test_without_a_crowd_each_body_counts_once(self):
+        subject = breaker()
+        for _ in range(200):
+            assert fail(subject, "t", 7)[1] is None
+        changes = [fail(subject, "t", number)[1] for number in range(100, 104)]
+        assert changes[-1] is not None  # the fifth body
+
+    def test_a_body_that_another_replica_answered_counts_every_time(self):
+        subject = breaker()
+        failures = [fail(subject, "t", 7)[0] for _ in range(5)]
+        assert subject.state is CLOSED
+        changes = [subject.confirm(failure, 0) for failure in failures[:4]]
+        assert [change is not None for change in changes] == [False] * 3 + [True]
+
+    def test_a_confirmed_failure_that_was_not_counted_is_counted_then(self):
+        subject = breaker()
+        changes = [subject.confirm(CountedFailure("t", 7, proof=False), 0) for _ in range(5)]
+        assert [change is not None for change in changes] == [False] * 4 + [True]
+
+    def test_a_share_weighs_too(self):
+        subject = breaker(BreakerConfig(consecutive=100))
+        for _ in range(15):
+            subject.record(SUCCESS, 0)
+        for number in range(10):
+            assert fail(subject, "attacker", number, crowd=True)[1] is None
+        assert subject.state is CLOSED
+
+    def test_proof_is_counted_as_it_comes(self):
+        subject = breaker()
+        proof = [CountedFailure("attacker", 7) for _ in range(5)]
+        changes = [subject.record(FAILURE, 0, failure=each, crowd=True) for each in proof]
+        assert changes[-1] is not None
+        assert subject.proven
+
+    def test_a_refused_connection_is_proof(self):
+        assert opened().proven
+
+    def test_a_disabled_breaker_neither_confirms_nor_withdraws(self):
+        subject = breaker(BreakerConfig(enabled=False))
+        failure, _ = fail(subject, "t", 1)
+        assert subject.confirm(failure, 0) is None
+        assert subject.withdraw(failure, 0) is None
+
+
+class TestWithdraw:
+    def test_what_is_withdrawn_counts_no_more(self):
+        subject = breaker()
+        for number in range(50):
+            failure, change = fail(subject, "t", number)
+            assert change is None
+            assert subject.withdraw(failure, 0) is None
+        assert subject._window.failures == 0
+
+    def test_an_opening_is_taken_back_with_the_failure_that_caused_it(self):
+        subject = breaker()
+        failures = [fail(subject, "t", number, now=SECOND)[0] for number in range(5)]
+        assert subject.state is OPEN
+        change = subject.withdraw(failures[2], 2 * SECOND)
+        assert change is not None
+        assert (change.before, change.after) == (OPEN, CLOSED)
+        assert subject.would_allow(2 * SECOND)
+        assert fail(subject, "t", 9, now=2 * SECOND)[1] is not None  # the other four still count
+        assert subject.opens_until == 3 * SECOND  # and the cooldown has not grown
+
+    def test_what_had_been_interrupted_is_no_row_afterwards(self):
+        subject = breaker(BreakerConfig(jitter=0.0, consecutive=3, minimum=8))
+        early = [fail(subject, "t", number)[0] for number in range(2)]
+        for _ in range(2):
+            subject.record(SUCCESS, 0)
+        late = [fail(subject, "t", number)[0] for number in range(10, 13)]
+        assert subject.state is OPEN
+        assert subject.withdraw(late[0], 0) is not None
+        assert subject.withdraw(late[1], 0) is None
+        assert fail(subject, "t", 20)[1] is None  # two in a row: the early ones are not of it
+        assert subject.withdraw(early[0], 0) is None
+
+    def test_a_trial_that_failed_by_its_own_request_is_repeated_at_once(self):
+        subject, now = on_trial()
+        failure = CountedFailure("attacker", 7, proof=False)
+        assert subject.record(FAILURE, now, trial=True, failure=failure) is not None
+        assert subject.opens_until == now + 2 * SECOND
+        assert subject.withdraw(failure, now + 1) is None
+        assert subject.state is OPEN
+        assert subject.allow(now + 1) is TRIAL
+        subject.record(FAILURE, now + 1, trial=True)
+        assert subject.opens_until == now + 1 + 2 * SECOND  # as if that trial had not been
+
+    def test_while_a_trial_runs_it_decides(self):
+        subject = breaker()
+        failures = [fail(subject, "t", number)[0] for number in range(5)]
+        assert subject.allow(SECOND) is TRIAL
+        assert subject.withdraw(failures[0], SECOND) is None
+        assert subject.state is HALF_OPEN
+
+    def test_one_that_it_does_not_know_changes_nothing(self):
+        subject = opened()
+        assert subject.withdraw(CountedFailure("t", 7, proof=False), 0) is None
+        assert subject.state is OPEN
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.sampled_from(["ok", "bad", "own"])),
+        max_size=80,
+    )
+)
+def test_two_tenants_in_a_crowd_never_open_it(steps):
+    subject = breaker()
+    for tenant, body, what in steps:
+        if what == "ok":
+            subject.record(SUCCESS, 0)
+            continue
+        failure, change = fail(subject, tenant, body, crowd=True)
+        assert change is None
+        if what == "own":
+            subject.withdraw(failure, 0)
+    assert subject.state is CLOSED
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=60), st.randoms())
+def test_when_all_is_withdrawn_it_is_closed_and_empty(steps, random):
+    """Whatever the order, and whether it had opened: the requests alone were at fault."""
+    subject = breaker()
+    failures = []
+    for failed, body in steps:
+        if failed:
+            if subject.state is CLOSED:
+                failures.append(fail(subject, "t", body)[0])
+        else:
+            subject.record(SUCCESS, 0)
+    random.shuffle(failures)
+    for failure in failures:
+        subject.withdraw(failure, 0)
+    assert subject.state is CLOSED
+    assert subject._window.failures == 0
+    assert subject._consecutive == 0
 
 
 class TestConfig:

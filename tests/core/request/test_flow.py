@@ -851,7 +851,9 @@ def test_a_timeout_counts_against_its_replica_while_the_peers_are_not_slow():
     gateway = Gateway("r1", "r2", "r3", lane=lane(deadlines=QUICK))
     gateway.tick()
     gateway.arrive()
-    gateway.after(1.99)
+    assert "r1" not in gateway.after(1.99).tallies()  # it may be the request's own
+    gateway.wait(0.1)
+    gateway.first(attempt=1)
     assert gateway.tallies()["r1"].failures == 1
 
 
@@ -862,7 +864,9 @@ def test_a_timeout_among_slow_peers_is_retried_but_held_against_nobody():
     gateway.arrive("q2")
     actions = gateway.after(2.01).tick()
     assert [type(action) for action in actions] == [Abort, Dispatch, Abort, Dispatch, Summary]
-    tallies = actions[-1].tallies
+    gateway.first("q1", attempt=1)
+    gateway.first("q2", attempt=1)
+    tallies = gateway.tallies().values()
     assert {tally.replica_id: tally.failures for tally in tallies if tally.failures} == {"r1": 1}
 
 
@@ -1442,6 +1446,58 @@ def test_failures_are_told_by_kind_and_fast_ones_apart():
     assert (tally.failures, tally.fast, tally.backpressure) == (4, 2, 1)
 
 
+# --- whose fault a failure was -------------------------------------------------------------------
+
+
+def test_a_request_that_fails_everywhere_opens_no_breaker_and_is_told_as_its_own():
+    gateway = Gateway("r1", "r2", retry=NO_BACKOFF)
+    for number in range(12):
+        gateway.arrive(f"q{number}")
+        gateway.end(f"q{number}", 0, Kind.SERVER_ERROR)
+        finish = gateway.end(f"q{number}", 1, Kind.SERVER_ERROR)
+        assert [type(action) for action in finish] == [Finish]
+    tallies = gateway.tallies()
+    assert {name: (t.failures, t.withdrawn) for name, t in tallies.items()} == {
+        "r1": (0, 12),
+        "r2": (0, 12),
+    }
+    assert only(gateway.arrive("last"), Dispatch)
+    assert {report.replica_id for report in gateway.doubts} == {"r1", "r2"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_failures_of_a_request_that_another_replica_answers_open_the_breaker(whole):
+    gateway = Gateway("r1", "r2", retry=NO_BACKOFF)
+    gateway.candidate("r2").weight = 0.0  # every request begins at r1
+    opened = []
+    for number in range(5):
+        name = f"q{number}"
+        gateway.flow.lanes["m"].pool.changed(gateway.now)
+        (dispatch,) = gateway.arrive(name, whole=whole, content=b"the same")
+        assert dispatch.replica_id == "r1"
+        gateway.candidate("r2").weight = 1.0
+        gateway.flow.lanes["m"].pool.changed(gateway.now)
+        opened += gateway.end(name, 0, Kind.SERVER_ERROR)
+        answer = Answered(name, 1, 3) if whole else FirstContent(name, 1)
+        opened += gateway.tell(answer)
+        if not whole:
+            gateway.end(name, 1, tokens=3)
+        gateway.candidate("r2").weight = 0.0
+    (report,) = [action for action in opened if isinstance(action, Report)]
+    assert (report.what, report.replica_id, report.reason) == ("open", "r1", "5 failures in a row")
+
+
+def test_a_pool_that_overrules_a_breaker_says_so_every_second():
+    gateway = Gateway("r1", retry=RetryConfig(attempts=1))
+    for number in range(5):
+        gateway.arrive(f"q{number}")
+        gateway.end(f"q{number}", kind=Kind.SERVER_ERROR)
+    assert only(gateway.arrive("next"), Dispatch).replica_id == "r1"
+    for _ in range(2):
+        reports = [a for a in gateway.after(1.0).tick() if isinstance(a, Report)]
+        assert [(r.what, r.replica_id) for r in reports] == [(ReportCode.OVERRULED, "r1")]
+
+
 # --- requests that end their replicas ------------------------------------------------------------
 
 KEEN = RetryConfig(attempts=9, backoff="none", budget=False)
@@ -1891,5 +1947,5 @@ def test_a_replica_whose_breaker_is_open_may_be_back_at_any_time():
     for number in range(5):
         gateway.arrive(f"q{number}", deadline=gateway.now + SECOND)
         for attempt in range(3):
-            gateway.end(f"q{number}", attempt, Kind.SERVER_ERROR)
+            gateway.end(f"q{number}", attempt, Kind.CONNECT_TIMEOUT)
     assert gateway.arrive("last") == []

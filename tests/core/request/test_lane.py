@@ -500,4 +500,4 @@ def test_tallies_of_all_lanes_come_together():
     table = lanes()
     table.apply(view(1, ready("r1", "a"), ready("r2", "b")), 0)
     table.by_model["b"].pool.candidates["r2"].successes = 3
-    assert [(tally.replica_id, tally.successes) for tally in table.tallies()] == [("r2", 3)]
+    assert [(tally.replica_id, tally.successes) for tally in table.tallies(0)] == [("r2", 3)]

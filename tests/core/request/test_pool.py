@@ -5,7 +5,13 @@ import pytest
 from holdfast.core.failure import Outcome
 from holdfast.core.messages import ReplicaView
 from holdfast.core.request import routing
-from holdfast.core.request.breaker import TRIAL, Breaker, BreakerConfig, BreakerState
+from holdfast.core.request.breaker import (
+    TRIAL,
+    Breaker,
+    BreakerConfig,
+    BreakerState,
+    CountedFailure,
+)
 from holdfast.core.request.candidate import Candidate
 from holdfast.core.request.failover import FailoverConfig, FailoverLadder
 from holdfast.core.request.pool import TRIAL_REASON, Pool
@@ -50,6 +56,62 @@ def refuse(subject: Pool, name: str, now: int = 0) -> None:
 
 def fill(subject: Pool, name: str, inflight: int = 2) -> None:
     subject.candidates[name].inflight = inflight
+
+
+def fail(subject: Pool, name: str, now: int = 0, *, proof: bool = False) -> None:
+    """Five users' failures: its breaker opens for one second."""
+    breaker = subject.candidates[name].breaker
+    for _ in range(5):
+        breaker.record(Outcome.FAILURE, now, failure=CountedFailure("t", None, proof=proof))
+    assert breaker.state is BreakerState.OPEN
+    subject.changed(now)
+
+
+# --- users' word against half of a pool at most --------------------------------------------------
+
+
+def test_users_failures_keep_half_of_a_pool_out_and_no_more():
+    subject = pool(*(view(f"r{n}") for n in range(4)))
+    fail(subject, "r0", 1)
+    fail(subject, "r1", 2)
+    assert who(subject, now=3) == {"r2", "r3"}
+    assert subject.held_open == ()
+    fail(subject, "r2", 3)
+    assert who(subject, now=4) == {"r2", "r3"}  # the first two stay out
+    assert subject.held_open == ("r2",)
+    fail(subject, "r3", 4)
+    assert who(subject, now=5) == {"r2", "r3"}
+    assert subject.routable == 2
+
+
+def test_proof_keeps_all_of_a_pool_out():
+    subject = pool(view("r1"), view("r2"))
+    fail(subject, "r1", proof=True)
+    refuse(subject, "r2")
+    assert who(subject) == {None}
+    assert subject.held_open == ()
+
+
+def test_the_only_replica_is_tried_whatever_users_meet():
+    subject = pool(view("r1"), view("r2", share=0.0))
+    fail(subject, "r1")
+    assert who(subject) == {"r1"}
+    assert subject.held_open == ("r1",)
+
+
+def test_one_that_is_overruled_has_its_trial_and_closes_by_it():
+    subject = pool(view("r1"))
+    fail(subject, "r1")
+    assert subject.choose(ASK, (), 0) is not None
+    candidate, reason = subject.choose(ASK, (), 2 * SECOND)
+    assert reason == TRIAL_REASON
+    assert candidate.breaker.allow(2 * SECOND) is TRIAL
+    subject.changed(2 * SECOND)
+    assert chosen(subject, now=2 * SECOND) == "r1"  # while the trial runs, too
+    candidate.breaker.record(Outcome.SUCCESS, 2 * SECOND, trial=True)
+    subject.changed(2 * SECOND)
+    assert chosen(subject, now=2 * SECOND) == "r1"
+    assert subject.held_open == ()
 
 
 # --- taking over a view --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from holdfast.core.messages import Summary
 from holdfast.testing.standin import Like, Options, expected_text
 
 ASK = [{"role": "user", "content": "Tell me about fleets that keep answering."}]
@@ -281,3 +282,76 @@ def test_errors_after_a_sign_of_life_are_events(live):
             }
         },
     )
+
+
+# --- empty answers that the request itself asked for ----------------------------------------------
+
+ASKED_FOR = [
+    {"stop": TEXT[0]},
+    {"stop": ["never there", TEXT[:3]]},
+    {"logit_bias": {"2": 100}},
+    {"extra_body": {"stop_token_ids": [2]}},
+    {"extra_body": {"guided_regex": ""}},
+]
+
+
+def counted(gateway) -> tuple[int, int]:
+    """Successes and failures of users' requests, as control is told of them."""
+    tallies = [t for lane in gateway.driver.port.flow.lanes.values() for t in _settled(lane)]
+    tallies += [t for told in gateway.news if isinstance(told, Summary) for t in told.tallies]
+    return sum(t.successes for t in tallies), sum(t.failures for t in tallies)
+
+
+def _settled(lane):
+    lane.settle(1 << 62)
+    return lane.tallies()
+
+
+@pytest.mark.parametrize("asked", ASKED_FOR, ids=str)
+def test_an_empty_answer_that_was_asked_for_is_a_success(live, asked):
+    async def body(gateway):
+        if "stop" not in asked:  # what a stand-in does not know makes it silent here
+            gateway.ail(0, "empty")
+            gateway.ail(1, "empty")
+        async with client(gateway) as api:
+            for _ in range(3):
+                raw = await api.chat.completions.with_raw_response.create(
+                    model="m", messages=ASK, **asked
+                )
+                assert not raw.parse().choices[0].message.content
+                assert raw.headers["x-holdfast-attempts"] == "1"
+                chunks, headers = await stream(api, **asked)
+                assert text_of(chunks) == ""
+                assert reasons(chunks) == ["stop"]
+                assert headers["x-holdfast-attempts"] == "1"
+        assert counted(gateway) == (6, 0)
+
+    live(body, options=STEADY)
+
+
+def test_an_engine_without_a_single_token_has_met_no_stop_string(live):
+    async def body(gateway):
+        gateway.ail(0, "empty")
+        async with client(gateway) as api:
+            for _ in range(4):
+                chunks, _ = await stream(api, stop="never there")
+                assert text_of(chunks) == TEXT
+
+    live(body, options=STEADY)
+
+
+def test_a_body_that_fails_everywhere_is_held_against_no_replica(live):
+    async def body(gateway):
+        gateway.ail(0, "status", code=500)
+        gateway.ail(1, "status", code=500)
+        async with client(gateway) as api:
+            for _ in range(12):
+                with pytest.raises(openai.InternalServerError):
+                    await api.chat.completions.create(model="m", messages=ASK)
+            for each in gateway.engines:
+                each.engine.clear_fault()
+            whole = await api.chat.completions.create(model="m", messages=ASK)
+            assert whole.choices[0].message.content == TEXT
+        assert counted(gateway)[1] == 0
+
+    live(body, options=STEADY)

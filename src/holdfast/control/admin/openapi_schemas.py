@@ -106,6 +106,13 @@ class StatusAnswer(TypedDict):
     replicas: list[ReplicaStatus]
     models: dict[str, Any]
     panic: Annotated[list[str], Meta(description="Models whose pools fail open.")]
+    breakers_overruled: Annotated[
+        dict[str, list[str]],
+        Meta(
+            description="By model, replicas that gateways try though users' failures opened "
+            "breakers: more than half of the pool."
+        ),
+    ]
     incidents_open: Annotated[int, Meta(description="Incidents that are not over.")]
     disturbed: Any
     store: dict[str, Any]

@@ -17,6 +17,7 @@ from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
 from holdfast.control.deploy.deployments import HELD, Deployments
 from holdfast.control.deploy.discovery import Discovery
 from holdfast.control.deploy.source import ConfigSource
+from holdfast.control.fleet.breakers import Breakers
 from holdfast.control.fleet.disturbances import Disturbances
 from holdfast.control.fleet.loop import FleetLoop, Happened
 from holdfast.control.gateways.hub import Hub
@@ -44,6 +45,7 @@ class AdminParts:
 
     access: AdminAccess
     control_id: str
+    breakers: Breakers
     costs_and_exports: CostsAndExports
     deployments: Deployments
     discovery: Discovery
@@ -123,6 +125,7 @@ class AdminService:
             "replicas": cast("list[ReplicaStatus]", self._parts.summary.status_rows()),
             "models": self._parts.deployments.snapshot(),
             "panic": self._parts.loop.panic(),
+            "breakers_overruled": self._parts.breakers.overruled(time.monotonic_ns()),
             "incidents_open": self.incidents.open_count,
             "disturbed": self._parts.disturbances.snapshot(),
             "store": self._parts.store.snapshot(),

@@ -8,6 +8,9 @@ push everything else out of the events. So there is one event for all gateways t
 one in a second for each replica; changes that were undone in between are not reported, and the last
 event always shows the present state.
 
+A gateway overrules the breakers that users' failures alone opened on more than half of a pool, and
+says so every second while it does. The status shows which; the first of them is an event.
+
 Rejected: the states of breakers in each tally. Gateways already report a change at once, and a
 tally covers only replicas that have traffic, which a replica with open breakers has not.
 """
@@ -15,13 +18,15 @@ tally covers only replicas that have traffic, which a replica with open breakers
 from collections.abc import Callable, Collection
 from typing import Final
 
-from holdfast.core.messages import Notice, Report, Seen
+from holdfast.core.messages import Notice, Report, ReportCode, Seen
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.types import SECOND
 
 OPENED: Final = "breaker_opened"
 CLOSED: Final = "breaker_closed"
+OVERRULED: Final = "breaker_overruled"
 PACE: Final = SECOND  # between two events of one replica
+_OVERRULED_FOR: Final = 3 * SECOND  # after the last word of it; gateways repeat it every second
 
 
 class _Replica:
@@ -46,15 +51,38 @@ class Breakers:
         self._declared = declared
         self._note = note
         self._replicas: dict[str, _Replica] = {}  # that were open at least once
+        self._overruled: dict[str, tuple[str, int]] = {}  # by replica: its model, last heard of
 
     def seen(self, event: Seen, now: int) -> None:
         """Update the breakers from what a gateway reported."""
         moved = False
         for action in event.actions:
             if isinstance(action, Report):
+                if action.what == ReportCode.OVERRULED:
+                    self._overrule(action, now)
                 moved = self._moved(event.gateway, action) or moved
         if moved:
             self.look(now)
+
+    def _overrule(self, report: Report, now: int) -> None:
+        name = report.replica_id
+        if name not in self._declared():
+            return
+        known = self._overruled.get(name)
+        self._overruled[name] = (report.model, now)
+        if known is None or now - known[1] > _OVERRULED_FOR:
+            self._note(Notice(now, report.model, name, OVERRULED, report.reason))
+
+    def overruled(self, now: int) -> dict[str, list[str]]:
+        """The replicas of each model that gateways try though users' failures opened breakers."""
+        found: dict[str, list[str]] = {}
+        declared = self._declared() if self._overruled else ()
+        for name, (model, at) in list(self._overruled.items()):
+            if name not in declared or now - at > _OVERRULED_FOR:
+                del self._overruled[name]
+            else:
+                found.setdefault(model, []).append(name)
+        return found
 
     def _moved(self, gateway: str, report: Report) -> bool:
         name = report.replica_id
@@ -100,4 +128,4 @@ class Breakers:
                 del self._replicas[name]
 
 
-__all__ = ["CLOSED", "OPENED", "PACE", "Breakers"]
+__all__ = ["CLOSED", "OPENED", "OVERRULED", "PACE", "Breakers"]

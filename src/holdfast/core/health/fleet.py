@@ -361,11 +361,11 @@ class Fleet:
         for seen in event.actions:
             if isinstance(seen, Report):
                 member = self._members.get(seen.replica_id)
-                if member is not None and seen.what in _DOUBTS:
-                    member.call_canary(now)
                 if member is not None and seen.what == BreakerState.OPEN:
                     signal = Signal.PASSIVE_FAILING
                     self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
+                if member is not None and seen.what in _DOUBTS:
+                    member.call_canary(now)  # last: a new state has a pace of its own
             else:
                 for tally in seen.tallies:
                     self._on_tally(event.gateway, tally, now, actions)

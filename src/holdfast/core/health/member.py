@@ -129,7 +129,8 @@ class Member:
         self.told_at[gateway] = now
         self.budget.served(told.tokens, now, earns=self.canary.billed or not self.has_free_slot)
         self.served_at = now if told.successes else self.served_at
-        self.failed_at = now if told.failures else self.failed_at
+        # Requests that fail everywhere are no replica's fault, but users did fail.
+        self.failed_at = now if told.failures or told.withdrawn else self.failed_at
         if told.failures:
             self.call_canary(now)
 

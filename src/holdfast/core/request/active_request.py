@@ -13,6 +13,7 @@ from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.request.admission.quota import Reservation
+from holdfast.core.request.breaker import CountedFailure
 from holdfast.core.request.candidate import Candidate
 from holdfast.core.request.timer_wheel import TimerEntry
 from holdfast.core.types import MILLISECOND, Halt, Request
@@ -101,11 +102,36 @@ class Attempt:
         self.report = candidate.reports  # a later report of the replica includes them
 
 
+class ChargedFailure:
+    """A failed attempt that is charged to its replica until it is settled whose fault it was."""
+
+    __slots__ = ("active", "at", "candidate", "due", "failure", "fast", "kind", "own")
+
+    def __init__(
+        self,
+        active: "ActiveRequest",
+        candidate: Candidate,
+        kind: Kind,
+        failure: CountedFailure,
+        *,
+        fast: bool,
+    ) -> None:
+        self.active = active
+        self.candidate = candidate
+        self.kind = kind
+        self.failure = failure
+        self.fast = fast  # sooner than any real answer
+        self.own = False  # of a tenant that causes such failures itself
+        self.at = 0
+        self.due = 0  # when control hears of it without a second opinion
+
+
 class ActiveRequest(TimerEntry):
     """All that a gateway knows of one request, from its arrival to its one final answer."""
 
     __slots__ = (
         "attempts",
+        "charges",
         "continued",
         "deadline",
         "died",
@@ -139,6 +165,7 @@ class ActiveRequest(TimerEntry):
         self.moved = 0  # times it was sent away from a replica that would not answer
         self.free_used = False
         self.tried: tuple[str, ...] = ()
+        self.charges: tuple[ChargedFailure, ...] = ()  # its failures, while they may be its own
         self.died: tuple[str, ...] = ()  # of those, whose connection died under it
         self.died_at = 0  # when the last of them did
         self.revision: str | None = None  # bound by the first content shown
@@ -194,6 +221,7 @@ __all__ = [
     "TRANSITIONS",
     "ActiveRequest",
     "Attempt",
+    "ChargedFailure",
     "IllegalStepError",
     "RequestPhase",
     "RequestStep",

@@ -71,6 +71,20 @@ def judge_opening(
     return Opening.HOLD if tokens < tokens_held_max else Opening.REJECT
 
 
+def empty_is_asked_for(
+    finish_reason: str | None, tokens: int | None, *, stops: bool, max_tokens: int, shaped: bool
+) -> bool:
+    """Whether the request itself explains an answer without content: no replica is at fault.
+
+    ``tokens`` is the engine's count: one that counts none has met no stop string. ``shaped``: the
+    request bends which tokens come (a bias, allowed tokens, guided decoding), so that the first of
+    them may be the end. A single token may be the end, too.
+    """
+    if shaped or max_tokens == 1:
+        return True
+    return stops and finish_reason == "stop" and tokens != 0
+
+
 def empty_is_the_answer(empty_answers: int, finish: Finish) -> bool:
     """Whether a request that failed is answered with nothing, because replicas agreed on that."""
     return empty_answers >= _EMPTY_TWICE and not finish.shown and finish.code == ERROR_DEFAULT[1]
@@ -122,6 +136,7 @@ def kind_when_stalled(
 __all__ = [
     "OUR_STATUSES",
     "Opening",
+    "empty_is_asked_for",
     "empty_is_the_answer",
     "failed_check",
     "judge_opening",

@@ -16,12 +16,20 @@ as long as the cooldown that would come next. So a replica that flaps keeps clim
 after one lucky trial included (it cost users more than a failed trial), and one that was ill for
 long has to prove itself for longer, without one more number to set.
 
+Failures weigh by who was failed. What users meet is only as good as their requests: a body that
+makes an engine answer 500 fails wherever it goes. So where three tenants or more are active, the
+failures of fewer than three count as one each, and elsewhere each body counts once, unless another
+replica answered it (``confirm``). A failure that turns out to be the request's own is taken back
+(``withdraw``), and the opening that it caused with it. Broken connections need no such weighing:
+they are proof, and ``proven`` says whether any of it opened the breaker.
+
 Rejected: letting a share of the traffic through while half-open. One request answers the question;
 every further one is a user who pays for the same answer. Rejected: a window of time. At low rates
 it holds too few outcomes to mean anything, at high rates far more than are needed.
 """
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -49,6 +57,7 @@ class BreakerSignal(StrEnum):
     TRIAL_SUCCEEDED = "trial_succeeded"
     TRIAL_FAILED = "trial_failed"
     TRIAL_RETURNED = "trial_returned"  # the trial ended without saying anything about the replica
+    WITHDRAWN = "withdrawn"  # a failure that opened it was the request's own
 
 
 _CLOSED: Final = BreakerState.CLOSED
@@ -61,6 +70,7 @@ TRANSITIONS: Final[dict[tuple[BreakerState, BreakerSignal], BreakerState]] = {
     (_CLOSED, BreakerSignal.THRESHOLD): _OPEN,
     (_CLOSED, BreakerSignal.REFUSED): _OPEN,
     (_OPEN, BreakerSignal.TRIAL_TAKEN): _HALF_OPEN,
+    (_OPEN, BreakerSignal.WITHDRAWN): _CLOSED,
     (_HALF_OPEN, BreakerSignal.TRIAL_TAKEN): _HALF_OPEN,
     (_HALF_OPEN, BreakerSignal.TRIAL_RETURNED): _HALF_OPEN,
     (_HALF_OPEN, BreakerSignal.TRIAL_SUCCEEDED): _CLOSED,
@@ -79,6 +89,8 @@ TRIAL: Final = Decision(True, "trial")  # compare with `is`: this attempt must r
 _PASS: Final = Decision(True, "closed")
 _COOLING: Final = Decision(False, "breaker cooling down")
 _TRIAL_OUT: Final = Decision(False, "trial under way")
+
+WITNESSES: Final = 3  # tenants: two may be one person; a third is a coincidence no longer
 
 _HISTORY_MAX: Final = 8  # enough to see how a breaker came into a state, cheap to keep everywhere
 
@@ -123,6 +135,18 @@ class BreakerChange:
     at: int
 
 
+class CountedFailure:
+    """One failed attempt as a breaker counts it: whose request it was, and whether it is proof."""
+
+    __slots__ = ("body", "number", "proof", "tenant")
+
+    def __init__(self, tenant: str = "", body: int | None = None, *, proof: bool = True) -> None:
+        self.tenant = tenant
+        self.body = body  # equal for equal requests; None: like no other
+        self.proof = proof  # of the replica, whatever was asked
+        self.number = 0  # of the outcome in its breaker's window
+
+
 class BreakerError(Exception):
     """Raised when a breaker gets a signal that its state does not allow: a bug in its caller."""
 
@@ -141,23 +165,32 @@ class Breaker:
         "_consecutive",
         "_consecutive_max",
         "_cooldown",
+        "_cooldown_before",
         "_cooldown_max",
         "_counting",
         "_failure_ratio",
+        "_failures",
         "_history",
         "_jitter",
         "_minimum",
         "_opened",
+        "_opening",
         "_rng",
+        "_row",
+        "_row_from",
         "_trial_out",
         "_window",
+        "opened_at",
         "opens_until",
+        "proven",
         "state",
     )
 
     def __init__(self, config: BreakerConfig, rng: Random) -> None:
         self.state = _CLOSED
         self.opens_until = 0  # no trial before this time; 0 while closed
+        self.opened_at = 0  # when it last left closed
+        self.proven = False  # some proof was among what opened it, not users' failures alone
         self._counting = config.enabled
         self._minimum = config.minimum
         self._failure_ratio = config.failure_ratio
@@ -167,8 +200,13 @@ class Breaker:
         self._jitter = config.jitter
         self._rng = rng
         self._window = OutcomeWindow(config.window)
+        self._failures: deque[CountedFailure] = deque(maxlen=config.window)
+        self._opening: list[CountedFailure] = []  # those that opened it
+        self._row = 0  # how many of them came in a row, last
         self._consecutive = 0
+        self._row_from = 0  # the number of the first failure in a row
         self._cooldown = 0  # the last one given, before jitter; 0 = never opened
+        self._cooldown_before = 0  # the one before that
         self._closed_since = 0
         self._trial_out = False
         self._opened = 0
@@ -191,16 +229,24 @@ class Breaker:
         return TRIAL
 
     def record(
-        self, outcome: Outcome, now: int, *, strong: bool = False, trial: bool = False
+        self,
+        outcome: Outcome,
+        now: int,
+        *,
+        strong: bool = False,
+        trial: bool = False,
+        failure: CountedFailure | None = None,
+        crowd: bool = False,
     ) -> BreakerChange | None:
         """Count how an attempt ended; return the change if that moved the breaker.
 
-        ``strong`` marks a failure that needs no second opinion: a refused connection.
+        ``strong`` marks a failure that needs no second opinion: a refused connection. ``failure``
+        says whose it was, ``crowd`` that three tenants or more are active.
         """
         if not self._counting:
             return None
         if trial:
-            return self._record_trial(outcome, now)
+            return self._record_trial(outcome, now, failure)
         if self.state is not _CLOSED:
             return None
         if outcome is _SUCCESS:
@@ -209,19 +255,70 @@ class Breaker:
             return None
         if outcome is not _FAILURE:
             return None
-        self._consecutive += 1
-        self._window.add(True)
+        self._count(failure or CountedFailure())
         if strong:
             return self._open(BreakerSignal.REFUSED, "connection refused", now)
-        reason = self._too_many()
-        return self._open(BreakerSignal.THRESHOLD, reason, now) if reason else None
+        return self._judge(now, crowd=crowd)
 
-    def _record_trial(self, outcome: Outcome, now: int) -> BreakerChange | None:
+    def confirm(
+        self, failure: CountedFailure, now: int, *, crowd: bool = False
+    ) -> BreakerChange | None:
+        """Give a failure its full weight: another replica answered the same request.
+
+        One that was not counted so far is counted now.
+        """
+        if not self._counting or self.state is not _CLOSED:
+            return None
+        failure.body = None
+        if failure not in self._failures:
+            self._count(failure)
+        return self._judge(now, crowd=crowd)
+
+    def withdraw(self, failure: CountedFailure, now: int) -> BreakerChange | None:
+        """Take back a failure that was the request's own, and the opening that it caused.
+
+        Return the change if the breaker closes by that. A trial that failed so is repeated.
+        """
+        if failure in self._failures:
+            self._failures.remove(failure)
+            if self._consecutive and failure.number >= self._row_from:
+                self._consecutive -= 1
+            self._window.take_back(failure.number)
+            return None
+        if self.state is not _OPEN or failure not in self._opening:
+            return None
+        self._cooldown = self._cooldown_before
+        if len(self._opening) == 1:  # a trial
+            self.opens_until = min(self.opens_until, now)
+            return None
+        ended = len(self._opening) - self._row  # those after them came in a row
+        for index, other in enumerate(self._opening):
+            if index == ended:
+                self._consecutive = 0
+            if other is not failure:
+                self._count(other)
+        if not self._row:
+            self._consecutive = 0
+        self.opens_until = 0
+        return self._move(BreakerSignal.WITHDRAWN, "its failures were the requests' own", now)
+
+    def _count(self, failure: CountedFailure) -> None:
+        failure.number = self._window.added
+        if not self._consecutive:
+            self._row_from = failure.number
+        self._consecutive += 1
+        self._window.add(True)
+        self._failures.append(failure)
+
+    def _record_trial(
+        self, outcome: Outcome, now: int, failure: CountedFailure | None
+    ) -> BreakerChange | None:
         signal = _TRIAL_SIGNALS[outcome]
         if not self._trial_out:
             raise self._unknown(signal, "no trial is out")
         self._trial_out = False
         if signal is BreakerSignal.TRIAL_FAILED:
+            self._failures.append(failure or CountedFailure())
             return self._open(signal, "trial failed", now)
         if signal is BreakerSignal.TRIAL_SUCCEEDED:
             self._closed_since = now
@@ -232,22 +329,37 @@ class Breaker:
             self.opens_until = now + self._jittered(self._base)
         return None
 
-    def _too_many(self) -> str:
+    def _judge(self, now: int, *, crowd: bool) -> BreakerChange | None:
+        reason = self._too_many(crowd=crowd)
+        return self._open(BreakerSignal.THRESHOLD, reason, now) if reason else None
+
+    def _too_many(self, *, crowd: bool) -> str:
         """The reason to open the breaker by its counts; empty if there is none."""
-        if self._consecutive >= self._consecutive_max:
-            return f"{self._consecutive} failures in a row"
-        window = self._window
+        in_a_row, window = self._consecutive, self._window
+        if in_a_row >= self._consecutive_max:
+            row = [failure for failure in self._failures if failure.number >= self._row_from]
+            if _weight(row, crowd=crowd) >= min(self._consecutive_max, len(row)):
+                return f"{in_a_row} failures in a row"
         failures, count = window.failures, window.count
         if count >= self._minimum and failures / count >= self._failure_ratio:
-            return f"{failures} of the last {count} failed"
+            oldest = window.added - count
+            held = [failure for failure in self._failures if failure.number >= oldest]
+            if _weight(held, crowd=crowd) / count >= self._failure_ratio:
+                return f"{failures} of the last {count} failed"
         return ""
 
     def _open(self, signal: BreakerSignal, reason: str, now: int) -> BreakerChange:
         following = min(self._cooldown * 2, self._cooldown_max)
         proven = self.state is _CLOSED and now - self._closed_since >= following
+        self._cooldown_before = self._cooldown
         self._cooldown = self._base if proven or not self._cooldown else following
         self.opens_until = now + self._jittered(self._cooldown)
         self._opened += 1
+        if self.state is _CLOSED:
+            self.opened_at = now
+        self._opening, self._row = list(self._failures), self._consecutive
+        self.proven = any(failure.proof for failure in self._opening)
+        self._failures.clear()
         self._consecutive = 0
         self._window.clear()
         return self._move(signal, reason, now)
@@ -279,13 +391,26 @@ class Breaker:
             self.opens_until = min(self.opens_until, now)
 
 
+def _weight(failures: Collection[CountedFailure], *, crowd: bool) -> int:
+    """How many failures these count as, by who was failed."""
+    users = [failure for failure in failures if not failure.proof]
+    proofs = len(failures) - len(users)
+    if crowd:
+        tenants = len({failure.tenant for failure in users})
+        return proofs + (len(users) if tenants >= WITNESSES else tenants)
+    alike = {failure.body for failure in users if failure.body is not None}
+    return proofs + len(alike) + sum(failure.body is None for failure in users)
+
+
 __all__ = [
     "TRANSITIONS",
     "TRIAL",
+    "WITNESSES",
     "Breaker",
     "BreakerChange",
     "BreakerConfig",
     "BreakerError",
     "BreakerSignal",
     "BreakerState",
+    "CountedFailure",
 ]

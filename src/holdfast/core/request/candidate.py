@@ -63,6 +63,7 @@ class Candidate:
         "waiting",
         "waits",
         "weight",
+        "withdrawn",
         "zone",
     )
 
@@ -98,6 +99,7 @@ class Candidate:
         self.successes = 0  # these are for control: what was seen since the last summary
         self.failures = 0
         self.backpressure = 0
+        self.withdrawn = 0  # failures that were the requests' own
         self.tokens = 0
         self.kinds: dict[Kind, int] | None = None  # of the failures
         self.fast = 0  # of the failures, those sooner than any real answer
@@ -172,7 +174,7 @@ class Candidate:
         """Return what was counted since the last call and reset it; ``None`` without traffic."""
         ended = self.successes + self.failures + self.backpressure
         # Where only cancellations emptied it, that it is empty is said once more.
-        if not (ended or self.inflight or self.told_inflight):
+        if not (ended or self.withdrawn or self.inflight or self.told_inflight):
             return None
         told = Tally(
             model,
@@ -191,8 +193,10 @@ class Candidate:
             waits=tuple(self.waits),
             firsts=tuple(self.firsts),
             paces=tuple(self.paces),
+            withdrawn=self.withdrawn,
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
+        self.withdrawn = 0
         self.kinds = self.logprobs = self.norms = None
         self.finishes = {}
         self.lengths.clear()

@@ -53,7 +53,7 @@ from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import Hedger
 from holdfast.core.request.lane import Lane, LaneTable
-from holdfast.core.request.move_queue import MoveQueue, kind_when_halted
+from holdfast.core.request.request_mover import RequestMover
 from holdfast.core.request.retry import Retry, RetryBudget
 from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import SECOND, nanos
@@ -83,7 +83,14 @@ class Flow:
         self._wheel: TimerWheel[ActiveRequest] = TimerWheel()
         self._desk = AdmissionDesk(config, streams, self._wheel)
         self._requests = self._desk.requests
-        self._moves = MoveQueue()
+        self._mover = RequestMover(
+            self._requests,
+            self._lanes,
+            self._retry,
+            dispatch=self._dispatch,
+            close=self._close,
+            call_back=self._called_back,
+        )
         self._summary_every = nanos(config.summary_s)
         self._summary_at = 0
         self._handlers: dict[type, Callable[[Any, int], list[FlowAction]]] = {
@@ -242,6 +249,8 @@ class Flow:
         change = lane.first_content(active, attempt, now)
         if change is not None:
             actions.append(self._report(lane, attempt, change))
+        if active.charges:
+            self._uphold(active, lane, attempt, actions, now)
         if len(active.live) > 1:
             self._outrun(active, lane, attempt, actions, now)
         active.step(RequestStep.CONTENT)
@@ -265,6 +274,8 @@ class Flow:
         closed = lane.close(active, attempt, _SUCCESS, None, now) or change
         if closed is not None:
             actions.append(self._report(lane, attempt, closed))
+        if active.charges:
+            self._uphold(active, lane, attempt, actions, now)
         if active.live:
             self._outrun(active, lane, attempt, actions, now)
         candidate.tokens += tokens
@@ -308,6 +319,36 @@ class Flow:
         active.story.append((now, kind.value, attempt.candidate.id))
         return Abort(active.request.id, attempt.number, attempt.candidate.id, kind)
 
+    def _uphold(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """Believe the earlier failures of a request, because this attempt answers it."""
+        lane.uphold(active, attempt.candidate, now)
+        if lane.has_reports:
+            actions.extend(lane.take_reports())
+
+    def _close(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        outcome: Outcome,
+        kind: Kind | None,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """End an attempt, and report what that changed."""
+        change = lane.close(active, attempt, outcome, kind, now)
+        if change is not None:
+            actions.append(self._report(lane, attempt, change))
+        if lane.has_reports:
+            actions.extend(lane.take_reports())
+
     def _report(self, lane: Lane, attempt: Attempt, change: BreakerChange) -> Report:
         """The report that tells control that a breaker moved."""
         return Report(lane.model, attempt.candidate.id, change.after.value, change.reason)
@@ -325,10 +366,8 @@ class Flow:
         kind = event.kind
         candidate.tokens += event.tokens
         outcome = _SUCCESS if kind is None else MEANINGS[kind].outcome
-        change = lane.close(active, attempt, outcome, kind, now)
         actions: list[FlowAction] = []
-        if change is not None:
-            actions.append(self._report(lane, attempt, change))
+        self._close(active, lane, attempt, outcome, kind, actions, now)
         if event.tokens > 1 and not active.request.whole:
             lane.deadlines.observe_gaps(event.worst_gap, event.tokens - 1, candidate.id)
             first = attempt.first_at
@@ -394,9 +433,7 @@ class Flow:
             active.story.append((now, "patience", verdict.reason))
             return False
         outcome = MEANINGS[kind].outcome if verdict.counts else _CANCELLED
-        change = lane.close(active, attempt, outcome, kind, now)
-        if change is not None:
-            actions.append(self._report(lane, attempt, change))
+        self._close(active, lane, attempt, outcome, kind, actions, now)
         actions.append(self._called_back(active, attempt, kind, now))
         self._after_failure(active, lane, attempt, kind, tokens, actions, now)
         if lane.queue.held:
@@ -485,52 +522,9 @@ class Flow:
     def _on_halted(self, event: ReplicaHalted, now: int) -> list[FlowAction]:
         """Send requests without content away from a replica that control found, or empties."""
         actions: list[FlowAction] = []
-        requests = self._requests.values()
-        self._moves.mark(requests, event.model, event.replica_id, event.halt, now)
-        self._move_caught(actions, now)
+        self._mover.mark(event.model, event.replica_id, event.halt, now)
+        self._mover.move(actions, now)
         return actions
-
-    def _move_caught(self, actions: list[FlowAction], now: int) -> None:
-        """Move requests that are caught at halted replicas, as far as the budget reaches."""
-        full: set[str] = set()  # models without a replica to move to
-        for active, attempt in self._moves.due(now):
-            if not self._budget.would_allow(now):
-                return  # the others stay, and are looked at again
-            lane = self._lanes[active.model]
-            if not self._retry.may_move(active.moved, active.deadline, now):
-                self._moves.leave(active)
-                continue
-            kind = kind_when_halted(active, attempt, lane, now)
-            if kind is None or lane.model in full:
-                continue
-            if not self._move(active, lane, attempt, kind, actions, now):
-                full.add(lane.model)
-
-    def _move(
-        self,
-        active: ActiveRequest,
-        lane: Lane,
-        attempt: Attempt,
-        kind: Kind,
-        actions: list[FlowAction],
-        now: int,
-    ) -> bool:
-        """Start an attempt elsewhere and cancel this one; ``False`` if no replica has room."""
-        dispatch = self._dispatch(active, lane, now, active.tried)
-        if dispatch is None:
-            here = tuple(each.candidate.id for each in active.live)
-            dispatch = self._dispatch(active, lane, now, here)
-        if dispatch is None:
-            return False
-        self._budget.take(now)
-        active.moved += 1
-        self._moves.leave(active)
-        change = lane.close(active, attempt, MEANINGS[kind].outcome, kind, now)
-        if change is not None:
-            actions.append(self._report(lane, attempt, change))
-        actions.append(self._called_back(active, attempt, kind, now))
-        actions.append(dispatch)
-        return True
 
     # --- time passes ------------------------------------------------------------------------------
 
@@ -542,8 +536,8 @@ class Flow:
                 active.phase is not RequestPhase.DONE
             ):  # one before it may have pushed it out of the queue
                 self._on_due(active, actions, now)
-        if now >= self._moves.look_at:
-            self._move_caught(actions, now)
+        if now >= self._mover.look_at:
+            self._mover.move(actions, now)
         if now >= self._summary_at:
             self._each_second(actions, now)
         for lane in self._lanes.values():
@@ -614,9 +608,10 @@ class Flow:
         """Move the model ladders, and tell control what was counted."""
         self._summary_at = now + self._summary_every
         actions.extend(self._desk.watch_ladders(self._lanes, now))
-        tallies = self._lane_table.tallies()
+        tallies = self._lane_table.tallies(now)
         if tallies:
             actions.append(Summary(tuple(tallies)))
+        actions.extend(self._lane_table.overruled())
         actions.extend(self._lane_table.doubt(now))
 
     # --- the client leaves; control and engines report --------------------------------------------
@@ -648,12 +643,11 @@ class Flow:
             for lane in self._lanes.values():
                 for candidate in lane.pool.take_halts():
                     if candidate.halt is None:
-                        self._moves.clear(lane.model, candidate.id)
+                        self._mover.clear(lane.model, candidate.id)
                     else:
-                        requests = self._requests.values()
-                        self._moves.mark(requests, lane.model, candidate.id, candidate.halt, now)
-            if now >= self._moves.look_at:
-                self._move_caught(actions, now)
+                        self._mover.mark(lane.model, candidate.id, candidate.halt, now)
+            if now >= self._mover.look_at:
+                self._mover.move(actions, now)
             for lane in self._lanes.values():
                 if lane.queue.held:
                     self._serve_queue(lane, now, actions)

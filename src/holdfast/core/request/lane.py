@@ -21,6 +21,7 @@ from holdfast.core.request.breaker import TRIAL, Breaker, BreakerChange, Breaker
 from holdfast.core.request.candidate import SAMPLES_MAX, Candidate
 from holdfast.core.request.deadlines import DeadlineConfig, Deadlines
 from holdfast.core.request.failover import FailoverConfig, FailoverLadder
+from holdfast.core.request.failure_ledger import EvidenceConfig, FailureLedger
 from holdfast.core.request.pool import Pool
 from holdfast.core.stats import PeakEwma, RecentSketch
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
@@ -29,6 +30,7 @@ _CLOSED: Final = BreakerState.CLOSED
 _SUCCESS: Final = Outcome.SUCCESS
 _FAILURE: Final = Outcome.FAILURE
 _BACKPRESSURE: Final = Outcome.BACKPRESSURE
+_CLIENT_ERROR: Final = Outcome.CLIENT_ERROR
 
 # Latency is kept as a multiple of the pool's typical first token for prompts of that length.
 _FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
@@ -48,6 +50,7 @@ class LaneConfig:
     queue: QueueConfig = field(default_factory=QueueConfig)
     deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)  # how users' failures weigh
     limit: LimitConfig = field(default_factory=LimitConfig)
     failover: FailoverConfig = field(default_factory=FailoverConfig)
     slo_first_token_s: float | None = None  # the promise that a ladder of models watches
@@ -71,7 +74,9 @@ class Lane:
         "_failed",
         "_first",
         "_first_late",
+        "_ledger",
         "_recent",
+        "_reports",
         "_serves",
         "_slo",
         "_streams",
@@ -97,6 +102,8 @@ class Lane:
         policy = routing.build(
             config.routing, streams(f"routing/{model}"), **dict(config.routing_options)
         )
+        self._ledger = FailureLedger(config.evidence)
+        self._reports: list[Report] = []  # for control, not taken yet
         self.pool = Pool(model, policy, FailoverLadder(config.failover), self._candidate)
         self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
         self.deadlines = Deadlines(config.deadlines)
@@ -267,25 +274,71 @@ class Lane:
         self.pool.inflight -= 1
         active.live.remove(attempt)
         self._ended += 1
-        if outcome is _SUCCESS:
-            candidate.successes += 1
-        elif outcome is _FAILURE:
-            sooner = not attempt.first_at and now - attempt.started <= _FAST
-            candidate.failed(kind, fast=sooner)
-            self._failed += 1
-            candidate.latency.penalise(_FAILURE_LOOKS_LIKE, now)
-        elif outcome is _BACKPRESSURE:
-            candidate.backpressure += 1
-            candidate.latency.penalise(_BUSY_LOOKS_LIKE, now)
-            if candidate.gradient is not None:
-                candidate.gradient.on_backpressure(now)
-                candidate.limit = min(candidate.slots, candidate.gradient.limit)
-        change = candidate.breaker.record(
-            outcome, now, strong=kind is Kind.REFUSED, trial=attempt.trial
-        )
+        self._ledger.saw(active.request.tenant, now)
+        if outcome is _FAILURE and kind is not None:
+            change = self._failed_with(active, attempt, kind, now)
+        else:
+            if outcome is _SUCCESS:
+                candidate.successes += 1
+            elif outcome is _BACKPRESSURE:
+                candidate.backpressure += 1
+                candidate.latency.penalise(_BUSY_LOOKS_LIKE, now)
+                if candidate.gradient is not None:
+                    candidate.gradient.on_backpressure(now)
+                    candidate.limit = min(candidate.slots, candidate.gradient.limit)
+            change = candidate.breaker.record(outcome, now, trial=attempt.trial)
         if change is not None or attempt.trial:
             self.pool.changed(now)
         return change
+
+    def _failed_with(
+        self, active: ActiveRequest, attempt: Attempt, kind: Kind, now: int
+    ) -> BreakerChange | None:
+        """Charge a failed attempt to its replica, unless another one had the same failure."""
+        candidate, ledger = attempt.candidate, self._ledger
+        alike = ledger.repeats(active, candidate, kind, now)
+        if alike:
+            for accused, moved in ledger.withdraw(alike, now):
+                self._tell_moved(accused, moved, now)
+            self._failed -= min(self._failed, len(alike))
+            candidate.withdrawn += 1
+            change = candidate.breaker.record(_CLIENT_ERROR, now, trial=attempt.trial)
+        else:
+            sooner = not attempt.first_at and now - attempt.started <= _FAST
+            own = ledger.is_own(active.request.tenant, kind, now)
+            alone = len(self.pool.candidates) < 2
+            change = ledger.charge(active, attempt, kind, now, fast=sooner, alone=alone)
+            self._failed += 1
+            if not own:
+                candidate.latency.penalise(_FAILURE_LOOKS_LIKE, now)
+        if change is None:  # an opening asks by itself
+            doubt = self.doubt(candidate, f"a request failed there: {kind.value}", now)
+            if doubt is not None:
+                self._reports.append(doubt)
+        return change
+
+    def uphold(self, active: ActiveRequest, answered: Candidate, now: int) -> None:
+        """Let the failures of a request count against the replicas that had them.
+
+        ``answered``: another replica, which answers it.
+        """
+        for accused, moved in self._ledger.uphold(active, answered, now):
+            self._tell_moved(accused, moved, now)
+
+    def _tell_moved(self, candidate: Candidate, change: BreakerChange, now: int) -> None:
+        self.pool.changed(now)
+        state = change.after.value
+        self._reports.append(Report(self.model, candidate.id, state, change.reason))
+
+    def take_reports(self) -> list[Report]:
+        """Return and clear what control should hear at once."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether control should hear something at once."""
+        return bool(self._reports)
 
     def saturation(self) -> float | None:
         """The share of the pool's capacity in use; at least 1 while requests wait in the queue."""
@@ -310,6 +363,10 @@ class Lane:
         served = self._active, self._tokens
         self._active = self._tokens = 0
         return served
+
+    def settle(self, now: int) -> None:
+        """Count the failures that get no second opinion any more; call it before tallies."""
+        self._ledger.settle(now)
 
     def tallies(self) -> list[Tally]:
         """One tally for each replica with traffic since the last call."""
@@ -390,9 +447,22 @@ class LaneTable:
             mine = None if trials is None else frozenset(r for m, r in trials if m == model)
             lane.pool.lease(mine, now)
 
-    def tallies(self) -> list[Tally]:
+    def tallies(self, now: int) -> list[Tally]:
         """The tallies of all lanes since the last call."""
-        return [tally for lane in self.by_model.values() for tally in lane.tallies()]
+        tallies: list[Tally] = []
+        for lane in self.by_model.values():
+            lane.settle(now)
+            tallies += lane.tallies()
+        return tallies
+
+    def overruled(self) -> list[Report]:
+        """One report for each open breaker that its pool overrules; sent as long as it does."""
+        why = "users' failures alone keep at most half of a pool out: it is tried all the same"
+        return [
+            Report(lane.model, replica_id, ReportCode.OVERRULED.value, why)
+            for lane in self.by_model.values()
+            for replica_id in lane.pool.held_open
+        ]
 
     def doubt(self, now: int) -> list[Report]:
         """When control is silent, let quarantines on suspicion decay to trials; report each."""

@@ -1,5 +1,9 @@
 """The pool of one model's replicas: which of them may be chosen now, and the choice itself.
 
+Users' failures alone keep at most half of a pool's breakers open: whoever makes requests that fail
+could otherwise close off all of it. Beyond that the pool fails open, the latest openings first; a
+breaker that broken connections opened has no such bound.
+
 The sorting is done when something changed (a view, a breaker, a cooldown that ended), never per
 request: filtering sixty-four replicas for each request would cost more than everything else
 together.
@@ -39,6 +43,7 @@ class Pool:
         "_untried",
         "candidates",
         "capacity",
+        "held_open",
         "inflight",
         "leased",
         "model",
@@ -57,6 +62,9 @@ class Pool:
         self.inflight = 0
         self.capacity = 0  # attempts the routable candidates take at once, by their limits
         self.routable = 0
+        self.held_open: tuple[
+            str, ...
+        ] = ()  # replicas that get requests though their breakers open
         self._policy = policy
         self._ladder = ladder
         self._candidate = candidate
@@ -248,30 +256,49 @@ class Pool:
         closed: list[Candidate] = []
         trials: list[Candidate] = []
         untried: list[Candidate] = []
+        held_open = self._held_open()
         for candidate in self.candidates.values():
             if candidate.weight <= 0:
                 continue
             breaker = candidate.breaker
             if breaker.state is _CLOSED:
                 closed.append(candidate)
-            elif breaker.would_allow(now):
+                continue
+            if breaker.would_allow(now):
                 mine = self.leased is None or candidate.id in self.leased
                 (trials if mine else untried).append(candidate)
             elif breaker.opens_until > now:
                 recheck_at = min(recheck_at, breaker.opens_until)
+            if candidate.id in held_open:
+                closed.append(candidate)
+        self.held_open = held_open
         ladder = self._ladder
         rungs = ladder.rungs(closed, self.candidates.values())
         self._rungs = [rung.candidates for rung in rungs]
         self._far = [rung.remote for rung in rungs] if any(r.remote for r in rungs) else []
         self._trials = [c for c in trials if c.id not in ladder.excluded]
         self._untried = untried
-        self.routable = len(self._trials)
+        self.routable = sum(candidate.id not in held_open for candidate in self._trials)
         self.capacity = 0
         for rung in self._rungs:
             self.routable += len(rung)
             for candidate in rung:
                 self.capacity += candidate.limit
         self._recheck_at = recheck_at
+
+    def _held_open(self) -> tuple[str, ...]:
+        """The replicas whose breakers users' failures opened beyond half of the pool."""
+        serving = [candidate for candidate in self.candidates.values() if candidate.weight > 0]
+        doubted = [
+            candidate
+            for candidate in serving
+            if candidate.breaker.state is not _CLOSED and not candidate.breaker.proven
+        ]
+        bound = len(serving) // 2
+        if len(doubted) <= bound:
+            return ()
+        doubted.sort(key=lambda candidate: candidate.breaker.opened_at)  # the first stay out
+        return tuple(candidate.id for candidate in doubted[bound:])
 
 
 def _halt(view: ReplicaView) -> Halt | None:

@@ -75,6 +75,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     prefix: Sequence[int] = ()
     session: str = ""
     stop: tuple[str, ...] = ()
+    shaped: bool = False  # it bends which tokens come: the first of them may be the end
     json_expected: bool = False
     tools: bool = False
     continuable: bool = False
@@ -217,6 +218,9 @@ def _read_generation(
         bias = _read("logit_bias", known.decode_object, m.logit_bias)
         if bias is not None and len(bias) > limits.logit_bias_max:
             raise _too_many("logit_bias", limits.logit_bias_max)
+        ask.shaped = bool(bias)
+    if extras and not known.SHAPING.isdisjoint(extras):
+        ask.shaped = True
     if m.logprobs is not UNSET:
         count = _read("logprobs", known.decode_count, m.logprobs)
         if _bounded("logprobs", count, 0, limits.top_logprobs_max):

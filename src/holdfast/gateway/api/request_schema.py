@@ -233,6 +233,15 @@ def text_bytes(message: Raw) -> int:
     return sum(_MEDIA_BYTES if p.text is UNSET else len(p.text) for p in pieces)
 
 
+# Members that bend which tokens come, so that an answer may end before its first letter.
+SHAPING: Final = frozenset(
+    {
+        *("allowed_token_ids", "bad_words", "ebnf", "grammar", "guided_choice", "guided_grammar"),
+        *("guided_regex", "regex", "stop_regex", "stop_token_ids", "structural_tag"),
+        "structured_outputs",
+    }
+)
+
 # --- what forbids that an answer is continued elsewhere (design: a stream ends honestly) ----------
 
 _UNSAID: Final = frozenset({b"null"})
@@ -303,6 +312,7 @@ __all__ = [
     "GUIDED",
     "HARMLESS",
     "MEDIA_FROM",
+    "SHAPING",
     "ChatRequest",
     "Common",
     "CompletionsRequest",

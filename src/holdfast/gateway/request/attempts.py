@@ -17,6 +17,7 @@ from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector
 from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent, Quiet, Silent
 from holdfast.core.request.answer_policy import (
+    empty_is_asked_for,
     kind_of_error_status,
     kind_of_whole_answer,
     kind_when_stalled,
@@ -282,6 +283,17 @@ class Attempt(ABC):
             paused=self.paused,
         )
 
+    def empty_asked_for(self, finish_reason: str | None, tokens: int | None) -> bool:
+        """Whether the request itself explains an answer without content."""
+        ask = self.proxied.ask
+        return empty_is_asked_for(
+            finish_reason,
+            tokens,
+            stops=bool(ask.stop),
+            max_tokens=ask.max_tokens,
+            shaped=ask.shaped,
+        )
+
     def chunks(self) -> int:
         """Return how many chunks of content arrived; 0: not known."""
         return 0
@@ -332,8 +344,9 @@ class WholeAttempt(Attempt):
             self.end(Kind.SERVER_ERROR if kind is None else kind)
             return
         proxied.take_answer(body, answer, self._content_type)
+        spoken = answer.completion_tokens
         rejected = kind_of_whole_answer(
-            empty=answer.empty,
+            empty=answer.empty and not self.empty_asked_for(answer.finish_reason, spoken),
             repeats=_degenerate(answer.text),
             rejected_before=proxied.repetition_rejected,
         )

@@ -239,6 +239,7 @@ class ProxiedRequest:
             whole=not ask.stream,
             degradable=self._path is not None and bool(self._path.ladder),
             stores=ask.stores,
+            content=ask.body,
         )
         self.observer.saw_submission(self)
         port.open(self, now, streams=ask.stream)

@@ -232,7 +232,9 @@ class StreamAttempt(EventAttempt):
     def _nothing_to_say(self) -> bool:
         spoken = self.usage.completion_tokens if self.usage is not None else None
         # Behind a seam all may have been said already: then only the end was missing.
-        if self._seam is None and nothing_said(self.proxied.finish_reason, spoken):
+        reason = self.proxied.finish_reason
+        silent = self._seam is None and nothing_said(reason, spoken)
+        if silent and not self.empty_asked_for(reason, spoken):
             return False
         self._show()
         return not self.over

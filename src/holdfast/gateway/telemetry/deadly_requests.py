@@ -11,8 +11,14 @@ engine: the check comes before a replica is chosen, and engines differ in what i
 Replicas die for other reasons, too, while popular requests run on them: a request that was answered
 in the end, by any replica, is not reported.
 
-Nothing is hashed for ordinary requests. A hash is computed only when a connection died, and for
-every request while a fingerprint is blocked.
+A request with a nonce in it has another fingerprint each time it is sent. So its marks are told
+beside it (``request_sketch``), and a request with three of four marks blocked is refused like one
+with its fingerprint blocked. Requests of one program have much text in common: a mark that an
+answered request has, too, is of that text and is neither told nor refused. For that a few answered
+requests a second are remembered by their marks.
+
+Nothing is hashed for most requests. A hash is computed when a connection died, for five answered
+requests a second, and for every request while a fingerprint is blocked.
 """
 
 from collections import deque
@@ -20,24 +26,42 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-from holdfast.core.types import nanos
+from holdfast.core.types import MILLISECOND, SECOND, nanos
 from holdfast.gateway.api.bodies import ParsedRequest
+from holdfast.gateway.telemetry.request_sketch import MARKS_ALIKE, marks_of
 
 DIED_MAX: Final = 64  # kept for control; when more die at once, the requests are not to blame
 BLOCKED_MAX: Final = 1_024  # control blocks fewer
+ANSWERED_MAX: Final = 512  # requests whose marks are remembered, the newest
+_ANSWERED_EVERY: Final = 200 * MILLISECOND  # up to 0.3 ms of hashing each
 _BLOCK_S_MAX: Final = 86_400.0
 _KEY_BYTES_MAX: Final = 64  # of blake2b
+_HOLD: Final = 10 * SECOND  # control needs two: it hears once a second, and tells at once
 
 
 class DeadlyRequests:
     """Remembers which requests ran on replicas that died, and which fingerprints are blocked."""
 
-    __slots__ = ("_died", "_secret", "blocked")
+    __slots__ = (
+        "_answered",
+        "_answered_from",
+        "_died",
+        "_harmless",
+        "_held",
+        "_later",
+        "_secret",
+        "blocked",
+    )
 
     def __init__(self) -> None:
         self._secret = b""
-        self._died: deque[tuple[str, str]] = deque(maxlen=DIED_MAX)
-        self.blocked: dict[str, int] = {}  # until when, by fingerprint
+        self._died: deque[tuple[str, list[str]]] = deque(maxlen=DIED_MAX)
+        self._later: deque[tuple[str, list[str]]] = deque(maxlen=DIED_MAX)
+        self.blocked: dict[str, int] = {}  # until when, by fingerprint or mark
+        self._held: dict[str, int] = {}  # of these, those that control has not spoken of yet
+        self._answered: deque[list[str]] = deque()  # marks of answered requests, the oldest first
+        self._harmless: dict[str, int] = {}  # how often each of these marks is among them
+        self._answered_from = 0  # no further request is remembered before this time
 
     def use(self, secret: bytes) -> None:
         """Set the key of fingerprints.
@@ -48,38 +72,79 @@ class DeadlyRequests:
         if secret != self._secret:
             self._secret = secret
             self._died.clear()
+            self._later.clear()
             self.blocked.clear()
+            self._held.clear()
+            self._answered.clear()
+            self._harmless.clear()
 
     def block(self, fingerprints: Iterable[tuple[str, float]], now: int) -> None:
         """Replace the blocked fingerprints by these, each with the seconds it stays blocked."""
         lasting = [(name, left_s) for name, left_s in fingerprints if left_s > 0]
-        self.blocked = {
+        self._held = {name: until for name, until in self._held.items() if until > now}
+        self.blocked = self._held | {
             name: now + nanos(min(left_s, _BLOCK_S_MAX)) for name, left_s in lasting[:BLOCKED_MAX]
         }
+
+    def hold(self, ask: ParsedRequest, now: int) -> None:
+        """Refuse a request that ended two replicas here until control has its say on it."""
+        if self._secret and len(self._held) < BLOCKED_MAX:
+            until = now + _HOLD
+            self._held.update(dict.fromkeys(self._names(ask), until))
+            self.blocked.update(self._held)
 
     def refuses(self, ask: ParsedRequest, now: int) -> bool:
         """Whether this request is blocked now. Call it only while ``blocked`` is not empty."""
         if not self._secret:
             return False
-        name = self._fingerprint(ask)
-        until = self.blocked.get(name)
-        if until is None:
+        for name in [name for name, until in self.blocked.items() if now >= until]:
+            del self.blocked[name]
+        if not self.blocked:
             return False
-        if now < until:
+        if self._fingerprint(ask) in self.blocked:
             return True
-        del self.blocked[name]
-        return False
+        alike = [mark for mark in self._marks(ask) if mark in self.blocked]
+        return sum(mark not in self._harmless for mark in alike) >= MARKS_ALIKE
 
-    def saw(self, replica_id: str, ask: ParsedRequest) -> None:
-        """Record that the connection to this replica died during this request."""
+    def saw(self, replica_id: str, ask: ParsedRequest, *, later: bool = False) -> None:
+        """Record that the connection to this replica died during this request.
+
+        ``later``: after it had died on another one. Control takes deaths that it is told of
+        together for one event, such as the loss of a host: this one is told the next time.
+        """
         if self._secret:
-            self._died.append((replica_id, self._fingerprint(ask)))
+            (self._later if later else self._died).append((replica_id, self._names(ask)))
+
+    def answered(self, ask: ParsedRequest, now: int) -> None:
+        """Remember the marks of an answered request; most are passed over, to be cheap. Hot."""
+        if now < self._answered_from or not self._secret:
+            return
+        self._answered_from = now + _ANSWERED_EVERY
+        marks = self._marks(ask)
+        self._answered.append(marks)
+        for mark in marks:
+            self._harmless[mark] = self._harmless.get(mark, 0) + 1
+        if len(self._answered) > ANSWERED_MAX:
+            for mark in self._answered.popleft():
+                self._harmless[mark] -= 1
+                if not self._harmless[mark]:
+                    del self._harmless[mark]
 
     def take(self) -> list[tuple[str, str]]:
-        """Return and clear the recorded deaths, as (replica id, fingerprint)."""
-        died = list(self._died)
+        """Return and clear the recorded deaths, as (replica id, fingerprint or mark)."""
+        died = [(replica_id, name) for replica_id, names in self._died for name in names]
         self._died.clear()
+        self._died.extend(self._later)
+        self._later.clear()
         return died
+
+    def _names(self, ask: ParsedRequest) -> list[str]:
+        """Its fingerprint, and the marks that tell it from answered requests."""
+        marks = [mark for mark in self._marks(ask) if mark not in self._harmless]
+        return [self._fingerprint(ask), *(marks if len(marks) >= MARKS_ALIKE else ())]
+
+    def _marks(self, ask: ParsedRequest) -> list[str]:
+        return marks_of(ask.body, f"{ask.api} {ask.model}", self._secret)
 
     def _fingerprint(self, ask: ParsedRequest) -> str:
         digest = blake2b(f"{ask.api} {ask.model}\n".encode(), digest_size=16, key=self._secret)
@@ -87,4 +152,4 @@ class DeadlyRequests:
         return digest.hexdigest()
 
 
-__all__ = ["BLOCKED_MAX", "DIED_MAX", "DeadlyRequests"]
+__all__ = ["ANSWERED_MAX", "BLOCKED_MAX", "DIED_MAX", "DeadlyRequests"]

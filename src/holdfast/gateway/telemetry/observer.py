@@ -9,7 +9,7 @@ from collections.abc import Callable
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish
 from holdfast.core.plan.cost import DIRECT
-from holdfast.core.request.active_request import apart, died
+from holdfast.core.request.active_request import DEATHS_MAX, apart, died
 from holdfast.core.types import SECOND
 from holdfast.gateway.telemetry.counters import Counters
 from holdfast.gateway.telemetry.deadly_requests import DeadlyRequests
@@ -120,10 +120,15 @@ class Observer:
 
     def saw_finish(self, proxied: ObservedRequest, finish: Finish) -> None:
         """Record the end of a request: duration, record, trace, and deaths of replicas under it."""
-        for replica_id in self._died_under.pop(proxied, ()):
-            if finish.status != 200:  # one that was answered in the end kills nobody
-                self.deadly.saw(replica_id, proxied.ask)
         now = self.now_ns()
+        lost = self._died_under.pop(proxied, ())
+        if lost and finish.status != 200:  # one that was answered in the end kills nobody
+            for index, replica_id in enumerate(lost):
+                self.deadly.saw(replica_id, proxied.ask, later=index > 0)
+            if len(set(lost)) >= DEATHS_MAX:
+                self.deadly.hold(proxied.ask, now)
+        if finish.status == 200:
+            self.deadly.answered(proxied.ask, now)
         self.counters.finished(finish, now - proxied.request.arrived)
         self.records.add(proxied, finish, now)
         if self.traces is not None and proxied.trace is not None:

@@ -96,7 +96,7 @@ class Generate(msgspec.Struct):
 class Choice:
     """One answer: its tokens and finish reason."""
 
-    __slots__ = ("finish", "said", "tokens", "tool")
+    __slots__ = ("finish", "said", "tokens", "tool", "unsaid")
 
     def __init__(
         self, tokens: list[str], finish: str, tool: str | None = None, said: str = ""
@@ -105,6 +105,7 @@ class Choice:
         self.finish = finish
         self.tool = tool  # name of the function it calls
         self.said = said  # what stood before, where the engine repeats it
+        self.unsaid = 0  # tokens that were computed and not shown: those of a stop string
 
 
 class AnswerPlan:
@@ -124,7 +125,7 @@ class AnswerPlan:
 
     def total(self) -> int:
         """Number of tokens of all answers."""
-        return sum(map(_tokens, self.choices))
+        return sum(_tokens(choice) + choice.unsaid for choice in self.choices)
 
 
 def _tokens(choice: Choice) -> int:
@@ -262,7 +263,7 @@ def _moody(asked: Generate, mood: AnswerStyle) -> Choice:
 
 def _finished(asked: Generate, tokens: list[str]) -> Choice:
     """Cut by a stop string or by the limit, whichever comes first."""
-    limit = asked.limit()
+    limit, unsaid = asked.limit(), 0
     finish = "length" if asked.ignore_eos and limit is not None else "stop"
     if asked.stop:
         stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop
@@ -271,10 +272,13 @@ def _finished(asked: Generate, tokens: list[str]) -> Choice:
         if ends:
             tokens = _up_to(tokens, min(ends))
             finish = "stop"
+            unsaid = not tokens  # engines count what they compute; elsewhere nobody looks
     # The end of a text is a token too: a limit reached exactly leaves no room for it.
     if limit is not None and limit <= len(tokens):
         return Choice(tokens[:limit], "length")
-    return Choice(tokens, finish)
+    choice = Choice(tokens, finish)
+    choice.unsaid = int(unsaid)
+    return choice
 
 
 def _up_to(tokens: list[str], end: int) -> list[str]:

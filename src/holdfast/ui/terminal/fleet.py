@@ -40,6 +40,10 @@ def show_status(status: Mapping[str, Any], events: Sequence[Row]) -> None:
     for model in status.get("panic") or []:
         told = f"{model}: too few replicas are well, so all are tried (panic)"
         console.print(Text(told, "red"), soft_wrap=True)
+    overruled: Any = status.get("breakers_overruled")
+    for model, names in overruled.items() if isinstance(overruled, Mapping) else ():
+        told = f"{model}: users' requests fail on most replicas; still tried: {', '.join(names)}"
+        console.print(Text(told, "red"), soft_wrap=True)
     for line in _models(status):
         console.print(line, soft_wrap=True)
     if rows:

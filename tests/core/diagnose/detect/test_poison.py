@@ -113,9 +113,9 @@ def test_its_memory_is_bounded():
     for number in range(5_000):
         told(detector, (number // 100, "r1", f"f{number}"))
     assert len(detector._deaths) == 4_096
-    for number in range(4_999, 4_500, -1):
+    for number in range(4_999, 4_300, -1):
         told(detector, (60, "r2", f"f{number}"))
-    assert len(detector.blocked) == 256
+    assert len(detector.blocked) == 512
     for number in range(50):
         told(detector, (70, f"x{number}", "f4999"))
     assert len(detector._deaths["f4999"]) == 8

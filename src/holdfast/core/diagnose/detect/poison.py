@@ -3,6 +3,9 @@
     death of r1 with f on it ─► f is noted
     death of r2 with f on it ─► within ten minutes: SAME_REQUEST_KILLS, and f is blocked for an hour
 
+A gateway tells several names of one request: its fingerprint, and marks that a nonce leaves as they
+are. Each is noted by itself, so that requests that differ in a nonce alone are one request here.
+
 Each retry of such a request kills one more replica. Requests that merely stood beside it move
 together and may be blocked with it: a few exact requests are refused for an hour, which is a
 smaller loss than the third replica.
@@ -25,7 +28,7 @@ from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import MILLISECOND, nanos, require, seconds
 
 _FINGERPRINTS_MAX: Final = 4_096  # noted; the one that died longest ago goes first
-_BLOCKED_MAX: Final = 256  # the one that is freed soonest goes first
+_BLOCKED_MAX: Final = 512  # five for one request; the one that is freed soonest goes first
 _DEATHS_MAX: Final = 8  # replicas noted for one request
 _SAME_MOMENT: Final = 50 * MILLISECOND  # on one host: whatever took both down, it was the host
 

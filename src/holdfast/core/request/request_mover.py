@@ -1,0 +1,122 @@
+"""Moves requests without content away from replicas that will not answer them.
+
+``move_queue`` says which requests are caught where, and how each attempt fails there. The mover
+starts an attempt elsewhere first and cancels the old one then, as far as the retry budget reaches:
+a request that nobody else has room for stays, as its replica may still answer.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from holdfast.core.failure import MEANINGS, Kind, Outcome
+from holdfast.core.messages import Abort, Dispatch, FlowAction, RequestId
+from holdfast.core.request.active_request import ActiveRequest, Attempt
+from holdfast.core.request.lane import Lane
+from holdfast.core.request.move_queue import MoveQueue, kind_when_halted
+from holdfast.core.request.retry import Retry
+from holdfast.core.types import Halt
+
+
+class StartAttempt(Protocol):
+    """Starts an attempt of a request where routing says; ``None`` if no replica has room."""
+
+    def __call__(
+        self, active: ActiveRequest, lane: Lane, now: int, excluded: tuple[str, ...] = ()
+    ) -> Dispatch | None:
+        """Start an attempt at none of the excluded replicas."""
+
+
+class EndAttempt(Protocol):
+    """Ends an attempt and adds the reports of what that changed to the actions."""
+
+    def __call__(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        outcome: Outcome,
+        kind: Kind | None,
+        actions: list[FlowAction],
+        now: int,
+    ) -> None:
+        """End an attempt with this outcome."""
+
+
+class RequestMover:
+    """Sends requests elsewhere that are caught at halted replicas, within the retry budget."""
+
+    __slots__ = ("_call_back", "_close", "_dispatch", "_lanes", "_queue", "_requests", "_retry")
+
+    def __init__(
+        self,
+        requests: Mapping[RequestId, ActiveRequest],
+        lanes: Mapping[str, Lane],
+        retry: Retry,
+        *,
+        dispatch: StartAttempt,
+        close: EndAttempt,
+        call_back: Callable[[ActiveRequest, Attempt, Kind, int], Abort],
+    ) -> None:
+        self._requests = requests
+        self._lanes = lanes
+        self._retry = retry
+        self._dispatch = dispatch
+        self._close = close
+        self._call_back = call_back
+        self._queue = MoveQueue()
+
+    @property
+    def look_at(self) -> int:
+        """When to look for requests to move next; never while none is caught."""
+        return self._queue.look_at
+
+    def mark(self, model: str, replica_id: str, halt: Halt, now: int) -> None:
+        """Note the requests that are caught at a replica."""
+        self._queue.mark(self._requests.values(), model, replica_id, halt, now)
+
+    def clear(self, model: str, replica_id: str) -> None:
+        """Leave the requests at a replica that is well again."""
+        self._queue.clear(model, replica_id)
+
+    def move(self, actions: list[FlowAction], now: int) -> None:
+        """Move requests that are caught, the oldest first, as far as the budget reaches."""
+        full: set[str] = set()  # models without a replica to move to
+        for active, attempt in self._queue.due(now):
+            if not self._retry.budget.would_allow(now):
+                return  # the others stay, and are looked at again
+            lane = self._lanes[active.model]
+            if not self._retry.may_move(active.moved, active.deadline, now):
+                self._queue.leave(active)
+                continue
+            kind = kind_when_halted(active, attempt, lane, now)
+            if kind is None or lane.model in full:
+                continue
+            if not self._move(active, lane, attempt, kind, actions, now):
+                full.add(lane.model)
+
+    def _move(
+        self,
+        active: ActiveRequest,
+        lane: Lane,
+        attempt: Attempt,
+        kind: Kind,
+        actions: list[FlowAction],
+        now: int,
+    ) -> bool:
+        """Start an attempt elsewhere and cancel this one; ``False`` if no replica has room."""
+        dispatch = self._dispatch(active, lane, now, active.tried)
+        if dispatch is None:
+            here = tuple(each.candidate.id for each in active.live)
+            dispatch = self._dispatch(active, lane, now, here)
+        if dispatch is None:
+            return False
+        self._retry.budget.take(now)
+        active.moved += 1
+        self._queue.leave(active)
+        self._close(active, lane, attempt, MEANINGS[kind].outcome, kind, actions, now)
+        actions.append(self._call_back(active, attempt, kind, now))
+        actions.append(dispatch)
+        return True
+
+
+__all__ = ["RequestMover"]
