@@ -41,6 +41,7 @@ from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
 from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
+from holdfast.core.intake.byte_budget import ByteBudgetConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
@@ -61,6 +62,7 @@ class GatewaySection(Section):
     listen: Listen = "127.0.0.1:8000"
     workers: Annotated[int, Field(ge=1, le=64, description="processes")] = 1
     http: Annotated[HttpConfig, Policy()] = HttpConfig()
+    budget: Annotated[ByteBudgetConfig, Policy()] = ByteBudgetConfig()
     limits: Annotated[BodyConfig, Policy()] = BodyConfig()
     stream: Annotated[StreamConfig, Policy()] = StreamConfig()
     upstream: Annotated[UpstreamConfig, Policy()] = UpstreamConfig()

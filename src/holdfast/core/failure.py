@@ -56,6 +56,7 @@ class Kind(StrEnum):
     CLIENT_GONE = "client_gone"
     SUPERSEDED = "superseded"  # its hedge was faster
     DRAINED = "drained"  # taken off a replica that is leaving
+    GATEWAY_SHORTAGE = "gateway_shortage"  # the gateway itself had no descriptor, memory or port
 
 
 class Cause(StrEnum):
@@ -107,6 +108,7 @@ class Cause(StrEnum):
     CHECKER_BROKEN = "checker_broken"  # the canaries are wrong, not the replicas
     ALL_SILENT = "all_silent"  # no replica of a model answers: what they share stands still
     CONTROL_LATE = "control_late"  # whoever watches is late itself
+    OWN_SHORTAGE = "own_shortage"  # a process of Holdfast lacks descriptors, memory or ports
 
 
 @dataclass(slots=True, frozen=True)
@@ -157,6 +159,9 @@ MEANINGS: Final[dict[Kind, KindMeaning]] = {
     Kind.CLIENT_GONE: KindMeaning(Outcome.CANCELLED, retryable=False),
     Kind.SUPERSEDED: KindMeaning(Outcome.CANCELLED, retryable=False),
     Kind.DRAINED: KindMeaning(Outcome.CANCELLED, retryable=True, continuable=True),
+    Kind.GATEWAY_SHORTAGE: KindMeaning(
+        Outcome.CANCELLED, retryable=True, continuable=True, failure_class=Class.ROUTING
+    ),
 }
 
 

@@ -47,5 +47,6 @@ def test_serialised_names_of_facts_are_a_promise() -> None:
         "RequestDied",
         "CanariesDoubted",
         "ControlLate",
+        "OwnShortage",
         "Looked",
     ]

@@ -105,6 +105,7 @@ class Sign(StrEnum):
     NO_REPLICA_READY = "no_replica_ready"
     # who watches
     CONTROL_LATE = "control_late"  # its own loop stands still, again and again
+    OWN_SHORTAGE = "own_shortage"  # a gateway or control lacks descriptors, memory or ports
 
 
 @dataclass(slots=True, frozen=True)

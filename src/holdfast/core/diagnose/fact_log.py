@@ -27,6 +27,7 @@ from holdfast.core.diagnose.facts import (
     HostSeen,
     LineSeen,
     Looked,
+    OwnShortage,
     ProcessFrozen,
     QueueSeen,
     RolloutSeen,
@@ -62,7 +63,7 @@ class _Concern:
         match fact:
             case Looked():
                 return True
-            case ControlLate():  # of the incident that is about control alone
+            case ControlLate() | OwnShortage():  # of incidents that are about us alone
                 return not (self.replicas or self.models or self.hosts or self.filesystems)
             case HostSeen():
                 return fact.host in self.hosts

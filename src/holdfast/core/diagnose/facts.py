@@ -340,6 +340,16 @@ class ControlLate:
 
 
 @dataclass(slots=True, frozen=True)
+class OwnShortage:
+    """A process of Holdfast lacked something of its own, so often since its last report."""
+
+    process: str  # "control", or a gateway's name
+    resource: str  # descriptors, memory or ports
+    count: int
+    limit: int = 0  # on open files, of the process; 0: not known
+
+
+@dataclass(slots=True, frozen=True)
 class Looked:
     """A tick: time passed and nothing else happened."""
 
@@ -370,6 +380,7 @@ Fact = (
     | RequestDied
     | CanariesDoubted
     | ControlLate
+    | OwnShortage
     | Looked
 )
 
@@ -400,6 +411,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     RequestDied: "RequestDied",
     CanariesDoubted: "CanariesDoubted",
     ControlLate: "ControlLate",
+    OwnShortage: "OwnShortage",
     Looked: "Looked",
 }
 
@@ -425,6 +437,7 @@ __all__ = [
     "Mark",
     "MemorySeen",
     "OutputSeen",
+    "OwnShortage",
     "PhaseSeen",
     "ProcessEnded",
     "ProcessFrozen",

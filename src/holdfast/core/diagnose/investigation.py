@@ -32,6 +32,7 @@ from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDrift
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
 from holdfast.core.diagnose.detect.memory_limits import MemoryLimitConfig, MemoryLimitDetector
+from holdfast.core.diagnose.detect.own_shortage import OwnShortageConfig, OwnShortageDetector
 from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
@@ -75,6 +76,7 @@ class InvestigationConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     queues: QueuesConfig = field(default_factory=QueuesConfig)
     control_lateness: ControlLatenessConfig = field(default_factory=ControlLatenessConfig)
+    own_shortage: OwnShortageConfig = field(default_factory=OwnShortageConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
 
@@ -130,6 +132,7 @@ class Investigation:
             ContentionDetector(config.contention, self.census),
             QueuesDetector(config.queues, self.census),
             ControlLatenessDetector(config.control_lateness),
+            OwnShortageDetector(config.own_shortage),
         )
         self._readers: dict[type, list[Detector]] = {
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES

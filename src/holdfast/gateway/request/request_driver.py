@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from holdfast.core.intake.byte_budget import ByteBudget
 from holdfast.core.messages import FleetView, Leased, LoadReported, ReplicaHalted
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Halt
@@ -51,6 +52,7 @@ class RequestDriver:
             now_ns, trace_share=settings.trace_share, trace_follow=settings.trace_follow
         )
         self.readiness = Readiness()
+        self.budget = ByteBudget(settings.budget, len(settings.tenants.by_name))
         self.demand = DemandGauges()
         self.comparisons = Comparisons(
             self.port, self.targets, self.observer.counters, streams, loop.call_soon
@@ -95,6 +97,7 @@ class RequestDriver:
                 request_id = b"%b%x" % (self.name, port.next_serial())
                 refuse(exchange, error, request_id, self.observer.counters)
             return
+        exchange.account = self.budget.account(tenant.name)
         serial = port.next_serial()
         request_id = b"%b%x" % (self.name, serial)
         exchange.listener = ProxiedRequest(
@@ -167,6 +170,7 @@ class RequestDriver:
             self.targets.clear()
             self.targets.update(targets)
         self.comparisons.configure(settings.comparison)
+        self.budget.reconfigure(settings.budget, len(settings.tenants.by_name))
         self.observer.configure(
             trace_share=settings.trace_share, trace_follow=settings.trace_follow
         )

@@ -43,6 +43,7 @@ def test_they_are_of_runtime_and_of_routing() -> None:
         ((Sign.CANARIES_DOUBTED, Sign.CANARY_WRONG), Cause.CHECKER_BROKEN),
         ((Sign.CANARIES_UNANSWERED, Sign.CANARY_SILENT), Cause.ALL_SILENT),
         ((Sign.CONTROL_LATE,), Cause.CONTROL_LATE),
+        ((Sign.OWN_SHORTAGE,), Cause.OWN_SHORTAGE),
     ],
 )
 def test_signs_lead_to_the_cause(signs: tuple[Sign, ...], cause: Cause | None) -> None:

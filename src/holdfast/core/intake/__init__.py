@@ -1,0 +1,1 @@
+"""Bounds on what a process takes in: connections, bytes and descriptors."""
