@@ -17,6 +17,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from holdfast.config.addresses import Address, Listen, parse_listen
+from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
     BodyConfig,
@@ -85,6 +86,7 @@ class AdminSection(Section):
     listen: Listen = "127.0.0.1:8001"
     token: Annotated[KeyHash | None, Field(repr=False)] = None
     tls: TlsSection | None = None
+    connections: Annotated[AdminConnectionConfig, Policy()] = AdminConnectionConfig()
 
     @property
     def address(self) -> Address:

@@ -12,6 +12,7 @@ control can take over, when this one is dead.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -49,8 +50,10 @@ from holdfast.control.view.history import Sampler
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.deploy.autoscale import Demand
-from holdfast.core.diagnose.facts import Fact
+from holdfast.core.diagnose.facts import Fact, OwnShortage
 from holdfast.core.health.health import ReplicaHealth
+from holdfast.core.intake.descriptors import OwnResource
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.messages import (
     CanaryResult,
     EngineLoads,
@@ -77,6 +80,7 @@ from holdfast.frames import (
 )
 from holdfast.ports import Launcher, Source, Store
 
+SHORTAGES_MAX: Final = 8  # kinds of shortage of one gateway that are taken in; there are three
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
 SILENT: Final = 5 * SECOND  # a gateway tells once a second; what it told before is then not known
@@ -116,6 +120,9 @@ class Control:
         )
         self._hub = Hub(self)
         self._totals = Totals()
+        self._shortages = Shortages()  # of this process itself
+        self._descriptors = 0  # its limit on open files; 0: not known
+        self._own_counters: Callable[[], dict[str, float]] = dict
         places = [f"gateway-{index}" for index in range(self._source.file.gateway.workers)]
         self._leases = LeaseConfig()
         self._lease_broker = LeaseBroker(self._leases, places, now)
@@ -246,6 +253,7 @@ class Control:
     async def _watch_file(self) -> None:
         while True:
             await asyncio.sleep(FILE_LOOK_S)
+            self._tell_shortages()
             async with self._reloading:
                 before = self._source.epoch
                 if await self._source.changed():
@@ -323,7 +331,11 @@ class Control:
 
     def _counters(self) -> dict[str, float]:
         """The sums of all gateways' counters, including gateways that have ended."""
-        return self._totals.with_those_of(one.counters for one in self._hub.gateways.values())
+        found = self._totals.with_those_of(one.counters for one in self._hub.gateways.values())
+        for resource, count in self._shortages.counts.items():
+            series = f'shortages_total{{resource="{resource}"}}'
+            found[series] = found.get(series, 0) + count
+        return found | self._own_counters()
 
     def _load_gauges(self) -> dict[str, float]:
         """Gauges of the load, from gateways, deployments, engines and GPUs."""
@@ -331,6 +343,21 @@ class Control:
         for part in (self._deployments, self._demand_tracker, self._gpus):
             gauges |= part.gauges()
         return gauges
+
+    def watch_itself(self, descriptors: int, counters: Callable[[], dict[str, float]]) -> None:
+        """Note this process's limit on open files, and where its own port's counters are read."""
+        self._descriptors = descriptors
+        self._own_counters = counters
+
+    def lacks(self, resource: OwnResource) -> None:
+        """Count one time that this process itself lacked something."""
+        self._shortages.saw(resource)
+
+    def _tell_shortages(self) -> None:
+        """Tell the investigation what this process lacked since the last call."""
+        for resource, count in self._shortages.take_new().items():
+            _log.error(f"a shortage of {resource}", times=count, limit=self._descriptors)
+            self.saw(OwnShortage("control", resource, count, self._descriptors))
 
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 
@@ -408,6 +435,8 @@ class Control:
 
         Stats of a gateway whose place a newer one has taken are ignored: it only drains.
         """
+        for resource, count in islice(frame.shortages.items(), SHORTAGES_MAX):
+            self.saw(OwnShortage(gateway.name, resource, count, frame.descriptors))
         if self._hub.current(gateway.id) is not gateway:
             return
         self._lease_broker.on_stats(gateway.id, frame, time.monotonic_ns())

@@ -25,15 +25,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 import orjson
 import structlog
 import uvloop
 
+from holdfast.acceptor import Acceptor, raise_descriptor_limit
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
+from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
 from holdfast.wire.provisions import (
     Fetching,
@@ -51,6 +53,8 @@ from holdfast.wire.state_dir import (
 from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
 
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
+DESCRIPTORS_WANTED: Final = 65_536  # of the supervisor and control, and of engines below it
+GATEWAY_DESCRIPTORS_WANTED: Final = 1 << 20  # the usual hard limit: half a million connections
 LOG_LEVEL_ENV: Final = "HOLDFAST_LOG_LEVEL"
 PLAIN_ENV: Final = "HOLDFAST_PLAIN"
 _LEVELS: Final = {
@@ -118,6 +122,14 @@ def _plain() -> bool:
     return value == "1"
 
 
+def _check_descriptors() -> None:
+    """Raise the limit on open files as far as allowed; refuse one with which nothing works."""
+    limit = raise_descriptor_limit(DESCRIPTORS_WANTED)
+    least = descriptors_needed(CARRIED_MIN)
+    fix = f"raise it to {least} or more: ulimit -n, LimitNOFILE= in a unit, --ulimit nofile="
+    require(limit >= least, "the limit on open files", f"is {limit}", fix)
+
+
 def _dumps(event: object, **_: object) -> str:
     return orjson.dumps(event, default=str).decode()
 
@@ -134,6 +146,7 @@ def serve(
     _log_level()  # the children's, too: they see the same environment
     _plain()  # likewise
     file = load(path, FleetFile)
+    _check_descriptors()
     launched = any(model.launch is not None for model in file.models)
     check_engines(file)
     fix = "stop the other one first: only one control can own the replicas"
@@ -296,6 +309,10 @@ def run_control(
 async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: Path | None) -> None:
     import uvicorn  # noqa: PLC0415 gateways do without
 
+    from holdfast.control.admin.connections import (  # noqa: PLC0415
+        AdminConnection,
+        AdminConnections,
+    )
     from holdfast.control.process import Control  # noqa: PLC0415
     from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
@@ -308,8 +325,33 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
         def capture_signals(self) -> Any:
             return contextlib.nullcontext()
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await self.lifespan.startup()
+            common = {"config": self.config, "server_state": self.server_state}
+
+            def connection() -> AdminConnection:
+                return AdminConnection(bounds, **common, app_state=self.lifespan.state, _loop=loop)
+
+            acceptors = [
+                Acceptor(
+                    listener,
+                    connection,
+                    loop,
+                    tls=self.config.ssl,
+                    handshake_s=bounds.config.handshake_s,
+                    handshakes_max=bounds.config.handshakes_max,
+                    backlog=self.config.backlog,
+                    spare=bounds.has_place,
+                    on_shortage=control.lacks,
+                )
+                for listener in sockets or ()
+            ]
+            self.servers = cast("list[Any]", acceptors)  # close and wait_closed are all it uses
+            self.started = True
+
         async def main_loop(self) -> None:
             while not await self.on_tick(0):
+                bounds.sweep()
                 await asyncio.wait({stopping}, timeout=1.0)
 
     loop = asyncio.get_running_loop()
@@ -318,6 +360,9 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     launcher = ProcessLauncher(kept / "replicas")
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
+    descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
+    bounds = AdminConnections(control.file.admin.connections, descriptors=descriptors)
+    control.watch_itself(descriptors, bounds.counters)
     stop = asyncio.Event()
     stopping = asyncio.ensure_future(stop.wait())
     reloads: set[asyncio.Task[bool]] = set()
@@ -387,7 +432,13 @@ async def _gateway(
 
     listener.setblocking(False)
     hot_path = PLAIN if _plain() else FAST
-    gateway = GatewayProcess(index, str(run_dir / SOCKET_FILE), run_dir / STATE_FILE, hot_path)
+    gateway = GatewayProcess(
+        index,
+        str(run_dir / SOCKET_FILE),
+        run_dir / STATE_FILE,
+        hot_path,
+        raise_descriptor_limit(GATEWAY_DESCRIPTORS_WANTED),
+    )
     loop = asyncio.get_running_loop()
     asked = 0
 

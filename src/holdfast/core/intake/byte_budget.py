@@ -32,9 +32,7 @@ class ByteBudgetConfig:
 
     bytes_max: int = 512 << 20  # bodies under way and unread answers; parsing takes twice as much
     receiving_bytes_max: int = 64 << 20  # bodies not complete: two of the largest. A LAN needs ms
-    tenant_share: float = (
-        0.5  # of bytes and of requests, if there are several; 1: no bound of its own
-    )
+    tenant_share: float = 0.5  # of bytes and requests, if there are several tenants; 1: no bound
     requests_max: int = 10_000  # under way in a process; each is an attempt on a replica, too
 
     def __post_init__(self) -> None:
@@ -64,10 +62,8 @@ class ByteAccount:
         held = budget.held + size
         if held <= budget.tenant_bytes_max and budget.requests < budget.tenant_requests_max:
             return None  # nobody is near a bound: what nearly every request finds
-        if (
-            self.bytes + size > budget.tenant_bytes_max
-            or self.requests >= budget.tenant_requests_max
-        ):
+        too_many = self.requests >= budget.tenant_requests_max
+        if too_many or self.bytes + size > budget.tenant_bytes_max:
             return BudgetShortage.TENANT if budget.shared else BudgetShortage.PROCESS
         if held > budget.bytes_max or budget.requests >= budget.requests_max:
             return BudgetShortage.PROCESS
@@ -106,21 +102,24 @@ class ByteBudget:
         "tenant_requests_max",
     )
 
-    def __init__(self, config: ByteBudgetConfig, tenants: int = 1) -> None:
+    def __init__(self, config: ByteBudgetConfig, tenants: int = 1, body_bytes_max: int = 0) -> None:
         self.accounts: dict[str, ByteAccount] = {}
         self.held = 0
         self.received = 0
         self.requests = 0
-        self.reconfigure(config, tenants)
+        self.reconfigure(config, tenants, body_bytes_max)
 
-    def reconfigure(self, config: ByteBudgetConfig, tenants: int) -> None:
-        """Apply new bounds; a share per tenant is bound only where there are several."""
-        self.bytes_max = config.bytes_max
-        self.receiving_bytes_max = config.receiving_bytes_max
+    def reconfigure(self, config: ByteBudgetConfig, tenants: int, body_bytes_max: int = 0) -> None:
+        """Apply new bounds; a share per tenant is bound only where there are several.
+
+        A body of the largest size that is allowed, ``body_bytes_max``, always fits alone.
+        """
+        self.bytes_max = max(config.bytes_max, body_bytes_max)
+        self.receiving_bytes_max = max(config.receiving_bytes_max, body_bytes_max)
         self.requests_max = config.requests_max
         self.shared = tenants > 1 and config.tenant_share < 1
         share: Final = config.tenant_share if self.shared else 1.0
-        self.tenant_bytes_max = int(self.bytes_max * share)
+        self.tenant_bytes_max = max(int(self.bytes_max * share), body_bytes_max)
         self.tenant_requests_max = max(1, int(self.requests_max * share))
 
     def account(self, tenant: str) -> ByteAccount:

@@ -35,6 +35,7 @@ from holdfast.config.gateway import HttpConfig
 from holdfast.core.intake.byte_budget import BudgetShortage, ByteBudget, ByteBudgetConfig
 from holdfast.core.intake.descriptors import OwnResource, connections_carried
 from holdfast.core.intake.newcomers import Newcomers, longest_waiting
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.http import syntax
 from holdfast.gateway.http.exchange import (
@@ -47,7 +48,6 @@ from holdfast.gateway.http.exchange import (
 from holdfast.gateway.http.hot_path import FAST, HotPath
 from holdfast.gateway.http.interfaces import App
 from holdfast.gateway.http.loop_turn import LoopTurn
-from holdfast.gateway.http.shortages import Shortages
 from holdfast.gateway.http.syntax import Refusal
 
 HELD_BYTES_MAX: Final = 65_536  # unparsed bytes; one read may exceed it, then reading stops
@@ -112,8 +112,7 @@ class ClientConnection(asyncio.Protocol):
         if full:
             if server.scarce:
                 server.shortages.saw(OwnResource.DESCRIPTORS)
-            lingers = len(server.lingering) < min(LINGERING_MAX, server.connections_max // 8)
-            self.refuse(syntax.CONNECTIONS, linger=lingers)
+            self.refuse(syntax.CONNECTIONS, linger=server.may_linger)
             return
         self._wait(server.idle)
         peer = self.transport.get_extra_info("peername")
@@ -474,6 +473,16 @@ class Server:
         return len(self.connections)
 
     @property
+    def may_linger(self) -> bool:
+        """Whether one more connection that was turned away may hear so to its end."""
+        return len(self.lingering) < self._lingering_max
+
+    @property
+    def has_place(self) -> bool:
+        """Whether another connection may be accepted, if only to be told that all is full."""
+        return len(self.connections) < self.connections_max + max(4, self._lingering_max)
+
+    @property
     def busy(self) -> int:
         """How many client connections receive a request, wait for an answer, or still send one."""
         return len(self.connections) - len(self.idle)
@@ -489,11 +498,11 @@ class Server:
 
     def _follow(self, config: HttpConfig) -> None:
         self.config = config
-        carried = connections_carried(self._descriptors) if self._descriptors else None
-        self.scarce = carried is not None and carried < config.connections_max
-        self.connections_max = (
-            config.connections_max if carried is None or not self.scarce else carried
-        )
+        wanted = config.connections_max
+        carried = connections_carried(self._descriptors) if self._descriptors else wanted
+        self.scarce = carried < wanted  # descriptors are the bound
+        self.connections_max = min(wanted, carried)
+        self._lingering_max = min(LINGERING_MAX, self.connections_max // 8)
         most, of_address = config.newcomers_max, config.newcomers_per_address_max
         self.newcomers.bound(most, of_address, STILL)
 

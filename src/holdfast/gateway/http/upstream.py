@@ -19,12 +19,12 @@ from typing import Final
 from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
 from holdfast.core.intake.descriptors import own_shortage
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.http.head_cache import HeadCache
 from holdfast.gateway.http.hot_path import FAST, HotPath
 from holdfast.gateway.http.interfaces import Call, Caller
 from holdfast.gateway.http.loop_turn import LoopTurn
-from holdfast.gateway.http.shortages import Shortages
 from holdfast.gateway.http.upstream_address import Addresses, Endpoint
 from holdfast.gateway.http.upstream_connection import Head, UpstreamConnection
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from holdfast.core.intake.byte_budget import ByteBudget
+from holdfast.core.intake.byte_budget import ByteBudget, ByteBudgetConfig
 from holdfast.core.messages import FleetView, Leased, LoadReported, ReplicaHalted
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Halt
@@ -52,7 +52,8 @@ class RequestDriver:
             now_ns, trace_share=settings.trace_share, trace_follow=settings.trace_follow
         )
         self.readiness = Readiness()
-        self.budget = ByteBudget(settings.budget, len(settings.tenants.by_name))
+        self.budget = ByteBudget(ByteBudgetConfig())
+        self._follow_budget(settings)
         self.demand = DemandGauges()
         self.comparisons = Comparisons(
             self.port, self.targets, self.observer.counters, streams, loop.call_soon
@@ -170,11 +171,15 @@ class RequestDriver:
             self.targets.clear()
             self.targets.update(targets)
         self.comparisons.configure(settings.comparison)
-        self.budget.reconfigure(settings.budget, len(settings.tenants.by_name))
+        self._follow_budget(settings)
         self.observer.configure(
             trace_share=settings.trace_share, trace_follow=settings.trace_follow
         )
         self.port.reconfigure(settings)
+
+    def _follow_budget(self, settings: Settings) -> None:
+        tenants = len(settings.tenants.by_name)
+        self.budget.reconfigure(settings.budget, tenants, settings.http.body_bytes_max)
 
     def cut_all(self) -> None:
         """End all requests under way with an error: the time to drain is over."""

@@ -10,6 +10,7 @@ from holdfast.config.fleet_file import Deployed, FleetFile, ModelSection
 from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
 from holdfast.core.health.answer_comparison import ComparingConfig
 from holdfast.core.intake.byte_budget import ByteBudgetConfig
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
@@ -19,7 +20,6 @@ from holdfast.gateway.api.routes import Api
 from holdfast.gateway.api.virtual_models import VirtualModels
 from holdfast.gateway.http.hot_path import FAST, HotPath
 from holdfast.gateway.http.loop_turn import LoopTurn
-from holdfast.gateway.http.shortages import Shortages
 from holdfast.gateway.http.sse import EventSplitter
 from holdfast.gateway.http.upstream import Upstream
 from holdfast.gateway.http.upstream_address import Endpoint
