@@ -25,7 +25,7 @@ from holdfast.core.types import SECOND
 
 ACCEPTED_AT_ONCE: Final = 32  # before others get their turn of the event loop
 REST_S: Final = 0.05  # until the next look, where nothing could be accepted
-GIVEN_UP_AFTER: Final = 2 * SECOND  # a handshake takes that long on a very busy machine only
+GIVEN_UP_AFTER: Final = SECOND  # a handshake takes that long on a very busy machine only
 
 
 def raise_descriptor_limit(wanted: int) -> int:
@@ -58,7 +58,8 @@ class Acceptor:
         handshake_s: float = 10.0,
         handshakes_max: int = 1_000,
         backlog: int = 1_024,
-        spare: Callable[[], bool] = lambda: True,
+        spare: Callable[[int], bool] = lambda _: True,
+        relieve: Callable[[], bool] = lambda: False,
         on_shortage: Callable[[OwnResource], None] = lambda _: None,
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
@@ -68,7 +69,8 @@ class Acceptor:
         self._tls = tls
         self._handshake_s = handshake_s if tls is not None else None
         self._handshakes_max = handshakes_max
-        self._spare = spare  # whether another connection may be accepted now
+        self._spare = spare  # whether there is a place for one beside so many unfinished ones
+        self._relieve = relieve  # closes a connection for another one; whether it could
         self._on_shortage = on_shortage
         self._now_ns = now_ns
         self._unfinished: dict[asyncio.Task[None], int] = {}  # since when; the oldest first
@@ -108,23 +110,28 @@ class Acceptor:
     # --- one turn ---------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            if not self._has_place():
-                self._rest()
-                return
+        for number in range(ACCEPTED_AT_ONCE):
+            unfinished = len(self._unfinished)
+            if unfinished >= self._handshakes_max or not self._spare(unfinished):
+                if number:
+                    return  # whether anybody else waits is not known; if so, we are called again
+                if not (self._give_up_oldest() or self._relieve()):
+                    self._rest()
+                    return
             if not self._take_one():
                 return
 
-    def _has_place(self) -> bool:
-        """Whether another connection may be accepted; gives up an old handshake for it."""
-        if len(self._unfinished) >= self._handshakes_max:
-            oldest, since = next(iter(self._unfinished.items()))
-            if self._now_ns() - since < GIVEN_UP_AFTER:
-                return False
-            self.given_up += 1
-            del self._unfinished[oldest]
-            oldest.cancel()
-        return self._spare()
+    def _give_up_oldest(self) -> bool:
+        """Give up the oldest handshake, if it has taken long; whether it had."""
+        if not self._unfinished:
+            return False
+        oldest, since = next(iter(self._unfinished.items()))
+        if self._now_ns() - since < GIVEN_UP_AFTER:
+            return False
+        self.given_up += 1
+        del self._unfinished[oldest]
+        oldest.cancel()
+        return True
 
     def _take_one(self) -> bool:
         try:

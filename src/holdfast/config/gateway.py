@@ -24,7 +24,7 @@ class HttpConfig:
     body_s: float = 60.0  # from there to the end of its body
     body_stall_s: float = 10.0  # no byte of a body for so long: it will not come
     handshake_s: float = 10.0  # a TLS handshake; a phone on a bad network needs three
-    handshakes_max: int = 1_000  # unfinished at once; beyond it, connections wait to be accepted
+    handshakes_max: int = 1_000  # unfinished at once, 75 KB each; beyond it, connections wait
     keepalive_s: float = 75.0  # an idle connection is closed; longer than the common balancers' 60
     write_buffer_bytes: int = 65_536  # unsent bytes beyond which a stream is paused upstream
     slow_reader_s: float = 60.0  # paused for so long, a client that does not read is let go

@@ -256,7 +256,8 @@ class GatewayProcess:
             handshake_s=server.config.handshake_s,
             handshakes_max=server.config.handshakes_max,
             backlog=_BACKLOG,
-            spare=lambda: server.has_place,
+            spare=server.has_place,
+            relieve=server.make_place,
             on_shortage=self._shortages.saw,
         )
         return self._acceptor

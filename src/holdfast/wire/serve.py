@@ -342,6 +342,7 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
                     handshakes_max=bounds.config.handshakes_max,
                     backlog=self.config.backlog,
                     spare=bounds.has_place,
+                    relieve=bounds.make_place,
                     on_shortage=control.lacks,
                 )
                 for listener in sockets or ()

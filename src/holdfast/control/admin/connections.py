@@ -54,10 +54,15 @@ class AdminConnections:
         self.slow: Waiting = {}
         self.closed = dict.fromkeys(("evicted", "head", "head_size", "body", "slow_reader"), 0)
 
-    def has_place(self) -> bool:
-        """Whether another connection may be accepted; closes one that stands still for it."""
-        if len(self.connections) < self._most:
-            return True
+    def has_place(self, unfinished: int) -> bool:
+        """Whether another connection may be accepted.
+
+        ``unfinished``: accepted ones whose handshake is not complete.
+        """
+        return len(self.connections) + unfinished < self._most
+
+    def make_place(self) -> bool:
+        """Close a connection that stands still, so that another has its place; whether one did."""
         now = self.now_ns()
         still = self.newcomers.oldest(now)
         if still is None:

@@ -477,10 +477,13 @@ class Server:
         """Whether one more connection that was turned away may hear so to its end."""
         return len(self.lingering) < self._lingering_max
 
-    @property
-    def has_place(self) -> bool:
-        """Whether another connection may be accepted, if only to be told that all is full."""
-        return len(self.connections) < self.connections_max + max(4, self._lingering_max)
+    def has_place(self, unfinished: int) -> bool:
+        """Whether another connection may be accepted, if only to be told that all is full.
+
+        ``unfinished``: accepted ones whose handshake is not complete.
+        """
+        there = len(self.connections) + unfinished
+        return there < self.connections_max + max(4, self._lingering_max)
 
     @property
     def busy(self) -> int:
