@@ -83,12 +83,13 @@ class Figures:
             self.failed.append(trouble)
 
     def row(self) -> str:
-        """Share served, and the 99th percentile."""
+        """Share served, and how long the median and the slowest hundredth took."""
         count, took = len(self.took), sorted(self.took)
         served = 100.0 * (count - len(self.failed)) / max(1, count)
-        p99 = took[min(count - 1, int(count * 0.99))] if took else 0.0
+        p50, p99 = (took[min(count - 1, int(count * q))] if took else 0.0 for q in (0.5, 0.99))
         why = f" {sorted(set(self.failed))[:3]}" if self.failed else ""
-        return f"{served:6.2f} % of {count:4d}, p99 {p99 * 1e3:6.0f} ms{why}"
+        times = f"p50 {p50 * 1e3:5.0f} ms, p99 {p99 * 1e3:5.0f} ms"
+        return f"{served:6.2f} % of {count:4d}, {times}{why}"
 
 
 # --- slow clients --------------------------------------------------------------------------------

@@ -178,6 +178,7 @@ SAID_HERE: Final = {
     "GatewaySection.listen": "`host:port` or `'[IPv6]:port'`; beyond loopback only with `tenants`",
     "GatewaySection.workers": "processes that serve clients, 1 to 64: one for each core to be used",
     "GatewaySection.http": "what a client connection may do",
+    "GatewaySection.budget": "bytes and requests that a process may hold at once",
     "GatewaySection.limits": "what the body of a request may ask for",
     "GatewaySection.stream": "how answers are relayed",
     "GatewaySection.upstream": "how replicas are called",
@@ -188,6 +189,7 @@ SAID_HERE: Final = {
     "TlsSection.certificate": "PEM, the whole chain, the server's own first",
     "TlsSection.key": "PEM, the private key of it",
     "AdminSection.listen": "as `gateway.listen`; beyond loopback only with a `token`",
+    "AdminSection.connections": "what a connection of this port may do",
     "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators send",
     "ChaosSection.enabled": "true: `holdfast chaos` may put a proxy before replicas and change "
     "what control sees of them; taken back, what holds ends at once",

@@ -297,9 +297,18 @@ _METRICS: Final = {
     "refused_total": "requests refused before they were admitted, by status and code",
     "hook_errors_total": "calls of a rule's hook that raised or returned nonsense, by hook",
     "connection_refusals_total": "connections turned away or given up, by reason",
+    "handshakes_failed_total": "TLS handshakes that were not completed, by how: `failed` (or too "
+    "slow) or `evicted` for others",
+    "shortages_total": "times that a gateway or control lacked something of its own: `descriptors`, "
+    "`memory` or `ports`",
+    "admin_connections_closed_total": "connections of the admin port that were closed because they "
+    "stood still, by what for",
     "series_overflow_total": "counts that found no room for their own series",
     "requests_in_flight": "requests under way, of all gateways",
     "connections_open": "client connections, of all gateways",
+    "connections_new": "of them, those that have brought no whole request head yet",
+    "held_bytes": "bodies of requests under way and answers that are not read, of all gateways",
+    "receiving_bytes": "bodies that are not complete, of all gateways",
     "gateway_ready": "1: this gateway accepts requests",
     "gateway_epoch": "the config that this gateway runs",
     "gateways": "gateway processes that are connected",

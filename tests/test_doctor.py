@@ -1,8 +1,10 @@
 import json
 
+import pytest
+
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.failure import Cause
-from holdfast.doctor import AdviceLevel, check_file, check_running
+from holdfast.doctor import AdviceLevel, check_file, check_machine, check_running
 
 TWO_ZONES = [
     {"url": "http://127.0.0.1:9001", "zone": "a"},
@@ -145,3 +147,19 @@ def test_an_open_incident_brings_its_fix():
     assert found[0].fix == "set 4 GB"
     assert found[0].leads_to == (Cause.UNDERSIZED,)
     assert "holdfast explain inc-8" in found[1].fix
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "levels"),
+    [(1 << 20, []), (20_024, []), (20_023, ["warning"]), (1_024, ["warning"]), (30, ["error"])],
+)
+def test_a_limit_on_open_files_is_compared_with_the_bound_on_connections(descriptors, levels):
+    found = check_machine(file(), descriptors)
+    assert [advice.level.value for advice in found] == levels
+    for advice in found:
+        assert advice.where == "gateway.http.connections_max"
+        assert "raise the limit on open files to 20024" in advice.fix
+        assert advice.leads_to == (Cause.OWN_SHORTAGE,)

@@ -16,6 +16,7 @@ import asyncio
 import resource
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final
@@ -26,6 +27,12 @@ from holdfast.core.types import SECOND
 ACCEPTED_AT_ONCE: Final = 32  # before others get their turn of the event loop
 REST_S: Final = 0.05  # until the next look, where nothing could be accepted
 GIVEN_UP_AFTER: Final = SECOND  # a handshake takes that long on a very busy machine only
+
+
+def descriptor_limit() -> int:
+    """How many files a process started here may open, once it has raised its limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_descriptor_limit(wanted: int) -> int:
@@ -187,4 +194,4 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
 
-__all__ = ["Acceptor", "raise_descriptor_limit"]
+__all__ = ["Acceptor", "descriptor_limit", "raise_descriptor_limit"]
