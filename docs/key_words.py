@@ -149,7 +149,7 @@ SAID_HERE: Final = {
     "InvestigationConfig.attempts": "users' requests that fail there",
     "InvestigationConfig.probing": "what canaries bring back",
     "InvestigationConfig.control_lateness": "control itself, where its loop stands still",
-    "InvestigationConfig.own_shortage": "gateways and control, where they lack descriptors or ports",
+    "InvestigationConfig.own_shortage": "gateways and control, where they lack descriptors",
     "InvestigationConfig.slowness": "users that wait longer than those of its peers",
     "InvestigationConfig.stall": "requests that stand still inside an engine",
     "InvestigationConfig.comparison": "live answers held against a peer's",

@@ -299,8 +299,8 @@ _METRICS: Final = {
     "connection_refusals_total": "connections turned away or given up, by reason",
     "handshakes_failed_total": "TLS handshakes that were not completed, by how: `failed` (or too "
     "slow) or `evicted` for others",
-    "shortages_total": "times that a gateway or control lacked something of its own: `descriptors`, "
-    "`memory` or `ports`",
+    "shortages_total": "times that a gateway or control lacked something of its own: "
+    "`descriptors`, `memory` or `ports`",
     "admin_connections_closed_total": "connections of the admin port that were closed because they "
     "stood still, by what for",
     "series_overflow_total": "counts that found no room for their own series",

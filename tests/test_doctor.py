@@ -154,7 +154,14 @@ def test_an_open_incident_brings_its_fix():
 
 @pytest.mark.parametrize(
     ("descriptors", "levels"),
-    [(1 << 20, []), (20_024, []), (20_023, ["warning"]), (1_024, ["warning"]), (30, ["error"])],
+    [
+        (1 << 20, []),
+        (20_024, []),
+        (20_000, []),
+        (18_000, ["warning"]),
+        (1_024, ["warning"]),
+        (30, ["error"]),
+    ],
 )
 def test_a_limit_on_open_files_is_compared_with_the_bound_on_connections(descriptors, levels):
     found = check_machine(file(), descriptors)

@@ -20,6 +20,7 @@ from holdfast.core.intake.descriptors import (
     CARRIED_MIN,
     connections_carried,
     descriptors_needed,
+    is_scarce,
 )
 
 SDK_TRIES: Final = 3  # the OpenAI SDKs try a request twice more by themselves
@@ -163,7 +164,7 @@ def check_machine(file: FleetFile, descriptors: int) -> list[Advice]:
     """Advice about a fleet file on a machine whose processes may open so many files."""
     wanted = file.gateway.http.connections_max
     carried = connections_carried(descriptors)
-    if carried >= wanted:
+    if not is_scarce(descriptors, wanted):
         return []
     told = f"allows {wanted} connections, and {descriptors} open files carry {carried}"
     fix = (

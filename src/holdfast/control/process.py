@@ -44,6 +44,7 @@ from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, write_
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
+from holdfast.control.incidents.own_shortages import OwnShortages
 from holdfast.control.view.costs_and_exports import CostsAndExports
 from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler
@@ -52,8 +53,6 @@ from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.deploy.autoscale import Demand
 from holdfast.core.diagnose.facts import Fact, OwnShortage
 from holdfast.core.health.health import ReplicaHealth
-from holdfast.core.intake.descriptors import OwnResource
-from holdfast.core.intake.shortages import Shortages
 from holdfast.core.messages import (
     CanaryResult,
     EngineLoads,
@@ -120,9 +119,7 @@ class Control:
         )
         self._hub = Hub(self)
         self._totals = Totals()
-        self._shortages = Shortages()  # of this process itself
-        self._descriptors = 0  # its limit on open files; 0: not known
-        self._own_counters: Callable[[], dict[str, float]] = dict
+        self.lacked = OwnShortages(self.saw)  # by this process itself
         places = [f"gateway-{index}" for index in range(self._source.file.gateway.workers)]
         self._leases = LeaseConfig()
         self._lease_broker = LeaseBroker(self._leases, places, now)
@@ -253,7 +250,7 @@ class Control:
     async def _watch_file(self) -> None:
         while True:
             await asyncio.sleep(FILE_LOOK_S)
-            self._tell_shortages()
+            self.lacked.tell()
             async with self._reloading:
                 before = self._source.epoch
                 if await self._source.changed():
@@ -331,11 +328,8 @@ class Control:
 
     def _counters(self) -> dict[str, float]:
         """The sums of all gateways' counters, including gateways that have ended."""
-        found = self._totals.with_those_of(one.counters for one in self._hub.gateways.values())
-        for resource, count in self._shortages.counts.items():
-            series = f'shortages_total{{resource="{resource}"}}'
-            found[series] = found.get(series, 0) + count
-        return found | self._own_counters()
+        gateways = self._hub.gateways.values()
+        return self.lacked.added_to(self._totals.with_those_of(one.counters for one in gateways))
 
     def _load_gauges(self) -> dict[str, float]:
         """Gauges of the load, from gateways, deployments, engines and GPUs."""
@@ -343,21 +337,6 @@ class Control:
         for part in (self._deployments, self._demand_tracker, self._gpus):
             gauges |= part.gauges()
         return gauges
-
-    def watch_itself(self, descriptors: int, counters: Callable[[], dict[str, float]]) -> None:
-        """Note this process's limit on open files, and where its own port's counters are read."""
-        self._descriptors = descriptors
-        self._own_counters = counters
-
-    def lacks(self, resource: OwnResource) -> None:
-        """Count one time that this process itself lacked something."""
-        self._shortages.saw(resource)
-
-    def _tell_shortages(self) -> None:
-        """Tell the investigation what this process lacked since the last call."""
-        for resource, count in self._shortages.take_new().items():
-            _log.error(f"a shortage of {resource}", times=count, limit=self._descriptors)
-            self.saw(OwnShortage("control", resource, count, self._descriptors))
 
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 

@@ -25,13 +25,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Final, TextIO
 
 import orjson
 import structlog
 import uvloop
 
-from holdfast.acceptor import Acceptor, raise_descriptor_limit
+from holdfast.acceptor import raise_descriptor_limit
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
@@ -309,51 +309,13 @@ def run_control(
 async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: Path | None) -> None:
     import uvicorn  # noqa: PLC0415 gateways do without
 
-    from holdfast.control.admin.connections import (  # noqa: PLC0415
-        AdminConnection,
-        AdminConnections,
-    )
+    from holdfast.control.admin.connections import AdminConnections  # noqa: PLC0415
+    from holdfast.control.admin.server import AdminServer  # noqa: PLC0415
     from holdfast.control.process import Control  # noqa: PLC0415
     from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
     from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
-
-    class AdminServer(uvicorn.Server):
-        """uvicorn that leaves signals to us and does not wake ten times a second."""
-
-        def capture_signals(self) -> Any:
-            return contextlib.nullcontext()
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await self.lifespan.startup()
-            common = {"config": self.config, "server_state": self.server_state}
-
-            def connection() -> AdminConnection:
-                return AdminConnection(bounds, **common, app_state=self.lifespan.state, _loop=loop)
-
-            acceptors = [
-                Acceptor(
-                    listener,
-                    connection,
-                    loop,
-                    tls=self.config.ssl,
-                    handshake_s=bounds.config.handshake_s,
-                    handshakes_max=bounds.config.handshakes_max,
-                    backlog=self.config.backlog,
-                    spare=bounds.has_place,
-                    relieve=bounds.make_place,
-                    on_shortage=control.lacks,
-                )
-                for listener in sockets or ()
-            ]
-            self.servers = cast("list[Any]", acceptors)  # close and wait_closed are all it uses
-            self.started = True
-
-        async def main_loop(self) -> None:
-            while not await self.on_tick(0):
-                bounds.sweep()
-                await asyncio.wait({stopping}, timeout=1.0)
 
     loop = asyncio.get_running_loop()
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
@@ -361,9 +323,10 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
     launcher = ProcessLauncher(kept / "replicas")
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
-    descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
-    bounds = AdminConnections(control.file.admin.connections, descriptors=descriptors)
-    control.watch_itself(descriptors, bounds.counters)
+    lacked = control.lacked
+    lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
+    bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)
+    lacked.port_counters = bounds.counters
     stop = asyncio.Event()
     stopping = asyncio.ensure_future(stop.wait())
     reloads: set[asyncio.Task[bool]] = set()
@@ -394,7 +357,10 @@ async def _control(path: Path, run_dir: Path, admin: socket.socket, state_dir: P
                     timeout_graceful_shutdown=1,
                     ssl_certfile=str(tls.certificate) if tls is not None else None,
                     ssl_keyfile=str(tls.key) if tls is not None else None,
-                )
+                ),
+                bounds,
+                stopping,
+                lacked.lacks,
             )
             serving = loop.create_task(server.serve(sockets=[admin]))
             try:

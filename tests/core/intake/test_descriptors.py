@@ -8,6 +8,7 @@ from holdfast.core.intake.descriptors import (
     OwnResource,
     connections_carried,
     descriptors_needed,
+    is_scarce,
     own_shortage,
 )
 
@@ -15,6 +16,12 @@ from holdfast.core.intake.descriptors import (
 @pytest.mark.parametrize("connections", [0, 1, 20, 10_000])
 def test_what_connections_need_carries_them(connections: int) -> None:
     assert connections_carried(descriptors_needed(connections)) == connections
+
+
+def test_a_limit_that_is_a_little_below_is_not_scarce() -> None:
+    assert not is_scarce(descriptors_needed(10_000), 10_000)
+    assert not is_scarce(20_000, 10_000)
+    assert is_scarce(4_096, 10_000)
 
 
 def test_a_limit_below_what_a_process_itself_needs_carries_nothing() -> None:

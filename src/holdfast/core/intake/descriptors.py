@@ -10,6 +10,7 @@ from typing import Final
 
 RESERVE: Final = 24  # what a process has open besides connections, with room for a name lookup
 CARRIED_MIN: Final = 8  # fewer connections at once serve nobody
+ENOUGH: Final = 0.95  # of the connections that are allowed: nobody raises a limit for the rest
 
 
 class OwnResource(StrEnum):
@@ -37,6 +38,11 @@ def own_shortage(number: int | None) -> OwnResource | None:
     return _OWN_ERRORS.get(number or 0)
 
 
+def is_scarce(limit: int, connections: int) -> bool:
+    """Whether a limit on open files is clearly below what so many client connections need."""
+    return connections_carried(limit) < ENOUGH * connections
+
+
 def connections_carried(limit: int) -> int:
     """How many client connections a limit on open files carries."""
     return max(0, (limit - RESERVE) // 2)
@@ -49,9 +55,11 @@ def descriptors_needed(connections: int) -> int:
 
 __all__ = [
     "CARRIED_MIN",
+    "ENOUGH",
     "RESERVE",
     "OwnResource",
     "connections_carried",
     "descriptors_needed",
+    "is_scarce",
     "own_shortage",
 ]

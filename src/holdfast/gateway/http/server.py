@@ -33,7 +33,7 @@ from typing import Final, cast
 
 from holdfast.config.gateway import HttpConfig
 from holdfast.core.intake.byte_budget import BudgetShortage, ByteBudget, ByteBudgetConfig
-from holdfast.core.intake.descriptors import OwnResource, connections_carried
+from holdfast.core.intake.descriptors import OwnResource, connections_carried, is_scarce
 from holdfast.core.intake.newcomers import Newcomers, longest_waiting
 from holdfast.core.intake.shortages import Shortages
 from holdfast.core.types import SECOND, nanos
@@ -503,7 +503,7 @@ class Server:
         self.config = config
         wanted = config.connections_max
         carried = connections_carried(self._descriptors) if self._descriptors else wanted
-        self.scarce = carried < wanted  # descriptors are the bound
+        self.scarce = bool(self._descriptors) and is_scarce(self._descriptors, wanted)
         self.connections_max = min(wanted, carried)
         self._lingering_max = min(LINGERING_MAX, self.connections_max // 8)
         most, of_address = config.newcomers_max, config.newcomers_per_address_max
