@@ -20,6 +20,8 @@ import msgspec
 from config_keys import first_paragraph, meaning_of, table
 
 import holdfast.gateway
+from holdfast.config.admin import AdminConnectionConfig
+from holdfast.control.admin.connections import AdminConnections
 from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.admin.service import AdminService
 from holdfast.control.deploy import source
@@ -30,6 +32,7 @@ from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.incidents.notifier import Notifier
+from holdfast.control.incidents.own_shortages import OwnShortages
 from holdfast.control.process import Control
 from holdfast.control.view.costs import Costs
 from holdfast.control.view.exporter_feed import memory_gauges
@@ -37,6 +40,8 @@ from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
+from holdfast.core.intake.byte_budget import ByteBudget, ByteBudgetConfig
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.messages import Finish, LoadReported
 from holdfast.core.plan.cost import Prices
 from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
@@ -393,8 +398,15 @@ def _scrape() -> str:
     hub, demands, gpus = SimpleNamespace(gateways={gateway.name: gateway}), DemandTracker(), _gpus()
     deployments = SimpleNamespace(gauges=_deployments_say)
     demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])
+    lacked = OwnShortages(lambda _: None)
+    lacked.port_counters = AdminConnections(AdminConnectionConfig()).counters
     control: Any = SimpleNamespace(
-        _hub=hub, _totals=Totals(), _deployments=deployments, _demand_tracker=demands, _gpus=gpus
+        _hub=hub,
+        _totals=Totals(),
+        _deployments=deployments,
+        _demand_tracker=demands,
+        _gpus=gpus,
+        lacked=lacked,
     )
     sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
     parts: Any = SimpleNamespace(
@@ -517,8 +529,17 @@ def _told_by_a_gateway() -> Any:
         look_at_demand=lambda _now, *, due: due,
         demand=_demand(),
     )
-    server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0)
-    process: Any = SimpleNamespace(_counters_at=0, _link=SimpleNamespace(send=frames.append))
+    budget = ByteBudget(ByteBudgetConfig())
+    server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0, newcomers=(), budget=budget)
+    acceptor: Any = SimpleNamespace(_acceptor=SimpleNamespace(failed=0, given_up=0))
+    process: Any = SimpleNamespace(
+        _counters_at=0,
+        _link=SimpleNamespace(send=frames.append),
+        _shortages=Shortages(),
+        _descriptors=0,
+        _handshake_counters=lambda: GatewayProcess._handshake_counters(acceptor),  # noqa: SLF001
+        _look_for_shortages=lambda *_: {},
+    )
     GatewayProcess._tell_stats(process, driver, server, 1)  # noqa: SLF001 - the names are there
     return frames[0]
 

@@ -28,11 +28,8 @@ class HttpConfig:
     keepalive_s: float = 75.0  # an idle connection is closed; longer than the common balancers' 60
     write_buffer_bytes: int = 65_536  # unsent bytes beyond which a stream is paused upstream
     slow_reader_s: float = 60.0  # paused for so long, a client that does not read is let go
-    # Per process. Beyond it the longest idle or half-sent one is closed for a new one; while all
-    # work, a new one is answered 503 and closed.
-    connections_max: int = 10_000
-    # Connections without a whole request head; the oldest is closed for the next. 0: no bound.
-    newcomers_max: int = 4_000
+    connections_max: int = 10_000  # per process; beyond it one that stands still goes, else 503
+    newcomers_max: int = 4_000  # without a whole request head; the oldest goes. 0: no bound
     newcomers_per_address_max: int = 2_000  # the same, of one address. 0: no bound
     requests_per_connection_max: int = 1_000_000  # then it is closed; bounds what one may hold
 
