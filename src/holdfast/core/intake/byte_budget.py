@@ -60,8 +60,6 @@ class ByteAccount:
         """Whether one more request with a body of this size has room; the reason if not."""
         budget = self.budget
         held = budget.held + size
-        if held <= budget.tenant_bytes_max and budget.requests < budget.tenant_requests_max:
-            return None  # nobody is near a bound: what nearly every request finds
         too_many = self.requests >= budget.tenant_requests_max
         if too_many or self.bytes + size > budget.tenant_bytes_max:
             return BudgetShortage.TENANT if budget.shared else BudgetShortage.PROCESS
@@ -69,8 +67,23 @@ class ByteAccount:
             return BudgetShortage.PROCESS
         return None
 
+    def admit(self, size: int) -> BudgetShortage | None:
+        """Count a request whose body is complete, unless there is no room; the reason then. Hot."""
+        budget = self.budget
+        held, requests = budget.held + size, budget.requests
+        # Where all together are below what one may have, none is near its bound.
+        if held > budget.tenant_bytes_max or requests >= budget.tenant_requests_max:
+            shortage = self.shortage(size)
+            if shortage is not None:
+                return shortage
+        budget.held = held
+        budget.requests = requests + 1
+        self.bytes += size
+        self.requests += 1
+        return None
+
     def begin(self, size: int) -> None:
-        """Count a request whose body is complete."""
+        """Count a request whose body is complete now, and had room when it began."""
         budget = self.budget
         self.requests += 1
         self.bytes += size
@@ -78,7 +91,7 @@ class ByteAccount:
         budget.held += size
 
     def end(self, size: int) -> None:
-        """Take back a request that was counted with ``begin``."""
+        """Take back a request that was counted with ``admit`` or ``begin``."""
         budget = self.budget
         self.requests -= 1
         self.bytes -= size

@@ -56,6 +56,11 @@ LINGERING_MAX: Final = 256  # connections beyond the limit that may hear a 503 t
 STILL: Final = SECOND  # whoever moved within the last second is not given up for others
 DRAIN_FIRST_S: Final = 1.0  # a connection made just before a drain may still bring one request
 
+_BUDGET_REFUSALS: Final = {
+    BudgetShortage.TENANT: syntax.TENANT_SHARE,
+    BudgetShortage.PROCESS: syntax.MEMORY,
+}
+
 Waiting = dict["ClientConnection", int]  # since when; oldest first
 
 
@@ -231,7 +236,7 @@ class ClientConnection(asyncio.Protocol):
                     exchange.stage = ASKED
                     if self._received:
                         self._count_received(0)
-                    if exchange.account is not None:
+                    if exchange.charged == UNCHARGED and exchange.account is not None:
                         exchange.charged = exchange.size
                         exchange.account.begin(exchange.size)
                     server.app.on_request(exchange)
@@ -263,8 +268,17 @@ class ClientConnection(asyncio.Protocol):
         if exchange.size > exchange.body_max or exchange.stated > exchange.body_max:
             self.refuse(syntax.BODY_TOO_LARGE)
             return
-        refusal = self._over_budget(exchange, max(exchange.size, exchange.stated))
-        if refusal is None and not exchange.complete:
+        if exchange.complete:
+            account = exchange.account
+            if account is not None:
+                shortage = account.admit(exchange.size)
+                if shortage is None:
+                    exchange.charged = exchange.size
+                else:
+                    self.refuse(_BUDGET_REFUSALS[shortage])
+            return
+        refusal = self._over_budget(exchange, exchange.stated)
+        if refusal is None:
             fits = server.budget.may_receive(exchange.stated)
             refusal = None if fits or server.make_room(self, exchange.stated) else syntax.MEMORY
         if refusal is not None:
@@ -273,9 +287,7 @@ class ClientConnection(asyncio.Protocol):
     def _over_budget(self, exchange: ClientExchange, size: int) -> Refusal | None:
         """Why a request with a body of this size has no room now, as an answer."""
         shortage = exchange.account.shortage(size) if exchange.account is not None else None
-        if shortage is None:
-            return None
-        return syntax.TENANT_SHARE if shortage is BudgetShortage.TENANT else syntax.MEMORY
+        return None if shortage is None else _BUDGET_REFUSALS[shortage]
 
     def _count_received(self, size: int) -> None:
         """Count so many bytes of an incomplete body, in place of what was counted of it before."""

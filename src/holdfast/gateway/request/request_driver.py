@@ -98,7 +98,8 @@ class RequestDriver:
                 request_id = b"%b%x" % (self.name, port.next_serial())
                 refuse(exchange, error, request_id, self.observer.counters)
             return
-        exchange.account = self.budget.account(tenant.name)
+        name, budget = tenant.name, self.budget
+        exchange.account = budget.accounts.get(name) or budget.account(name)
         serial = port.next_serial()
         request_id = b"%b%x" % (self.name, serial)
         exchange.listener = ProxiedRequest(
