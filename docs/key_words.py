@@ -67,6 +67,7 @@ SAID_HERE: Final = {
     "FleetConfig.ejection": "how much of a pool may be out on suspicion",
     "FleetConfig.drain": "how long a replica may take to leave",
     "FaultKind.CRASH": "the process dies and stays down",
+    "Kind.GATEWAY_SHORTAGE": "the gateway itself had no descriptor, memory or port to connect",
     "Kind.CONNECT_TIMEOUT": "nobody answered the connection attempt",
     "Kind.FIRST_TOKEN_TIMEOUT": "no first token within the learned deadline",
     "Kind.BETWEEN_TOKENS_TIMEOUT": "a stream fell silent for too long",
@@ -160,6 +161,7 @@ SAID_HERE: Final = {
     "InvestigationConfig.platform": "sources that cannot be read, and replicas that nobody runs",
     "InvestigationConfig.serving_processes": "gateway processes and control, as the supervisor "
     "sees them",
+    "InvestigationConfig.own_shortage": "gateways and control, where they lack descriptors",
     "InvestigationConfig.slowness": "users that wait longer than those of its peers",
     "InvestigationConfig.stall": "requests that stand still inside an engine",
     "InvestigationConfig.comparison": "live answers held against a peer's",
@@ -188,6 +190,7 @@ SAID_HERE: Final = {
     "GatewaySection.listen": "`host:port` or `'[IPv6]:port'`; beyond loopback only with `tenants`",
     "GatewaySection.workers": "processes that serve clients, 1 to 64: one for each core to be used",
     "GatewaySection.http": "what a client connection may do",
+    "GatewaySection.budget": "bytes and requests that a process may hold at once",
     "GatewaySection.limits": "what the body of a request may ask for",
     "GatewaySection.stream": "how answers are relayed",
     "GatewaySection.upstream": "how replicas are called",
@@ -198,6 +201,7 @@ SAID_HERE: Final = {
     "TlsSection.certificate": "PEM, the whole chain, the server's own first",
     "TlsSection.key": "PEM, the private key of it",
     "AdminSection.listen": "as `gateway.listen`; beyond loopback only with a `token`",
+    "AdminSection.connections": "what a connection of this port may do",
     "AdminSection.token": "`sha256:` and 64 hex digits, the hash of the token that operators "
     "send; it has all roles",
     "AdminSection.tokens": "further tokens, each with a name for the audit trail and its roles",

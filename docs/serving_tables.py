@@ -20,9 +20,11 @@ import msgspec
 from config_keys import first_paragraph, meaning_of, table
 
 import holdfast.gateway
+from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.fleet_file import AdminSection
 from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.audit import AuditLog
+from holdfast.control.admin.connections import AdminConnections
 from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.admin.service import AdminService
 from holdfast.control.deploy import source
@@ -35,6 +37,7 @@ from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.incidents.notifier import Notifier
+from holdfast.control.incidents.own_shortages import OwnShortages
 from holdfast.control.process import Control
 from holdfast.control.view.agents import AgentInbox
 from holdfast.control.view.costs import Costs
@@ -45,6 +48,8 @@ from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
 from holdfast.core.health.process_watch import Condition
+from holdfast.core.intake.byte_budget import ByteBudget, ByteBudgetConfig
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.messages import Finish, LoadReported
 from holdfast.core.plan.cost import Prices
 from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
@@ -307,9 +312,18 @@ _METRICS: Final = {
     "refused_total": "requests refused before they were admitted, by status and code",
     "hook_errors_total": "calls of a rule's hook that raised or returned nonsense, by hook",
     "connection_refusals_total": "connections turned away or given up, by reason",
+    "handshakes_failed_total": "TLS handshakes that were not completed, by how: `failed` (or too "
+    "slow) or `evicted` for others",
+    "shortages_total": "times that a gateway or control lacked something of its own: "
+    "`descriptors`, `memory` or `ports`",
+    "admin_connections_closed_total": "connections of the admin port that were closed because they "
+    "stood still, by what for",
     "series_overflow_total": "counts that found no room for their own series",
     "requests_in_flight": "requests under way, of all gateways",
     "connections_open": "client connections, of all gateways",
+    "connections_new": "of them, those that have brought no whole request head yet",
+    "held_bytes": "bodies of requests under way and answers that are not read, of all gateways",
+    "receiving_bytes": "bodies that are not complete, of all gateways",
     "gateway_ready": "1: this gateway accepts requests",
     "gateway_silent_seconds": "since control heard of this gateway; it tells once a second",
     "serving_processes_replaced_total": "gateway processes and controls that the supervisor killed "
@@ -416,8 +430,15 @@ def _scrape() -> str:
     hub, demands, gpus = SimpleNamespace(gateways={gateway.name: gateway}), DemandTracker(), _gpus()
     deployments = SimpleNamespace(gauges=_deployments_say)
     demands.loads([LoadReported("m", "m-1", None, 1, 0.5)])
+    lacked = OwnShortages(lambda _: None)
+    lacked.port_counters = AdminConnections(AdminConnectionConfig()).counters
     control: Any = SimpleNamespace(
-        _hub=hub, _totals=Totals(), _deployments=deployments, _demand_tracker=demands, _gpus=gpus
+        _hub=hub,
+        _totals=Totals(),
+        _deployments=deployments,
+        _demand_tracker=demands,
+        _gpus=gpus,
+        lacked=lacked,
     )
     sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
     admin = AdminSection()
@@ -551,11 +572,17 @@ def _told_by_a_gateway() -> Any:
         look_at_demand=lambda _now, *, due: due,
         demand=_demand(),
     )
-    server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0)
+    budget = ByteBudget(ByteBudgetConfig())
+    server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0, newcomers=(), budget=budget)
+    acceptor: Any = SimpleNamespace(_acceptor=SimpleNamespace(failed=0, given_up=0))
     process: Any = SimpleNamespace(
         _counters_at=0,
         _link=SimpleNamespace(send=frames.append),
         _silence=ControlSilence(ControlSilenceConfig(), 0),
+        _shortages=Shortages(),
+        _descriptors=0,
+        _handshake_counters=lambda: GatewayProcess._handshake_counters(acceptor),  # noqa: SLF001
+        _look_for_shortages=lambda *_: {},
     )
     GatewayProcess._tell_stats(process, driver, server, 1)  # noqa: SLF001 - the names are there
     return frames[0]

@@ -1,8 +1,16 @@
 import json
 
+import pytest
+
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.failure import Cause
-from holdfast.doctor import AdviceLevel, check_file, check_running, check_token_file
+from holdfast.doctor import (
+    AdviceLevel,
+    check_file,
+    check_machine,
+    check_running,
+    check_token_file,
+)
 
 TWO_ZONES = [
     {"url": "http://127.0.0.1:9001", "zone": "a"},
@@ -202,3 +210,26 @@ def test_a_token_that_others_can_read_is_an_error():
     assert check_token_file("/state/admin.token", exposed=False) == []
     (advice,) = check_token_file("/state/admin.token", exposed=True)
     assert advice.level is AdviceLevel.ERROR
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "levels"),
+    [
+        (1 << 20, []),
+        (20_024, []),
+        (20_000, []),
+        (18_000, ["warning"]),
+        (1_024, ["warning"]),
+        (30, ["error"]),
+    ],
+)
+def test_a_limit_on_open_files_is_compared_with_the_bound_on_connections(descriptors, levels):
+    found = check_machine(file(), descriptors)
+    assert [advice.level.value for advice in found] == levels
+    for advice in found:
+        assert advice.where == "gateway.http.connections_max"
+        assert "raise the limit on open files to 20024" in advice.fix
+        assert advice.leads_to == (Cause.OWN_SHORTAGE,)

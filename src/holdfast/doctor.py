@@ -17,6 +17,12 @@ from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.config.sources import AgentsSection
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Cause
+from holdfast.core.intake.descriptors import (
+    CARRIED_MIN,
+    connections_carried,
+    descriptors_needed,
+    is_scarce,
+)
 
 SDK_TRIES: Final = 3  # the OpenAI SDKs try a request twice more by themselves
 TRIES_MAX: Final = 9  # of one request by all layers together: beyond it an outage feeds itself
@@ -194,6 +200,22 @@ def _agents(file: FleetFile) -> Found:
                 yield Advice(AdviceLevel.WARNING, f"{field}.agents.{agent.name}", told, fix)
 
 
+def check_machine(file: FleetFile, descriptors: int) -> list[Advice]:
+    """Advice about a fleet file on a machine whose processes may open so many files."""
+    wanted = file.gateway.http.connections_max
+    carried = connections_carried(descriptors)
+    if not is_scarce(descriptors, wanted):
+        return []
+    told = f"allows {wanted} connections, and {descriptors} open files carry {carried}"
+    fix = (
+        f"raise the limit on open files to {descriptors_needed(wanted)} (ulimit -n, LimitNOFILE= "
+        f"in a unit, --ulimit nofile=), or lower it to {carried}"
+    )
+    level = AdviceLevel.ERROR if carried < CARRIED_MIN else AdviceLevel.WARNING
+    field = "gateway.http.connections_max"
+    return [Advice(level, field, told, fix, (Cause.OWN_SHORTAGE,))]
+
+
 _OF_FILE: Final[tuple[Callable[[FleetFile], Found], ...]] = (
     _retries_times_layers,
     _unbounded_ejection,
@@ -319,4 +341,11 @@ def _sorted(found: list[Advice]) -> list[Advice]:
     return sorted(found, key=lambda advice: order.index(advice.level))
 
 
-__all__ = ["Advice", "AdviceLevel", "check_file", "check_running", "check_token_file"]
+__all__ = [
+    "Advice",
+    "AdviceLevel",
+    "check_file",
+    "check_machine",
+    "check_running",
+    "check_token_file",
+]

@@ -135,6 +135,7 @@ gateway:
   listen: "[::1]:80"
   workers: 64
   http: {header_s: 2s}
+  budget: {tenant_share: 0.25, bytes_max: 1000000000}
   limits: {n_max: 2}
   stream: {sign_of_life_s: 5s}
   upstream: {connect_s: 250ms}
@@ -147,6 +148,7 @@ gateway:
     assert (gateway.http.header_s, gateway.limits.n_max) == (2.0, 2)
     assert (gateway.stream.sign_of_life_s, gateway.upstream.connect_s) == (5.0, 0.25)
     assert gateway.draining.deadline_s == 5.0
+    assert (gateway.budget.tenant_share, gateway.budget.bytes_max) == (0.25, 10**9)
     assert gateway.tls is not None
     assert gateway.tls.certificate == Path("c.pem")
     assert gateway.cors_origins == ["*", "https://x.org"]
@@ -430,6 +432,18 @@ def test_what_is_no_url_is_refused(tmp_path, url):
         (
             "gateway:\n  http:\n    keepalive_s: 0\n",
             "fleet.yaml:3: gateway.http.keepalive_s: is 0.0; use more than 0",
+        ),
+        (
+            "gateway:\n  http:\n    newcomers_max: -1\n",
+            "fleet.yaml:3: gateway.http.newcomers_max: is -1; use 1 or more, or 0 for no bound",
+        ),
+        (
+            "gateway:\n  budget:\n    tenant_share: 2\n",
+            "fleet.yaml:3: gateway.budget.tenant_share: is 2.0; use a share above 0, up to 1",
+        ),
+        (
+            "admin:\n  connections:\n    header_s: 0\n",
+            "fleet.yaml:3: admin.connections.header_s: is 0.0; use more than 0",
         ),
         ("retry: {attempts: 0}\n", "fleet.yaml:1: retry.attempts: is 0; use 1 (no retry) to 100"),
         ("fleet:\n  ramp_s: 0\n", "fleet.yaml:2: fleet.ramp_s: is 0.0; use seconds above 0"),

@@ -235,6 +235,9 @@ class Wire:
         self.reading = True
         self.unsent = 0
 
+    def get_extra_info(self, name: str) -> None:
+        """Nothing is known of the peer."""
+
     def write(self, data: bytes) -> None:
         assert not self.over, "written after the end"
         self.sent += data

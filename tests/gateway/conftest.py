@@ -56,7 +56,13 @@ class Live:
             streams=Random,
             news=self.news.append,
         )
-        self.server = Server(self.driver, self.file.gateway.http, loop=loop, turn=self.turn)
+        self.server = Server(
+            self.driver,
+            self.file.gateway.http,
+            loop=loop,
+            turn=self.turn,
+            budget=self.driver.budget,
+        )
         self.driver.view(FleetView(1, self.views))
         self.listening = await loop.create_server(self.server.protocol, "127.0.0.1", 0)
         self.port = self.listening.sockets[0].getsockname()[1]

@@ -218,6 +218,9 @@ class Wire:
     def __init__(self):
         self.sent = b""
 
+    def get_extra_info(self, name):
+        """Nothing is known of the peer."""
+
     def write(self, data):
         self.sent += data
 

@@ -213,6 +213,9 @@ def test_it_starts_with_what_control_sends_and_says_so(play):
         assert set(stats.gauges) == {
             "requests_in_flight",
             "connections_open",
+            "connections_new",
+            "held_bytes",
+            "receiving_bytes",
             'active_requests{model="m"}',
             'queued_requests{model="m"}',
             'queued_tokens{model="m"}',

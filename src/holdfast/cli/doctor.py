@@ -9,8 +9,16 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
+from holdfast.acceptor import descriptor_limit
 from holdfast.cli.admin_port import admin_of, read_fleet_file, which_admin
-from holdfast.doctor import Advice, AdviceLevel, check_file, check_running, check_token_file
+from holdfast.doctor import (
+    Advice,
+    AdviceLevel,
+    check_file,
+    check_machine,
+    check_running,
+    check_token_file,
+)
 from holdfast.ui.terminal.console import stdout
 from holdfast.wire.own_token import TOKEN_FILE, is_exposed
 from holdfast.wire.state_dir import default_state_dir
@@ -47,7 +55,8 @@ def doctor(
     """  # noqa: D301
     found: list[Advice] = []
     if config is not None:
-        found += check_file(read_fleet_file(config))
+        file = read_fleet_file(config)
+        found += check_file(file) + check_machine(file, descriptor_limit())
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []

@@ -17,6 +17,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from holdfast.config.addresses import Address, Listen, parse_listen
+from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.admin_tokens import AdminTokenSection, Network, check_admin_tokens
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
@@ -43,6 +44,7 @@ from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
+from holdfast.core.intake.byte_budget import ByteBudgetConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.lane import LaneConfig
@@ -63,6 +65,7 @@ class GatewaySection(Section):
     listen: Listen = "127.0.0.1:8000"
     workers: Annotated[int, Field(ge=1, le=64, description="processes")] = 1
     http: Annotated[HttpConfig, Policy()] = HttpConfig()
+    budget: Annotated[ByteBudgetConfig, Policy()] = ByteBudgetConfig()
     limits: Annotated[BodyConfig, Policy()] = BodyConfig()
     stream: Annotated[StreamConfig, Policy()] = StreamConfig()
     upstream: Annotated[UpstreamConfig, Policy()] = UpstreamConfig()
@@ -88,6 +91,7 @@ class AdminSection(Section):
     open_read: bool | None = None
     trusted_proxies: Annotated[list[Network], Field(max_length=64)] = Field(default_factory=list)
     tls: TlsSection | None = None
+    connections: Annotated[AdminConnectionConfig, Policy()] = AdminConnectionConfig()
 
     @property
     def address(self) -> Address:

@@ -22,14 +22,23 @@ class HttpConfig:
     body_bytes_max: int = 32 << 20  # a 200k-token prompt is under 2 MB; images come as base64
     header_s: float = 10.0  # from the first byte of a request to the end of its headers
     body_s: float = 60.0  # from there to the end of its body
+    body_stall_s: float = 10.0  # no byte of a body for so long: it will not come
+    handshake_s: float = 10.0  # a TLS handshake; a phone on a bad network needs three
+    handshakes_max: int = 1_000  # unfinished at once, 75 KB each; beyond it, connections wait
     keepalive_s: float = 75.0  # an idle connection is closed; longer than the common balancers' 60
     write_buffer_bytes: int = 65_536  # unsent bytes beyond which a stream is paused upstream
     slow_reader_s: float = 60.0  # paused for so long, a client that does not read is let go
-    connections_max: int = 10_000  # per process; beyond it new ones are answered 503 and closed
+    connections_max: int = 10_000  # per process; beyond it one that stands still goes, else 503
+    newcomers_max: int = 4_000  # without a whole request head; the oldest goes. 0: no bound
+    newcomers_per_address_max: int = 2_000  # the same, of one address. 0: no bound
     requests_per_connection_max: int = 1_000_000  # then it is closed; bounds what one may hold
 
     def __post_init__(self) -> None:
-        _positive("http", {name: getattr(self, name) for name in self.__slots__})
+        may_be_none = {"newcomers_max", "newcomers_per_address_max"}
+        _positive("http", {n: getattr(self, n) for n in self.__slots__ if n not in may_be_none})
+        for name in may_be_none:
+            value = getattr(self, name)
+            require(value >= 0, f"http.{name}", f"is {value}", "use 1 or more, or 0 for no bound")
 
 
 @dataclass(slots=True, frozen=True)

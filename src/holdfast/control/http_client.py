@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
+from holdfast.core.intake.descriptors import OwnResource, own_shortage
+
 BODY_BYTES_MAX: Final = 4 << 20  # forty times a usual page of metrics
 CUT_SHORT: Final = "closed before the answer was complete"
 _ADDRESSES_MAX: Final = 4  # of one host that are tried
@@ -28,7 +30,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class FetchError(Exception):
-    """A request got no answer; ``what`` is ``refused``, ``timeout`` or ``broken``."""
+    """A request got no answer; ``what`` is ``refused``, ``timeout``, ``broken`` or ``short``."""
 
     def __init__(
         self,
@@ -53,6 +55,14 @@ class UntrustedError(FetchError):
     def __init__(self, error: ssl.SSLCertVerificationError) -> None:
         why = str(getattr(error, "verify_message", "") or "it cannot be verified")
         super().__init__("broken", f"its certificate is not trusted: {why.lower().rstrip('.')}")
+
+
+class ShortageError(FetchError):
+    """This process had no descriptor, memory or port for the connection; nobody was asked."""
+
+    def __init__(self, resource: OwnResource) -> None:
+        super().__init__("short", f"this process lacks {resource}")
+        self.resource = resource
 
 
 @dataclass(slots=True, frozen=True)
@@ -175,6 +185,8 @@ def request(
 def translate(error: OSError | http.client.HTTPException, deadline_s: float) -> FetchError:
     """Turn an error of sockets, TLS or ``http.client`` into the ``FetchError`` to raise."""
     match error:
+        case OSError() if (lacks := own_shortage(error.errno)) is not None:
+            return ShortageError(lacks)
         case TimeoutError():
             return FetchError("timeout", f"nothing within {deadline_s:g} s")
         case ConnectionRefusedError():
@@ -234,6 +246,7 @@ __all__ = [
     "FetchError",
     "HttpAnswer",
     "RequestHead",
+    "ShortageError",
     "UntrustedError",
     "request",
     "translate",

@@ -12,6 +12,7 @@ control can take over, when this one is dead.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -46,13 +47,14 @@ from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, write_
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
+from holdfast.control.incidents.own_shortages import OwnShortages
 from holdfast.control.view.costs_and_exports import CostsAndExports
 from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.deploy.autoscale import Demand
-from holdfast.core.diagnose.facts import Fact
+from holdfast.core.diagnose.facts import Fact, OwnShortage
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import (
@@ -81,6 +83,7 @@ from holdfast.frames import (
 )
 from holdfast.ports import Launcher, Source, Store
 
+SHORTAGES_MAX: Final = 8  # kinds of shortage of one gateway that are taken in; there are three
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
 SILENT: Final = nanos(SILENT_S)  # what a gateway told before is then not known
@@ -120,6 +123,7 @@ class Control:
         )
         self._hub = Hub(self)
         self._totals = Totals()
+        self.lacked = OwnShortages(self.saw)  # by this process itself
         places = [f"gateway-{index}" for index in range(self._source.file.gateway.workers)]
         self._leases = LeaseConfig()
         self._lease_broker = LeaseBroker(self._leases, places, now)
@@ -256,6 +260,7 @@ class Control:
     async def _watch_file(self) -> None:
         while True:
             await asyncio.sleep(FILE_LOOK_S)
+            self.lacked.tell()
             async with self._reloading:
                 before = self._source.epoch
                 if await self._source.changed():
@@ -333,7 +338,8 @@ class Control:
 
     def _counters(self) -> dict[str, float]:
         """The sums of all gateways' counters, including gateways that have ended."""
-        return self._totals.with_those_of(one.counters for one in self._hub.gateways.values())
+        gateways = self._hub.gateways.values()
+        return self.lacked.added_to(self._totals.with_those_of(one.counters for one in gateways))
 
     def _load_gauges(self) -> dict[str, float]:
         """Gauges of the load, from gateways, deployments, engines and GPUs."""
@@ -418,6 +424,8 @@ class Control:
 
         Stats of a gateway whose place a newer one has taken are ignored: it only drains.
         """
+        for resource, count in islice(frame.shortages.items(), SHORTAGES_MAX):
+            self.saw(OwnShortage(gateway.name, resource, count, frame.descriptors))
         if self._hub.current(gateway.id) is not gateway:
             return
         self._lease_broker.on_stats(gateway.id, frame, time.monotonic_ns())

@@ -56,6 +56,7 @@ class Kind(StrEnum):
     CLIENT_GONE = "client_gone"
     SUPERSEDED = "superseded"  # its hedge was faster
     DRAINED = "drained"  # taken off a replica that is leaving
+    GATEWAY_SHORTAGE = "gateway_shortage"  # the gateway itself had no descriptor, memory or port
 
 
 class Cause(StrEnum):
@@ -112,6 +113,7 @@ class Cause(StrEnum):
     CONTROL_FROZEN = "control_frozen"
     GATEWAY_FROZEN = "gateway_frozen"
     GATEWAY_LATE = "gateway_late"
+    OWN_SHORTAGE = "own_shortage"  # a process of Holdfast lacks descriptors, memory or ports
 
 
 @dataclass(slots=True, frozen=True)
@@ -169,6 +171,9 @@ MEANINGS: Final[dict[Kind, KindMeaning]] = {
     Kind.CLIENT_GONE: KindMeaning(Outcome.CANCELLED, retryable=False),
     Kind.SUPERSEDED: KindMeaning(Outcome.CANCELLED, retryable=False),
     Kind.DRAINED: KindMeaning(Outcome.CANCELLED, retryable=True, continuable=True),
+    Kind.GATEWAY_SHORTAGE: KindMeaning(
+        Outcome.CANCELLED, retryable=True, continuable=True, failure_class=Class.ROUTING
+    ),
 }
 
 

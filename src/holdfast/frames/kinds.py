@@ -251,6 +251,8 @@ class StatsFrame(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
     demand: dict[str, float] = {}  # by tenant: requests since the last frame, refused ones too
     wanted: list[tuple[str, str]] = []  # (model, replica) whose half-open trial is due here
     trying: list[tuple[str, str]] = []  # (model, replica) whose trial runs here now
+    shortages: dict[str, int] = {}  # what it lacked itself since the last frame, and how often
+    descriptors: int = 0  # its limit on open files; 0: not known
 
 
 ToGateway = (

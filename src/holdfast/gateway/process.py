@@ -21,14 +21,17 @@ from pathlib import Path
 from random import Random
 from secrets import token_hex
 from time import monotonic_ns
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 from pydantic import ValidationError
 
+from holdfast.acceptor import Acceptor
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
+from holdfast.core.intake.descriptors import OwnResource, descriptors_needed
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.messages import FleetView, Leased
 from holdfast.core.types import SECOND, ConfigError, seconds
 from holdfast.frames import (
@@ -70,8 +73,16 @@ _COUNTERS: Final = SECOND
 _CONTROL_WAIT_S: Final = 1.0  # then the state on disk must do
 _HEAP_KEPT: Final = 32 << 20  # bytes free at the end of the heap; beyond, they are given back
 _BACKLOG: Final = 4_096
+_SHORTAGE_LOGGED: Final = 10 * SECOND  # so often at most, while it lasts
 
 _log = structlog.get_logger("holdfast.gateway")
+
+
+class Listening(Protocol):
+    """What accepts clients, as far as draining needs it."""
+
+    def close(self) -> None:
+        """Accept nobody any more."""
 
 
 class Streams:
@@ -89,9 +100,17 @@ class GatewayProcess:
     """Runs one gateway process: its link to control, its request driver and its HTTP server."""
 
     def __init__(
-        self, index: int, socket_path: str, state_path: Path, hot_path: HotPath = FAST
+        self,
+        index: int,
+        socket_path: str,
+        state_path: Path,
+        hot_path: HotPath = FAST,
+        descriptors: int = 0,
     ) -> None:
         self._hot_path = hot_path
+        self._descriptors = descriptors  # the limit on open files; 0: not known
+        self._shortages = Shortages()
+        self._shortage_logged = -_SHORTAGE_LOGGED
         self.gateway_id = f"gateway-{index}"
         self._state_path = state_path
         self._link = Link(self.gateway_id, os.getpid(), socket_path, self._heard)
@@ -112,6 +131,7 @@ class GatewayProcess:
         self._detours: dict[str, str] = {}
         self._sweep_at = self._stats_at = self._counters_at = 0
         self._ticking: asyncio.TimerHandle | None = None
+        self._acceptor: Acceptor | None = None
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -131,9 +151,7 @@ class GatewayProcess:
             tls = _tls(file)
             self._tick()
             _settle_memory()
-            listening = await loop.create_server(
-                server.protocol, sock=listener, ssl=tls, backlog=_BACKLOG
-            )
+            listening = await self._listen(loop, server, listener, tls)
             accepting()
             _log.info("serving", gateway=self.gateway_id, pid=os.getpid(), epoch=self._epoch)
             await self._stop.wait()
@@ -199,6 +217,9 @@ class GatewayProcess:
             loop=loop,
             turn=turn,
             hot_path=hot_path,
+            budget=driver.budget,
+            shortages=self._shortages,
+            descriptors=self._descriptors,
         )
         self._driver, self._server = driver, server
         driver.observer.deadly.use(self._secret)
@@ -208,6 +229,58 @@ class GatewayProcess:
             driver.view(self._view)
         self._lease_again(driver)
         return file, driver, server
+
+    async def _listen(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        server: Server,
+        listener: socket.socket,
+        tls: ssl.SSLContext | None,
+    ) -> Listening:
+        """Accept clients; one by one where handshakes or descriptors have to be counted."""
+        if tls is None and not server.scarce:
+            return await loop.create_server(server.protocol, sock=listener, backlog=_BACKLOG)
+        if server.scarce:
+            wanted = server.config.connections_max
+            _log.warning(
+                "few descriptors",
+                gateway=self.gateway_id,
+                limit=self._descriptors,
+                connections=server.connections_max,
+                wanted=wanted,
+                fix=f"raise the limit on open files to {descriptors_needed(wanted)}",
+            )
+        self._acceptor = Acceptor(
+            listener,
+            server.protocol,
+            loop,
+            tls=tls,
+            handshake_s=server.config.handshake_s,
+            handshakes_max=server.config.handshakes_max,
+            backlog=_BACKLOG,
+            spare=server.has_place,
+            relieve=server.make_place,
+            on_shortage=self._shortages.saw,
+        )
+        return self._acceptor
+
+    def _look_for_shortages(self, server: Server, now: int) -> dict[OwnResource, int]:
+        """What this process lacked since the last look; frees what it can do without."""
+        missing = self._shortages.take_new()
+        if missing:
+            for target in self._targets.values():
+                target.upstream.trim()
+            server.make_place()
+            if now - self._shortage_logged >= _SHORTAGE_LOGGED:
+                self._shortage_logged = now
+                _log.error(
+                    f"a shortage of {', '.join(missing)}",
+                    gateway=self.gateway_id,
+                    times=sum(missing.values()),
+                    connections=server.open,
+                    limit=self._descriptors,
+                )
+        return missing
 
     def _tick(self) -> None:
         """Let time pass for everything that waits."""
@@ -230,9 +303,7 @@ class GatewayProcess:
             self._tell_stats(driver, server, now)
             self._tell_evidence(driver)
 
-    async def _drain(
-        self, listening: asyncio.Server, driver: RequestDriver, server: Server
-    ) -> None:
+    async def _drain(self, listening: Listening, driver: RequestDriver, server: Server) -> None:
         """Leave without breaking anything that was begun."""
         assert self._file is not None, "it is serving"
         draining = self._file.gateway.draining
@@ -307,7 +378,16 @@ class GatewayProcess:
 
     def _targets_of(self, file: FleetFile, loop: asyncio.AbstractEventLoop) -> dict[str, Target]:
         known, detours = self._targets, self._detours
-        return targets_of(file, known, loop, monotonic_ns, detours, self._turn, self._hot_path)
+        return targets_of(
+            file,
+            known,
+            loop,
+            monotonic_ns,
+            detours,
+            self._turn,
+            self._hot_path,
+            self._shortages,
+        )
 
     def _lease_again(self, driver: RequestDriver | None) -> None:
         """Tell the flow its part of what all gateways share.
@@ -374,6 +454,16 @@ class GatewayProcess:
             if driver.observer.traces is not None and (traces := driver.observer.traces.take()):
                 self._link.send(TracesFrame(traces))
 
+    def _handshake_counters(self) -> dict[str, int | float]:
+        """TLS handshakes that were not completed, by how they ended."""
+        acceptor = self._acceptor
+        if acceptor is None:
+            return {}
+        return {
+            'handshakes_failed_total{reason="failed"}': acceptor.failed,
+            'handshakes_failed_total{reason="evicted"}': acceptor.given_up,
+        }
+
     def _tell_stats(self, driver: RequestDriver, server: Server, now: int) -> None:
         counters: dict[str, int | float] = {}
         due = now >= self._counters_at
@@ -384,6 +474,9 @@ class GatewayProcess:
             counters["control_silent_seconds_total"] = round(seconds(self._silence.total), 3)
             for name, count in server.counters.items():
                 counters[f'connection_refusals_total{{reason="{name}"}}'] = count
+            for resource, count in self._shortages.counts.items():
+                counters[f'shortages_total{{resource="{resource}"}}'] = count
+            counters |= self._handshake_counters()
             for name, count in driver.settings.virtual.hook_errors.items():
                 counters[f'hook_errors_total{{hook="{name}"}}'] = count
             if driver.observer.traces is not None:
@@ -391,15 +484,29 @@ class GatewayProcess:
         wanted, trying = driver.trials(now)
         demand = driver.port.take_demand()
         moved = driver.look_at_demand(now, due=due)
-        if not (moved or wanted or trying or demand):
+        missing = self._look_for_shortages(server, now)
+        if not (moved or wanted or trying or demand or missing):
             return
         ready, reason = driver.readiness.ready()
         gauges: dict[str, int | float] = {
             "requests_in_flight": driver.busy,
             "connections_open": server.open,
+            "connections_new": len(server.newcomers),
+            "held_bytes": server.budget.held,
+            "receiving_bytes": server.budget.received,
             **driver.demand.gauges,
         }
-        frame = StatsFrame(counters, gauges, ready, "" if ready else reason, demand, wanted, trying)
+        frame = StatsFrame(
+            counters,
+            gauges,
+            ready,
+            "" if ready else reason,
+            demand,
+            wanted,
+            trying,
+            {str(resource): count for resource, count in missing.items()},
+            self._descriptors,
+        )
         self._link.send(frame)
 
 

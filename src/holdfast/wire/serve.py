@@ -31,10 +31,12 @@ import orjson
 import structlog
 import uvloop
 
+from holdfast.acceptor import raise_descriptor_limit
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile, TlsSection
 from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
+from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
 from holdfast.wire.own_token import announced, hash_in, keep_token
 from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     import uvicorn
 
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
+DESCRIPTORS_WANTED: Final = 65_536  # of the supervisor and control, and of engines below it
+GATEWAY_DESCRIPTORS_WANTED: Final = 1 << 20  # the usual hard limit: half a million connections
 LOG_LEVEL_ENV: Final = "HOLDFAST_LOG_LEVEL"
 PLAIN_ENV: Final = "HOLDFAST_PLAIN"
 _LEVELS: Final = {
@@ -125,6 +129,14 @@ def _plain() -> bool:
     return value == "1"
 
 
+def _check_descriptors() -> None:
+    """Raise the limit on open files as far as allowed; refuse one with which nothing works."""
+    limit = raise_descriptor_limit(DESCRIPTORS_WANTED)
+    least = descriptors_needed(CARRIED_MIN)
+    fix = f"raise it to {least} or more: ulimit -n, LimitNOFILE= in a unit, --ulimit nofile="
+    require(limit >= least, "the limit on open files", f"is {limit}", fix)
+
+
 def _dumps(event: object, **_: object) -> str:
     return orjson.dumps(event, default=str).decode()
 
@@ -141,6 +153,7 @@ def serve(
     _log_level()  # the children's, too: they see the same environment
     _plain()  # likewise
     file = load(path, FleetFile)
+    _check_descriptors()
     launched = any(model.launch is not None for model in file.models)
     check_engines(file)
     fix = "stop the other one first: only one control can own the replicas"
@@ -348,23 +361,14 @@ async def _control(
     tell: Callable[[bytes], bool],
     token_file: Path | None = None,
 ) -> None:
-    import uvicorn  # noqa: PLC0415 gateways do without
 
+    from holdfast.control.admin.connections import AdminConnections  # noqa: PLC0415
+    from holdfast.control.admin.server import AdminServer  # noqa: PLC0415
     from holdfast.control.process import Control  # noqa: PLC0415
     from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
     from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
-
-    class AdminServer(uvicorn.Server):
-        """uvicorn that leaves signals to us and does not wake ten times a second."""
-
-        def capture_signals(self) -> Any:
-            return contextlib.nullcontext()
-
-        async def main_loop(self) -> None:
-            while not await self.on_tick(0):
-                await asyncio.wait({stopping}, timeout=1.0)
 
     loop = asyncio.get_running_loop()
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
@@ -374,6 +378,10 @@ async def _control(
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
+    lacked = control.lacked
+    lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
+    bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)
+    lacked.port_counters = bounds.counters
     stop = asyncio.Event()
     stopping = asyncio.ensure_future(stop.wait())
     reloads: set[asyncio.Task[bool]] = set()
@@ -394,7 +402,8 @@ async def _control(
             kept, control.view.snapshot, control.incidents.drift_series, history_told
         ) as sampler:
             control.sampler = sampler
-            server = AdminServer(_admin_config(admin_app(control), control.file.admin.tls))
+            config = _admin_config(admin_app(control), control.file.admin.tls)
+            server = AdminServer(config, bounds, stopping, lacked.lacks)
             serving = loop.create_task(server.serve(sockets=[admin]))
             _beat(loop, tell)
             try:
@@ -410,8 +419,6 @@ async def _control(
 
 def _admin_config(app: Any, tls: TlsSection | None) -> "uvicorn.Config":
     """How the admin port is served."""
-    import uvicorn  # noqa: PLC0415 gateways do without
-
     return uvicorn.Config(
         app,
         log_config=None,
@@ -441,7 +448,13 @@ async def _gateway(
 
     listener.setblocking(False)
     hot_path = PLAIN if _plain() else FAST
-    gateway = GatewayProcess(index, str(run_dir / SOCKET_FILE), run_dir / STATE_FILE, hot_path)
+    gateway = GatewayProcess(
+        index,
+        str(run_dir / SOCKET_FILE),
+        run_dir / STATE_FILE,
+        hot_path,
+        raise_descriptor_limit(GATEWAY_DESCRIPTORS_WANTED),
+    )
     loop = asyncio.get_running_loop()
     asked = 0
 

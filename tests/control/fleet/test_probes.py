@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import socket
 import time
 
@@ -16,7 +17,17 @@ from holdfast.engines import Load
 PACE = 50 * MILLISECOND
 
 
-def probe(world, prepare, *, deadline_s=5.0, engine="vllm", watch=None, witness=None, env=None):
+def probe(
+    world,
+    prepare,
+    *,
+    deadline_s=5.0,
+    engine="vllm",
+    watch=None,
+    witness=None,
+    env=None,
+    lacks=lambda _: None,
+):
     """What a probe of one engine says."""
 
     async def main():
@@ -27,6 +38,7 @@ def probe(world, prepare, *, deadline_s=5.0, engine="vllm", watch=None, witness=
             watch or LoopWatch(3_600 * SECOND, now),
             witness or (lambda *_: UsersBeside()),
             world.canaries(environment=env),
+            lacks,
         )
         if prepare is gone:
             await server.stop()
@@ -87,6 +99,25 @@ def test_an_answer_becomes_a_verdict(world, prepare, verdict):
     assert (result.replica_id, result.incarnation) == ("m-1", 7)
     assert (result.latency > 0) is (verdict == "pass")
     assert result.detail
+
+
+@pytest.mark.parametrize(
+    ("number", "resource"), [(errno.EMFILE, "descriptors"), (errno.EADDRNOTAVAIL, "ports")]
+)
+def test_what_could_not_be_asked_for_want_of_our_own_has_no_verdict(world, number, resource):
+    async def fail(*_, **__):
+        raise OSError(number, "planted")
+
+    def poor(server):
+        server.silent = True
+        asyncio.get_running_loop().create_connection = fail
+
+    lacked = []
+    result, server = probe(world, poor, lacks=lacked.append)
+    assert (result.verdict, result.excused) == ("unknown", True)
+    assert f"this process lacks {resource}" in result.detail
+    assert lacked == [resource]
+    assert server.asked == []
 
 
 def test_it_asks_the_page_that_the_engine_names_and_then_the_question(world):

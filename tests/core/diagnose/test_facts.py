@@ -48,5 +48,6 @@ def test_serialised_names_of_facts_are_a_promise() -> None:
         "CanariesDoubted",
         "ControlLate",
         "ServingProcessFrozen",
+        "OwnShortage",
         "Looked",
     ]

@@ -66,6 +66,9 @@ class Wire:
     def __init__(self):
         self.calls = []
 
+    def get_extra_info(self, name):
+        """Nothing is known of the peer."""
+
     def is_closing(self):
         return False
 

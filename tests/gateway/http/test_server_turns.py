@@ -36,6 +36,9 @@ class Wire:
         self.sent = b""
         self.closed = self.aborted = False
 
+    def get_extra_info(self, name):
+        """Nothing is known of the peer."""
+
     def write(self, data):
         assert not self.closed
         self.sent += data

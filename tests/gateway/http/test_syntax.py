@@ -30,7 +30,8 @@ def test_each_refusal_is_a_whole_response_that_closes(refusal):
     assert b"content-length: %d" % len(rest) in lines
     error = json.loads(rest)["error"]
     assert error["code"] == refusal.code
-    assert error["type"] == ("server_error" if refusal.status >= 500 else "invalid_request_error")
+    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
+    assert error["type"] == ("rate_limit_error" if refusal.status == 429 else kind)
 
 
 def test_no_two_refusals_share_a_code():

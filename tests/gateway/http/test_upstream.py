@@ -406,8 +406,11 @@ async def test_the_addresses_of_a_name_are_tried_in_turn():
         (errno.EHOSTUNREACH, Kind.CONNECT_TIMEOUT),
         (errno.ENETUNREACH, Kind.CONNECT_TIMEOUT),
         (errno.ETIMEDOUT, Kind.CONNECT_TIMEOUT),
-        (errno.EMFILE, Kind.CONNECT_TIMEOUT),
-        (errno.EADDRNOTAVAIL, Kind.CONNECT_TIMEOUT),
+        (errno.EMFILE, Kind.GATEWAY_SHORTAGE),
+        (errno.ENFILE, Kind.GATEWAY_SHORTAGE),
+        (errno.ENOMEM, Kind.GATEWAY_SHORTAGE),
+        (errno.ENOBUFS, Kind.GATEWAY_SHORTAGE),
+        (errno.EADDRNOTAVAIL, Kind.GATEWAY_SHORTAGE),
     ],
 )
 def test_what_a_failed_connection_means(code, kind):

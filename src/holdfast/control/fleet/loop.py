@@ -40,13 +40,14 @@ from holdfast.control.fleet.canaries import Canaries
 from holdfast.control.fleet.probes import Prober
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
-from holdfast.core.diagnose.facts import ControlLate
+from holdfast.core.diagnose.facts import ControlLate, OwnShortage
 from holdfast.core.failure import Kind
 from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.own_lateness import LoopWatch
+from holdfast.core.intake.descriptors import OwnResource
 from holdfast.core.messages import (
     CallBackCanary,
     CanaryAsked,
@@ -106,7 +107,7 @@ class FleetLoop:
         self._watch = watch
         self._platform = platform
         self._canaries = canaries
-        self._prober = Prober(watch, self._users_beside, canaries)
+        self._prober = Prober(watch, self._users_beside, canaries, self._lacks)
         self.reach: Callable[[Deployed], Deployed | None] = lambda deployed: deployed
         self._term = term  # of this control; views of a later term replace those of an earlier
         self._config: FleetConfig | None = None
@@ -155,6 +156,10 @@ class FleetLoop:
             self._audience.saw(ControlLate(seconds(late)))
         self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
         self.tell(Tick())
+
+    def _lacks(self, resource: OwnResource) -> None:
+        """A canary could not be sent for want of something of ours."""
+        self._audience.saw(OwnShortage("control", resource, 1))
 
     # --- what happens ----------------------------------------------------------------------------
 

@@ -12,23 +12,34 @@ from typing import Final
 from holdfast.config.fleet_file import Deployed
 from holdfast.control.fetch import FetchError, fetch
 from holdfast.control.fleet.canaries import Canaries, CanaryError, CanaryReport, bearer
+from holdfast.control.http_client import ShortageError
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.own_lateness import LatenessExcuses, LoopWatch, own_time_taken_off
+from holdfast.core.intake.descriptors import OwnResource
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.types import seconds
 from holdfast.engines import Load, dialect
 
-_UNANSWERED: Final = {"refused": CanaryVerdict.REFUSED, "timeout": CanaryVerdict.TIMEOUT}
+_UNANSWERED: Final = {
+    "refused": CanaryVerdict.REFUSED,
+    "timeout": CanaryVerdict.TIMEOUT,
+    "short": CanaryVerdict.UNKNOWN,  # we could not ask: it says nothing of the replica
+}
 
 
 class Prober:
     """Probes a replica with a canary and returns the verdict, whatever happens."""
 
     def __init__(
-        self, watch: LoopWatch, users_beside: Callable[[str, int], UsersBeside], canaries: Canaries
+        self,
+        watch: LoopWatch,
+        users_beside: Callable[[str, int], UsersBeside],
+        canaries: Canaries,
+        lacks: Callable[[OwnResource], None] = lambda _: None,
     ) -> None:
+        self._lacks = lacks  # is told what this process itself lacked
         self._watch = watch
         self._users_beside = users_beside
         self._canaries = canaries
@@ -45,6 +56,9 @@ class Prober:
             report = await self._canaries.ask(deployed, seconds(action.deadline))
         except FetchError as error:
             verdict = _UNANSWERED.get(error.what, CanaryVerdict.FAIL)
+            short = error.__cause__ if isinstance(error, CanaryError) else error
+            if isinstance(short, ShortageError):
+                self._lacks(short.resource)
             page_ok = error.page_ok if isinstance(error, CanaryError) else None
             status = error.status if isinstance(error, CanaryError) else None
             flaw = Kind.RESET if error.lost else None if error.connected else Kind.CONNECT_TIMEOUT

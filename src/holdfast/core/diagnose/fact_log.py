@@ -27,6 +27,7 @@ from holdfast.core.diagnose.facts import (
     HostSeen,
     LineSeen,
     Looked,
+    OwnShortage,
     ProcessFrozen,
     QueueSeen,
     ReplicasWanted,
@@ -65,7 +66,8 @@ class _Concern:
         match fact:
             case Looked():
                 return True
-            case ControlLate() | ServingProcessFrozen() | SourceFailing():  # of nobody's replica
+            case ControlLate() | ServingProcessFrozen() | OwnShortage() | SourceFailing():
+                # of incidents that are about no replica
                 return not (self.replicas or self.models or self.hosts or self.filesystems)
             case HostSeen():
                 return fact.host in self.hosts

@@ -380,6 +380,16 @@ class ServingProcessFrozen:
 
 
 @dataclass(slots=True, frozen=True)
+class OwnShortage:
+    """A process of Holdfast lacked something of its own, so often since its last report."""
+
+    process: str  # "control", or a gateway's name
+    resource: str  # descriptors, memory or ports
+    count: int
+    limit: int = 0  # on open files, of the process; 0: not known
+
+
+@dataclass(slots=True, frozen=True)
 class Looked:
     """A tick: time passed and nothing else happened."""
 
@@ -413,6 +423,7 @@ Fact = (
     | ServingProcessFrozen
     | SourceFailing
     | ReplicasWanted
+    | OwnShortage
     | Looked
 )
 
@@ -446,6 +457,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     ServingProcessFrozen: "ServingProcessFrozen",
     SourceFailing: "SourceFailing",
     ReplicasWanted: "ReplicasWanted",
+    OwnShortage: "OwnShortage",
     Looked: "Looked",
 }
 
@@ -471,6 +483,7 @@ __all__ = [
     "Mark",
     "MemorySeen",
     "OutputSeen",
+    "OwnShortage",
     "PhaseSeen",
     "ProcessEnded",
     "ProcessFrozen",

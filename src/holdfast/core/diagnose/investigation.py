@@ -32,6 +32,7 @@ from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDrift
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
 from holdfast.core.diagnose.detect.memory_limits import MemoryLimitConfig, MemoryLimitDetector
+from holdfast.core.diagnose.detect.own_shortage import OwnShortageConfig, OwnShortageDetector
 from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
 from holdfast.core.diagnose.detect.platform import PlatformConfig, PlatformDetector
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
@@ -83,6 +84,7 @@ class InvestigationConfig:
     control_lateness: ControlLatenessConfig = field(default_factory=ControlLatenessConfig)
     serving_processes: ServingProcessConfig = field(default_factory=ServingProcessConfig)
     platform: PlatformConfig = field(default_factory=PlatformConfig)
+    own_shortage: OwnShortageConfig = field(default_factory=OwnShortageConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
 
@@ -140,6 +142,7 @@ class Investigation:
             ControlLatenessDetector(config.control_lateness),
             ServingProcessDetector(config.serving_processes),
             PlatformDetector(config.platform),
+            OwnShortageDetector(config.own_shortage),
         )
         self._readers: dict[type, list[Detector]] = {
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES

@@ -27,6 +27,7 @@ ERRORS: Final[dict[Kind, tuple[int, str]]] = {
     Kind.FIRST_TOKEN_TIMEOUT: (504, "upstream_timeout"),  # we waited in vain for a replica
     Kind.BETWEEN_TOKENS_TIMEOUT: (504, "upstream_timeout"),  # the same, amid a stream
     Kind.CONNECT_TIMEOUT: (504, "upstream_timeout"),  # the same, before anything was sent
+    Kind.GATEWAY_SHORTAGE: (503, "gateway_shortage"),  # ours: no replica was asked, none is late
     Kind.DEADLINE: (504, "deadline_exceeded"),  # the whole request ran out of time
     Kind.CLIENT_GONE: (499, "client_gone"),  # never sent; the log's word for it
 }

@@ -9,7 +9,8 @@
      ├─ the API key is not known  401 invalid_request  invalid_api_key
      ├─ it asked for too much     429 rate_limit       rate_limit_exceeded
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,
-     │                                                 no_ready_replica, overloaded
+     │                                                 no_ready_replica, overloaded,
+     │                                                 gateway_shortage
      ├─ it took too long          504 timeout          upstream_timeout, deadline_exceeded
      ├─ no replica answered       502 server           upstream_failed
      └─ it ends its replicas      502 server           replicas_lost: on two, not tried on a third
@@ -62,6 +63,7 @@ FINISHES: Final[dict[str, str | None]] = {
     "displaced": "A request of a higher priority took the place of this one. Try again later.",
     "no_ready_replica": None,
     "overloaded": "The replicas of this model are overloaded. Try again later.",
+    "gateway_shortage": "The gateway has no connection to spare. Try again later.",
     "deadline_exceeded": "The request took longer than its deadline allows.",
     "upstream_timeout": "The model did not answer in time.",
     UPSTREAM_FAILED: "The model could not complete the answer.",

@@ -8,6 +8,7 @@ an object per request, but a late call could write into the response to the next
 import asyncio
 from typing import Final, Protocol
 
+from holdfast.core.intake.byte_budget import ByteAccount
 from holdfast.gateway.http import syntax
 from holdfast.gateway.http.interfaces import Listener
 from holdfast.gateway.http.loop_turn import LoopTurn
@@ -17,6 +18,8 @@ JOINED_BYTES_MAX: Final = 65_536  # above, copying a body costs more than a seco
 NEW: Final = 0  # the app has not seen it
 ANNOUNCED: Final = 1  # it saw the head
 ASKED: Final = 2  # it saw the whole request
+
+UNCHARGED: Final = -1  # no account has counted it
 
 _CHUNKED: Final = 0  # how the pieces of an answer are framed
 _PLAIN: Final = 1  # for HTTP/1.0: the end of the connection is the end of the answer
@@ -53,8 +56,10 @@ class ClientExchange:
     """
 
     __slots__ = (
+        "account",
         "body",
         "body_max",
+        "charged",
         "closes",
         "complete",
         "connection",
@@ -89,9 +94,11 @@ class ClientExchange:
         self.body = b""
         self.body_max = body_max
         self.listener: Listener | None = None
+        self.account: ByteAccount | None = None
         self.started = False
         self.connection: ExchangeConnection | None = connection
         self.stage = NEW
+        self.charged = UNCHARGED  # bytes that stand in the account while it is under way
         self.complete = False  # the whole request is here
         self.size = 0  # of the body so far
         self.stated = 0  # its length, if the head says it
@@ -181,4 +188,4 @@ class ClientExchange:
         return self.lines.replace(syntax.KEEP_ALIVE, b"") + syntax.CLOSE
 
 
-__all__ = ["ANNOUNCED", "ASKED", "NEW", "ClientExchange"]
+__all__ = ["ANNOUNCED", "ASKED", "NEW", "UNCHARGED", "ClientExchange"]

@@ -10,6 +10,7 @@ Everything runs on one event loop; no method here waits.
 from typing import Protocol
 
 from holdfast.core.failure import Kind
+from holdfast.core.intake.byte_budget import ByteAccount
 
 
 class Listener(Protocol):
@@ -35,6 +36,7 @@ class Exchange(Protocol):
     body: bytes  # whole, when on_request is called
     body_max: int  # on_head may lower it
     listener: Listener | None  # set by whoever answers later than at once
+    account: ByteAccount | None  # set by on_head: where the request and its bytes are counted
     started: bool  # a response head was written
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:

@@ -284,6 +284,7 @@ class RequestParser:
         elif self._body is None:  # one buffer: a list of tiny pieces would take twenty times more
             self._body = bytearray(exchange.body)
             self._body += data
+            exchange.body = b""  # not twice, for as long as the rest takes
         else:
             self._body += data
 

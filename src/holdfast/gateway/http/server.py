@@ -16,6 +16,12 @@ After an early answer the connection is not closed at once: bytes still on their
 kernel send a reset, which destroys the answer in the client's buffer. The server ends its side and
 discards what arrives, for a while.
 
+A connection costs its client little, so those that only wait must not keep others out. Where there
+is no place for a new one, the oldest that has brought no request yet is closed for it, or one that
+stands still in the middle of something (``Server.make_place``). Bytes are bounded likewise:
+incomplete bodies have a budget together (``core.intake.byte_budget``), and one that stands still
+goes for one that comes.
+
 Time limits: connections stand in insertion-ordered tables, one per limit, that ``sweep`` reads from
 the old end. Rejected: a timer per connection. Each request would pay for what almost never fires.
 """
@@ -26,9 +32,19 @@ from time import monotonic_ns
 from typing import Final, cast
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.core.types import nanos
+from holdfast.core.intake.byte_budget import BudgetShortage, ByteBudget, ByteBudgetConfig
+from holdfast.core.intake.descriptors import OwnResource, connections_carried, is_scarce
+from holdfast.core.intake.newcomers import Newcomers, longest_waiting
+from holdfast.core.intake.shortages import Shortages
+from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.http import syntax
-from holdfast.gateway.http.exchange import ANNOUNCED, ASKED, NEW, ClientExchange
+from holdfast.gateway.http.exchange import (
+    ANNOUNCED,
+    ASKED,
+    NEW,
+    UNCHARGED,
+    ClientExchange,
+)
 from holdfast.gateway.http.hot_path import FAST, HotPath
 from holdfast.gateway.http.interfaces import App
 from holdfast.gateway.http.loop_turn import LoopTurn
@@ -37,7 +53,13 @@ from holdfast.gateway.http.syntax import Refusal
 HELD_BYTES_MAX: Final = 65_536  # unparsed bytes; one read may exceed it, then reading stops
 LINGER_S: Final = 5.0  # nginx waits as long between two reads of a client that was turned away
 LINGERING_MAX: Final = 256  # connections beyond the limit that may hear a 503 to its end
+STILL: Final = SECOND  # whoever moved within the last second is not given up for others
 DRAIN_FIRST_S: Final = 1.0  # a connection made just before a drain may still bring one request
+
+_BUDGET_REFUSALS: Final = {
+    BudgetShortage.TENANT: syntax.TENANT_SHARE,
+    BudgetShortage.PROCESS: syntax.MEMORY,
+}
 
 Waiting = dict["ClientConnection", int]  # since when; oldest first
 
@@ -46,13 +68,16 @@ class ClientConnection(asyncio.Protocol):
     """One client connection: parses requests and runs one exchange at a time."""
 
     __slots__ = (
+        "_buffered",
         "_current",
         "_deaf",
         "_held",
         "_intake",
         "_left",
+        "_new",
         "_paused",
         "_pumping",
+        "_received",
         "_unsent",
         "_where",
         "served",
@@ -72,6 +97,9 @@ class ClientConnection(asyncio.Protocol):
         self._held = bytearray()  # came while it was under way; not parsed yet
         self._where: Waiting | None = None  # the table of the server in which we stand
         self._unsent = 0  # when progress was last looked at
+        self._received = 0  # bytes of an incomplete body that the budget has counted
+        self._buffered = 0  # bytes of answers that are not read, as the budget has counted them
+        self._new = True  # no request head was complete yet
         self._paused = False  # the client does not read
         self._pumping = False
         self._deaf = False  # input is discarded
@@ -80,16 +108,23 @@ class ClientConnection(asyncio.Protocol):
     # --- what the event loop says ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection, or refuse it with 503 when too many are open."""
+        """Register a new connection; with too many open, close one for it or refuse it with 503."""
         server = self.server
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=server.config.write_buffer_bytes)
-        full = len(server.connections) >= server.config.connections_max
+        full = len(server.connections) >= server.connections_max and not server.make_place()
         server.connections.add(self)
         if full:
-            self.refuse(syntax.CONNECTIONS, linger=len(server.lingering) < LINGERING_MAX)
-        else:
-            self._wait(server.idle)
+            if server.scarce:
+                server.shortages.saw(OwnResource.DESCRIPTORS)
+            self.refuse(syntax.CONNECTIONS, linger=server.may_linger)
+            return
+        self._wait(server.idle)
+        peer = self.transport.get_extra_info("peername")
+        address = peer[0] if isinstance(peer, tuple) else ""
+        crowded = server.newcomers.came(self, address, server.now_ns())
+        if crowded is not None:
+            server.evict(crowded)
 
     def data_received(self, data: bytes) -> None:
         """Give received bytes to ``LoopTurn``, which calls ``take`` after all reads of a turn."""
@@ -121,8 +156,12 @@ class ClientConnection(asyncio.Protocol):
         self.turn.catch_up()
         self._deaf = self._left = True
         self._wait(None)
-        self.server.slow.pop(self, None)
-        self.server.connections.discard(self)
+        server = self.server
+        server.slow.pop(self, None)
+        server.connections.discard(self)
+        server.newcomers.left(self)
+        server.budget.held -= self._buffered
+        self._buffered = 0
         self._forget()
         self._intake.close()
 
@@ -134,16 +173,23 @@ class ClientConnection(asyncio.Protocol):
         """Make the listener of the exchange stop producing: the write buffer is full."""
         if self._left:
             return
+        server = self.server
         self._paused = True
-        self._unsent = self.transport.get_write_buffer_size()
-        self.server.slow[self] = self.server.now_ns()
+        self._unsent = unsent = self.transport.get_write_buffer_size()
+        server.slow[self] = server.now_ns()
+        server.budget.held += unsent - self._buffered
+        self._buffered = unsent
         if self._current is not None and self._current.listener is not None:
             self._current.listener.on_client_slow()
+        if server.budget.holds_too_much:
+            server.drop_slow_readers()
 
     def resume_writing(self) -> None:
         """Let the listener or the next request go on: the write buffer has room again."""
         self._paused = False
         self.server.slow.pop(self, None)
+        self.server.budget.held -= self._buffered
+        self._buffered = 0
         if self._current is not None and self._current.listener is not None:
             self._current.listener.on_client_ready()
         self._pump()  # the next request, or the rest of a body that was held meanwhile
@@ -188,6 +234,11 @@ class ClientConnection(asyncio.Protocol):
                     break
                 if exchange.stage == ANNOUNCED:
                     exchange.stage = ASKED
+                    if self._received:
+                        self._count_received(0)
+                    if exchange.charged == UNCHARGED and exchange.account is not None:
+                        exchange.charged = exchange.size
+                        exchange.account.begin(exchange.size)
                     server.app.on_request(exchange)
                     if exchange.connection is None:
                         continue
@@ -201,6 +252,9 @@ class ClientConnection(asyncio.Protocol):
     def _announce(self, exchange: ClientExchange) -> None:
         """Show the head to the app, or answer it ourselves."""
         server = self.server
+        if self._new:
+            self._new = False
+            server.newcomers.left(self)
         if self._where is server.heads:
             self._wait(None)
         if self.served + 1 >= server.config.requests_per_connection_max:
@@ -209,13 +263,40 @@ class ClientConnection(asyncio.Protocol):
             exchange.respond(204, exchange.direct, b"")
             return
         server.app.on_head(exchange)
-        if exchange.connection is not None and (
-            exchange.size > exchange.body_max or exchange.stated > exchange.body_max
-        ):
+        if exchange.connection is None:
+            return
+        if exchange.size > exchange.body_max or exchange.stated > exchange.body_max:
             self.refuse(syntax.BODY_TOO_LARGE)
+            return
+        if exchange.complete:
+            account = exchange.account
+            if account is not None:
+                shortage = account.admit(exchange.size)
+                if shortage is None:
+                    exchange.charged = exchange.size
+                else:
+                    self.refuse(_BUDGET_REFUSALS[shortage])
+            return
+        refusal = self._over_budget(exchange, exchange.stated)
+        if refusal is None:
+            fits = server.budget.may_receive(exchange.stated)
+            refusal = None if fits or server.make_room(self, exchange.stated) else syntax.MEMORY
+        if refusal is not None:
+            self.refuse(refusal)
+
+    def _over_budget(self, exchange: ClientExchange, size: int) -> Refusal | None:
+        """Why a request with a body of this size has no room now, as an answer."""
+        shortage = exchange.account.shortage(size) if exchange.account is not None else None
+        return None if shortage is None else _BUDGET_REFUSALS[shortage]
+
+    def _count_received(self, size: int) -> None:
+        """Count so many bytes of an incomplete body, in place of what was counted of it before."""
+        self.server.budget.received += size - self._received
+        self._received = size
 
     def _receive(self, exchange: ClientExchange) -> bool:
         """See to a body that is not here; False when more must come."""
+        server = self.server
         if self._intake.failure is not None:
             self.refuse(self._intake.failure)
             return False
@@ -225,8 +306,17 @@ class ClientConnection(asyncio.Protocol):
         if exchange.expects:
             exchange.expects = False
             self.turn.put(self.transport, syntax.CONTINUE)
-        if self._where is not self.server.bodies:
-            self._wait(self.server.bodies)
+        if self._where is not server.bodies:
+            self._wait(server.bodies)
+        server.stalls.pop(self, None)
+        server.stalls[self] = server.now_ns()
+        if exchange.size != self._received:
+            self._count_received(exchange.size)
+            refusal = self._over_budget(exchange, exchange.size)
+            if refusal is None and server.budget.receives_too_much and not server.make_room(self):
+                refusal = syntax.MEMORY
+            if refusal is not None:
+                self.refuse(refusal)
         return False
 
     def _rest(self) -> bool:
@@ -258,6 +348,8 @@ class ClientConnection(asyncio.Protocol):
         """Stand in this table of the server from now on, and in no other."""
         if self._where is not None:
             del self._where[self]
+            if self._where is self.server.bodies:
+                self.server.stalls.pop(self, None)
         self._where = where
         if where is not None:
             where[self] = self.server.now_ns()
@@ -267,8 +359,11 @@ class ClientConnection(asyncio.Protocol):
         exchange, self._current = self._current, None
         self._intake.arrived.clear()
         self._held.clear()
+        if self._received:
+            self._count_received(0)
         if exchange is not None:
             exchange.connection = None
+            _settle(exchange)
             listener, exchange.listener = exchange.listener, None
             if listener is not None:
                 listener.on_client_gone()
@@ -279,6 +374,7 @@ class ClientConnection(asyncio.Protocol):
     def finish(self, exchange: ClientExchange) -> None:
         """End an exchange whose answer is complete: start the next request, or close."""
         exchange.connection = exchange.listener = self._current = None
+        _settle(exchange)
         self.served += 1
         if exchange.closes:
             self.leave(linger=not exchange.complete)
@@ -323,6 +419,11 @@ class ClientConnection(asyncio.Protocol):
         self.turn.send(self.transport)
         self.transport.abort()
 
+    def take_buffered(self) -> int:
+        """Return the bytes counted for unread answers, which are then counted no more."""
+        buffered, self._buffered = self._buffered, 0
+        return buffered
+
     def check_progress(self, table: Waiting, now_ns: int) -> None:
         """Drop a slow reader.
 
@@ -351,9 +452,16 @@ class Server:
         hot_path: HotPath = FAST,
         cors_origins: tuple[str, ...] = (),
         now_ns: Callable[[], int] = monotonic_ns,
+        budget: ByteBudget | None = None,
+        shortages: Shortages | None = None,
+        descriptors: int = 0,
     ) -> None:
         self.app = app
-        self.config = config
+        self.budget = budget or ByteBudget(ByteBudgetConfig())
+        self.shortages = shortages or Shortages()
+        self._descriptors = descriptors  # the limit on open files; 0: not known
+        self.newcomers: Newcomers[ClientConnection] = Newcomers(0, 0, STILL)
+        self._follow(config)
         self.loop = loop
         self.turn = turn or hot_path.loop_turn(loop)
         self.hot_path = hot_path
@@ -366,6 +474,7 @@ class Server:
         self.idle: Waiting = {}
         self.heads: Waiting = {}
         self.bodies: Waiting = {}
+        self.stalls: Waiting = {}  # those of the bodies, by their last byte
         self.lingering: Waiting = {}  # answered early, the rest of the request is discarded
         self.closing: Waiting = {}  # the last bytes are on their way
         self.slow: Waiting = {}  # ... and in this one too
@@ -374,6 +483,19 @@ class Server:
     def open(self) -> int:
         """How many client connections are open."""
         return len(self.connections)
+
+    @property
+    def may_linger(self) -> bool:
+        """Whether one more connection that was turned away may hear so to its end."""
+        return len(self.lingering) < self._lingering_max
+
+    def has_place(self, unfinished: int) -> bool:
+        """Whether another connection may be accepted, if only to be told that all is full.
+
+        ``unfinished``: accepted ones whose handshake is not complete.
+        """
+        there = len(self.connections) + unfinished
+        return there < self.connections_max + max(4, self._lingering_max)
 
     @property
     def busy(self) -> int:
@@ -386,8 +508,66 @@ class Server:
 
     def reconfigure(self, config: HttpConfig, cors_origins: tuple[str, ...]) -> None:
         """Apply a new config: time limits at once, the other limits to new connections only."""
-        self.config = config
+        self._follow(config)
         self.cors = syntax.Cors(cors_origins)
+
+    def _follow(self, config: HttpConfig) -> None:
+        self.config = config
+        wanted = config.connections_max
+        carried = connections_carried(self._descriptors) if self._descriptors else wanted
+        self.scarce = bool(self._descriptors) and is_scarce(self._descriptors, wanted)
+        self.connections_max = min(wanted, carried)
+        self._lingering_max = min(LINGERING_MAX, self.connections_max // 8)
+        most, of_address = config.newcomers_max, config.newcomers_per_address_max
+        self.newcomers.bound(most, of_address, STILL)
+
+    # --- who goes for whom ----------------------------------------------------------------------
+
+    def make_place(self) -> bool:
+        """Close a connection that stands still, so that a new one has its place; whether one did.
+
+        First those that brought no request yet, then heads and bodies that do not go on, then
+        clients that do not read, then the longest idle.
+        """
+        now = self.now_ns()
+        still = self.newcomers.oldest(now)
+        if still is None:
+            tables = (self.heads, self.stalls, self.slow, self.idle)
+            still = longest_waiting(tables, now, STILL)
+        if still is None:
+            return False
+        self.evict(still)
+        return True
+
+    def evict(self, connection: ClientConnection) -> None:
+        """Close a connection to make room for others: with 503, unless an answer was begun."""
+        self.newcomers.left(connection)
+        if connection in self.slow:
+            self.counters[syntax.EVICTED.code] += 1
+            connection.drop(gone=True)
+        else:
+            connection.refuse(syntax.EVICTED, linger=False)
+
+    def make_room(self, receiver: ClientConnection, more: int = 0) -> bool:
+        """Give up incomplete bodies that stand still until ``more`` bytes fit; whether they do."""
+        while not self.budget.may_receive(more):
+            still = longest_waiting((self.stalls,), self.now_ns(), STILL)
+            if still is None or still is receiver:
+                return False
+            still.refuse(syntax.MEMORY, linger=False)
+        return True
+
+    def drop_slow_readers(self) -> None:
+        """Drop clients that do not read, the longest waiting first, until the budget holds."""
+        while self.budget.holds_too_much:
+            still = longest_waiting((self.slow, self.closing), self.now_ns(), STILL)
+            if still is None:
+                return
+            self.counters["slow_reader"] += 1
+            still.drop(gone=True)
+            self.budget.held -= still.take_buffered()
+
+    # --- time -----------------------------------------------------------------------------------
 
     def sweep(self, now_ns: int) -> None:
         """Close or refuse connections beyond a time limit. To be called a few times a second."""
@@ -404,6 +584,10 @@ class Server:
             late.leave()
         for late in _older(self.bodies, now_ns - nanos(config.body_s)):
             late.refuse(syntax.BODY_TIMEOUT)
+        for late in _older(self.stalls, now_ns - nanos(config.body_stall_s)):
+            late.refuse(syntax.BODY_TIMEOUT)
+        if self.budget.holds_too_much:
+            self.drop_slow_readers()
         for late in _older(self.heads, now_ns - nanos(config.header_s)):
             late.refuse(syntax.HEAD_TIMEOUT)
 
@@ -423,6 +607,13 @@ class Server:
         """Close all remaining connections at once."""
         for connection in list(self.connections):
             connection.drop(gone=True)
+
+
+def _settle(exchange: ClientExchange) -> None:
+    """Take a request that is over out of its tenant's account."""
+    if exchange.charged != UNCHARGED and exchange.account is not None:
+        exchange.account.end(exchange.charged)
+        exchange.charged = UNCHARGED
 
 
 def _older(table: Waiting, due_ns: int) -> list[ClientConnection]:

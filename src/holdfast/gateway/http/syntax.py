@@ -71,6 +71,7 @@ class Refusal:
 
     def __post_init__(self) -> None:
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
         body = error_json(self.message, kind, self.code)
         length = b"content-length: %d\r\n" % len(body)
         head = b"".join((status_line(self.status), JSON, self.lines, length, CLOSE))
@@ -101,6 +102,19 @@ NO_TUNNELS: Final = Refusal(501, "unsupported_protocol", "Tunnels and upgrades a
 CONNECTIONS: Final = Refusal(
     503, "too_many_connections", "Too many connections are open.", b"retry-after: 1\r\n"
 )
+MEMORY: Final = Refusal(
+    503, "too_many_bytes", "The gateway holds as many bytes as it may.", b"retry-after: 1\r\n"
+)
+EVICTED: Final = Refusal(
+    503, "evicted", "Closed to make room for others: it stood still.", b"retry-after: 1\r\n"
+)
+# The tenant's own share: others are served.
+TENANT_SHARE: Final = Refusal(
+    429,
+    "tenant_share_exceeded",
+    "Your requests under way hold as much of the gateway as one tenant may.",
+    b"retry-after: 1\r\n",
+)
 BAD_VERSION: Final = Refusal(505, "http_version", "Only versions 1.1 and 1.0 of HTTP are spoken.")
 
 REFUSALS: Final = (
@@ -118,6 +132,9 @@ REFUSALS: Final = (
     TRANSFER_CODING,
     NO_TUNNELS,
     CONNECTIONS,
+    MEMORY,
+    EVICTED,
+    TENANT_SHARE,
     BAD_VERSION,
 )
 
@@ -224,16 +241,19 @@ __all__ = [
     "CLOSE",
     "CONNECTIONS",
     "CONTINUE",
+    "EVICTED",
     "EXPECTATION",
     "HEADERS_TOO_LARGE",
     "HEAD_TIMEOUT",
     "JSON",
     "KEEP_ALIVE",
     "MALFORMED",
+    "MEMORY",
     "NO_TUNNELS",
     "PIPELINED",
     "REFUSALS",
     "STATUS_LINES",
+    "TENANT_SHARE",
     "TRANSFER_CODING",
     "Cors",
     "Refusal",

@@ -18,6 +18,8 @@ from typing import Final
 
 from holdfast.config.gateway import UpstreamConfig
 from holdfast.core.failure import Kind
+from holdfast.core.intake.descriptors import own_shortage
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.http.head_cache import HeadCache
 from holdfast.gateway.http.hot_path import FAST, HotPath
@@ -31,9 +33,8 @@ from holdfast.gateway.http.upstream_connection import Head, UpstreamConnection
 _LOOK_MAX: Final = SECOND // 4
 _JOINED_MAX: Final = 4_096  # a longer body is not copied behind its head: one call sends both
 _WITHOUT_BODY: Final = {b"GET", b"HEAD", b"DELETE", b"OPTIONS"}  # no length need be stated
-# Not "nobody listens", which is the strongest failure there is: the network's or our own want.
+# Not "nobody listens", which is the strongest failure there is: the network's.
 _UNREACHED: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT}
-_SHORTAGE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 
 
 class Upstream:
@@ -51,6 +52,7 @@ class Upstream:
         "_loop",
         "_now_ns",
         "_opening",
+        "_shortages",
         "_static",
         "_swept_at",
         "_tls",
@@ -70,7 +72,9 @@ class Upstream:
         hot_path: HotPath = FAST,
         ssl_context: ssl.SSLContext | None = None,
         now_ns: Callable[[], int],
+        shortages: Shortages | None = None,
     ) -> None:
+        self._shortages = shortages or Shortages()
         self._endpoint = endpoint
         self.config = config
         self.heads = HeadCache[Head]()
@@ -146,6 +150,12 @@ class Upstream:
             old += 1
         del self._idle[:old]
 
+    def trim(self) -> None:
+        """Close the idle connections now: this process needs their descriptors."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.shut()
+
     def close(self) -> None:
         """Close the idle connections now, the others after their calls.
 
@@ -153,9 +163,7 @@ class Upstream:
         """
         self._closed = True
         self._addresses.close()
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.shut()
+        self.trim()
 
     def abandon(self) -> None:
         """Close the idle connections and fail all calls under way with ``Kind.DRAINED``."""
@@ -211,6 +219,10 @@ class Upstream:
                 )
             except OSError as error:
                 kind, detail = _meaning(error, tls=tls is not None)
+                lacks = own_shortage(error.errno)
+                if lacks is not None:
+                    self._shortages.saw(lacks)
+                    break  # another address would fare no better
                 self._addresses.demote(address)
             except asyncio.CancelledError:
                 self._addresses.demote(address)  # perhaps it is the one that does not answer
@@ -232,10 +244,10 @@ def _meaning(error: OSError, *, tls: bool) -> tuple[Kind, str]:
         reason = getattr(error, "verify_message", "") or error.reason or "handshake failed"
         return Kind.REFUSED, f"tls: {reason}"
     name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    if own_shortage(error.errno) is not None:
+        return Kind.GATEWAY_SHORTAGE, f"connect: {name}, a shortage of this gateway"
     if error.errno in _UNREACHED:
         return Kind.CONNECT_TIMEOUT, f"connect: {name}"
-    if error.errno in _SHORTAGE:
-        return Kind.CONNECT_TIMEOUT, f"connect: {name}, a shortage of this gateway"
     if tls and isinstance(error, ConnectionResetError | ConnectionAbortedError):
         return Kind.REFUSED, "tls: closed within the handshake"
     return Kind.REFUSED, f"connect: {name}"

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from holdfast.core.intake.byte_budget import ByteBudget, ByteBudgetConfig
 from holdfast.core.messages import FleetView, Leased, LoadReported, ReplicaHalted
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Halt
@@ -51,6 +52,8 @@ class RequestDriver:
             now_ns, trace_share=settings.trace_share, trace_follow=settings.trace_follow
         )
         self.readiness = Readiness()
+        self.budget = ByteBudget(ByteBudgetConfig())
+        self._follow_budget(settings)
         self.demand = DemandGauges()
         self.comparisons = Comparisons(
             self.port, self.targets, self.observer.counters, streams, loop.call_soon
@@ -95,6 +98,8 @@ class RequestDriver:
                 request_id = b"%b%x" % (self.name, port.next_serial())
                 refuse(exchange, error, request_id, self.observer.counters)
             return
+        name, budget = tenant.name, self.budget
+        exchange.account = budget.accounts.get(name) or budget.account(name)
         serial = port.next_serial()
         request_id = b"%b%x" % (self.name, serial)
         exchange.listener = ProxiedRequest(
@@ -167,10 +172,15 @@ class RequestDriver:
             self.targets.clear()
             self.targets.update(targets)
         self.comparisons.configure(settings.comparison)
+        self._follow_budget(settings)
         self.observer.configure(
             trace_share=settings.trace_share, trace_follow=settings.trace_follow
         )
         self.port.reconfigure(settings)
+
+    def _follow_budget(self, settings: Settings) -> None:
+        tenants = len(settings.tenants.by_name)
+        self.budget.reconfigure(settings.budget, tenants, settings.http.body_bytes_max)
 
     def cut_all(self) -> None:
         """End all requests under way with an error: the time to drain is over."""

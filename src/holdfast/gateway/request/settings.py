@@ -9,6 +9,8 @@ from typing import Final
 from holdfast.config.fleet_file import Deployed, FleetFile, ModelSection
 from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
 from holdfast.core.health.answer_comparison import ComparingConfig
+from holdfast.core.intake.byte_budget import ByteBudgetConfig
+from holdfast.core.intake.shortages import Shortages
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
@@ -34,6 +36,7 @@ class Settings:
     stream: StreamConfig
     upstream: UpstreamConfig
     tenants: TenantDirectory
+    budget: ByteBudgetConfig
     virtual: VirtualModels
     public_models: dict[str, bool]  # names clients may use, in the file's order: virtual ones?
     prefix_blocks: int  # 0: no policy reads prefixes, none are hashed
@@ -70,6 +73,7 @@ def settings_of(file: FleetFile, hot_path: HotPath = FAST) -> Settings:
         stream=gateway.stream,
         upstream=gateway.upstream,
         tenants=TenantDirectory(file.tenants),
+        budget=gateway.budget,
         virtual=virtual,
         public_models=public,
         prefix_blocks=len(BLOCK_ENDS) if reads else 0,
@@ -99,11 +103,13 @@ def targets_of(
     detours: Mapping[str, str] = NO_DETOURS,
     turn: LoopTurn | None = None,
     hot_path: HotPath = FAST,
+    shortages: Shortages | None = None,
 ) -> dict[str, Target]:
     """Build the call targets of all replicas; those that did not change keep their connections.
 
     ``detours``: other URLs at which to reach some replicas for the time being, without the engine's
-    credential, which is for the engine alone. ``turn``: groups the writes of all connections.
+    credential, which is for the engine alone. ``turn``: groups the writes of all connections;
+    ``shortages``: counts connections that failed because this process lacks something.
     """
     targets: dict[str, Target] = {}
     for deployed in file.replicas():
@@ -117,7 +123,15 @@ def targets_of(
         if before is not None and same:
             upstream = before.upstream
         else:
-            upstream = Upstream(endpoint, how, loop, turn=turn, hot_path=hot_path, now_ns=now_ns)
+            upstream = Upstream(
+                endpoint,
+                how,
+                loop,
+                turn=turn,
+                hot_path=hot_path,
+                now_ns=now_ns,
+                shortages=shortages,
+            )
         targets[replica.id] = Target(
             replica.id,
             replica.model,

@@ -28,7 +28,14 @@ _ABANDONED: Final = _PLACE[Use.ABANDONED]
 
 # No engine has begun to read these.
 _NO_WORK: Final = frozenset(
-    {Kind.REFUSED, Kind.CONNECT_TIMEOUT, Kind.STALE_SOCKET, Kind.OVERLOADED, Kind.BAD_REQUEST}
+    {
+        Kind.REFUSED,
+        Kind.CONNECT_TIMEOUT,
+        Kind.GATEWAY_SHORTAGE,
+        Kind.STALE_SOCKET,
+        Kind.OVERLOADED,
+        Kind.BAD_REQUEST,
+    }
 )
 
 Row = tuple[str, str, str]  # tenant, model, route

@@ -49,6 +49,7 @@ def test_they_are_of_runtime_and_of_routing() -> None:
         ((Sign.SOURCE_BLIND,), Cause.SOURCE_BLIND),
         ((Sign.GATEWAY_FROZEN,), Cause.GATEWAY_FROZEN),
         ((Sign.GATEWAY_LATE,), Cause.GATEWAY_LATE),
+        ((Sign.OWN_SHORTAGE,), Cause.OWN_SHORTAGE),
     ],
 )
 def test_signs_lead_to_the_cause(signs: tuple[Sign, ...], cause: Cause | None) -> None:

@@ -16,7 +16,7 @@ NUMBERS = {
     *("bytes_per_s", "exhausted_in_s", "used_bytes", "before_s", "now_s", "eta_s", "bytes_s"),
     *("readers", "silent_s", "code", "signal", "ends", "xid", "replicas", "odd", "waiting"),
     *("needed_bytes", "room_bytes", "kv_used", "pace", "peers", "late_s", "window_s"),
-    *("lasted_s", "pending", "running", "failing_s"),
+    *("lasted_s", "pending", "running", "failing_s", "descriptors"),
 }
 
 

@@ -392,6 +392,22 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         scope=Scope.FLEET,
         standing=True,
     ),
+    Cause.OWN_SHORTAGE: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.OWN_SHORTAGE, at=0.9),),
+        story="A gateway or control itself has no descriptor, kernel memory or local port left for "
+        "another connection. Clients are turned away with 503, or wait to be accepted, although "
+        "replicas are idle. Nothing of it counts against a replica.",
+        look="`holdfast_shortages_total` says which resource. `ls /proc/PID/fd | wc -l` and "
+        "`grep files /proc/PID/limits` on that process; `ss -s` for local ports. Are there many "
+        "connections from few addresses (`ss -tn`)?",
+        fix="Raise the limit on open files to two for each of gateway.http.connections_max: "
+        "`ulimit -n`, LimitNOFILE= in the unit, or --ulimit nofile= of the container[ (it is "
+        "{descriptors:d})]; or serve by more gateway processes.",
+        remedy=Remedy.PAGE,
+        scope=Scope.FLEET,
+        standing=True,
+    ),
 }
 
 __all__ = ["ROUTING", "SURROUNDINGS"]

@@ -1,0 +1,41 @@
+"""Counts what control itself lacked, and tells the investigation of it."""
+
+from collections.abc import Callable
+
+import structlog
+
+from holdfast.core.diagnose.facts import OwnShortage
+from holdfast.core.intake.descriptors import OwnResource
+from holdfast.core.intake.shortages import Shortages
+
+_log = structlog.get_logger("holdfast.control")
+
+
+class OwnShortages:
+    """What this process lacked: descriptors, memory or ports for its own connections."""
+
+    def __init__(self, saw: Callable[[OwnShortage], None]) -> None:
+        self._saw = saw
+        self._shortages = Shortages()
+        self.descriptors = 0  # the limit on open files of this process; 0: not known
+        self.port_counters: Callable[[], dict[str, float]] = dict  # of the admin port
+
+    def lacks(self, resource: OwnResource) -> None:
+        """Count one time that something was missing."""
+        self._shortages.saw(resource)
+
+    def tell(self) -> None:
+        """Tell the investigation what was missing since the last call; about once a second."""
+        for resource, count in self._shortages.take_new().items():
+            _log.error(f"a shortage of {resource}", times=count, limit=self.descriptors)
+            self._saw(OwnShortage("control", resource, count, self.descriptors))
+
+    def added_to(self, counters: dict[str, float]) -> dict[str, float]:
+        """The counters of gateways, with those of this process added."""
+        for resource, count in self._shortages.counts.items():
+            series = f'shortages_total{{resource="{resource}"}}'
+            counters[series] = counters.get(series, 0) + count
+        return counters | self.port_counters()
+
+
+__all__ = ["OwnShortages"]

@@ -1,0 +1,160 @@
+"""A budget of bytes for request bodies and unread answers: one per process, a share per tenant.
+
+    received   bytes of bodies that are not complete; a small budget of their own
+    held       bodies of requests under way, and answers that their clients do not read
+
+A length that a client states is compared with what is free, and not set aside: else a few clients
+could reserve everything by promising bodies that they never send. Bytes count when they are here.
+So a body may be begun that no longer fits when it has grown; then a body that stands still is given
+up for it, or itself.
+
+Rejected: the process's resident memory as the measure. It is known too late, includes what the
+allocator keeps, and does not say whose bytes they are.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from holdfast.core.types import require
+
+
+class BudgetShortage(Enum):
+    """Which budget has no room."""
+
+    TENANT = "tenant"  # this tenant's share
+    PROCESS = "process"  # that of all
+
+
+@dataclass(slots=True, frozen=True)
+class ByteBudgetConfig:
+    """How many bytes of bodies and answers a gateway process may hold, and one tenant of it."""
+
+    bytes_max: int = 512 << 20  # bodies under way and unread answers; parsing takes twice as much
+    receiving_bytes_max: int = 64 << 20  # bodies not complete: two of the largest. A LAN needs ms
+    tenant_share: float = 0.5  # of bytes and requests, if there are several tenants; 1: no bound
+    requests_max: int = 10_000  # under way in a process; each is an attempt on a replica, too
+
+    def __post_init__(self) -> None:
+        for name in ("bytes_max", "receiving_bytes_max", "requests_max"):
+            value = getattr(self, name)
+            require(value > 0, f"budget.{name}", f"is {value}", "use more than 0")
+        share, fix = self.tenant_share, "use a share above 0, up to 1 for no bound per tenant"
+        require(0 < share <= 1, "budget.tenant_share", f"is {share}", fix)
+        fits = self.receiving_bytes_max <= self.bytes_max
+        fix = f"use at most budget.bytes_max, {self.bytes_max}"
+        require(fits, "budget.receiving_bytes_max", f"is {self.receiving_bytes_max}", fix)
+
+
+class ByteAccount:
+    """What one tenant holds of the budget: requests under way and their bytes."""
+
+    __slots__ = ("budget", "bytes", "requests")
+
+    def __init__(self, budget: "ByteBudget") -> None:
+        self.budget = budget
+        self.bytes = 0
+        self.requests = 0
+
+    def shortage(self, size: int) -> BudgetShortage | None:
+        """Whether one more request with a body of this size has room; the reason if not."""
+        budget = self.budget
+        held = budget.held + size
+        too_many = self.requests >= budget.tenant_requests_max
+        if too_many or self.bytes + size > budget.tenant_bytes_max:
+            return BudgetShortage.TENANT if budget.shared else BudgetShortage.PROCESS
+        if held > budget.bytes_max or budget.requests >= budget.requests_max:
+            return BudgetShortage.PROCESS
+        return None
+
+    def admit(self, size: int) -> BudgetShortage | None:
+        """Count a request whose body is complete, unless there is no room; the reason then. Hot."""
+        budget = self.budget
+        held, requests = budget.held + size, budget.requests
+        # Where all together are below what one may have, none is near its bound.
+        if held > budget.tenant_bytes_max or requests >= budget.tenant_requests_max:
+            shortage = self.shortage(size)
+            if shortage is not None:
+                return shortage
+        budget.held = held
+        budget.requests = requests + 1
+        self.bytes += size
+        self.requests += 1
+        return None
+
+    def begin(self, size: int) -> None:
+        """Count a request whose body is complete now, and had room when it began."""
+        budget = self.budget
+        self.requests += 1
+        self.bytes += size
+        budget.requests += 1
+        budget.held += size
+
+    def end(self, size: int) -> None:
+        """Take back a request that was counted with ``admit`` or ``begin``."""
+        budget = self.budget
+        self.requests -= 1
+        self.bytes -= size
+        budget.requests -= 1
+        budget.held -= size
+
+
+class ByteBudget:
+    """The bytes and requests that a process holds, with an account for each tenant."""
+
+    __slots__ = (
+        "accounts",
+        "bytes_max",
+        "held",
+        "received",
+        "receiving_bytes_max",
+        "requests",
+        "requests_max",
+        "shared",
+        "tenant_bytes_max",
+        "tenant_requests_max",
+    )
+
+    def __init__(self, config: ByteBudgetConfig, tenants: int = 1, body_bytes_max: int = 0) -> None:
+        self.accounts: dict[str, ByteAccount] = {}
+        self.held = 0
+        self.received = 0
+        self.requests = 0
+        self.reconfigure(config, tenants, body_bytes_max)
+
+    def reconfigure(self, config: ByteBudgetConfig, tenants: int, body_bytes_max: int = 0) -> None:
+        """Apply new bounds; a share per tenant is bound only where there are several.
+
+        A body of the largest size that is allowed, ``body_bytes_max``, always fits alone.
+        """
+        self.bytes_max = max(config.bytes_max, body_bytes_max)
+        self.receiving_bytes_max = max(config.receiving_bytes_max, body_bytes_max)
+        self.requests_max = config.requests_max
+        self.shared = tenants > 1 and config.tenant_share < 1
+        share: Final = config.tenant_share if self.shared else 1.0
+        self.tenant_bytes_max = max(int(self.bytes_max * share), body_bytes_max)
+        self.tenant_requests_max = max(1, int(self.requests_max * share))
+
+    def account(self, tenant: str) -> ByteAccount:
+        """The account of a tenant; tenants come from the config, so their number is bounded."""
+        found = self.accounts.get(tenant)
+        if found is None:
+            found = self.accounts[tenant] = ByteAccount(self)
+        return found
+
+    def may_receive(self, size: int) -> bool:
+        """Whether a body of this stated length may be begun, by what is here now."""
+        return self.received + size <= self.receiving_bytes_max
+
+    @property
+    def receives_too_much(self) -> bool:
+        """Whether incomplete bodies have outgrown their budget."""
+        return self.received > self.receiving_bytes_max
+
+    @property
+    def holds_too_much(self) -> bool:
+        """Whether bodies and unread answers have outgrown the budget."""
+        return self.held > self.bytes_max
+
+
+__all__ = ["BudgetShortage", "ByteAccount", "ByteBudget", "ByteBudgetConfig"]

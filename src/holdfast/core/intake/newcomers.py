@@ -1,0 +1,88 @@
+"""Bounds connections that have not brought a whole request head yet; the oldest goes first.
+
+A connection costs its client one packet, and here a descriptor and some memory. Those that have
+brought a request are working; those that have not may be on their way, or may be meant to stay for
+ever. So newcomers have a bound of their own, and one of their own per address: a flood of them
+closes the oldest newcomers and no connection that works.
+
+Nobody is closed within a moment of coming: a thousand clients that connect at once are no flood,
+and each of them needs a turn of the event loop before its first byte can be read.
+
+Behind a load balancer all connections come from one address. Such a balancer connects when it has a
+request to pass on, so nearly none of its connections is a newcomer; the many that it keeps open
+have brought requests before and are not counted here. Rejected: a bound on all connections of an
+address. It would be the bound on all connections of everybody behind the balancer.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+C = TypeVar("C")
+
+
+class Newcomers(Generic[C]):
+    """The connections without a first request head, in the order in which they came."""
+
+    __slots__ = ("_by_address", "_grace", "_most", "_most_of_address", "_since")
+
+    def __init__(self, most: int, most_of_address: int, grace: int) -> None:
+        self._since: dict[C, tuple[int, str]] = {}  # when it came, and from where
+        self._by_address: dict[str, dict[C, None]] = {}
+        self.bound(most, most_of_address, grace)
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def bound(self, most: int, most_of_address: int, grace: int) -> None:
+        """Change the bounds (0: none); ``grace``: nobody younger is closed, in nanoseconds."""
+        self._most = most
+        self._most_of_address = most_of_address
+        self._grace = grace
+
+    def came(self, connection: C, address: str, now: int) -> C | None:
+        """Add a connection; return the one that is to be closed for it, if any."""
+        self._since[connection] = (now, address)
+        own = self._by_address.setdefault(address, {})
+        own[connection] = None
+        if self._most_of_address and len(own) > self._most_of_address:
+            return self._ripe(next(iter(own)), now)
+        if self._most and len(self._since) > self._most:
+            return self._ripe(next(iter(self._since)), now)
+        return None
+
+    def left(self, connection: C) -> None:
+        """Remove a connection: its first head is complete, or it is closed. Harmless if unknown."""
+        known = self._since.pop(connection, None)
+        if known is not None:
+            own = self._by_address[known[1]]
+            del own[connection]
+            if not own:
+                del self._by_address[known[1]]
+
+    def oldest(self, now: int) -> C | None:
+        """The connection that has waited longest, unless it came only a moment ago."""
+        return self._ripe(next(iter(self._since)), now) if self._since else None
+
+    def of_address(self, address: str) -> int:
+        """How many newcomers there are from an address."""
+        return len(self._by_address.get(address, ()))
+
+    def _ripe(self, connection: C, now: int) -> C | None:
+        return connection if now - self._since[connection][0] >= self._grace else None
+
+
+def longest_waiting(tables: Iterable[Mapping[C, int]], now: int, grace: int) -> C | None:
+    """The oldest connection of the first table that has one older than ``grace``.
+
+    ``tables`` map connections to the time since when they wait, the oldest first; the tables come
+    in the order in which their connections may be given up. ``None``: all are working or new.
+    """
+    for table in tables:
+        for connection, since in table.items():
+            if now - since >= grace:
+                return connection
+            break
+    return None
+
+
+__all__ = ["Newcomers", "longest_waiting"]

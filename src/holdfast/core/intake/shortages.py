@@ -1,0 +1,28 @@
+"""Counts what this process itself lacked: descriptors, kernel memory or local ports."""
+
+from holdfast.core.intake.descriptors import OwnResource
+
+
+class Shortages:
+    """How often each resource was missing, since the start and since the last report."""
+
+    __slots__ = ("_told", "counts")
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(OwnResource, 0)
+        self._told = dict(self.counts)
+
+    def saw(self, resource: OwnResource) -> None:
+        """Count one time that a resource was missing."""
+        self.counts[resource] += 1
+
+    def take_new(self) -> dict[OwnResource, int]:
+        """What was counted since the last call; empty if nothing was."""
+        if self.counts == self._told:
+            return {}
+        new = {each: count - self._told[each] for each, count in self.counts.items()}
+        self._told = dict(self.counts)
+        return {each: count for each, count in new.items() if count}
+
+
+__all__ = ["Shortages"]
