@@ -419,6 +419,8 @@ async def _control(
 
 def _admin_config(app: Any, tls: TlsSection | None) -> "uvicorn.Config":
     """How the admin port is served."""
+    import uvicorn  # noqa: PLC0415 gateways do without
+
     return uvicorn.Config(
         app,
         log_config=None,

@@ -17,10 +17,6 @@ from holdfast.core.diagnose.detect.attempts import AttemptsConfig, AttemptsDetec
 from holdfast.core.diagnose.detect.canary_failures import ProbingConfig, ProbingDetector
 from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
-from holdfast.core.diagnose.detect.control_lateness import (
-    ControlLatenessConfig,
-    ControlLatenessDetector,
-)
 from holdfast.core.diagnose.detect.detector import NOTHING, Detector, Pace
 from holdfast.core.diagnose.detect.drift.detector import (
     DriftConfig,
@@ -32,16 +28,23 @@ from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDrift
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
 from holdfast.core.diagnose.detect.memory_limits import MemoryLimitConfig, MemoryLimitDetector
-from holdfast.core.diagnose.detect.own_shortage import OwnShortageConfig, OwnShortageDetector
+from holdfast.core.diagnose.detect.own_processes.control_lateness import (
+    ControlLatenessConfig,
+    ControlLatenessDetector,
+)
+from holdfast.core.diagnose.detect.own_processes.own_shortage import (
+    OwnShortageConfig,
+    OwnShortageDetector,
+)
+from holdfast.core.diagnose.detect.own_processes.serving_processes import (
+    ServingProcessConfig,
+    ServingProcessDetector,
+)
 from holdfast.core.diagnose.detect.placement import PlacementConfig, PlacementDetector
 from holdfast.core.diagnose.detect.platform import PlatformConfig, PlatformDetector
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
-from holdfast.core.diagnose.detect.serving_processes import (
-    ServingProcessConfig,
-    ServingProcessDetector,
-)
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
 from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.diagnose.detect.stall import StallConfig, StallDetector

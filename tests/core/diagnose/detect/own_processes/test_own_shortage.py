@@ -3,7 +3,10 @@
 import pytest
 
 from holdfast.core.diagnose.detect.detector import REPEAT
-from holdfast.core.diagnose.detect.own_shortage import OwnShortageConfig, OwnShortageDetector
+from holdfast.core.diagnose.detect.own_processes.own_shortage import (
+    OwnShortageConfig,
+    OwnShortageDetector,
+)
 from holdfast.core.diagnose.evidence import About, Sign, Stage
 from holdfast.core.diagnose.facts import Declared, Looked, OwnShortage
 from holdfast.core.diagnose.investigation import Investigation

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.core.diagnose.detect.detector import REPEAT
-from holdfast.core.diagnose.detect.serving_processes import (
+from holdfast.core.diagnose.detect.own_processes.serving_processes import (
     ServingProcessConfig,
     ServingProcessDetector,
 )

@@ -2,11 +2,11 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.diagnose.detect.control_lateness import (
+from holdfast.core.diagnose.detect.detector import REPEAT
+from holdfast.core.diagnose.detect.own_processes.control_lateness import (
     ControlLatenessConfig,
     ControlLatenessDetector,
 )
-from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.evidence import About, Evidence, Sign, Stage
 from holdfast.core.diagnose.facts import ControlLate, Declared, Looked
 from holdfast.core.diagnose.investigation import Investigation
