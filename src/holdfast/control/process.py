@@ -149,15 +149,7 @@ class Control:
         self.summary = FleetSummary(self, self._deployments, self._lookout, self._gpus)
         self.view = LiveView(self.summary)
         self.sampler: Sampler | None = None  # set before run() where figures are to be kept
-        self._costs_and_exports = CostsAndExports(
-            self._source.file,
-            self._hub,
-            self._totals,
-            lambda: self.loop,
-            self._load_gauges,
-            lambda: self.incidents.open_count,
-            environment,
-        )
+        self._costs_and_exports = self._books(environment)
         self._breakers = Breakers(lambda: self.loop.deployed, self.note)
         self._disturbances = Disturbances(self)
         self._let_disturb()
@@ -166,6 +158,18 @@ class Control:
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
         self.access = AdminAccess(lambda: self.file.admin, audit=AuditLog(store))
         self.admin = self._admin()
+
+    def _books(self, environment: Mapping[str, str]) -> CostsAndExports:
+        """What tokens cost, and the figures that are handed on."""
+        return CostsAndExports(
+            self._source.file,
+            self._hub,
+            self._totals,
+            lambda: self.loop,
+            self._load_gauges,
+            lambda: self.incidents.open_count,
+            environment,
+        )
 
     def _let_disturb(self) -> None:
         """Connect the disturbances to probes, to facts and to signs of life of launches."""
