@@ -1,5 +1,5 @@
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -136,6 +136,83 @@ def test_a_picture_among_long_texts_is_found_however_it_is_written():
         body = b'{"model":"m","messages":%b}' % text.encode()
         asked = ask(CHAT, body)
         assert 2_000 < asked.prompt_tokens < 4_000
+
+
+LONG: Final = "y" * 200_000  # about 50,000 tokens
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": LONG}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": LONG}]}]},
+        {"messages": [{"role": "assistant", "content": [], "tool_calls": [{"function": LONG}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}], "name": LONG}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "text": LONG}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": 1}, LONG]}]},
+        {"tools": [{"type": "function", "description": LONG}]},
+        {"functions": [{"description": LONG}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"description": LONG}}},
+        {"chat_template": LONG},
+        {"chat_template_kwargs": {"system": LONG}},
+        {"documents": [{"text": LONG}]},
+    ],
+    ids="/".join,
+)
+def test_whatever_may_become_the_prompt_is_counted(member):
+    assert ask(CHAT, HI | member).prompt_tokens >= 49_900
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, SAY | {"prompt": [5, LONG]}),
+        (COMPLETIONS, SAY | {"prompt": [[5], LONG]}),
+        (COMPLETIONS, SAY | {"prompt": [[5, LONG]]}),
+        (COMPLETIONS, SAY | {"suffix": LONG}),
+        (RESPONSES, {"model": "m", "input": "x", "instructions": LONG}),
+        (RESPONSES, {"model": "m", "input": "x", "tools": [{"description": LONG}]}),
+        (RESPONSES, {"model": "m", "input": [{"type": "function_call_output", "output": LONG}]}),
+        (EMBEDDINGS, {"model": "m", "messages": [{"role": "user", "content": LONG}]}),
+        (RERANK, {"model": "m", "query": "q", "documents": ["d", {"text": LONG}]}),
+        (RERANK, {"model": "m", "query": "q" * 2_000, "documents": ["d"] * 100}),
+        (SPEECH, {"model": "m", "input": "x", "instructions": LONG}),
+        (INFER, {"inputs": [{"name": "t", "datatype": "BYTES"}], "parameters": {"p": LONG}}),
+    ],
+)
+def test_whatever_may_become_the_prompt_is_counted_in_every_api(path, body):
+    assert ask(path, body).prompt_tokens >= 49_000
+
+
+def test_texts_behind_the_head_of_an_infer_request_are_counted_and_pictures_are_not():
+    for datatype in ("BYTES", "UINT8"):
+        head = compact({"inputs": [{"name": "t", "datatype": datatype, "shape": [1]}]})
+        headers = {b"inference-header-content-length": str(len(head)).encode()}
+        asked = ask(INFER, head + LONG.encode(), headers=headers)
+        assert (asked.prompt_tokens >= 50_000) is (datatype == "BYTES")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "choices"),
+    [
+        (CHAT, HI | {"n": 3}, 3),
+        (COMPLETIONS, SAY | {"n": 2, "best_of": 4}, 4),
+        (COMPLETIONS, SAY | {"n": 2, "prompt": ["a", "b", "c"]}, 6),
+        (COMPLETIONS, SAY | {"prompt": [[1, 2], [3]]}, 2),
+        (COMPLETIONS, SAY | {"prompt": [1, 2]}, 1),
+        (IMAGES, {"model": "m", "prompt": "a cat", "n": 3}, 3),
+        (EMBEDDINGS, {"model": "m", "input": ["a", "b"]}, 1),
+    ],
+)
+def test_every_answer_that_is_asked_for_is_counted(path, body, choices):
+    assert ask(path, body).choices == choices
+
+
+def test_pictures_of_the_responses_api_do_not_count_as_text():
+    picture = {"type": "input_image", "image_url": "data:image/png;base64," + LONG}
+    words = {"type": "input_text", "text": "What is it?"}
+    body = {"model": "m", "input": [{"role": "user", "content": [words, picture]}]}
+    assert 700 < ask(RESPONSES, body).prompt_tokens < 2_000
 
 
 def test_more_messages_than_allowed_are_refused_however_deep_the_text_may_be():
