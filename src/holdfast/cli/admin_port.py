@@ -14,6 +14,7 @@ import click
 
 from holdfast.control.access.trust import trusting
 from holdfast.control.http_client import FetchError, HttpAnswer, UntrustedError, request
+from holdfast.ui.terminal.untrusted_text import escape
 from holdfast.wire.state_dir import default_state_dir, read_running
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def way_out(error: FetchError, url: str) -> str:
 def why(answer: HttpAnswer) -> str:
     """The error message of a refusal."""
     try:
-        return str(json.loads(answer.body)["error"])
+        return escape(str(json.loads(answer.body)["error"]))
     except (ValueError, KeyError, TypeError):
         return f"the admin port answered {answer.status}"
 
