@@ -38,7 +38,7 @@ from holdfast.config.models import (
 from holdfast.config.prices import PricesSection, check_prices
 from holdfast.config.sections import Policy, Section
 from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
-from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
+from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection, is_guessed
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.request.flow_config import FlowConfig
@@ -119,6 +119,12 @@ class FleetFile(Section):
     sources: Annotated[list[SourceSection], Field(max_length=SOURCES_MAX)] = Field(
         default_factory=list
     )
+
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """The files with secrets that were read together with this one."""
+        keys = (key.file for tenant in self.tenants for key in tenant.keys)
+        return tuple(file for file in keys if file is not None)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -284,9 +290,13 @@ def _check_tenants(file: FleetFile) -> None:
         require(first == index, f"{where}.name", problem, "list the keys of a tenant in one place")
         for place, key in enumerate(tenant.keys):
             here = f"tenants[{index}].keys[{place}]"
-            holder = keys.setdefault(key, here)
+            holder = keys.setdefault(key.hash or "", here)
             problem = f"is the same as {holder}"
             require(holder == here, f"{where}.keys.{place}", problem, "give each key once")
+            weak = is_guessed(key.hash or "") and not tenant.insecure
+            problem = "is the hash of a key that is guessed at once"
+            fix = "run 'holdfast keys new', or set insecure: true for a test on one machine"
+            require(not weak, f"{where}.keys.{place}", problem, fix)
         for field, said, known in (
             ("models", tenant.models, public),
             ("regions", tenant.regions, regions),
