@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config.gateway import BodyConfig
-from holdfast.gateway.api import multipart, routes
+from holdfast.gateway.api import bodies, multipart, routes
 from holdfast.gateway.api.bodies import ParsedRequest, parse
 from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
@@ -791,3 +791,65 @@ def test_arbitrary_bytes_are_a_request_or_refused(path, raw):
                 ask(path, text, content_type=content_type, prefix_blocks=4)
             except ApiError as error:
                 assert 400 <= error.status < 500  # noqa: PT017 - and never another exception
+
+
+# --- small truths ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e400", b'[1,{"a":1e999}]'])
+@pytest.mark.parametrize("name", ["seed", "top_k", "min_p", "metadata", "repetition_penalty"])
+def test_a_number_that_no_engine_can_hold_is_refused_by_its_name(name, number):
+    for path, rest in ((CHAT, HI), (COMPLETIONS, SAY)):
+        body = b'{"%b":%b,%b' % (name.encode(), number, compact(rest)[1:])
+        error = refusal(path, body)
+        assert (error.status, error.param) == (400, name)
+        assert "finite" in error.message
+
+
+def test_every_member_that_is_passed_on_unread_is_looked_at():
+    for name in bodies._PASSED_ON[routes.Api.CHAT]:
+        error = refusal(CHAT, b'{"%b":1e999,%b' % (name.encode(), compact(HI)[1:]))
+        assert (error.status, error.param) == (400, name)
+
+
+@pytest.mark.parametrize(("number", "value"), [(b"16.0", 16), (b"1.6e1", 16), (b"16", 16)])
+def test_a_whole_number_may_be_written_with_a_fraction_of_nothing(number, value):
+    asked = ask(CHAT, b'{"max_tokens":%b,"n":2.0,%b' % (number, compact(HI)[1:]))
+    assert (asked.max_tokens, asked.n) == (value, 2)
+    assert sent(asked)["max_tokens"] == value
+    assert b'"max_tokens":16,' in asked.body
+
+
+@pytest.mark.parametrize("number", [b"16.5", b"1e99", b"-1.0", b'"16.0"', b"1e999"])
+def test_other_numbers_stay_refused(number):
+    error = refusal(CHAT, b'{"max_tokens":%b,%b' % (number, compact(HI)[1:]))
+    assert (error.status, error.param) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize("half", [b"\\ud800", b"\\udc00x", b"\\uD83D \\uDE00", b"\\ud83d\\ud83d"])
+def test_half_a_letter_is_called_so(half):
+    error = refusal(CHAT, b'{"model":"m","messages":[{"content":"%b"}]}' % half)
+    assert (error.status, error.code) == (400, "invalid_json")
+    assert "half of a letter" in error.message
+
+
+def test_a_body_that_was_cut_off_is_not_called_half_a_letter():
+    for body in (b'{"model":"\\ud83d\\ude00', b'{"model":"\\\\ud800', b'{"model":"m"'):
+        error = refusal(CHAT, body)
+        assert error.code == "invalid_json"
+        assert "half" not in error.message
+
+
+def test_a_missing_input_is_asked_for_in_the_words_of_its_api():
+    for body in ({"model": "m"}, {"model": "m", "input": None}, {"model": "m", "input": []}):
+        message = refusal(RESPONSES, body).message
+        assert "messages and other items" in message
+        assert "token ids" not in message
+    assert "token ids" in refusal(EMBEDDINGS, {"model": "m"}).message
+
+
+def test_no_prompt_beside_embeddings_of_one_is_no_prompt():
+    asked = ask(COMPLETIONS, SAY | {"prompt": None, "prompt_embeds": "AAAA"})
+    assert sent(asked)["prompt"] is None
+    assert not asked.continuable
+    assert refusal(COMPLETIONS, SAY | {"prompt": None}).param == "prompt"

@@ -176,6 +176,7 @@ class _Tensor(msgspec.Struct, gc=False):
     datatype: str = ""
 
 
+WHOLE: Final = "a whole number"
 # What a member must be, for the refusal of one that is something else.
 FIXES: Final[dict[str, str]] = {
     "model": "the name of a model, as GET /v1/models lists them",
@@ -185,14 +186,14 @@ FIXES: Final[dict[str, str]] = {
     "stream": "true or false",
     "stream_options": "an object such as {include_usage: true}",
     "store": "true or false",
-    "max_tokens": "a whole number",
-    "max_completion_tokens": "a whole number",
-    "max_output_tokens": "a whole number",
-    "n": "a whole number",
-    "best_of": "a whole number",
+    "max_tokens": WHOLE,
+    "max_completion_tokens": WHOLE,
+    "max_output_tokens": WHOLE,
+    "n": WHOLE,
+    "best_of": WHOLE,
     "logprobs": "a whole number, true or false",
-    "top_logprobs": "a whole number",
-    "prompt_logprobs": "a whole number",
+    "top_logprobs": WHOLE,
+    "prompt_logprobs": WHOLE,
     "temperature": "a number",
     "top_p": "a number",
     "presence_penalty": "a number",
@@ -343,6 +344,7 @@ __all__ = [
     "GUIDED",
     "HARMLESS",
     "MEDIA_FROM",
+    "WHOLE",
     "ChatRequest",
     "Common",
     "CompletionsRequest",
