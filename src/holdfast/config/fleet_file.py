@@ -49,7 +49,7 @@ from holdfast.core.types import require
 
 
 class TlsSection(Section):
-    """Certificate and key of a port, as PEM files; opened at start."""
+    """Certificate and key of a port, as PEM files; opened at start, and again when they change."""
 
     certificate: Annotated[Path, Field(description="the path of the certificate chain")]
     key: Annotated[Path, Field(description="the path of its private key")]
@@ -83,6 +83,7 @@ class AdminSection(Section):
     listen: Listen = "127.0.0.1:8001"
     token: Annotated[KeyHash | None, Field(repr=False)] = None
     tls: TlsSection | None = None
+    insecure: bool = False  # beyond this machine without TLS: something in front must have it
 
     @property
     def address(self) -> Address:
@@ -211,6 +212,13 @@ def _check_ports(file: FleetFile) -> None:
     safe = admin.loopback or file.admin.token is not None
     problem = f"is {file.admin.listen}: without a token anybody could use it"
     require(safe, "admin.listen", problem, fix)
+    safe = admin.loopback or file.admin.tls is not None or file.admin.insecure
+    problem = f"is {file.admin.listen} without TLS: tokens would cross the network readable"
+    fix = "set admin.tls, listen on 127.0.0.1, or set admin.insecure: true if a proxy has the TLS"
+    require(safe, "admin.listen", problem, fix)
+    guessed = file.admin.token is not None and is_guessed(file.admin.token)
+    problem, fix = "is the hash of a token that is guessed at once", "run 'holdfast keys new'"
+    require(not guessed, "admin.token", problem, fix)
 
 
 def _check_replicas(file: FleetFile) -> None:
