@@ -779,6 +779,19 @@ def test_a_bad_key_is_refused_where_it_stands(tmp_path, key, told):
     assert "my-secret" not in str(caught.value)
 
 
+def test_operators_beyond_this_machine_need_tls_or_a_word_that_says_who_has_it(tmp_path):
+    admin = f"admin: {{listen: '0.0.0.0:8001', token: '{ONE}'"
+    with pytest.raises(ConfigFileError) as caught:
+        read(tmp_path, f"{admin}}}\n{MODELS}")
+    assert "admin.listen: is 0.0.0.0:8001 without TLS" in str(caught.value)
+    assert "admin.insecure: true" in str(caught.value)
+    for more in ("insecure: true", "tls: {certificate: /c.pem, key: /c.key}"):
+        assert read(tmp_path, f"{admin}, {more}}}\n{MODELS}").admin.token == ONE
+    weak = f"admin: {{token: '{hash_key('x')}'}}\n{MODELS}"
+    with pytest.raises(ConfigFileError, match="guessed at once"):
+        read(tmp_path, weak)
+
+
 def test_a_new_key_can_be_hashed_and_used():
     key = new_key()
     assert key.startswith("hf-")
