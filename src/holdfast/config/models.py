@@ -102,7 +102,7 @@ class ModelSection(Section):
     served_as: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     api_key_env: Variable = None
     api_key_file: Path | None = None  # the file with the engine's bearer token, in place of that
-    tls: EngineTlsSection | None = None
+    tls: EngineTlsSection | None = None  # whom to trust at https endpoints, and who calls
     routing: Annotated[str, Field(description="a routing policy")] = routing.DEFAULT
     routing_options: dict[str, Any] = Field(default_factory=dict)
     queue: Annotated[QueueConfig, Policy()] = QueueConfig()

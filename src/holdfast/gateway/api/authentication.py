@@ -111,7 +111,7 @@ class TenantDirectory:
         if not compare_digest(digest, stored) or tenant is None:
             _refuse()
         if expires and time() >= expires:
-            _refuse(_EXPIRED, "expired_api_key")
+            raise ApiError(401, INVALID, "expired_api_key", _EXPIRED)
         if len(key) < KEY_LENGTH_STRONG and not tenant.insecure:
             self._judge_short(key, tenant)
         return tenant
@@ -119,7 +119,7 @@ class TenantDirectory:
     def _judge_short(self, key: bytes, tenant: Tenant) -> None:
         """Refuse a key that is guessed in no time; warn once of one that may be."""
         if len(key) < KEY_LENGTH_MIN:
-            _refuse(_SHORT, "weak_api_key")
+            raise ApiError(401, INVALID, "weak_api_key", _SHORT)
         if tenant.name not in self._warned:
             self._warned.add(tenant.name)
             fix = "make a new key with 'holdfast keys new', or set insecure: true for the tenant"
@@ -139,8 +139,8 @@ def _key_of(headers: Mapping[bytes, bytes]) -> bytes:
     return sent[0] if sent and all(key == sent[0] for key in sent) else b""
 
 
-def _refuse(message: str = _REFUSAL, code: str = "invalid_api_key") -> NoReturn:
-    raise ApiError(401, INVALID, code, message)
+def _refuse() -> NoReturn:
+    raise ApiError(401, INVALID, "invalid_api_key", _REFUSAL)
 
 
 __all__ = ["Tenant", "TenantDirectory"]

@@ -211,8 +211,8 @@ def _with_whole_numbers(text: bytes, fixes: Mapping[str, str]) -> bytes:
     members = _decode_members(text)
     changed = False
     for name, raw in members.items():
-        if fixes.get(name) == WHOLE and _float_of(raw := bytes(raw)) is not None:
-            value = float(raw)
+        if fixes.get(name) == WHOLE and _float_of(number := bytes(raw)) is not None:
+            value = float(number)
             if value.is_integer() and abs(value) <= _WHOLE_MAX:
                 members[name] = Raw(b"%d" % int(value))
                 changed = True
