@@ -298,12 +298,11 @@ def _series() -> _Data:
             _in_query(
                 "series",
                 "A name, or several by repetition.",
-                type="array",
-                items={"type": "string", "minLength": 1},
-                minItems=1,
-                maxItems=ASKED_MAX,
+                type="string",
+                minLength=1,
+                **{"x-repeated-max": ASKED_MAX},  # an array would be another type to old readers
             )
-            | {"required": True, "explode": True},
+            | {"required": True},
             _in_query("match", "How names are taken.", enum=["exact", "prefix", "pattern"]),
             _in_query("since", "Seconds since 1970.", type="number"),
             _in_query("until", "Seconds since 1970.", type="number"),
