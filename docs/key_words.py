@@ -9,6 +9,10 @@ from typing import Final
 
 # What a field means where neither a comment beside it nor its description says so.
 SAID_HERE: Final = {
+    "KeySection.hash": "sha256: and 64 hex digits; a bare hash may stand for the whole entry",
+    "KeySection.file": "an absolute path of a file with the key or its hash, in place of `hash`",
+    "KeySection.id": "what the key is called in lists; left out: the start of its hash",
+    "KeySection.expires": "a day (to its end, UTC) or a time, from which on the key is refused",
     "scenario.ModelSection.name": "the model's name; its replicas are called name-0, name-1, …",
     "scenario.ModelSection.revision": "of the model; failover never crosses it",
     "scenario.ModelSection.zones": "zones, over which the replicas are dealt out in turn",

@@ -85,6 +85,8 @@ def _complete(what: str, found: Iterable[str], said: Iterable[str]) -> None:
 
 # Errors that are raised before the flow sees a request, by code.
 _EARLY: Final = {
+    "expired_api_key": "the key is known, and its `expires` has passed",
+    "weak_api_key": "the key is known, and has fewer than 8 characters",
     "invalid_api_key": "no key, two different ones, or one that is not known",
     "invalid_form": "a form that is not read the same way by everybody",
     "invalid_json": "the body is not JSON, not UTF-8, not an object, or nested too deeply",

@@ -46,7 +46,12 @@ SERVING = sorted((ROOT / "examples" / "serving").glob("*.yaml"))
 SERVED_BY = ("endpoints", "launch", "discover")  # what every model of a fleet has one of
 
 # Pages whose snippets are of fleet files; on the front page both kinds may stand.
-FLEET_PAGES = {"docs/serving.md", "docs/operating.md", "docs/reference/fleet.md"}
+FLEET_PAGES = {
+    "docs/serving.md",
+    "docs/operating.md",
+    "docs/security.md",
+    "docs/reference/fleet.md",
+}
 
 
 def text_of(name: str) -> str:

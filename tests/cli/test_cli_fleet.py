@@ -600,6 +600,26 @@ def test_logs_are_printed_as_they_are(run, admin):
     assert result.stdout_bytes == b"a\n\xff\nb\n"
 
 
+ORDERS = b"\x1b[31mred\x1b[0m\x1b]0;owned\x07\r\nsafe\rover\x9b2J\n\xc2\x9b5n"
+HARMLESS = "red\\x1b]0;owned\\x07\nsafe\nover\\x9b2J\n\\x9b5n"
+
+
+def test_a_terminal_is_shown_what_an_engine_wrote_and_does_not_obey_it(run, admin, monkeypatch):
+    monkeypatch.setattr("holdfast.cli.fleet._in_terminal", lambda: True)
+    admin.answers["GET /replicas/m-1/logs?lines=200"] = (200, ORDERS)
+    admin.answers["GET /replicas/m-1/logs?lines=200&follow=1"] = (
+        200,
+        [ORDERS[:1], ORDERS[1:9], ORDERS[9:]],
+    )
+    assert run("logs", "m-1", "--admin", admin.url).output == HARMLESS
+    assert run("logs", "m-1", "-f", "--admin", admin.url).output.startswith(HARMLESS)
+
+
+def test_a_refusal_with_orders_for_a_terminal_is_harmless(run, admin):
+    admin.answers["GET /replicas/m-1/logs?lines=200"] = (404, {"error": "no \x1b[2J such"})
+    assert run("logs", "m-1", "--admin", admin.url).output == "Error: no \\x1b[2J such\n"
+
+
 def test_logs_of_a_replica_that_has_none_list_nobody(run, admin):
     told = "Holdfast did not start this replica and has no log of it"
     admin.answers["GET /replicas/m-1/logs?lines=200"] = (404, {"error": told})

@@ -88,13 +88,45 @@ def test_a_key_of_the_greatest_length_is_taken(run):
     assert run("hash", input=f"{key}\r\n").stdout == f"sha256:{sha256(key.encode()).hexdigest()}\n"
 
 
+@pytest.mark.parametrize("key", ["a", "1234567"])
+def test_a_key_that_is_guessed_at_once_is_not_hashed(run, key):
+    result = run("hash", input=f"{key}\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "holdfast keys new" in result.stderr
+    assert run("hash", "--insecure", input=key).exit_code == 0
+
+
+def test_a_key_that_may_be_guessed_is_hashed_with_a_warning(run):
+    result = run("hash", input="twelve-chars\n")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("sha256:")
+    assert result.stderr.startswith("warning: the key has 12 characters")
+
+
+def test_keys_are_listed_without_themselves(run, tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "models: [{name: m, engine: vllm, endpoints: ['http://127.0.0.1:9501']}]\n"
+        f"tenants: [{{name: t, keys: ['{HASH}', {{hash: 'sha256:{'ab' * 32}', id: old, "
+        "expires: '2020-01-01'}]}]\n"
+    )
+    told = run("list", "-c", str(path)).stdout
+    assert "old" in told
+    assert "2020-01-01 (expired)" in told
+    assert HASH.removeprefix("sha256:") not in told
+    rows = json.loads(run("list", "-c", str(path), "--json").stdout)["keys"]
+    assert [(row["id"], row["expired"]) for row in rows] == [(HASH[7:15], False), ("old", True)]
+    path.write_text("tenants: 1\n")
+    assert run("list", "-c", str(path)).exit_code == 1
+
+
 def test_a_key_as_an_argument_is_refused(run):
     result = run("hash", KEY)
     assert result.exit_code == 2
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("words", [(), ("new",), ("hash",)])
+@pytest.mark.parametrize("words", [(), ("new",), ("hash",), ("list",)])
 def test_every_command_explains_itself(run, words):
     result = run(*words, "--help")
     assert result.exit_code == 0

@@ -170,7 +170,7 @@ virtual_models:
     assert flow.tenant_weights == {"a": 3.0, "b": 1.0}
     assert flow.degrade == (DegradeConfig(ladder=("big", "small")),)
     assert [tenant.urgency for tenant in file.tenants] == [Priority.INTERACTIVE, Priority.BATCH]
-    assert file.tenants[1].keys == [TWO]
+    assert [key.hash for key in file.tenants[1].keys] == [TWO]
     assert ONE not in repr(file)
 
 
@@ -211,7 +211,10 @@ def test_there_is_a_schema_for_editors():
     assert model["engine"]["enum"] == list(ENGINES)
     assert {"type": "string"} in model["endpoints"]["items"]["anyOf"]
     assert "json" in schema["$defs"]["WhenSection"]["properties"]
-    assert "sha256" in schema["$defs"]["TenantSection"]["properties"]["keys"]["items"]["pattern"]
+    assert (
+        "sha256"
+        in schema["$defs"]["TenantSection"]["properties"]["keys"]["items"]["anyOf"][0]["pattern"]
+    )
 
 
 def test_the_example_shows_most_of_it():
@@ -741,6 +744,68 @@ def test_what_is_no_place_to_listen_is_refused(text):
         parse_listen(text)
 
 
+@pytest.mark.parametrize("key", ["a", "~", "zz", "changeme", "EMPTY"])
+def test_the_hash_of_a_key_that_is_guessed_at_once_is_refused_by_name(tmp_path, key):
+    text = TENANT.replace(ONE, hash_key(key))
+    with pytest.raises(ConfigFileError) as caught:
+        read(tmp_path, text + MODELS)
+    told = str(caught.value)
+    assert "tenants[0].keys[0]" in told
+    assert "guessed at once" in told
+    assert "holdfast keys new" in told
+    assert read(tmp_path, f"{text}    insecure: true\n{MODELS}").tenants[0].insecure
+
+
+def test_a_key_has_an_id_an_end_and_a_file_of_its_own(tmp_path):
+    secret = tmp_path / "key"
+    secret.write_text("hf-kept-in-a-file-of-its-own\r\n")
+    keys = f"[{{file: {secret}, id: ci, expires: 2027-01-31}}, '{ONE}']"
+    file = read(tmp_path, f"tenants: [{{name: t, keys: {keys}}}]\n{MODELS}")
+    ours, bare = file.tenants[0].keys
+    assert (ours.hash, ours.name) == (hash_key("hf-kept-in-a-file-of-its-own"), "ci")
+    assert (bare.name, bare.expires_at, ours.expires_at > 0) == (ONE[7:15], 0.0, True)
+    assert file.secret_files == (secret,)
+    travelled = FleetFile.from_json(file.to_json())
+    secret.unlink()
+    assert FleetFile.from_json(file.to_json()) == travelled == file  # read once, by control
+    assert json.loads(file.to_json())["tenants"][0]["keys"][1] == ONE
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("{id: x}", "has neither hash nor file"),
+        ("{file: key}", "is a relative path"),
+        ("{file: /nowhere/at/all}", "cannot be read"),
+        ("{file: /dev/zero}", "is larger than 4 KiB"),
+        ("{file: /dev/null}", "does not hold one key"),
+        (f"{{hash: '{ONE}', expires: soon}}", "write a day such as 2027-01-31"),
+        (f"{{hash: '{ONE}', id: 'a b'}}", "id"),
+        (f"{{hash: '{ONE}', what: 1}}", "what"),
+        ("{hash: my-secret-key}", "is not a hash"),
+    ],
+)
+def test_a_bad_key_is_refused_where_it_stands(tmp_path, key, told):
+    with pytest.raises(ConfigFileError) as caught:
+        read(tmp_path, f"tenants:\n  - name: t\n    keys:\n      - {key}\n{MODELS}")
+    assert "tenants[0].keys[0]" in str(caught.value)
+    assert told in str(caught.value)
+    assert "my-secret" not in str(caught.value)
+
+
+def test_operators_beyond_this_machine_need_tls_or_a_word_that_says_who_has_it(tmp_path):
+    admin = f"admin: {{listen: '0.0.0.0:8001', token: '{ONE}'"
+    with pytest.raises(ConfigFileError) as caught:
+        read(tmp_path, f"{admin}}}\n{MODELS}")
+    assert "admin.listen: is 0.0.0.0:8001 without TLS" in str(caught.value)
+    assert "admin.insecure: true" in str(caught.value)
+    for more in ("insecure: true", "tls: {certificate: /c.pem, key: /c.key}"):
+        assert read(tmp_path, f"{admin}, {more}}}\n{MODELS}").admin.token == ONE
+    weak = f"admin: {{token: '{hash_key('x')}'}}\n{MODELS}"
+    with pytest.raises(ConfigFileError, match="guessed at once"):
+        read(tmp_path, weak)
+
+
 def test_a_new_key_can_be_hashed_and_used():
     key = new_key()
     assert key.startswith("hf-")
@@ -748,7 +813,7 @@ def test_a_new_key_can_be_hashed_and_used():
     assert key != new_key()
     hashed = hash_key(key)
     assert key not in hashed
-    assert TenantSection(name="t", keys=[hashed]).keys == [hashed]
+    assert [key.hash for key in TenantSection(name="t", keys=[hashed]).keys] == [hashed]
 
 
 def test_the_hash_is_plain_sha256():

@@ -54,6 +54,13 @@ def test_a_replica_that_loads_tells_its_phase(capsys):
     )
 
 
+def test_control_characters_of_an_engine_do_not_reach_the_terminal(capsys):
+    canary = {"verdict": "fail", "detail": "\x1b]0;owned\x07 \x9b2J", "latency_s": None}
+    out = shown(capsys, {"replicas": [row(canary=canary, reason="bad\x1b[2J\rgood\x08")]})
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", out)
+    assert "bad·[2J" in out
+
+
 def test_an_empty_fleet_is_said_to_be_empty(capsys):
     out = shown(capsys, {})
     assert "no replicas yet" in out

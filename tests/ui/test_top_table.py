@@ -22,6 +22,7 @@ from holdfast.ui.terminal.top.table import (
     lines_of,
 )
 from holdfast.ui.terminal.top.views import details, incident_row, view
+from holdfast.ui.terminal.untrusted_text import clean
 
 GIB = 1 << 30
 
@@ -65,8 +66,8 @@ GIB = 1 << 30
         (formatting.bar(0.5, 4), "██"),
         (formatting.bar(2.0, 2), "██"),
         (formatting.bar(None, 4), ""),
-        (formatting.clean("a\x1b[2Jb\tc"), "a·[2Jb·c"),
-        (formatting.clean("naïve"), "naïve"),
+        (clean("a\x1b[2Jb\tc"), "a·[2Jb·c"),
+        (clean("naïve"), "naïve"),
         (formatting.cut("marigold", 5), "mari…"),
         (formatting.cut("日本語", 5), "日本…"),
         (formatting.cut("x", 0), ""),

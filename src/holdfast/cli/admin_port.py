@@ -14,6 +14,7 @@ import click
 
 from holdfast.control.access.trust import trusting
 from holdfast.control.http_client import FetchError, HttpAnswer, UntrustedError, request
+from holdfast.ui.terminal.untrusted_text import escape
 from holdfast.wire.own_token import find_token, read_token
 from holdfast.wire.state_dir import default_state_dir, read_running
 
@@ -72,7 +73,7 @@ def way_out(error: FetchError, url: str) -> str:
 def why(answer: HttpAnswer) -> str:
     """The error message of a refusal."""
     try:
-        told = str(json.loads(answer.body)["error"])
+        told = escape(str(json.loads(answer.body)["error"]))
     except (ValueError, KeyError, TypeError):
         return f"the admin port answered {answer.status}"
     return f"{told}; {NO_TOKEN}" if answer.status == 401 else told

@@ -12,6 +12,7 @@ import click
 from holdfast.cli.admin_port import UNTRUSTED, Admin, asks_admin, why
 from holdfast.control.fetch import HttpAnswer, UntrustedError
 from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status
+from holdfast.ui.terminal.untrusted_text import LogEscaper, escape
 
 _KNOWN_SHOWN: Final = 20  # names, in an error that lists them
 
@@ -82,7 +83,9 @@ def logs(admin: Admin, replica: str, lines: int, *, follow: bool) -> None:
     answer = admin.ask(path)
     if answer.status != 200:
         raise click.ClickException(_refused(admin, answer, "replicas", replica))
-    _write(answer.body)
+    # Of pipes and files the engine's own bytes are expected; a terminal would obey some of them.
+    raw = answer.body
+    _write(escape(raw.decode(errors="backslashreplace")).encode() if _in_terminal() else raw)
 
 
 def _follow(admin: Admin, path: str, replica: str) -> None:
@@ -99,8 +102,11 @@ def _follow(admin: Admin, path: str, replica: str) -> None:
         if response.status != 200:
             answer = HttpAnswer(response.status, {}, response.read())
             raise click.ClickException(_refused(admin, answer, "replicas", replica))
+        escaper = LogEscaper() if _in_terminal() else None
         while piece := response.read1(65_536):
-            _write(piece)
+            _write(piece if escaper is None else escaper.feed(piece).encode())
+        if escaper is not None:
+            _write(escaper.close().encode())
     except ssl.SSLCertVerificationError as error:
         told = UntrustedError(error)
         raise click.ClickException(f"{admin.url}: {told}; {UNTRUSTED}") from error
@@ -112,6 +118,10 @@ def _follow(admin: Admin, path: str, replica: str) -> None:
     finally:
         connection.close()
     click.echo(f"the log of {replica} ends here", err=True)
+
+
+def _in_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _write(text: bytes) -> None:

@@ -6,11 +6,24 @@ stay in the history of a shell, and every user can read them in the list of proc
 
 import json
 import sys
+from pathlib import Path
+from time import time
 from typing import Final
 
 import click
+from rich.table import Table
 
-from holdfast.config.tenants import KEY_LENGTH_MAX, hash_key, new_key
+from holdfast.config.document import ConfigFileError
+from holdfast.config.files import load
+from holdfast.config.fleet_file import FleetFile
+from holdfast.config.tenants import (
+    KEY_LENGTH_MAX,
+    KEY_LENGTH_MIN,
+    KEY_LENGTH_STRONG,
+    hash_key,
+    new_key,
+)
+from holdfast.ui.terminal.console import stdout
 
 _NEWLINES: Final = 2  # of a file that was written on Windows
 _TOO_LONG: Final = KEY_LENGTH_MAX + _NEWLINES + 1  # characters read at most: enough to see it
@@ -48,20 +61,73 @@ def new(*, as_json: bool) -> None:
 
 
 @keys.command("hash")
-def hash_of() -> None:
+@click.option("--insecure", is_flag=True, help="Hash a key that is too short, too.")
+def hash_of(*, insecure: bool) -> None:
     """Print the hash of a key that exists already.
 
-    The key is read from standard input, or asked for without showing it.
+    The key is read from standard input, or asked for without showing it. Gateways accept no key
+    of fewer than 8 characters, unless its tenant is marked insecure.
 
     \b
     Example:
       holdfast keys hash
     """  # noqa: D301
+    given = _given()
     try:
-        hashed = hash_key(_given())
+        hashed = hash_key(given)
     except ValueError as error:  # its text does not repeat the key
         raise click.UsageError(str(error)) from None
+    if len(given) < KEY_LENGTH_STRONG and not insecure:
+        said = f"the key has {len(given)} characters, and is guessed by trying"
+        fix = "make one with 'holdfast keys new'"
+        if len(given) < KEY_LENGTH_MIN:
+            raise click.UsageError(f"{said}; {fix}, or add --insecure for a test on one machine")
+        click.echo(f"warning: {said}; {fix}", err=True)
     click.echo(hashed)
+
+
+@keys.command("list")
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The fleet file.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_of(config: Path, *, as_json: bool) -> None:
+    """List the keys of a fleet file: tenant, id and end, never the key.
+
+    Keys that ended are listed, too: gateways refuse them, and they can be removed.
+
+    \b
+    Example:
+      holdfast keys list -c fleet.yaml
+    """  # noqa: D301
+    try:
+        file = load(config, FleetFile)
+    except ConfigFileError as error:
+        raise click.ClickException(str(error)) from None
+    now = time()
+    rows = [
+        {
+            "tenant": tenant.name,
+            "id": key.name,
+            "expires": key.expires,
+            "expired": bool(key.expires_at) and key.expires_at <= now,
+            "file": None if key.file is None else str(key.file),
+        }
+        for tenant in file.tenants
+        for key in tenant.keys
+    ]
+    if as_json:
+        click.echo(json.dumps({"keys": rows}))
+        return
+    table = Table("tenant", "id", "expires", "from", box=None, pad_edge=False)
+    for row in rows:
+        ends = str(row["expires"] or "never") + (" (expired)" if row["expired"] else "")
+        table.add_row(str(row["tenant"]), str(row["id"]), ends, str(row["file"] or "the file"))
+    stdout().print(table if rows else "the file names no tenants: no key is asked for")
 
 
 def _given() -> str:

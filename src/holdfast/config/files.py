@@ -9,7 +9,9 @@ from pydantic import ValidationError
 from holdfast.config.document import ConfigFileError, Document, whole_file
 from holdfast.config.error_messages import translate
 from holdfast.config.sections import Section
+from holdfast.core.types import ConfigError
 
+SECRET_BYTES_MAX: Final = 4_096  # one key or token; more is another file
 FILE_BYTES_MAX: Final = 1 << 20  # a config larger than this was generated, or is not a config
 TRANSLATED_MAX: Final = 1_000  # a file with more errors than that is the wrong file altogether
 
@@ -54,9 +56,29 @@ def _text_of(path: Path) -> str:
         raise whole_file(file, what, "save it as UTF-8", line) from error
 
 
+def read_secret(path: Path) -> str:
+    """Read a secret from a file of its own, without the end of its line.
+
+    Raises ``ConfigError``; the message never repeats what the file holds.
+    """
+    if not path.is_absolute():
+        problem = f"{path} is a relative path"
+        raise ConfigError("file", problem, "write the whole path, from / on")
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        fix = "check the path and its permissions"
+        raise ConfigError("file", f"{path} cannot be read ({reason})", fix) from None
+    if len(raw) > SECRET_BYTES_MAX:
+        raise ConfigError("file", f"{path} is larger than 4 KiB", "name a file with one secret")
+    return raw.decode("ascii", "replace").removesuffix("\n").removesuffix("\r")
+
+
 def json_schema(model: type[Section]) -> dict[str, Any]:
     """The JSON Schema of a file format, for editors and other tools."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
 
 
-__all__ = ["json_schema", "load"]
+__all__ = ["json_schema", "load", "read_secret"]

@@ -40,7 +40,7 @@ from holdfast.config.models import (
 from holdfast.config.prices import PricesSection, check_prices
 from holdfast.config.sections import Policy, Section
 from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
-from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection
+from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection, is_guessed
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
@@ -53,7 +53,7 @@ from holdfast.core.types import require
 
 
 class TlsSection(Section):
-    """Certificate and key of a port, as PEM files; opened at start."""
+    """Certificate and key of a port, as PEM files; opened at start, and again when they change."""
 
     certificate: Annotated[Path, Field(description="the path of the certificate chain")]
     key: Annotated[Path, Field(description="the path of its private key")]
@@ -92,6 +92,7 @@ class AdminSection(Section):
     trusted_proxies: Annotated[list[Network], Field(max_length=64)] = Field(default_factory=list)
     tls: TlsSection | None = None
     connections: Annotated[AdminConnectionConfig, Policy()] = AdminConnectionConfig()
+    insecure: bool = False  # beyond this machine without TLS: something in front must have it
 
     @property
     def address(self) -> Address:
@@ -136,6 +137,12 @@ class FleetFile(Section):
     sources: Annotated[list[SourceSection], Field(max_length=SOURCES_MAX)] = Field(
         default_factory=list
     )
+
+    @property
+    def secret_files(self) -> tuple[Path, ...]:
+        """The files with secrets that were read together with this one."""
+        keys = (key.file for tenant in self.tenants for key in tenant.keys)
+        return tuple(file for file in keys if file is not None)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -226,6 +233,13 @@ def _check_ports(file: FleetFile) -> None:
     fix = "remove it, and give readers a token with roles: [read] under admin.tokens"
     require(admin.loopback or not file.admin.open_read, "admin.open_read", problem, fix)
     check_admin_tokens(file.admin.tokens, file.admin.token)
+    safe = admin.loopback or file.admin.tls is not None or file.admin.insecure
+    problem = f"is {file.admin.listen} without TLS: tokens would cross the network readable"
+    fix = "set admin.tls, listen on 127.0.0.1, or set admin.insecure: true if a proxy has the TLS"
+    require(safe, "admin.listen", problem, fix)
+    guessed = file.admin.token is not None and is_guessed(file.admin.token)
+    problem, fix = "is the hash of a token that is guessed at once", "run 'holdfast keys new'"
+    require(not guessed, "admin.token", problem, fix)
 
 
 def _check_replicas(file: FleetFile) -> None:
@@ -305,9 +319,13 @@ def _check_tenants(file: FleetFile) -> None:
         require(first == index, f"{where}.name", problem, "list the keys of a tenant in one place")
         for place, key in enumerate(tenant.keys):
             here = f"tenants[{index}].keys[{place}]"
-            holder = keys.setdefault(key, here)
+            holder = keys.setdefault(key.hash or "", here)
             problem = f"is the same as {holder}"
             require(holder == here, f"{where}.keys.{place}", problem, "give each key once")
+            weak = is_guessed(key.hash or "") and not tenant.insecure
+            problem = "is the hash of a key that is guessed at once"
+            fix = "run 'holdfast keys new', or set insecure: true for a test on one machine"
+            require(not weak, f"{where}.keys.{place}", problem, fix)
         for field, said, known in (
             ("models", tenant.models, public),
             ("regions", tenant.regions, regions),

@@ -6,15 +6,19 @@ Such a file is recognised by how it came here (``PLACED``), not by a key in it.
 Rejected: a key that marks such endpoints. It would have to be refused wherever people write.
 """
 
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from holdfast.config.addresses import URL_FIX, Url, Variable
+from holdfast.config.certificates import calling_context
 from holdfast.config.discovery import DiscoverSection
+from holdfast.config.files import read_secret
 from holdfast.config.incidents import FootprintSection
 from holdfast.config.launch import LaunchSection, check_launch
 from holdfast.config.sections import Duration, Policy, Section
@@ -68,6 +72,21 @@ Endpoint = Annotated[
 ]
 
 
+class EngineTlsSection(Section):
+    """How a model's engines are trusted and asked over TLS, as PEM files."""
+
+    ca: Path | None = None  # the private authority of the engines; none: the system's authorities
+    certificate: Path | None = None  # shown to engines that ask who calls them
+    key: Path | None = None  # its private key
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        pair = (self.certificate is None) == (self.key is None)
+        fix = "name both, or neither"
+        require(pair, "tls.key", "and certificate are not both named", fix)
+        return self
+
+
 class ModelSection(Section):
     """One model: its replicas, and the policies of its lane."""
 
@@ -82,6 +101,8 @@ class ModelSection(Section):
     precision: Annotated[str, Field(max_length=64, description="a precision")] = ""
     served_as: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     api_key_env: Variable = None
+    api_key_file: Path | None = None  # the file with the engine's bearer token, in place of that
+    tls: EngineTlsSection | None = None  # whom to trust at https endpoints, and who calls
     routing: Annotated[str, Field(description="a routing policy")] = routing.DEFAULT
     routing_options: dict[str, Any] = Field(default_factory=dict)
     queue: Annotated[QueueConfig, Policy()] = QueueConfig()
@@ -103,6 +124,7 @@ class ModelSection(Section):
     def _parts_fit(self, info: ValidationInfo) -> Self:
         self._check_source(placed=info.context is PLACED)
         self._check_endpoints()
+        self._check_secrets()
         self._check_launch()
         self._check_canary()
         self._check_routing()
@@ -127,6 +149,19 @@ class ModelSection(Section):
             fix = f"keep one: 'endpoints' for replicas that run already, '{other}' {does}"
             alone = placed or not self.endpoints
             require(alone, "model.endpoints", f"is set beside {other}", fix)
+
+    def _check_secrets(self) -> None:
+        once = self.api_key_env is None or self.api_key_file is None
+        require(once, "model.api_key_file", "is set beside api_key_env", "keep one of them")
+        if self.api_key_file is not None:
+            fix = "write the whole path, from / on"
+            whole = self.api_key_file.is_absolute()
+            require(whole, "model.api_key_file", "is a relative path", fix)
+        if self.tls is not None:
+            for index, endpoint in enumerate(self.endpoints):
+                secure = endpoint.url.startswith("https:")
+                where, fix = f"model.endpoints.{index}.url", "write https, or leave tls out"
+                require(secure, where, "is without TLS, beside tls of the model", fix)
 
     def _check_endpoints(self) -> None:
         first_at: dict[str, int] = {}
@@ -201,6 +236,8 @@ class ModelSection(Section):
                 precision=self.precision,
                 launched=self.launch is not None,
                 canary=self.canary,
+                api_key_file=self.api_key_file,
+                tls=self.tls,
             )
 
     def may_name(self, replica_id: str) -> bool:
@@ -230,6 +267,27 @@ class Deployed:
     precision: str = ""  # of weights and cache, where the file says; answers depend on it
     launched: bool = False  # started by control, which may restart and replace it
     canary: CanaryConfig = field(default_factory=CanaryConfig)  # what it is asked to prove itself
+    api_key_file: Path | None = None  # the file that holds the engine's bearer token
+    tls: EngineTlsSection | None = None  # whom to trust there, and who calls
+
+    def token(self, environment: Mapping[str, str]) -> str | None:
+        """The engine's bearer token now, from its variable or file; None where there is none.
+
+        A file that cannot be read is none: the engine's own refusal then says what is missing.
+        """
+        if self.api_key_file is not None:
+            try:
+                return read_secret(self.api_key_file) or None
+            except ConfigError:
+                return None
+        return environment.get(self.api_key_env) if self.api_key_env else None
+
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS context for calls of this engine; None: the usual one. Made once per files."""
+        section = self.tls
+        if section is None:
+            return None
+        return calling_context(section.ca, section.certificate, section.key)
 
 
 __all__ = ["ENGINES", "PLACED", "Deployed", "EndpointSection", "EngineName", "ModelSection"]

@@ -78,6 +78,7 @@ class Ended:
     retry_after_s: float = 0.0
     finish: str = ""  # the engine's reason for the end of a complete answer
     measured: tuple[str, float] | None = None  # a statistic of the answer: logprob or norm
+    prompt_tokens: int = 0  # as the engine counted them; 0 = it did not say
 
 
 @dataclass(slots=True)
@@ -89,6 +90,7 @@ class Answered:
     tokens: int = 0  # by the engine's usage
     finish: str = ""  # the engine's reason for the end of the answer
     measured: tuple[str, float] | None = None  # a statistic of the answer: logprob or norm
+    prompt_tokens: int = 0  # as the engine counted them; 0 = it did not say
 
 
 @dataclass(slots=True)
@@ -126,6 +128,18 @@ class ClientGone:
     """The client closed its connection, so that its answer is not needed any more."""
 
     request_id: RequestId
+
+
+@dataclass(slots=True)
+class Spent:
+    """A tenant's request, already finished, used so many tokens more than it was charged.
+
+    A client that leaves amid a stream has got what was sent until then: only the driver knows how
+    much, once it has aborted the attempt. Below zero: it used fewer.
+    """
+
+    tenant: str
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -172,6 +186,7 @@ FlowEvent = (
     | Quiet
     | ReplicaHalted
     | ClientGone
+    | Spent
     | ViewChanged
     | LoadReported
     | Leased
@@ -551,6 +566,7 @@ __all__ = [
     "RunCanary",
     "Seen",
     "Silent",
+    "Spent",
     "SpotNotice",
     "Stop",
     "Summary",

@@ -96,6 +96,7 @@ class Request:
 
     __slots__ = (
         "arrived",
+        "choices",
         "content",
         "continuable",
         "deadline",
@@ -135,13 +136,15 @@ class Request:
         degradable: bool = True,
         stores: bool = False,
         content: bytes = b"",
+        choices: int = 1,
     ) -> None:
         self.id = id
         self.model = model
         self.arrived = arrived
         self.deadline = deadline  # absolute; 0 = the flow's default for the whole request
         self.prompt_tokens = prompt_tokens
-        self.max_tokens = max_tokens  # what to reserve; 0 = the client did not say
+        self.max_tokens = max_tokens  # of one choice; 0 = the client did not say
+        self.choices = choices  # answers that the engine makes: n of each prompt
         self.tenant = tenant
         self.priority = priority
         self.prefix = prefix  # block hashes of the prompt, longest prefix first block first

@@ -14,7 +14,6 @@ import asyncio
 import gc
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -28,6 +27,7 @@ import structlog
 from pydantic import ValidationError
 
 from holdfast.acceptor import Acceptor
+from holdfast.config.certificates import PortCertificate
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
 from holdfast.core.intake.descriptors import OwnResource, descriptors_needed
@@ -132,6 +132,7 @@ class GatewayProcess:
         self._sweep_at = self._stats_at = self._counters_at = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._acceptor: Acceptor | None = None
+        self._certificate: PortCertificate | None = None
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -148,7 +149,10 @@ class GatewayProcess:
             if self._stop.is_set():
                 return
             file, driver, server = self._build(loop)
-            tls = _tls(file)
+            section = file.gateway.tls
+            if section is not None:
+                self._certificate = PortCertificate(section.certificate, section.key)
+            tls = None if self._certificate is None else self._certificate.context
             self._tick()
             _settle_memory()
             listening = await self._listen(loop, server, listener, tls)
@@ -299,9 +303,20 @@ class GatewayProcess:
                 target.upstream.sweep(now)
         if now >= self._stats_at:
             self._stats_at = now + _STATS
-            self._listen(driver, now)
+            self._note_control_silence(driver, now)
+            if self._certificate is not None:
+                self._look_at_certificate(self._certificate)
             self._tell_stats(driver, server, now)
             self._tell_evidence(driver)
+
+    def _look_at_certificate(self, certificate: PortCertificate) -> None:
+        """Use a renewed certificate for new connections, and log it."""
+        before = certificate.problem
+        if certificate.refresh():
+            _log.info("certificate renewed", gateway=self.gateway_id)
+        elif certificate.problem and certificate.problem != before:
+            fix = "write gateway.tls.certificate and its key so that they fit each other"
+            _log.warning("certificate not renewed", why=certificate.problem, fix=fix)
 
     async def _drain(self, listening: Listening, driver: RequestDriver, server: Server) -> None:
         """Leave without breaking anything that was begun."""
@@ -325,7 +340,7 @@ class GatewayProcess:
 
     # --- control ---------------------------------------------------------------------------------
 
-    def _listen(self, driver: RequestDriver, now: int) -> None:
+    def _note_control_silence(self, driver: RequestDriver, now: int) -> None:
         """Notice whether control is silent; it is told at ``/readyz`` and counted."""
         silent_before = driver.readiness.control_silent_s is not None
         silent = self._silence.look(now)
@@ -528,16 +543,6 @@ def _settle_memory() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     bytes(_HEAP_KEPT // 2)  # never touched, so it costs no memory
-
-
-def _tls(file: FleetFile) -> ssl.SSLContext | None:
-    section = file.gateway.tls
-    if section is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(section.certificate, section.key)
-    return context
 
 
 __all__ = ["GatewayProcess", "Streams"]

@@ -32,6 +32,7 @@ import structlog
 import uvloop
 
 from holdfast.acceptor import raise_descriptor_limit
+from holdfast.config.certificates import PortCertificate
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile, TlsSection
 from holdfast.control.gateways.process_report import REPORT_FILE
@@ -70,6 +71,7 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+_RENEW_S: Final = 5.0  # certificates are renewed days before they end
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 _log = structlog.get_logger("holdfast.serve")
@@ -169,6 +171,7 @@ def serve(
         sockets = kept.enter_context(_closing(file.gateway.address, file.gateway.workers, takeover))
         admin = kept.enter_context(_closing(file.admin.address, 1, takeover))
         configure_logging(host.log)
+        _warn_of_plain_text(file)
         run_dir = Path(tempfile.mkdtemp(prefix="holdfast-"))  # readable by us alone
         kept.callback(shutil.rmtree, run_dir, ignore_errors=True)
         scheme = "https" if file.admin.tls else "http"
@@ -402,14 +405,17 @@ async def _control(
             kept, control.view.snapshot, control.incidents.drift_series, history_told
         ) as sampler:
             control.sampler = sampler
-            config = _admin_config(admin_app(control), control.file.admin.tls)
+            tls = control.file.admin.tls
+            config = _admin_config(admin_app(control), tls)
             server = AdminServer(config, bounds, stopping, lacked.lacks)
             serving = loop.create_task(server.serve(sockets=[admin]))
+            renewing = loop.create_task(_renew(config, tls))
             _beat(loop, tell)
             try:
                 await control.run(stop)
             finally:
                 stop.set()
+                renewing.cancel()
                 server.should_exit = True
                 await serving
     finally:
@@ -431,6 +437,25 @@ def _admin_config(app: Any, tls: TlsSection | None) -> "uvicorn.Config":
         ssl_certfile=str(tls.certificate) if tls is not None else None,
         ssl_keyfile=str(tls.key) if tls is not None else None,
     )
+
+
+def _warn_of_plain_text(file: FleetFile) -> None:
+    """Log that prompts and keys cross the network readable, unless something in front has TLS."""
+    if file.gateway.tls is None and not file.gateway.address.loopback:
+        fix = "set gateway.tls, or let a load balancer have it; a later release will ask for one"
+        told = "prompts and keys cross the network readable"
+        _log.warning("clients without TLS", listen=file.gateway.listen, why=told, fix=fix)
+
+
+async def _renew(config: Any, tls: TlsSection | None) -> None:
+    """Let the admin port (``config``: uvicorn's) follow the files of its certificate."""
+    certificate: PortCertificate | None = None
+    while tls is not None:
+        if certificate is None and config.loaded and config.ssl is not None:
+            certificate = PortCertificate(tls.certificate, tls.key, config.ssl)
+        await asyncio.sleep(_RENEW_S)
+        if certificate is not None and await asyncio.to_thread(certificate.refresh):
+            _log.info("certificate of the admin port renewed")
 
 
 def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:

@@ -4,6 +4,7 @@ from hashlib import sha256
 import pytest
 
 from holdfast.config.document import ConfigFileError
+from holdfast.config.tenants import hash_key
 from holdfast.control.deploy.source import ConfigSource
 
 HASH = "sha256:" + sha256(b"token").hexdigest()
@@ -39,6 +40,26 @@ def test_what_only_a_restart_can_change_is_refused_with_the_way_to_do_it(source,
     assert f" {named}: cannot change while it runs" in problem
     assert "--takeover" in problem
     assert HASH not in problem
+
+
+def test_a_key_is_rotated_by_writing_its_file_anew(tmp_path):
+    path, secret = tmp_path / "fleet.yaml", tmp_path / "key"
+    secret.write_text("hf-the-first-of-two-keys\n")
+    path.write_text(f"{GOOD}tenants: [{{name: t, keys: [{{file: {secret}, id: ci}}]}}]\n")
+    found = ConfigSource(path)
+    (first,) = found.file.tenants[0].keys
+    assert not asyncio.run(found.changed())
+    secret.write_text("hf-the-second-of-two-keys\n")
+    assert asyncio.run(found.changed())
+    (second,) = found.file.tenants[0].keys
+    assert found.epoch == 2
+    assert (second.hash, second.id) != (first.hash, first.id)
+    assert second.hash == hash_key("hf-the-second-of-two-keys")
+    assert b"two-keys" not in found.json
+    secret.unlink()
+    assert asyncio.run(found.changed())
+    assert "cannot be read" in found.problems[0]
+    assert found.epoch == 2  # what runs goes on
 
 
 def test_a_file_that_says_the_same_in_other_words_is_no_new_epoch(source):

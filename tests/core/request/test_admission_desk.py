@@ -207,6 +207,35 @@ def test_a_request_that_was_sent_and_failed_costs_its_prompt():
     assert isinstance(reserved(subject, "q3", prompt_tokens=100, max_tokens=100), ActiveRequest)
 
 
+def test_the_engines_count_of_the_prompt_replaces_the_estimate():
+    subject = desk(QUOTA)
+    active = reserved(subject, "q1", prompt_tokens=10, max_tokens=10)
+    active.attempts, active.read_tokens, active.shown_tokens = 1, 590, 10
+    subject.finish(active, 200, "ok", "answered", 0)
+    assert isinstance(reserved(subject, "q2", prompt_tokens=1, max_tokens=1), Refusal)
+
+
+def test_every_choice_is_reserved():
+    subject = desk(QUOTA)
+    refusal = reserved(subject, "q1", prompt_tokens=10, max_tokens=200, choices=3)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "request_exceeds_quota"
+    assert isinstance(
+        reserved(subject, "q2", prompt_tokens=10, max_tokens=195, choices=3), ActiveRequest
+    )
+    assert isinstance(reserved(subject, "q3", prompt_tokens=10, max_tokens=10), Refusal)
+
+
+def test_what_is_found_after_the_end_is_charged_or_given_back():
+    subject = desk(QUOTA)
+    reserved(subject, "q0", prompt_tokens=1, max_tokens=1)
+    subject.correct("t", 698)
+    assert isinstance(reserved(subject, "q1", prompt_tokens=1, max_tokens=1), Refusal)
+    subject.correct("t", -150)
+    assert isinstance(reserved(subject, "q2", prompt_tokens=25, max_tokens=25), ActiveRequest)
+    subject.correct("nobody", 10**9)  # who has no quota owes nothing
+
+
 # --- the ladder of models ------------------------------------------------------------------------
 
 

@@ -1,6 +1,9 @@
 """A key leads to its tenant, and anything else to one and the same refusal."""
 
+from datetime import UTC, datetime
+
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.config.tenants import TenantSection, hash_key, new_key
 from holdfast.core.types import Priority
@@ -133,3 +136,43 @@ def test_no_plain_key_stays_in_memory(tenants):
     held = repr([getattr(tenants, name) for name in TenantDirectory.__slots__])
     assert key not in held
     assert KEY not in held
+
+
+# --- weak keys, and keys that end ----------------------------------------------------------------
+
+
+def test_a_short_key_is_refused_by_its_own_name_unless_its_tenant_is_insecure():
+    for key in ("a", "hf-1234"):
+        weak = TenantDirectory([TenantSection(name="a", keys=[hash_key(key)])])
+        error = refusal(weak, {b"authorization": b"Bearer " + key.encode()})
+        assert (error.status, error.code) == (401, "weak_api_key")
+        assert "8 characters" in error.message
+        assert "holdfast keys new" in error.message
+        trusting = TenantDirectory([TenantSection(name="a", keys=[hash_key(key)], insecure=True)])
+        assert trusting.who({b"authorization": b"Bearer " + key.encode()}).name == "a"
+
+
+def test_a_strangers_short_key_is_refused_like_any_other(tenants):
+    assert refusal(tenants, {b"authorization": b"Bearer x"}).code == "invalid_api_key"
+
+
+def test_a_key_that_may_be_guessed_is_warned_of_once(tenants):
+    with capture_logs() as logged:
+        for _ in range(3):
+            tenants.who({b"api-key": KEY.encode()})
+        tenants.who({b"api-key": OTHER.encode()})  # sixteen characters
+    (line,) = [line for line in logged if line["event"] == "weak API key"]
+    assert line["tenant"] == "a"
+    assert KEY not in str(line)
+
+
+def test_a_key_is_refused_from_its_end_on(monkeypatch):
+    ends = datetime(2027, 2, 1, tzinfo=UTC).timestamp()
+    for expires in ("2027-01-31", "2027-02-01T00:00:00Z", "2027-02-01T01:00:00+01:00"):
+        key = {"hash": hash_key(OTHER), "expires": expires}
+        tenants = TenantDirectory([TenantSection.model_validate({"name": "a", "keys": [key]})])
+        monkeypatch.setattr(module, "time", lambda: ends - 1)
+        assert tenants.who({b"api-key": OTHER.encode()}).name == "a"
+        monkeypatch.setattr(module, "time", lambda: ends)
+        error = refusal(tenants, {b"api-key": OTHER.encode()})
+        assert (error.status, error.code) == (401, "expired_api_key")

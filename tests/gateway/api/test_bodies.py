@@ -1,12 +1,12 @@
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.config.gateway import BodyConfig
-from holdfast.gateway.api import multipart, routes
+from holdfast.gateway.api import bodies, multipart, routes
 from holdfast.gateway.api.bodies import ParsedRequest, parse
 from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
@@ -136,6 +136,83 @@ def test_a_picture_among_long_texts_is_found_however_it_is_written():
         body = b'{"model":"m","messages":%b}' % text.encode()
         asked = ask(CHAT, body)
         assert 2_000 < asked.prompt_tokens < 4_000
+
+
+LONG: Final = "y" * 200_000  # about 50,000 tokens
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": LONG}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": LONG}]}]},
+        {"messages": [{"role": "assistant", "content": [], "tool_calls": [{"function": LONG}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}], "name": LONG}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "text": LONG}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": 1}, LONG]}]},
+        {"tools": [{"type": "function", "description": LONG}]},
+        {"functions": [{"description": LONG}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"description": LONG}}},
+        {"chat_template": LONG},
+        {"chat_template_kwargs": {"system": LONG}},
+        {"documents": [{"text": LONG}]},
+    ],
+    ids="/".join,
+)
+def test_whatever_may_become_the_prompt_is_counted(member):
+    assert ask(CHAT, HI | member).prompt_tokens >= 49_900
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, SAY | {"prompt": [5, LONG]}),
+        (COMPLETIONS, SAY | {"prompt": [[5], LONG]}),
+        (COMPLETIONS, SAY | {"prompt": [[5, LONG]]}),
+        (COMPLETIONS, SAY | {"suffix": LONG}),
+        (RESPONSES, {"model": "m", "input": "x", "instructions": LONG}),
+        (RESPONSES, {"model": "m", "input": "x", "tools": [{"description": LONG}]}),
+        (RESPONSES, {"model": "m", "input": [{"type": "function_call_output", "output": LONG}]}),
+        (EMBEDDINGS, {"model": "m", "messages": [{"role": "user", "content": LONG}]}),
+        (RERANK, {"model": "m", "query": "q", "documents": ["d", {"text": LONG}]}),
+        (RERANK, {"model": "m", "query": "q" * 2_000, "documents": ["d"] * 100}),
+        (SPEECH, {"model": "m", "input": "x", "instructions": LONG}),
+        (INFER, {"inputs": [{"name": "t", "datatype": "BYTES"}], "parameters": {"p": LONG}}),
+    ],
+)
+def test_whatever_may_become_the_prompt_is_counted_in_every_api(path, body):
+    assert ask(path, body).prompt_tokens >= 49_000
+
+
+def test_texts_behind_the_head_of_an_infer_request_are_counted_and_pictures_are_not():
+    for datatype in ("BYTES", "UINT8"):
+        head = compact({"inputs": [{"name": "t", "datatype": datatype, "shape": [1]}]})
+        headers = {b"inference-header-content-length": str(len(head)).encode()}
+        asked = ask(INFER, head + LONG.encode(), headers=headers)
+        assert (asked.prompt_tokens >= 50_000) is (datatype == "BYTES")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "choices"),
+    [
+        (CHAT, HI | {"n": 3}, 3),
+        (COMPLETIONS, SAY | {"n": 2, "best_of": 4}, 4),
+        (COMPLETIONS, SAY | {"n": 2, "prompt": ["a", "b", "c"]}, 6),
+        (COMPLETIONS, SAY | {"prompt": [[1, 2], [3]]}, 2),
+        (COMPLETIONS, SAY | {"prompt": [1, 2]}, 1),
+        (IMAGES, {"model": "m", "prompt": "a cat", "n": 3}, 3),
+        (EMBEDDINGS, {"model": "m", "input": ["a", "b"]}, 1),
+    ],
+)
+def test_every_answer_that_is_asked_for_is_counted(path, body, choices):
+    assert ask(path, body).choices == choices
+
+
+def test_pictures_of_the_responses_api_do_not_count_as_text():
+    picture = {"type": "input_image", "image_url": "data:image/png;base64," + LONG}
+    words = {"type": "input_text", "text": "What is it?"}
+    body = {"model": "m", "input": [{"role": "user", "content": [words, picture]}]}
+    assert 700 < ask(RESPONSES, body).prompt_tokens < 2_000
 
 
 def test_more_messages_than_allowed_are_refused_however_deep_the_text_may_be():
@@ -714,3 +791,65 @@ def test_arbitrary_bytes_are_a_request_or_refused(path, raw):
                 ask(path, text, content_type=content_type, prefix_blocks=4)
             except ApiError as error:
                 assert 400 <= error.status < 500  # noqa: PT017 - and never another exception
+
+
+# --- small truths ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e400", b'[1,{"a":1e999}]'])
+@pytest.mark.parametrize("name", ["seed", "top_k", "min_p", "metadata", "repetition_penalty"])
+def test_a_number_that_no_engine_can_hold_is_refused_by_its_name(name, number):
+    for path, rest in ((CHAT, HI), (COMPLETIONS, SAY)):
+        body = b'{"%b":%b,%b' % (name.encode(), number, compact(rest)[1:])
+        error = refusal(path, body)
+        assert (error.status, error.param) == (400, name)
+        assert "finite" in error.message
+
+
+def test_every_member_that_is_passed_on_unread_is_looked_at():
+    for name in bodies._PASSED_ON[routes.Api.CHAT]:
+        error = refusal(CHAT, b'{"%b":1e999,%b' % (name.encode(), compact(HI)[1:]))
+        assert (error.status, error.param) == (400, name)
+
+
+@pytest.mark.parametrize(("number", "value"), [(b"16.0", 16), (b"1.6e1", 16), (b"16", 16)])
+def test_a_whole_number_may_be_written_with_a_fraction_of_nothing(number, value):
+    asked = ask(CHAT, b'{"max_tokens":%b,"n":2.0,%b' % (number, compact(HI)[1:]))
+    assert (asked.max_tokens, asked.n) == (value, 2)
+    assert sent(asked)["max_tokens"] == value
+    assert b'"max_tokens":16,' in asked.body
+
+
+@pytest.mark.parametrize("number", [b"16.5", b"1e99", b"-1.0", b'"16.0"', b"1e999"])
+def test_other_numbers_stay_refused(number):
+    error = refusal(CHAT, b'{"max_tokens":%b,%b' % (number, compact(HI)[1:]))
+    assert (error.status, error.param) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize("half", [b"\\ud800", b"\\udc00x", b"\\uD83D \\uDE00", b"\\ud83d\\ud83d"])
+def test_half_a_letter_is_called_so(half):
+    error = refusal(CHAT, b'{"model":"m","messages":[{"content":"%b"}]}' % half)
+    assert (error.status, error.code) == (400, "invalid_json")
+    assert "half of a letter" in error.message
+
+
+def test_a_body_that_was_cut_off_is_not_called_half_a_letter():
+    for body in (b'{"model":"\\ud83d\\ude00', b'{"model":"\\\\ud800', b'{"model":"m"'):
+        error = refusal(CHAT, body)
+        assert error.code == "invalid_json"
+        assert "half" not in error.message
+
+
+def test_a_missing_input_is_asked_for_in_the_words_of_its_api():
+    for body in ({"model": "m"}, {"model": "m", "input": None}, {"model": "m", "input": []}):
+        message = refusal(RESPONSES, body).message
+        assert "messages and other items" in message
+        assert "token ids" not in message
+    assert "token ids" in refusal(EMBEDDINGS, {"model": "m"}).message
+
+
+def test_no_prompt_beside_embeddings_of_one_is_no_prompt():
+    asked = ask(COMPLETIONS, SAY | {"prompt": None, "prompt_embeds": "AAAA"})
+    assert sent(asked)["prompt"] is None
+    assert not asked.continuable
+    assert refusal(COMPLETIONS, SAY | {"prompt": None}).param == "prompt"

@@ -81,8 +81,8 @@ def test_other_paths_are_not_bent_until_they_fit(path):
     ("method", "path", "allow"),
     [
         (b"GET", b"/v1/chat/completions", b"POST"),
-        (b"DELETE", b"/v1/models", b"GET"),
-        (b"DELETE", b"/v1/models/m", b"GET"),
+        (b"DELETE", b"/v1/models", b"GET, HEAD"),
+        (b"DELETE", b"/v1/models/m", b"GET, HEAD"),
         (b"post", b"/v1/embeddings", b"POST"),
         (b"GET", b"/v2/models/m/infer", b"POST"),
     ],

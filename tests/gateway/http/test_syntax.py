@@ -123,3 +123,7 @@ def test_a_preflight_is_one_only_with_its_three_marks():
     assert cors.preflight(b"POST", asked) == b""
     assert cors.preflight(b"OPTIONS", {b"origin": b"https://a"}) == b""
     assert cors.preflight(b"OPTIONS", asked | {b"origin": b"https://b"}) == b""
+
+
+def test_the_date_of_an_answer_is_written_as_http_has_it():
+    assert syntax.date_line(784_111_777) == b"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import time
+from email.utils import parsedate_to_datetime
 
 import openai
 import orjson
@@ -413,5 +415,40 @@ def test_tensors_behind_the_json_of_an_infer_request_and_answer_pass_through(liv
             assert answer.endswith(head + b"\x00\x00\x80\x3f")
         else:
             assert answer.startswith(b"HTTP/1.1 502 ")  # bytes behind JSON that nobody announced
+
+    live(body, replicas=1)
+
+
+# --- what every HTTP server does -----------------------------------------------------------------
+
+
+def test_answers_and_refusals_have_a_date(live):
+    async def body(gateway):
+        await gateway.until(lambda: gateway.server.date != b"")
+        for answer in (await get(gateway, "/v1/models"), await raw(gateway, b"no http\r\n\r\n")):
+            head = answer.partition(b"\r\n\r\n")[0].lower()
+            (line,) = [line for line in head.split(b"\r\n") if line.startswith(b"date: ")]
+            told = parsedate_to_datetime(line[6:].decode())
+            assert abs(told.timestamp() - time.time()) < 60
+
+    live(body, replicas=1)
+
+
+@pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/m"])
+def test_the_models_can_be_asked_for_without_their_list(live, path):
+    async def body(gateway):
+        whole = await get(gateway, path.decode())
+        head = await raw(
+            gateway, b"HEAD %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % path
+        )
+        size = len(whole.partition(b"\r\n\r\n")[2])
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert b"content-length: %d\r\n" % size in head
+        assert head.endswith(b"\r\n\r\n")
+        refused = await raw(
+            gateway,
+            b"HEAD /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        )
+        assert refused.startswith(b"HTTP/1.1 405 ")
 
     live(body, replicas=1)

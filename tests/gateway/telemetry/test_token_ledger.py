@@ -111,7 +111,7 @@ def booked(gateway):
 
 def test_whole_and_streamed_answers_are_booked_to_their_tenant(live):
     async def body(gateway):
-        async with AsyncOpenAI(base_url=gateway.url, api_key="hf-k", max_retries=0) as api:
+        async with AsyncOpenAI(base_url=gateway.url, api_key="hf-ledger-key", max_retries=0) as api:
             whole = await api.chat.completions.create(model="m", messages=ASK)
             stream = await api.chat.completions.create(
                 model="m", messages=ASK, stream=True, stream_options={"include_usage": True}
@@ -130,7 +130,7 @@ def test_whole_and_streamed_answers_are_booked_to_their_tenant(live):
         )
         assert 0 < counters['attempt_seconds_total{replica="m-1"}'] < 60
 
-    live(body, replicas=1, tenants=[{"name": "search", "keys": [hash_key("hf-k")]}])
+    live(body, replicas=1, tenants=[{"name": "search", "keys": [hash_key("hf-ledger-key")]}])
 
 
 def test_a_failed_attempt_is_waste_and_the_second_is_not(live):

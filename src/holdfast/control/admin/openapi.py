@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from holdfast import __version__
 from holdfast.control.admin.openapi_schemas import schemas
+from holdfast.control.view.history import ASKED_MAX, NAMES_DEFAULT, NAMES_MAX
+from holdfast.storage.recall import POINTS_MAX
 
 _Data = dict[str, Any]
 
@@ -63,22 +65,25 @@ def _get(name: str, summary: str, responses: _Data, *parameters: _Data) -> _Data
 
 
 def _post(name: str, summary: str, responses: _Data, *parameters: _Data, **more: Any) -> _Data:
-    refused = _ORDER_REFUSED | responses
+    refused = _ORDER_REFUSED | responses  # an order's own reasons for a status come first
     operation: _Data = {"operationId": name, "summary": summary, "responses": refused}
     if parameters:
         operation["parameters"] = list(parameters)
     return {"post": operation | {"security": _TOKEN} | more}
 
 
-def _order(name: str, summary: str, cannot: str, forbidden: str = "") -> _Data:
+def _order(name: str, summary: str, cannot: str, more: _Data | None = None, **said: Any) -> _Data:
     responses = {
         "202": _json("Taken on; /status and /events tell how it goes on.", "Taken"),
         "404": _json("No replica has this id.", "Error"),
         "409": _json(cannot, "Error"),
     }
-    if forbidden:
-        responses["403"] = _json(forbidden, "Error")
-    return _post(name, summary, responses, _REPLICA)
+    return _post(name, summary, responses | (more or {}), _REPLICA, **said)
+
+
+def _body(schema: str) -> _Data:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"required": True, "content": content}
 
 
 def _probes() -> _Data:
@@ -319,11 +324,25 @@ def _series() -> _Data:
             "history",
             "Figures of the past, by the names of their series.",
             {"200": _json("Rows of a time and a value; null is unknown.", "Series"), **refused},
-            _in_query("series", "A name, or several by repetition.", type="string"),
+            _in_query(
+                "series",
+                "A name, or several by repetition.",
+                type="string",
+                minLength=1,
+                **{"x-repeated-max": ASKED_MAX},  # an array would be another type to old readers
+            )
+            | {"required": True},
             _in_query("match", "How names are taken.", enum=["exact", "prefix", "pattern"]),
             _in_query("since", "Seconds since 1970.", type="number"),
             _in_query("until", "Seconds since 1970.", type="number"),
-            _in_query("points", "How many to aim at.", type="integer", default=300),
+            _in_query(
+                "points",
+                "How many to aim at.",
+                type="integer",
+                minimum=2,
+                maximum=POINTS_MAX,
+                default=300,
+            ),
             _in_query("value", "Of what was joined.", enum=["mean", "min", "max", "last"]),
             _in_query("step", "Seconds; left out: what fits.", enum=[10, 60, 900]),
         ),
@@ -333,7 +352,14 @@ def _series() -> _Data:
             {"200": _json("Names in order, and whether there are more.", "SeriesNames"), **refused},
             _in_query("prefix", "How they begin.", type="string"),
             _in_query("after", "The last name of the page before.", type="string"),
-            _in_query("limit", "How many at most.", type="integer", default=1000),
+            _in_query(
+                "limit",
+                "How many at most.",
+                type="integer",
+                minimum=1,
+                maximum=NAMES_MAX,
+                default=NAMES_DEFAULT,
+            ),
         ),
     }
 
@@ -368,10 +394,6 @@ def _agents() -> _Data:
 
 
 def _orders() -> _Data:
-    body = {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Scale"}}},
-    }
     return {
         "/reload": _post(
             "reload",
@@ -398,8 +420,16 @@ def _orders() -> _Data:
             "disturb",
             "Make trouble on purpose, for so many seconds, as 'holdfast chaos' does.",
             "It is disturbed already, or this cannot be done; the error says why.",
-            forbidden="The fleet file does not enable chaos (chaos.enabled), or the token has not "
-            "the role chaos.",
+            {
+                "400": _json("The body is not what it should be.", "Error"),
+                "403": _json(
+                    "The fleet file does not enable chaos (chaos.enabled), the token has not the "
+                    "role chaos, or the order comes from a page of another host.",
+                    "Error",
+                ),
+                "413": _json("The body is too large.", "Error"),
+            },
+            requestBody=_body("Disturb"),
         ),
         "/replicas/{replica_id}/undisturb": _order(
             "undisturb", "End that before its time.", "It is not disturbed."
@@ -415,16 +445,12 @@ def _orders() -> _Data:
                 "413": _json("The body is too large.", "Error"),
             },
             _MODEL,
-            requestBody=body,
+            requestBody=_body("Scale"),
         ),
     }
 
 
 def _reports() -> _Data:
-    body = {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Report"}}},
-    }
     return {
         "/facts": _post(
             "report",
@@ -435,7 +461,7 @@ def _reports() -> _Data:
                 "413": _json("The body is too large.", "Error"),
                 "429": _json("More than are taken in a second; Retry-After says when.", "Error"),
             },
-            requestBody=body,
+            requestBody=_body("Report"),
         ),
     }
 

@@ -15,6 +15,8 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.control.fleet.audience import Happened
+from holdfast.control.fleet.disturbances import KINDS as KINDS_MADE
+from holdfast.control.fleet.disturbances import SECONDS_MAX
 from holdfast.control.incidents.fact_reports import FACTS_MAX, KINDS
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.view import snapshot as view
@@ -43,6 +45,16 @@ class ScaleOrder(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an order to scale a model."""
 
     replicas: Annotated[int, Meta(description="How many are wanted.", ge=0, le=256)]
+
+
+class DisturbOrder(msgspec.Struct):
+    """The body of an order to make trouble on purpose."""
+
+    kind: Annotated[
+        str, Meta(description="What is to go wrong.", extra_json_schema={"enum": list(KINDS_MADE)})
+    ]
+    seconds: Annotated[float, Meta(description="For how long.", gt=0, le=SECONDS_MAX)]
+    url: Annotated[str, Meta(description="Of a detour: http://127.0.0.1:PORT.")] = ""
 
 
 class ReloadAnswer(TypedDict):
@@ -290,6 +302,7 @@ SERVED: Final[dict[str, Any]] = {
     "Error": RefusalAnswer,
     "Taken": TakenAnswer,
     "Scale": ScaleOrder,
+    "Disturb": DisturbOrder,
     "Reloaded": ReloadAnswer,
     "Status": StatusAnswer,
     "ReplicaStatus": ReplicaStatus,

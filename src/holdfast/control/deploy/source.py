@@ -20,7 +20,8 @@ from holdfast.control.deploy.launched_replica import new_launched_replica
 from holdfast.control.fleet.checks import load_check
 from holdfast.core.types import ConfigError
 
-_Signature = tuple[int, int, int] | None
+_Times = tuple[int, int, int] | None
+_Signature = tuple[_Times, ...]
 
 _FIXED: Final = ("gateway.listen", "gateway.workers", "gateway.tls", "admin.listen", "admin.token")
 _FIX: Final = "undo it, or start 'holdfast serve --takeover' with it and then stop this one"
@@ -36,13 +37,14 @@ class ConfigSource:
         refused.
         """
         self._path = path
-        self._signature = _signature(path)
+        self._signature: _Signature = (_times(path),)
         self.problems: list[str] = []  # of the file as it is now; empty: it is what runs
         self.refused = 0
         if last is None:
             self.file, self.epoch = load(path, FleetFile), 1
             refuse_impossible(path, self.file)
             self.json = self.file.to_json()
+            self._signature = self._signed()
             return
         self.epoch, self.json = last
         self.file = FleetFile.from_json(self.json)
@@ -50,17 +52,18 @@ class ConfigSource:
             self._take(_read(path, self.file))
         except ConfigFileError as error:
             self._refuse(error)
+        self._signature = (self._signature[0], *self._signed()[1:])
 
     async def changed(self) -> bool:
         """Check the file's times and read it if they changed; whether config or refusal is new."""
-        if _signature(self._path) == self._signature:
+        if self._signed() == self._signature:
             return False
         await self.reload()
         return True
 
     async def reload(self) -> bool:
         """Read the file whatever its times; whether the config that runs has changed."""
-        self._signature = _signature(self._path)  # from before: a change while reading is seen
+        self._signature = self._signed()  # from before: a change while reading is seen
         try:
             # Checking a large file takes a while, and this loop must not be late.
             file = await asyncio.to_thread(_read, self._path, self.file)
@@ -68,6 +71,10 @@ class ConfigSource:
             self._refuse(error)
             return False
         return self._take(file)
+
+    def _signed(self) -> _Signature:
+        """The times of the file, and of the files with secrets that it names."""
+        return tuple(map(_times, (self._path, *self.file.secret_files)))
 
     def _take(self, file: FleetFile) -> bool:
         self.problems = []
@@ -83,7 +90,7 @@ class ConfigSource:
         self.refused += 1
 
 
-def _signature(path: Path) -> _Signature:
+def _times(path: Path) -> _Times:
     try:
         stat = path.stat()
     except OSError:

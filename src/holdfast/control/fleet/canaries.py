@@ -136,7 +136,7 @@ class Canaries:
         token = bearer(deployed, self._environment)
         page_s = deadline_s if page_only else min(_HEALTH_S, deadline_s)
         try:
-            answer = await fetch(deployed.url, path, page_s, bearer=token)
+            answer = await fetch(deployed.url, path, page_s, bearer=token, tls=deployed.context())
         except FetchError as error:
             if page_only or error.what == "refused":
                 raise CanaryError(error, HealthPage(ok=False)) from error
@@ -193,7 +193,8 @@ class Canaries:
     ) -> HttpAnswer:
         asked = ask(known, config, deployed.served_as)
         token = bearer(deployed, self._environment)
-        return await fetch(deployed.url, asked.path, deadline_s, bearer=token, body=asked.body)
+        tls, body = deployed.context(), asked.body
+        return await fetch(deployed.url, asked.path, deadline_s, bearer=token, body=body, tls=tls)
 
     async def _judge(
         self,
@@ -269,8 +270,8 @@ def _read_page(known: Dialect, page: HttpAnswer) -> CanaryReport:
 
 
 def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
-    """The engine's API key from the environment; None where the file configures none."""
-    return environment.get(deployed.api_key_env) if deployed.api_key_env else None
+    """The engine's API key from the environment or its file; None where there is none."""
+    return deployed.token(environment)
 
 
 __all__ = ["CHECKS_MAX", "Canaries", "CanaryError", "CanaryReport", "HealthPage", "bearer"]

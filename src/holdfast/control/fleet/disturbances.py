@@ -161,7 +161,7 @@ class Disturbances:
             return deployed
         if one.kind == PROBE_BLIND:
             return None
-        return replace(deployed, url=one.url, api_key_env=None)
+        return replace(deployed, url=one.url, api_key_env=None, api_key_file=None, tls=None)
 
     def distorted(self, fact: Fact) -> Fact | None:
         """The fact as the investigation should see it; ``None``: it must not see it at all."""

@@ -115,7 +115,11 @@ async def poll_load(deployed: Deployed, deadline_s: float, environment: Mapping[
         return Load()
     try:
         answer = await fetch(
-            deployed.url, known.metrics_path, deadline_s, bearer=bearer(deployed, environment)
+            deployed.url,
+            known.metrics_path,
+            deadline_s,
+            bearer=bearer(deployed, environment),
+            tls=deployed.context(),
         )
     except FetchError:
         return Load()

@@ -45,7 +45,9 @@ class VersionWatch:
         token = bearer(deployed, self._environment)
         try:
             async with self._gate:
-                answer = await fetch(deployed.url, path, DEADLINE_S, bearer=token)
+                answer = await fetch(
+                    deployed.url, path, DEADLINE_S, bearer=token, tls=deployed.context()
+                )
         except FetchError:
             return  # unknown, and its canaries say what is the matter with it
         version = read_version(answer.body, member) if answer.status == 200 else ""

@@ -144,6 +144,7 @@ class ActiveRequest(TimerEntry):
         "moved",
         "phase",
         "queued_at",
+        "read_tokens",
         "request",
         "reservation",
         "revision",
@@ -170,6 +171,7 @@ class ActiveRequest(TimerEntry):
         self.died_at = 0  # when the last of them did
         self.revision: str | None = None  # bound by the first content shown
         self.shown_tokens = 0  # of attempts that ended after they had shown content
+        self.read_tokens = 0  # of the prompt, by the engine's count; 0 = it did not say
         self.hedge_at = 0
         self.queued_at = 0  # when it last entered the queue
         self.waited = 0  # time in the queue, in all its earlier stays

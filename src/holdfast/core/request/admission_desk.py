@@ -81,11 +81,17 @@ class AdmissionDesk:
         quota = self._quotas.get(request.tenant) if self._quotas else None
         if quota is None:
             return None
-        reserved = quota.reserve(request.prompt_tokens, request.max_tokens, now)
+        reserved = quota.reserve(request.prompt_tokens, request.max_tokens, now, request.choices)
         if isinstance(reserved, Reservation):
             active.reservation = reserved
             return None
         return reserved
+
+    def correct(self, tenant: str, tokens: int) -> None:
+        """Charge a tenant for tokens that were found after its request was settled."""
+        quota = self._quotas.get(tenant)
+        if quota is not None:
+            quota.correct(tokens)
 
     def lease(self, shares: Mapping[str, float]) -> None:
         """Change this gateway's shares of the tenants' quotas."""
@@ -122,7 +128,8 @@ class AdmissionDesk:
         if active.reservation is not None:
             quota = self._quotas[request.tenant]
             if active.attempts:
-                quota.settle(active.reservation, request.prompt_tokens + active.shown_tokens)
+                read = active.read_tokens or request.prompt_tokens  # the estimate, if it must be
+                quota.settle(active.reservation, read + active.shown_tokens)
             else:
                 quota.release(active.reservation)  # never sent: it costs the tenant nothing
         story = active.story

@@ -33,6 +33,7 @@ from holdfast.core.messages import (
     Report,
     RequestId,
     Silent,
+    Spent,
     Summary,
     Tick,
     ViewChanged,
@@ -102,6 +103,7 @@ class Flow:
             Quiet: self._on_quiet,
             ReplicaHalted: self._on_halted,
             ClientGone: self._on_client_gone,
+            Spent: self._on_spent,
             ViewChanged: self._on_view_changed,
             LoadReported: self._on_load_reported,
             Leased: self._on_leased,
@@ -281,6 +283,7 @@ class Flow:
         candidate.tokens += tokens
         candidate.answered(tokens, event.finish, event.measured)
         active.shown_tokens += tokens
+        active.read_tokens = event.prompt_tokens
         lane.queue.charge_output(request.tenant, tokens, request.priority)
         actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
         if lane.queue.held:
@@ -365,6 +368,7 @@ class Flow:
         candidate = attempt.candidate
         kind = event.kind
         candidate.tokens += event.tokens
+        active.read_tokens = event.prompt_tokens or active.read_tokens
         outcome = _SUCCESS if kind is None else MEANINGS[kind].outcome
         actions: list[FlowAction] = []
         self._close(active, lane, attempt, outcome, kind, actions, now)
@@ -635,6 +639,10 @@ class Flow:
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return actions
+
+    def _on_spent(self, event: Spent, _now: int) -> list[FlowAction]:
+        self._desk.correct(event.tenant, event.tokens)
+        return []
 
     def _on_view_changed(self, event: ViewChanged, now: int) -> list[FlowAction]:
         """Take over a new fleet view, and use the room it brings."""

@@ -13,15 +13,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
+from time import time
 from typing import Final, NoReturn
 
-from holdfast.config.tenants import ANONYMOUS, HASH_PREFIX, KEY_LENGTH_MAX, TenantSection
+import structlog
+
+from holdfast.config.tenants import (
+    ANONYMOUS,
+    HASH_PREFIX,
+    KEY_LENGTH_MAX,
+    KEY_LENGTH_MIN,
+    KEY_LENGTH_STRONG,
+    TenantSection,
+)
 from holdfast.core.types import Priority
 from holdfast.gateway.api.errors import INVALID, ApiError
 
+_log = structlog.get_logger("holdfast.gateway.keys")
 _OTHERS: Final = (b"api-key", b"x-api-key")  # Azure's clients, and Anthropic's
 # Compared with where a digest is not known: both refusals take one way.
-_NOBODY: Final[tuple[bytes, "Tenant | None"]] = (bytes(32), None)
+_NOBODY: Final[tuple[bytes, "Tenant | None", float]] = (bytes(32), None, 0.0)
+_EXPIRED: Final = "The API key has expired. Ask the operator of this service for a new one."
+_SHORT: Final = (
+    f"The API key has fewer than {KEY_LENGTH_MIN} characters and is not accepted any more. Ask the "
+    "operator of this service for a new one ('holdfast keys new')."
+)
 _REFUSAL: Final = "The API key is missing or not valid. Send it as 'Authorization: Bearer KEY'."
 
 
@@ -33,6 +49,7 @@ class Tenant:
     priority: Priority = Priority.INTERACTIVE
     models: frozenset[str] = frozenset()  # public names, virtual ones too; empty = all
     region_names: tuple[str, ...] = ()  # whose replicas may serve it; empty = all
+    insecure: bool = False  # its keys may be of any length
 
     def may_use(self, model: str) -> bool:
         """Whether the tenant may ask for this public model; a virtual one includes its targets."""
@@ -49,22 +66,24 @@ class TenantDirectory:
     With no tenants configured, every request is ``default``'s.
     """
 
-    __slots__ = ("_anonymous", "_by_digest", "by_name")
+    __slots__ = ("_anonymous", "_by_digest", "_warned", "by_name")
 
     def __init__(self, sections: Sequence[TenantSection]) -> None:
         self.by_name: dict[str, Tenant] = {}
-        self._by_digest: dict[bytes, tuple[bytes, Tenant | None]] = {}
+        self._by_digest: dict[bytes, tuple[bytes, Tenant | None, float]] = {}
+        self._warned: set[str] = set()  # names of tenants; bounded: they come from the config
         for section in sections:
             tenant = Tenant(
                 section.name,
                 section.urgency,
                 frozenset(section.models),
                 tuple(section.regions),
+                section.insecure,
             )
             self.by_name[section.name] = tenant
             for key in section.keys:
-                digest = bytes.fromhex(key.removeprefix(HASH_PREFIX))
-                self._by_digest[digest] = (digest, tenant)
+                digest = bytes.fromhex((key.hash or "").removeprefix(HASH_PREFIX))
+                self._by_digest[digest] = (digest, tenant, key.expires_at)
         self._anonymous: Tenant | None = None
         if not sections:
             self._anonymous = self.by_name[ANONYMOUS] = Tenant(ANONYMOUS)
@@ -88,10 +107,24 @@ class TenantDirectory:
         if len(key) > KEY_LENGTH_MAX:
             _refuse()
         digest = sha256(key).digest()
-        stored, tenant = self._by_digest.get(digest, _NOBODY)
+        stored, tenant, expires = self._by_digest.get(digest, _NOBODY)
         if not compare_digest(digest, stored) or tenant is None:
             _refuse()
+        if expires and time() >= expires:
+            raise ApiError(401, INVALID, "expired_api_key", _EXPIRED)
+        if len(key) < KEY_LENGTH_STRONG and not tenant.insecure:
+            self._judge_short(key, tenant)
         return tenant
+
+    def _judge_short(self, key: bytes, tenant: Tenant) -> None:
+        """Refuse a key that is guessed in no time; warn once of one that may be."""
+        if len(key) < KEY_LENGTH_MIN:
+            raise ApiError(401, INVALID, "weak_api_key", _SHORT)
+        if tenant.name not in self._warned:
+            self._warned.add(tenant.name)
+            fix = "make a new key with 'holdfast keys new', or set insecure: true for the tenant"
+            told = f"a key of fewer than {KEY_LENGTH_STRONG} characters"
+            _log.warning("weak API key", tenant=tenant.name, why=told, fix=fix)
 
 
 def _key_of(headers: Mapping[bytes, bytes]) -> bytes:

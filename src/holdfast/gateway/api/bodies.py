@@ -23,7 +23,7 @@ from holdfast.config.gateway import BodyConfig
 from holdfast.gateway.api import multipart
 from holdfast.gateway.api import request_schema as known
 from holdfast.gateway.api.errors import INVALID, ApiError, invalid
-from holdfast.gateway.api.jsontext import Counts, Extras, open_object
+from holdfast.gateway.api.jsontext import Counts, Extras, check_finite, open_object
 from holdfast.gateway.api.multipart import Field
 from holdfast.gateway.api.prompts import BLOCK_BYTES, Blocks, estimate_tokens
 from holdfast.gateway.api.request_schema import (
@@ -42,6 +42,9 @@ _NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 _SESSION_CHARACTERS: Final = 256  # of a client's own name for its session; more adds nothing
 _SEED_BYTES: Final = 4_096  # of the tools, which stand before the messages in the prompt
 _MESSAGES: Final = b'"messages":['
+_NULL: Final = Raw(b"null")
+_TURNS: Final = "a string or a list of messages and other items"  # the input of /v1/responses
+_PARAMETERS_BYTES: Final = 256  # a model's name, temperature, stop strings: none of the prompt
 _SHORT_LIST: Final = 8  # bytes: it may be empty, with blanks between its brackets
 _JSON_FORMATS: Final = frozenset({"json_object", "json_schema"})
 _QUOTE: Final = ord('"')
@@ -69,8 +72,10 @@ class ParsedRequest(msgspec.Struct, gc=False):
     wants_running_usage: bool = False  # and in every chunk of it
     has_stream_options: bool = False
     max_tokens: int = 0  # of one choice; 0 = not said
-    n: int = 1
-    prompt_bytes: int = 0  # of the members that become the prompt
+    n: int = 1  # choices of each prompt in the answer
+    best_of: int = 0  # choices of each prompt that the engine makes; 0 = as many as it returns
+    prompts: int = 1  # each is answered by itself
+    prompt_bytes: int = 0  # of all that may become the prompt; media count as a fixed size
     prompt_tokens: int = 1  # estimated from them
     prefix: Sequence[int] = ()
     session: str = ""
@@ -88,6 +93,11 @@ class ParsedRequest(msgspec.Struct, gc=False):
     members: Any = None  # the struct behind the body, where that has no other members
     fields: list[Field] | None = None  # of a form
     boundary: bytes = b""
+
+    @property
+    def choices(self) -> int:
+        """How many answers the engine makes; each may be as long as ``max_tokens``."""
+        return max(self.n, self.best_of) * self.prompts
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -130,9 +140,44 @@ def parse(
         ask.greedy = _read("temperature", known.decode_number, members.temperature) == 0
     if members.top_p is not UNSET:
         _read("top_p", known.decode_number, members.top_p)
-    read(ask, members, limits, extras, counts, prefix_blocks)
+    if extras or api is not Api.CHAT or _passes_on(members):
+        _check_finite(api, members, extras)
+    weighed = read(ask, members, limits, extras, counts, prefix_blocks)
+    # Templates, documents, schemas: engines make prompts of members that no gateway can list.
+    rest = len(text) - weighed - _PARAMETERS_BYTES
+    if rest > 0:
+        ask.prompt_bytes += rest
     ask.prompt_tokens = ask.prompt_bytes >> 2 or 1  # as estimate_tokens, without the call
     return ask
+
+
+def _passes_on(m: ChatRequest) -> bool:
+    """Whether a chat has any member of ``_PASSED_ON``. By name: a loop costs ten times as much."""
+    return not (
+        m.seed is UNSET
+        and m.metadata is UNSET
+        and m.response_format is UNSET
+        and m.logit_bias is UNSET
+        and m.top_k is UNSET
+        and m.ignore_eos is UNSET
+        and m.tool_choice is UNSET
+        and m.parallel_tool_calls is UNSET
+        and m.function_call is UNSET
+        and m.modalities is UNSET
+        and m.audio is UNSET
+        and m.reasoning_effort is UNSET
+        and m.store is UNSET
+    )
+
+
+def _check_finite(api: Api, members: msgspec.Struct, extras: Extras) -> None:
+    """Refuse infinities in members that nobody here reads: an engine would compute with them."""
+    for name in _PASSED_ON[api]:
+        value = getattr(members, name)
+        if value is not UNSET:
+            check_finite(name, value)
+    for name in extras:
+        check_finite(name, extras[name])
 
 
 def _read_chat(
@@ -142,7 +187,7 @@ def _read_chat(
     extras: Extras,
     counts: Counts,
     prefix_blocks: int,
-) -> None:
+) -> int:
     messages = m.messages
     if messages is UNSET:
         raise _missing("messages")
@@ -170,6 +215,7 @@ def _read_chat(
         ask.max_tokens = _bounded("max_completion_tokens", said, 0, limits.max_tokens_max)
     if prefix_blocks and size >= BLOCK_BYTES:
         ask.prefix = _prefix(ask.body, whole - 2, prefix_blocks, seed)
+    return whole + len(seed)
 
 
 def _read_completions(
@@ -179,19 +225,22 @@ def _read_completions(
     extras: Extras,
     _: Counts,
     prefix_blocks: int,
-) -> None:
+) -> int:
     one_text = False
-    if m.prompt is not UNSET:
+    weighed = 0
+    if m.prompt is not UNSET and not (m.prompt == _NULL and "prompt_embeds" in extras):
         one_text = _read_texts(ask, "prompt", m.prompt, limits)
+        weighed = len(m.prompt)
         if prefix_blocks:
             ask.prefix = Blocks(memoryview(m.prompt), prefix_blocks)
     elif "prompt_embeds" not in extras:
         raise _missing("prompt")
     if m.best_of is not UNSET:
-        _bounded("best_of", m.best_of, 1, limits.n_max)
+        ask.best_of = _bounded("best_of", m.best_of, 1, limits.n_max)
     _read_generation(ask, m, limits, extras)
     if ask.continuable and not one_text:
         ask.continuable, ask.reason = False, "the prompt is not one text"
+    return weighed
 
 
 def _read_generation(
@@ -249,27 +298,30 @@ def _read_embeddings(
     extras: Extras,
     _: Counts,
     prefix_blocks: int,
-) -> None:
+) -> int:
     ask.statistic = "norm"
     if m.input is not UNSET:
         _read_texts(ask, "input", m.input, limits)
+        ask.prompts = 1  # read at once, and nothing is written for any of them
         if prefix_blocks:
             ask.prefix = Blocks(memoryview(m.input), prefix_blocks)
-    elif "messages" in extras:  # vLLM embeds chats, with pictures
-        ask.prompt_bytes = len(extras["messages"])
-    else:
-        raise _missing("input")
+        return len(m.input)
+    if "messages" in extras:  # vLLM embeds chats, with pictures
+        messages = extras["messages"]
+        ask.prompt_bytes = known.message_bytes(messages)
+        return len(messages)
+    raise _missing("input")
 
 
-def _read_rerank(
-    ask: ParsedRequest, m: known.RerankRequest, limits: BodyConfig, *_: object
-) -> None:
+def _read_rerank(ask: ParsedRequest, m: known.RerankRequest, limits: BodyConfig, *_: object) -> int:
     documents = _counted("documents", m.documents, limits.inputs_max)
     if not documents:
         raise _missing("documents")
     if m.query is UNSET:
         raise _missing("query")
-    ask.prompt_bytes = len(m.query) + sum(map(len, documents))
+    size = sum(map(len, documents))
+    ask.prompt_bytes = len(m.query) * len(documents) + size  # read with each document
+    return len(m.query) + size
 
 
 def _read_responses(
@@ -279,15 +331,23 @@ def _read_responses(
     extras: Extras,
     _: Counts,
     prefix_blocks: int,
-) -> None:
+) -> int:
+    weighed = 0
     if m.input is not UNSET:
-        _read_texts(ask, "input", m.input, limits, limits.messages_max)
+        if m.input == _NULL:
+            raise _missing("input", _TURNS)
+        _read_texts(ask, "input", m.input, limits, limits.messages_max, _TURNS)
+        ask.prompts = 1  # turns of one conversation
+        weighed = len(m.input)
+        if weighed > known.MEDIA_FROM and memoryview(m.input)[0] == _BRACKET:
+            ask.prompt_bytes = known.message_bytes(m.input)
         if prefix_blocks:
             ask.prefix = Blocks(memoryview(m.input), prefix_blocks)
     elif "prompt" not in extras:  # the name of a stored one
-        raise _missing("input")
+        raise _missing("input", _TURNS)
     if m.instructions is not UNSET:
         ask.prompt_bytes += len(m.instructions)
+        weighed += len(m.instructions)
     if m.max_output_tokens is not UNSET:
         said = m.max_output_tokens
         ask.max_tokens = _bounded("max_output_tokens", said, 0, limits.max_tokens_max)
@@ -298,30 +358,29 @@ def _read_responses(
         ask.json_expected = form is not None and form.type in _JSON_FORMATS
     ask.hedgeable = m.store is False  # stored unless the client says otherwise
     ask.stores = not ask.hedgeable
+    return weighed
 
 
-def _read_speech(
-    ask: ParsedRequest, m: known.SpeechRequest, limits: BodyConfig, *_: object
-) -> None:
+def _read_speech(ask: ParsedRequest, m: known.SpeechRequest, limits: BodyConfig, *_: object) -> int:
     if m.input is UNSET:
         raise _missing("input")
     _read_texts(ask, "input", m.input, limits)
     ask.hedgeable = False  # each costs as much as a long answer
     ask.opaque = True
+    return len(m.input)
 
 
-def _read_images(
-    ask: ParsedRequest, m: known.ImagesRequest, limits: BodyConfig, *_: object
-) -> None:
+def _read_images(ask: ParsedRequest, m: known.ImagesRequest, limits: BodyConfig, *_: object) -> int:
     if m.prompt is UNSET:
         raise _missing("prompt")
     _read_texts(ask, "prompt", m.prompt, limits)
     if m.n is not UNSET:
         ask.n = _bounded("n", m.n, 1, limits.n_max) or 1
     ask.hedgeable = False  # as speech
+    return len(m.prompt)
 
 
-_Reader = tuple[Callable[[bytes], Any], Callable[..., None]]
+_Reader = tuple[Callable[[bytes], Any], Callable[..., int]]  # which returns the bytes it weighed
 _READERS: Final[dict[Api, _Reader]] = {
     Api.CHAT: (msgspec.json.Decoder(ChatRequest).decode, _read_chat),
     Api.COMPLETIONS: (msgspec.json.Decoder(CompletionsRequest).decode, _read_completions),
@@ -330,6 +389,32 @@ _READERS: Final[dict[Api, _Reader]] = {
     Api.RESPONSES: (msgspec.json.Decoder(known.ResponsesRequest).decode, _read_responses),
     Api.SPEECH: (msgspec.json.Decoder(known.SpeechRequest).decode, _read_speech),
     Api.IMAGES: (msgspec.json.Decoder(known.ImagesRequest).decode, _read_images),
+}
+_STRUCTS: Final[dict[Api, type[msgspec.Struct]]] = {
+    Api.CHAT: ChatRequest,
+    Api.COMPLETIONS: CompletionsRequest,
+    Api.EMBEDDINGS: EmbeddingsRequest,
+    Api.RERANK: known.RerankRequest,
+    Api.RESPONSES: known.ResponsesRequest,
+    Api.SPEECH: known.SpeechRequest,
+    Api.IMAGES: known.ImagesRequest,
+}
+_READ_OR_TEXT: Final = frozenset(
+    {
+        *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logprobs"),
+        *("stream_options", "stop"),
+        *("messages", "prompt", "input", "instructions", "query", "suffix"),
+    }
+)
+# Raw members, often sent and passed on unread, whose numbers must be finite all the same. Not
+# those that make up the prompt: long, and no engine computes with a number in them.
+_PASSED_ON: Final[dict[Api, tuple[str, ...]]] = {
+    api: tuple(
+        field.name
+        for field in msgspec.structs.fields(struct)
+        if field.type == known.Part and field.name not in _READ_OR_TEXT
+    )
+    for api, struct in _STRUCTS.items()
 }
 _decode_infer: Final = msgspec.json.Decoder(known.InferRequest).decode
 
@@ -362,7 +447,9 @@ def _parse_infer(
         ask.body = text + tensors
         ask.content_type = _OCTETS
         ask.headers = b"%b: %d\r\n" % (_HEAD_LENGTH, len(text))
-    ask.prompt_bytes = sum(map(len, inputs))
+    ask.prompt_bytes = len(text)
+    if tensors and known.holds_texts(inputs):
+        ask.prompt_bytes += len(tensors)
     ask.prompt_tokens = estimate_tokens(ask.prompt_bytes)
     return ask
 
@@ -388,7 +475,8 @@ def _parse_form(
         raise invalid("stream is not supported here; leave it out.", "stream")
     ask.opaque = texts.get("response_format", "json") not in {"", "json", "verbose_json"}
     ask.session = texts.get("user", "")[:_SESSION_CHARACTERS]
-    ask.prompt_bytes = len(texts.get("prompt", ""))
+    # The file is sound; whatever else the engine reads as text is counted.
+    ask.prompt_bytes = sum(len(field.value) for field in fields if field.filename is None)
     ask.prompt_tokens = estimate_tokens(ask.prompt_bytes)
     return ask
 
@@ -439,7 +527,12 @@ def _counted(name: str, items: Items, most: int) -> list[Raw]:
 
 
 def _read_texts(
-    ask: ParsedRequest, name: str, raw: Raw, limits: BodyConfig, count_max: int | None = None
+    ask: ParsedRequest,
+    name: str,
+    raw: Raw,
+    limits: BodyConfig,
+    count_max: int | None = None,
+    fix: str = "",
 ) -> bool:
     """Weigh a text, a list of them, or token ids; whether it is one text."""
     first = memoryview(raw)[0]
@@ -448,13 +541,17 @@ def _read_texts(
         return True
     items = _read(name, known.decode_raws, raw) if first == _BRACKET else None
     if not items:
-        raise invalid(f"{name} must be {FIXES[name]}, and not empty.", name)
+        raise invalid(f"{name} must be {fix or FIXES[name]}, and not empty.", name)
     first = memoryview(items[0])[0]
+    ids = b'"' not in bytes(raw)  # texts among them weigh what they are long
     if first in _NUMBER:
-        ask.prompt_bytes = 4 * len(items)  # exactly known, and divided by 4 again
-    elif len(items) > (limits.inputs_max if count_max is None else count_max):
+        if ids:
+            ask.prompt_bytes = 4 * len(items)  # exactly known, and divided by 4 again
+        return False
+    if len(items) > (limits.inputs_max if count_max is None else count_max):
         raise _too_many(name, limits.inputs_max if count_max is None else count_max)
-    elif first == _BRACKET:
+    ask.prompts = len(items)
+    if first == _BRACKET and ids:
         ask.prompt_bytes = 4 * sum([item.count(b",") + 1 for item in map(bytes, items)])
     return False
 
@@ -479,8 +576,8 @@ def _prefix(body: bytes, size: int, blocks_max: int, tools: bytes) -> Blocks:
     return Blocks(body, blocks_max, start=start, size=size, seed=seed)
 
 
-def _missing(name: str) -> ApiError:
-    message = f"{name} is required and must be {FIXES.get(name, 'a file')}."
+def _missing(name: str, fix: str = "") -> ApiError:
+    message = f"{name} is required and must be {fix or FIXES.get(name, 'a file')}."
     return invalid(message, name, "missing_required_parameter")
 
 

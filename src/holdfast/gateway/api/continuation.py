@@ -363,11 +363,15 @@ class Seam:
                 choice["finish_reason"] = "stop"
         return _raw(rewritten)
 
+    def prompt_tokens(self, counted: int) -> int:
+        """Return the tokens of the client's own prompt, of which the engine counted so many."""
+        return max(0, counted - self._said_tokens)
+
     def _usage(self, usage: Raw, chunk: Chunk) -> Raw:
         """One sum: what was said before is this engine's prompt and the client's completion."""
         assert chunk.usage is not None
         counts = _decode(usage)
-        counts["prompt_tokens"] = max(0, chunk.usage.prompt_tokens - self._said_tokens)
+        counts["prompt_tokens"] = self.prompt_tokens(chunk.usage.prompt_tokens)
         counts["completion_tokens"] = chunk.usage.completion_tokens + self._said_tokens
         counts["total_tokens"] = counts["prompt_tokens"] + counts["completion_tokens"]
         return _raw(counts)

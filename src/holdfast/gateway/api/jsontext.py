@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.gateway.api.errors import ApiError, invalid
-from holdfast.gateway.api.request_schema import decode_raws
+from holdfast.gateway.api.request_schema import WHOLE, decode_raws
 
 Members = TypeVar("Members", bound=msgspec.Struct)
 Extras = dict[str, Raw]
@@ -49,6 +49,16 @@ _decode_any: Final = msgspec.json.Decoder().decode
 _decode_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _compact: Final = msgspec.json.format
 _field_in: Final = re.compile(r"at `\$\.([A-Za-z0-9_]+)").search
+_float_of: Final = re.compile(rb"-?[0-9]{1,16}(\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?").fullmatch
+_WHOLE_MAX: Final = 2**53  # beyond it a float does not tell whole numbers apart
+_half_pair: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+).search
+_HALF_PAIR: Final = (
+    "A string holds half of a letter: an escape from \\ud800 to \\udfff without its other half. "
+    "Send both halves, or the letter itself as UTF-8."
+)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _OPENING: Final = frozenset(b"[{")
 _BRACKET: Final = ord("[")
@@ -103,13 +113,17 @@ def open_object(
     try:
         if text.find(b'": ', 0, _LOOK_BYTES) >= 0:  # as Python's json writes it
             text = _compact(text, indent=-1)
-        members = decode(text)
+        try:
+            members = decode(text)
+        except msgspec.ValidationError:
+            text = _with_whole_numbers(text, fixes)
+            members = decode(text)
         extras: Extras = {}
         _encode_into(members, _written)
         if len(_written) != len(text):
             members, text, extras = _open_closer(decode, members, text)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise unreadable(error, fixes) from None
+        raise unreadable(error, fixes, text) from None
     if not text.isascii():  # raw members were not looked into
         _check_utf8(text)
     brackets = lists = 0
@@ -177,14 +191,47 @@ def with_members(text: bytes, members: Mapping[str, object]) -> bytes:
     return _encode(everything)
 
 
-def unreadable(error: Exception, fixes: Mapping[str, str]) -> ApiError:
-    """Make the client's error for a JSON text that could not be decoded, without quoting it."""
+def check_finite(name: str, raw: Raw) -> None:
+    """Refuse a member with a number that no float can hold: engines read it as infinity."""
+    try:
+        _decode_any(raw)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:  # the text is valid JSON: nothing else is wrong with it
+        message = f"{name} holds a number that is too large; send a finite one."
+        raise invalid(message, name) from None
+
+
+def _with_whole_numbers(text: bytes, fixes: Mapping[str, str]) -> bytes:
+    """Return the text with whole numbers written as such: ``16.0`` is 16, as in JSON Schema.
+
+    Clients whose only number is a float write them so. The text is returned as it is where there
+    are none.
+    """
+    members = _decode_members(text)
+    changed = False
+    for name, raw in members.items():
+        if fixes.get(name) == WHOLE and _float_of(number := bytes(raw)) is not None:
+            value = float(number)
+            if value.is_integer() and abs(value) <= _WHOLE_MAX:
+                members[name] = Raw(b"%d" % int(value))
+                changed = True
+    return _encode(members) if changed else text
+
+
+def unreadable(error: Exception, fixes: Mapping[str, str], text: bytes = b"") -> ApiError:
+    """Make the client's error for a JSON text that could not be decoded, without quoting it.
+
+    ``text``: that JSON, to tell half a letter from a text that was cut off.
+    """
     if isinstance(error, RecursionError):
         return _too_deep()
     if isinstance(error, UnicodeDecodeError):
         return invalid("The body is not valid UTF-8.", code="invalid_json")
     told = str(error)
     if not isinstance(error, msgspec.ValidationError):
+        if b"\\u" in text and _half_pair(text.replace(b"\\\\", b"")) is not None:
+            return invalid(_HALF_PAIR, code="invalid_json")
         reason = told.removeprefix("JSON is malformed: ")
         return invalid(f"The body is not valid JSON: {reason}.", code="invalid_json")
     match = _field_in(told)
@@ -282,6 +329,7 @@ def depth(text: bytes) -> int:
 __all__ = [
     "Counts",
     "Extras",
+    "check_finite",
     "depth",
     "open_object",
     "unreadable",

@@ -8,7 +8,7 @@ Numbers that may have a fraction are raw on purpose: written again they may be l
 came (``1`` and ``1.0``), and the proof rests on texts that never grow.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -157,9 +157,26 @@ class _Message(msgspec.Struct, gc=False):
 
 
 class _Piece(msgspec.Struct, gc=False):
-    text: Part = UNSET
+    """The members of a piece of content that hold media, by the names of APIs and engines."""
+
+    image_url: Part = UNSET
+    input_audio: Part = UNSET
+    audio_url: Part = UNSET
+    video_url: Part = UNSET
+    image: Part = UNSET
+    audio: Part = UNSET
+    video: Part = UNSET
+    file: Part = UNSET
+    file_data: Part = UNSET  # of /v1/responses
+    image_embeds: Part = UNSET  # vLLM
+    audio_embeds: Part = UNSET
 
 
+class _Tensor(msgspec.Struct, gc=False):
+    datatype: str = ""
+
+
+WHOLE: Final = "a whole number"
 # What a member must be, for the refusal of one that is something else.
 FIXES: Final[dict[str, str]] = {
     "model": "the name of a model, as GET /v1/models lists them",
@@ -169,14 +186,14 @@ FIXES: Final[dict[str, str]] = {
     "stream": "true or false",
     "stream_options": "an object such as {include_usage: true}",
     "store": "true or false",
-    "max_tokens": "a whole number",
-    "max_completion_tokens": "a whole number",
-    "max_output_tokens": "a whole number",
-    "n": "a whole number",
-    "best_of": "a whole number",
+    "max_tokens": WHOLE,
+    "max_completion_tokens": WHOLE,
+    "max_output_tokens": WHOLE,
+    "n": WHOLE,
+    "best_of": WHOLE,
     "logprobs": "a whole number, true or false",
-    "top_logprobs": "a whole number",
-    "prompt_logprobs": "a whole number",
+    "top_logprobs": WHOLE,
+    "prompt_logprobs": WHOLE,
     "temperature": "a number",
     "top_p": "a number",
     "presence_penalty": "a number",
@@ -210,16 +227,28 @@ decode_text_options: Final = msgspec.json.Decoder(TextOptions | None).decode
 decode_stop: Final = msgspec.json.Decoder(str | list[str] | None).decode
 _decode_message: Final = msgspec.json.Decoder(_Message).decode
 _decode_pieces: Final = msgspec.json.Decoder(list[_Piece]).decode
+_decode_tensor: Final = msgspec.json.Decoder(_Tensor).decode
+_media_of: Final = msgspec.structs.astuple
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def message_bytes(messages: Raw) -> int:
-    """Return the text size of messages in bytes; images and sounds count as a fixed size."""
-    return sum(map(text_bytes, decode_raws(messages)))
+    """Return the size of messages in bytes; images and sounds count as a fixed size.
+
+    Anything that is no list counts as it is.
+    """
+    try:
+        return sum(map(text_bytes, decode_raws(messages)))
+    except ValueError:
+        return len(messages)
 
 
 def text_bytes(message: Raw) -> int:
-    """Return the text size of a message in bytes; images and sounds count as a fixed size."""
+    """Return the size of a message in bytes; images and sounds count as a fixed size.
+
+    Everything else counts, known or not: calls of tools, refusals, thoughts, names. Engines make
+    text of all of them, and what was left out here would be free.
+    """
     size = len(message)
     if size <= MEDIA_FROM:
         return size
@@ -230,7 +259,19 @@ def text_bytes(message: Raw) -> int:
         pieces = _decode_pieces(content)
     except ValueError:
         return size  # of a shape that is not known: its size is all there is
-    return sum(_MEDIA_BYTES if p.text is UNSET else len(p.text) for p in pieces)
+    for piece in pieces:
+        for media in _media_of(piece):
+            if media is not UNSET:
+                size += _MEDIA_BYTES - len(media)
+    return size
+
+
+def holds_texts(tensors: Sequence[Raw]) -> bool:
+    """Whether any tensor of an infer request holds texts, or does not say what it holds."""
+    try:
+        return any(_decode_tensor(tensor).datatype in {"", "BYTES"} for tensor in tensors)
+    except ValueError:
+        return True
 
 
 # Members that bend which tokens come, so that an answer may end before its first letter.
@@ -313,6 +354,7 @@ __all__ = [
     "HARMLESS",
     "MEDIA_FROM",
     "SHAPING",
+    "WHOLE",
     "ChatRequest",
     "Common",
     "CompletionsRequest",
@@ -336,6 +378,7 @@ __all__ = [
     "decode_stop",
     "decode_text_options",
     "forbids_continuation",
+    "holds_texts",
     "message_bytes",
     "text_bytes",
 ]

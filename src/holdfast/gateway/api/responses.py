@@ -17,10 +17,12 @@ class ResponseEvent(NamedTuple):
     finished: bool
     failed: bool
     output_tokens: int
+    input_tokens: int = 0  # 0: the engine did not say
 
 
 class _Usage(msgspec.Struct, gc=False):
     output_tokens: int | None = None
+    input_tokens: int | None = None
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -45,11 +47,12 @@ def read_response_event(payload: bytes) -> ResponseEvent:
     except (ValueError, RecursionError):
         raise MalformedStreamError("a payload is not an event of a response") from None
     finished = event.type in _ENDS
-    tokens = 0
+    tokens = read = 0
     if event.response is not None and event.response.usage is not None:
         tokens = event.response.usage.output_tokens or 0
+        read = event.response.usage.input_tokens or 0
     content = event.type.endswith(".delta") and bool(event.delta)
-    return ResponseEvent(content, finished, event.type in _FAILS, tokens)
+    return ResponseEvent(content, finished, event.type in _FAILS, tokens, read)
 
 
 __all__ = ["ResponseEvent", "read_response_event"]

@@ -140,9 +140,10 @@ def find(method: bytes, path: bytes) -> Route:
             route = _MODEL
         else:
             raise ApiError(404, INVALID, "unknown_url", "There is nothing at this path.")
-    if route.method != method:
+    if route.method != method and not (method == b"HEAD" and route.method == _GET):
         message = f"Use {route.method.decode()} for this path."
-        raise ApiError(405, INVALID, "method_not_allowed", message, allow=route.method)
+        allow = b"GET, HEAD" if route.method == _GET else route.method
+        raise ApiError(405, INVALID, "method_not_allowed", message, allow=allow)
     return route
 
 

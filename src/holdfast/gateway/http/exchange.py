@@ -27,9 +27,10 @@ _NO_CONTENT: Final = 2  # HEAD, 204, 304: pieces are dropped
 
 
 class Draining(Protocol):
-    """The server of a connection, as far as an exchange reads it: whether it is draining."""
+    """The server of a connection, as far as an exchange reads it: its date, and if it drains."""
 
     draining: bool
+    date: bytes  # the header line that every answer has
 
 
 class ExchangeConnection(Protocol):
@@ -121,15 +122,16 @@ class ClientExchange:
             lines = self._last()
         line = syntax.STATUS_LINES.get(status) or syntax.status_line(status)
         put, transport = connection.turn.put, connection.transport
+        date = connection.server.date
         if status in {204, 304}:
-            put(transport, b"%b%b%b\r\n" % (line, headers, lines))
+            put(transport, b"%b%b%b%b\r\n" % (line, date, headers, lines))
         elif self.method == b"HEAD" or len(body) > JOINED_BYTES_MAX:
-            parts = (line, headers, lines, len(body))
-            head = b"%b%b%bcontent-length: %d\r\n\r\n" % parts
+            parts = (line, date, headers, lines, len(body))
+            head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % parts
             put(transport, head, b"" if self.method == b"HEAD" else body)
         else:
-            whole = (line, headers, lines, len(body), body)
-            put(transport, b"%b%b%bcontent-length: %d\r\n\r\n%b" % whole)
+            whole = (line, date, headers, lines, len(body), body)
+            put(transport, b"%b%b%b%bcontent-length: %d\r\n\r\n%b" % whole)
         connection.finish(self)
 
     def start(self, status: int, headers: bytes) -> None:
@@ -152,7 +154,8 @@ class ClientExchange:
             lines = self._last()
         framing = b"transfer-encoding: chunked\r\n" if self.framing == _CHUNKED else b""
         line = syntax.STATUS_LINES.get(status) or syntax.status_line(status)
-        head = b"%b%b%b%b\r\n" % (line, headers, lines, framing)
+        date = connection.server.date
+        head = b"%b%b%b%b%b\r\n" % (line, date, headers, lines, framing)
         connection.turn.put(connection.transport, head)
 
     def write(self, payload: bytes) -> None:

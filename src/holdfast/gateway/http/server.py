@@ -28,7 +28,7 @@ the old end. Rejected: a timer per connection. Each request would pay for what a
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic_ns
+from time import monotonic_ns, time
 from typing import Final, cast
 
 from holdfast.config.gateway import HttpConfig
@@ -390,7 +390,9 @@ class ClientConnection(asyncio.Protocol):
             self.drop()
             return
         lines = exchange.lines.replace(syntax.KEEP_ALIVE, b"") if exchange is not None else b""
-        self.turn.put(self.transport, b"%b%b\r\n%b" % (refusal.head, lines, refusal.body))
+        self.turn.put(
+            self.transport, b"%b%b\r\n%b" % (refusal.head, self.server.date + lines, refusal.body)
+        )
         self.leave(linger=linger)
 
     def leave(self, *, linger: bool = False) -> None:
@@ -468,6 +470,8 @@ class Server:
         self.cors = syntax.Cors(cors_origins)
         self.now_ns = now_ns
         self.draining = False
+        self.date = b""  # the header line of all answers of this second; swept before it is used
+        self._date_s = 0
         self.counters = dict.fromkeys([*(one.code for one in syntax.REFUSALS), "slow_reader"], 0)
         self.connections: set[ClientConnection] = set()
         # A connection stands in at most one of these ...
@@ -572,6 +576,9 @@ class Server:
     def sweep(self, now_ns: int) -> None:
         """Close or refuse connections beyond a time limit. To be called a few times a second."""
         self.turn.catch_up()  # what has come is not late
+        second = int(time())
+        if second != self._date_s:
+            self._date_s, self.date = second, syntax.date_line(second)
         config = self.config
         # From the last table of a connection's life to the first: nobody moves twice in one sweep.
         for table in (self.slow, self.closing):

@@ -12,6 +12,7 @@ odd hosts, HTTP/0.9 and 2.0, RTSP, fragments, foreign schemes, other codings bef
 
 import re
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
@@ -44,6 +45,11 @@ _CORS_EXPOSED: Final = (
     b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
     b"x-ratelimit-reset-tokens\r\n"
 )
+
+
+def date_line(second: int) -> bytes:
+    """The Date header of answers in this second of the epoch (RFC 9110, 6.6.1: a must)."""
+    return b"date: %b\r\n" % formatdate(second, usegmt=True).encode("ascii")
 
 
 def status_line(status: int) -> bytes:
@@ -261,6 +267,7 @@ __all__ = [
     "check_expectation",
     "check_upgrade",
     "check_version",
+    "date_line",
     "error_json",
     "host_is_valid",
     "size_of",

@@ -60,6 +60,7 @@ class Upstream:
         "_waited",
         "config",
         "heads",
+        "trusted",
     )
 
     def __init__(
@@ -82,6 +83,7 @@ class Upstream:
         self._hot_path = hot_path
         self._turn = turn or hot_path.loop_turn(loop)
         self._now_ns = now_ns
+        self.trusted = ssl_context  # as given; None: the system's authorities
         self._tls: ssl.SSLContext | None = None
         if endpoint.tls:
             self._tls = ssl_context or ssl.create_default_context()

@@ -209,6 +209,7 @@ class Attempt(ABC):
         proxied = self.proxied
         proxied.forget(self)
         event = Ended(proxied.serial, self.number, kind, tokens, self.worst, retry_after_s)
+        event.prompt_tokens = self.read_tokens()
         if kind is None:
             event.finish = proxied.finish_reason or ""
             event.measured = self.measured()
@@ -272,6 +273,10 @@ class Attempt(ABC):
     def prompt_tokens(self) -> int:
         """Return the tokens of the prompt, by the engine's count or by an estimate."""
         return self.proxied.request.prompt_tokens
+
+    def read_tokens(self) -> int:
+        """Return the tokens of the client's prompt by the engine's own count; 0: not said."""
+        return 0
 
     def stuck(self, now: int) -> Kind | None:
         """Return how the attempt fails now if its replica is known to be stalled; None: not yet."""
@@ -356,7 +361,7 @@ class WholeAttempt(Attempt):
             return
         tokens, read = answer.completion_tokens, answer.prompt_tokens
         if tokens is None:
-            tokens = proxied.tokens_of(proxied.request.model, len(answer.text))
+            tokens = proxied.tokens_of(proxied.request.model, len(answer.text)) * proxied.ask.n
         else:
             proxied.learn(read or 0, len(answer.text), tokens)
         self.over = True
@@ -367,7 +372,8 @@ class WholeAttempt(Attempt):
         reason = answer.finish_reason or ""
         measured = self._measured(body) if proxied.ask.statistic else None
         proxied.port.tell(
-            proxied.flow, Answered(proxied.serial, self.number, tokens, reason, measured)
+            proxied.flow,
+            Answered(proxied.serial, self.number, tokens, reason, measured, read or 0),
         )
 
     def _measured(self, body: bytes) -> tuple[str, float] | None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish
+from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish, Spent
 from holdfast.core.plan.cost import DIRECT
 from holdfast.core.request.answer_policy import (
     empty_is_the_answer,
@@ -61,6 +61,7 @@ _EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-cache\r\
 _COMMENT: Final = b": waiting for the model\n\n"
 _COMMENT_READY: Final = b": waiting for the model, which may be ready in %d s\n\n"
 _LAST: Final = b"data: [DONE]\n\n"
+_LEFT: Final = frozenset({Kind.CLIENT_GONE, Kind.DEADLINE})  # ends that the flow cannot count
 _STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMPLETIONS}
 
 
@@ -229,6 +230,7 @@ class ProxiedRequest:
             deadline=port.deadline(model, tenant.priority, now),
             prompt_tokens=context.ratios.of(model).prompt.tokens(ask.prompt_bytes),
             max_tokens=ask.max_tokens,
+            choices=ask.choices,
             tenant=tenant.name,
             priority=tenant.priority,
             prefix=ask.prefix,
@@ -348,8 +350,15 @@ class ProxiedRequest:
             said = attempt.tokens()
             if attempt.begun:
                 self.broke_off(said)
+                if action.kind in _LEFT and self.port.metered:
+                    self._charge(said, attempt.read_tokens())
             self.observer.saw_end(attempt, action.kind, said)
             attempt.cancel()
+
+    def _charge(self, said: int, read: int) -> None:
+        """Charge the tenant for what its client got of an answer that it did not wait for."""
+        more = said if not read else said + read - self.request.prompt_tokens
+        self.port.soon(self.flow, Spent(self.request.tenant, more))
 
     def forget(self, attempt: Attempt) -> None:
         """Remove an attempt that is over."""

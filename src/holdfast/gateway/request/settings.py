@@ -117,16 +117,18 @@ def targets_of(
         detour = detours.get(replica.id)
         headers = _credential(deployed) if detour is None else b""
         endpoint = Endpoint(deployed.url if detour is None else detour)
+        context = deployed.context() if detour is None else None
         how = file.gateway.upstream
         before = known.get(replica.id)
         same = before is not None and before.endpoint == endpoint and before.upstream.config == how
-        if before is not None and same:
+        if before is not None and same and before.upstream.trusted is context:
             upstream = before.upstream
         else:
             upstream = Upstream(
                 endpoint,
                 how,
                 loop,
+                ssl_context=context,
                 turn=turn,
                 hot_path=hot_path,
                 now_ns=now_ns,
@@ -150,7 +152,7 @@ def targets_of(
 
 def _credential(deployed: Deployed) -> bytes:
     """The header line that an engine with a token of its own asks for."""
-    token = os.environ.get(deployed.api_key_env) if deployed.api_key_env else None
+    token = deployed.token(os.environ)
     return b"authorization: Bearer %b\r\n" % token.encode() if token else b""
 
 

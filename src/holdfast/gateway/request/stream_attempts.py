@@ -147,7 +147,7 @@ class StreamAttempt(EventAttempt):
         self._held: list[bytes] = []  # payloads not shown yet
         self._opening = ""
         self._detector = DegenerateDetector(_DEGENERATE)
-        self._choices_left = proxied.ask.n
+        self._choices_left = proxied.ask.n * proxied.ask.prompts
         self._events = 0  # with content
         self._text_bytes = 0
         self.usage: Usage | None = None
@@ -290,6 +290,13 @@ class StreamAttempt(EventAttempt):
             return usage.prompt_tokens
         return self.proxied.request.prompt_tokens
 
+    def read_tokens(self) -> int:
+        """Return the engine's count of the client's prompt, as the client is told it; 0: none."""
+        if self.usage is None:
+            return 0
+        read = self.usage.prompt_tokens
+        return read if self._seam is None else self._seam.prompt_tokens(read)
+
     def chunks(self) -> int:
         """Return how many chunks with content arrived."""
         return self._events
@@ -321,11 +328,12 @@ class StreamAttempt(EventAttempt):
 class ResponseAttempt(EventAttempt):
     """Receives a /v1/responses stream and relays its named events; cannot be continued."""
 
-    __slots__ = ("_held", "_tokens")
+    __slots__ = ("_held", "_read", "_tokens")
 
     def __init__(self, proxied: AttemptOwner, dispatch: Dispatch, target: Target) -> None:
         super().__init__(proxied, dispatch, target)
         self._held: list[bytes] = []
+        self._read = 0
         self._tokens = 0
 
     def on_data(self, data: bytes) -> None:
@@ -368,7 +376,7 @@ class ResponseAttempt(EventAttempt):
                 self._held.clear()
         if event.finished and not self.over:
             self._finished = True
-            self._tokens = event.output_tokens
+            self._read, self._tokens = event.input_tokens, event.output_tokens
             proxied.port.linger(self)
             self._conclude()
         return not self.over
@@ -376,6 +384,14 @@ class ResponseAttempt(EventAttempt):
     def unshown(self) -> bytes:
         """Return the events that are held back and were not sent, as bytes."""
         return b"".join(self._held)
+
+    def prompt_tokens(self) -> int:
+        """Return the tokens of the prompt, by the engine's count or by an estimate."""
+        return self._read or self.proxied.request.prompt_tokens
+
+    def read_tokens(self) -> int:
+        """Return the engine's count of the prompt, which comes with the last event; 0: not said."""
+        return self._read
 
     def tokens(self) -> int:
         """Return the engine's token count, which comes with the last event; 0 before it."""

@@ -1,22 +1,44 @@
 """Consoles for standard output and error, and the format of amounts and durations."""
 
 import sys
+from collections.abc import Iterable
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from holdfast.ui.terminal.untrusted_text import clean_lines
 
 _PIPE_COLUMNS: Final = 80  # of output that no terminal asked for
+
+
+class SafeConsole(Console):
+    """A console that shows control characters as dots, whoever wrote the text.
+
+    Colours are Rich's own and come as styles; no text needs a control character for them.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render what is to be shown, with the control characters of its texts replaced."""
+        for segment in super().render(renderable, options):
+            text = segment.text
+            if segment.control or (text.isascii() and text.isprintable()):
+                yield segment
+            else:
+                yield Segment(clean_lines(text), segment.style)
 
 
 def stdout() -> Console:
     """A console for standard output; plain text of a fixed width where it is piped."""
     width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return SafeConsole(width=width, highlight=False, markup=False, emoji=False)
 
 
 def stderr() -> Console:
     """A console for progress and remarks that must not mix with the result."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def money(value: float) -> str:
@@ -33,4 +55,4 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.3g} min"
 
 
-__all__ = ["duration", "money", "stderr", "stdout"]
+__all__ = ["SafeConsole", "duration", "money", "stderr", "stdout"]

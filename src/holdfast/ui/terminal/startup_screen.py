@@ -24,6 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from holdfast.ui.terminal.console import SafeConsole
 from holdfast.ui.terminal.fleet import Row, style_of
 
 _STAGES: Final = {"starting": 1, "loading": 2, "warming": 3, "ready": 4}
@@ -70,7 +71,7 @@ class StartupScreen(Protocol):
         """Stop all moving output."""
 
 
-class PersistentConsole(Console):
+class PersistentConsole(SafeConsole):
     """A rich console that falls silent on a broken pipe instead of ending the process."""
 
     def on_broken_pipe(self) -> None:

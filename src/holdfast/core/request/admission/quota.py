@@ -1,9 +1,10 @@
 """Quotas of tenants: token buckets that limit requests and tokens per minute.
 
 A bucket fills at the tenant's rate and holds at most one burst. A request takes its worst case when
-it comes (prompt + max_tokens) and gives back what it did not use when it ends, so a tenant cannot
-promise itself more than it has by asking for many long answers at once. What it used beyond its
-reservation is debited too: the bucket may go below zero, and the tenant waits until it has filled.
+it comes (prompt + max_tokens of each choice) and gives back what it did not use when it ends, so a
+tenant cannot promise itself more than it has by asking for many long answers at once. What it used
+is the engine's own count, where the engine gives one. What it used beyond its reservation is
+debited too: the bucket may go below zero, and the tenant waits until it has filled.
 
 Rejected: fixed windows of a minute; a tenant may spend two quotas within a second, at the seam.
 Rejected: charging only what was used, when it is known; a hundred requests in flight then all see
@@ -156,11 +157,16 @@ class Quota:
         self._tokens = _bucket(config.tokens_per_minute, config.burst_s)
         self._unlimited = self._requests is None and self._tokens is None
 
-    def reserve(self, prompt_tokens: int, max_tokens: int, now: int) -> Reservation | Refusal:
-        """Reserve one request and the most tokens it may use, or return the refusal. Hot."""
+    def reserve(
+        self, prompt_tokens: int, max_tokens: int, now: int, choices: int = 1
+    ) -> Reservation | Refusal:
+        """Reserve one request and the most tokens it may use, or return the refusal. Hot.
+
+        Each of ``choices`` answers may be ``max_tokens`` long; the prompt is read once.
+        """
         if self._unlimited:
             return _UNLIMITED
-        asked = prompt_tokens + (max_tokens or self.config.output_tokens_default)
+        asked = prompt_tokens + (max_tokens or self.config.output_tokens_default) * choices
         requests, tokens = self._requests, self._tokens
         if tokens is not None and asked > tokens.burst:
             if max_tokens:
@@ -191,12 +197,15 @@ class Quota:
         if reservation is _UNLIMITED:
             return
         _close(reservation)
+        self.correct(used_tokens - reservation.tokens)
+
+    def correct(self, tokens: int) -> None:
+        """Debit tokens that were used beyond what was charged; below zero, give them back."""
         if self._tokens is not None:
-            unused = reservation.tokens - used_tokens
-            if unused >= 0:
-                self._tokens.give_back(unused)
+            if tokens <= 0:
+                self._tokens.give_back(-tokens)
             else:
-                self._tokens.debit(-unused)
+                self._tokens.debit(tokens)
 
     def release(self, reservation: Reservation) -> None:
         """End the reservation of a request that was never dispatched: all of it is given back."""

@@ -116,13 +116,6 @@ def bar(value: float | None, width: int) -> str:
     return "█" * full + (_BAR[rest] if rest else "")
 
 
-def clean(text: str) -> str:
-    """Replace control characters and characters without width by a dot each."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "·" for letter in text)
-
-
 def cut(text: str, width: int) -> str:
     """Cut text to at most so many columns, with a sign where something was left out."""
     if len(text) <= width and text.isascii():
@@ -154,7 +147,6 @@ __all__ = [
     "UNKNOWN",
     "amount",
     "bar",
-    "clean",
     "clock",
     "count",
     "cut",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.top.colours import Tone
 from holdfast.ui.terminal.top.figure_format import (
-    clean,
     clock,
     cut,
     latency,
@@ -15,6 +14,7 @@ from holdfast.ui.terminal.top.figure_format import (
     words_span,
 )
 from holdfast.ui.terminal.top.table import Span
+from holdfast.ui.terminal.untrusted_text import clean
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.ui.terminal.top.colours import Tone
-from holdfast.ui.terminal.top.figure_format import UNKNOWN, clean, cut, wide
+from holdfast.ui.terminal.top.figure_format import UNKNOWN, cut, wide
+from holdfast.ui.terminal.untrusted_text import clean
 
 NARROW: Final = 100  # columns of a terminal; below, one space between columns must do
 NICE: Final = 10  # columns from this rank on are not worth cutting another

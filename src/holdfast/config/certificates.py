@@ -1,0 +1,90 @@
+"""TLS contexts of ports and towards engines, from the PEM files that the config names.
+
+A certificate is renewed by writing its files anew. The context of a port is told so while it
+serves: connections that are open keep their session, new ones get the new certificate. The two
+files are rarely replaced in one step, so a pair that does not fit yet changes nothing and is
+looked at again.
+"""
+
+import ssl
+from functools import lru_cache
+from pathlib import Path
+
+_Times = tuple[tuple[int, int, int] | None, ...]
+
+
+class PortCertificate:
+    """The TLS context of a port, which follows the files of its certificate and key."""
+
+    __slots__ = ("_certificate", "_key", "_seen", "context", "problem")
+
+    def __init__(self, certificate: Path, key: Path, context: ssl.SSLContext | None = None) -> None:
+        """``context``: one that has the certificate already; else one is made. May raise."""
+        self._certificate = certificate
+        self._key = key
+        self._seen = self._times()  # from before: a change while reading is seen
+        self.problem = ""  # why the newer files are not used; empty: they are
+        self.context = context or _serving(certificate, key)
+
+    def refresh(self) -> bool:
+        """Load the files if they changed and fit each other; whether that is so. Cheap if not."""
+        times = self._times()
+        if times == self._seen:
+            return False
+        try:
+            _serving(self._certificate, self._key)  # a misfit would spoil the context in use
+            self.context.load_cert_chain(self._certificate, self._key)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            self.problem = getattr(error, "strerror", None) or type(error).__name__
+            return False
+        self._seen, self.problem = times, ""
+        return True
+
+    def _times(self) -> _Times:
+        return tuple(map(_times_of, (self._certificate, self._key)))
+
+
+def calling_context(
+    ca: Path | None, certificate: Path | None, key: Path | None
+) -> ssl.SSLContext | None:
+    """The context for calls that trust an authority, and show a certificate where one is asked.
+
+    The same object while the files are the same. None where they cannot be used: the usual
+    context then refuses an engine of a private authority, which is safe and said by its failures.
+    """
+    paths = (ca, certificate, key)
+    return _calling(paths, tuple(path and _times_of(path) for path in paths))
+
+
+@lru_cache(maxsize=64)
+def _calling(
+    paths: tuple[Path | None, ...],
+    _: tuple[object, ...],
+) -> ssl.SSLContext | None:
+    ca, certificate, key = paths
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ValueError):  # ssl.SSLError is an OSError
+        return None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def _serving(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def _times_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+__all__ = ["PortCertificate", "calling_context"]

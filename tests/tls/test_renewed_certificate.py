@@ -1,0 +1,59 @@
+"""A port uses the certificate that is in its files now, without a restart."""
+
+import ssl
+
+import pytest
+
+from holdfast.config.certificates import PortCertificate
+
+
+def shown(context: ssl.SSLContext) -> bytes:
+    """The certificate that a handshake with this context shows, as DER; all in memory."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(down, up)
+    server = context.wrap_bio(up, down, server_side=True)
+    for _ in range(4):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return client.getpeercert(binary_form=True)
+
+
+def der(certificate) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(certificate.pem.decode())
+
+
+def test_a_renewed_certificate_is_shown_to_whoever_connects_next(certified, tmp_path):
+    first, second = certified("localhost"), certified("localhost")
+    port = PortCertificate(*first.write(tmp_path, "port"))
+    assert shown(port.context) == der(first)
+    assert not port.refresh()
+    second.write(tmp_path, "port")
+    assert port.refresh()
+    assert shown(port.context) == der(second)
+    assert not port.refresh()
+
+
+def test_a_half_written_pair_changes_nothing_until_it_fits(certified, tmp_path):
+    first, second = certified("localhost"), certified("localhost")
+    certificate, key = first.write(tmp_path, "port")
+    port = PortCertificate(certificate, key)
+    certificate.write_bytes(second.pem)
+    assert not port.refresh()
+    assert port.problem
+    assert shown(port.context) == der(first)
+    key.unlink()
+    assert not port.refresh()
+    second.write(tmp_path, "port")
+    assert port.refresh()
+    assert (shown(port.context), port.problem) == (der(second), "")
+
+
+def test_a_port_does_not_begin_without_its_files(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        PortCertificate(tmp_path / "no.pem", tmp_path / "no.key")
