@@ -14,6 +14,7 @@ import asyncio
 import gc
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
