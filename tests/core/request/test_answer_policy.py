@@ -10,6 +10,7 @@ from holdfast.core.request.answer_policy import (
     OUR_STATUSES,
     Opening,
     empty_is_the_answer,
+    end_is_believed,
     failed_check,
     judge_opening,
     kind_of_error_status,
@@ -132,3 +133,19 @@ def test_only_streams_whose_client_reads_are_moved_from_a_stalled_replica():
     assert kind_when_stalled(waited, 1, streams=False, begun=False, paused=False) is None
     assert kind_when_stalled(waited, 1, streams=True, begun=True, paused=True) is None
     assert kind_when_stalled(0, 1, streams=True, begun=True, paused=False) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "doubted_before", "believed"),
+    [
+        (1, False, True),
+        (0, False, False),
+        (None, False, False),
+        (0, True, True),
+        (None, True, True),
+    ],
+)
+def test_a_continued_answer_ends_by_a_counted_token_or_by_two_replicas(
+    tokens, doubted_before, believed
+):
+    assert end_is_believed(tokens, doubted_before=doubted_before) is believed

@@ -120,6 +120,21 @@ def test_a_completion_that_breaks_off_goes_on_elsewhere(live):
     live(body, options=STEADY)
 
 
+def test_a_continuation_that_says_nothing_does_not_end_the_answer(live):
+    """One of three breaks off without an end, and one says nothing to anybody."""
+
+    async def body(gateway):
+        gateway.ail(0, "cut", tokens=4)
+        gateway.ail(1, "empty")
+        async with client(gateway) as api:
+            for _ in range(30):
+                chunks, _ = await stream(api)
+                assert text_of(chunks) == TEXT
+                assert reasons(chunks) == ["stop"]
+
+    live(body, options=STEADY, replicas=3)
+
+
 def test_a_stream_that_cannot_be_continued_ends_with_an_error_event(live):
     async def body(gateway):
         gateway.ail(0, "cut", tokens=5)

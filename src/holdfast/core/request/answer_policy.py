@@ -85,6 +85,16 @@ def empty_is_asked_for(
     return stops and finish_reason == "stop" and tokens != 0
 
 
+def end_is_believed(tokens: int | None, *, doubted_before: bool) -> bool:
+    """Whether an answer that is continued may end without another word.
+
+    All may have been said when it broke off: then only the end was missing. But a replica that says
+    nothing at all ends everything so. One that counts a token has read the text and chose to end;
+    without a count, a second replica must say the same (``doubted_before``: a first one did).
+    """
+    return bool(tokens) or doubted_before
+
+
 def empty_is_the_answer(empty_answers: int, finish: Finish) -> bool:
     """Whether a request that failed is answered with nothing, because replicas agreed on that."""
     return empty_answers >= _EMPTY_TWICE and not finish.shown and finish.code == ERROR_DEFAULT[1]
@@ -138,6 +148,7 @@ __all__ = [
     "Opening",
     "empty_is_asked_for",
     "empty_is_the_answer",
+    "end_is_believed",
     "failed_check",
     "judge_opening",
     "kind_of_error_status",

@@ -44,6 +44,7 @@ class AttemptOwner(ObservedRequest, Protocol):
     finish_reason: str | None
     refusal: tuple[int, bytes] | None
     repetition_rejected: bool
+    end_doubted: bool
 
     @property
     def port(self) -> FlowPort:

@@ -105,6 +105,7 @@ class ProxiedRequest:
         "ask",
         "attempts",
         "died_at",
+        "end_doubted",
         "escalated",
         "exchange",
         "finish_reason",
@@ -157,6 +158,7 @@ class ProxiedRequest:
         self.first_at = 0  # when the client was shown the beginning of its answer
         self.trace: Trace | None = None  # its attempts, where it is traced
         self.escalated = False  # a second model was asked
+        self.end_doubted = False  # of a continued answer, without a word; the next such is believed
         self.repetition_rejected = False  # one token over and over; the next such is believed
         self._path: ModelPath | None = None
         self._answer: tuple[bytes, Answer, bytes] | None = None

@@ -17,7 +17,7 @@ from holdfast.core.health.degenerate import (
     suspicious_opening,
 )
 from holdfast.core.messages import Dispatch
-from holdfast.core.request.answer_policy import Opening, judge_opening
+from holdfast.core.request.answer_policy import Opening, end_is_believed, judge_opening
 from holdfast.gateway.api.answers import nothing_said
 from holdfast.gateway.api.chunks import (
     DONE,
@@ -231,10 +231,14 @@ class StreamAttempt(EventAttempt):
 
     def _nothing_to_say(self) -> bool:
         spoken = self.usage.completion_tokens if self.usage is not None else None
-        # Behind a seam all may have been said already: then only the end was missing.
-        reason = self.proxied.finish_reason
-        silent = self._seam is None and nothing_said(reason, spoken)
-        if silent and not self.empty_asked_for(reason, spoken):
+        proxied = self.proxied
+        if self._seam is not None:
+            if not end_is_believed(spoken, doubted_before=proxied.end_doubted):
+                proxied.end_doubted = True
+                return False
+        elif nothing_said(proxied.finish_reason, spoken) and not self.empty_asked_for(
+            proxied.finish_reason, spoken
+        ):
             return False
         self._show()
         return not self.over
