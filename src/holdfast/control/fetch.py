@@ -50,6 +50,7 @@ class _Reading(asyncio.Protocol):
         self._body = bytearray()
         self._head_only_so_far = True
         self._first = self._last = 0.0  # when pieces of the body came
+        self.gap_s = 0.0  # the longest time between two of them
         self.answer: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
 
     # --- the connection ---
@@ -90,8 +91,10 @@ class _Reading(asyncio.Protocol):
         return self._last - self._first
 
     def on_body(self, body: bytes) -> None:
-        self._last = asyncio.get_running_loop().time()
-        self._first = self._first or self._last
+        now = asyncio.get_running_loop().time()
+        if self._first:
+            self.gap_s = max(self.gap_s, now - self._last)
+        self._first, self._last = self._first or now, now
         if len(self._body) + len(body) > BODY_BYTES_MAX:
             self._fail("broken", "the body is too large")
         elif not self.answer.done():
@@ -229,8 +232,8 @@ async def fetch(
         # A handshake that is late is no proof that the port is out of reach.
         connected = head.secure or reading is not None
         detail = f"{'nothing' if connected else 'no connection'} within {deadline_s:g} s"
-        moved_s = reading.moved_s if reading is not None else 0.0
-        raise FetchError("timeout", detail, moved_s, connected=connected) from error
+        moved_s, gap_s = (reading.moved_s, reading.gap_s) if reading is not None else (0.0, 0.0)
+        raise FetchError("timeout", detail, moved_s, gap_s, connected=connected) from error
     except OSError as error:
         raise translate(error, deadline_s) from error
 

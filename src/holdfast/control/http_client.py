@@ -37,6 +37,7 @@ class FetchError(Exception):
         what: str,
         detail: str,
         moved_s: float = 0.0,
+        gap_s: float = 0.0,
         *,
         lost: bool = False,
         connected: bool = True,
@@ -45,6 +46,7 @@ class FetchError(Exception):
         self.what = what
         self.detail = detail
         self.moved_s = moved_s  # from the first to the last piece of a body that was not complete
+        self.gap_s = gap_s  # the longest time between two of these pieces
         self.lost = lost  # the connection ended under the answer
         self.connected = connected  # false: time ran out before a connection was open
 

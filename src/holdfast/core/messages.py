@@ -380,6 +380,7 @@ class CanaryResult:
     took: int = 0  # until whatever came was complete, an error too
     draining: bool = False  # BUSY because the engine says that it takes no new work
     excused: bool = False  # UNKNOWN because control was late itself: to be asked again at once
+    gap_s: float = 0.0  # the longest time between two pieces of an answer that was not complete
 
 
 @dataclass(slots=True)

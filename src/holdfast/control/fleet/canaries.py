@@ -62,6 +62,7 @@ class CanaryReport:
     flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT, RESET or CONNECT_TIMEOUT: no answer
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
     draining: bool = False  # the engine says that it takes no new work; the verdict is BUSY
+    gap_s: float = 0.0  # the longest time between two of these pieces
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,7 +81,12 @@ class CanaryError(FetchError):
     def __init__(self, error: FetchError, page: HealthPage) -> None:
         detail = f"{error.detail}; {page.trouble}" if page.trouble else error.detail
         super().__init__(
-            error.what, detail, error.moved_s, lost=error.lost, connected=error.connected
+            error.what,
+            detail,
+            error.moved_s,
+            error.gap_s,
+            lost=error.lost,
+            connected=error.connected,
         )
         self.page_ok = page.ok
         self.status = page.status

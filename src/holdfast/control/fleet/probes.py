@@ -68,6 +68,7 @@ class Prober:
                 page_ok=page_ok,
                 status=status,
                 moved_s=error.moved_s,
+                gap_s=error.gap_s,
                 flaw=flaw,
             )
         now = time.monotonic_ns()
@@ -89,6 +90,7 @@ class Prober:
             page_ok=report.page_ok,
             status=report.status,
             moved_s=report.moved_s,
+            gap_s=report.gap_s,
             flaw=report.flaw,
             took=report.took,
             draining=report.draining,

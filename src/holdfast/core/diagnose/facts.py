@@ -242,6 +242,7 @@ class CanaryAnswered:
     status: int | None = None  # of the HTTP answer, where one came
     moved_s: float | None = None  # for how long pieces came, of one that was not complete in time
     flaw: str = ""  # a kind of failure (empty, degenerate, cut, reset, connect_timeout)
+    gap_s: float | None = None  # the longest time between two of these pieces
 
 
 @dataclass(slots=True, frozen=True)

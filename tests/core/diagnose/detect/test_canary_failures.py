@@ -88,6 +88,24 @@ def test_an_answer_that_comes_piece_by_piece_and_does_not_end_drips():
     assert signs(made(), canary("timeout", page_ok=True, progress=False, moved_s=0.2)) == []
 
 
+def test_pieces_that_come_steadily_and_too_late_are_slow_and_no_drip():
+    usual = [canary("pass", latency_s=0.4, running=0)] * 3
+    late = canary("timeout", progress=False, moved_s=4.0, gap_s=0.4, latency_s=5.0, running=0)
+    assert signs(made(), *usual, late, late) == []
+    assert signs(made(), *usual, late, late, late) == [Sign.CANARY_SLOW]
+    apart = canary("timeout", progress=False, moved_s=5.0, gap_s=5.0, latency_s=5.6, running=0)
+    assert signs(made(), *usual, apart) == [Sign.SLOW_TOKENS]
+
+
+def test_pieces_seconds_apart_beside_a_single_user_drip_although_tokens_move():
+    apart = canary("timeout", progress=True, moved_s=5.0, gap_s=5.0, running=1)
+    assert signs(made(), apart) == [Sign.SLOW_TOKENS]
+    busy = canary("timeout", progress=True, moved_s=5.0, gap_s=5.0, running=8)
+    assert signs(made(), busy) == []
+    long_prompt = canary("timeout", progress=True, moved_s=5.0, gap_s=0.6, running=1)
+    assert signs(made(), long_prompt, long_prompt, long_prompt, long_prompt) == []
+
+
 def test_what_is_no_answer_at_all_is_told_beside_the_verdict():
     empty, same = canary("fail", status=200, flaw="empty"), canary("wrong", flaw="degenerate")
     assert signs(made(), empty) == []

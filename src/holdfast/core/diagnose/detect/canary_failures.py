@@ -3,6 +3,7 @@
     wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
     timeout, twice ─► its page is green, or it has none: CANARY_SILENT;
                       not even the page: NOTHING_ANSWERS; not even a connection: UNREACHABLE
+    timeout, with pieces ─► seconds apart: SLOW_TOKENS; steadily: as slow
     fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
@@ -233,7 +234,7 @@ class ProbingDetector:
         if verdict in (CanaryVerdict.BUSY, CanaryVerdict.UNSETTLED):
             book.answered(verdict)
         elif verdict is CanaryVerdict.TIMEOUT:
-            return self._silent(book, fact)
+            return self._silent(book, fact, now)
         elif verdict is CanaryVerdict.FAIL:
             book.count(verdict)
             errors = book.rows[_Row.ERRORS]
@@ -267,6 +268,10 @@ class ProbingDetector:
                 book.slow_sum = 0.0
                 book.pace.over(Sign.CANARY_SLOW)
             return None
+        return self._add_slow(book, fact, now)
+
+    def _add_slow(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        """A canary that was slow, whole or not: what the row of them adds up to."""
         slows = book.rows[_Row.SLOWS]
         book.slow_at = now
         book.slow_from = now if slows == 1 else book.slow_from
@@ -278,7 +283,7 @@ class ProbingDetector:
             return None
         if self._fleet_is_slow(fact.replica, now):
             return None
-        text = f"{slows} canaries in a row were answered right and much later than usual"
+        text = f"{slows} canaries in a row took much longer than usual"
         numbers = {"canaries": float(slows)}
         if fact.latency_s is not None:
             text += f", the last after {fact.latency_s:.1f} s"
@@ -287,16 +292,31 @@ class ProbingDetector:
                 numbers["usual_s"] = seconds(book.usual.median())
         return (Sign.CANARY_SLOW, text, numbers)
 
-    def _silent(self, book: _Book, fact: CanaryAnswered) -> _Found | None:
+    def _pieces(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        """One of which pieces came and no end: far apart they drip, steadily they are slow.
+
+        A single user beside it does not make a replica's tokens seconds apart; several may.
+        """
+        moved = fact.moved_s or 0.0
+        if fact.gap_s is not None and fact.gap_s < _DRIPS_S:
+            book.answered(CanaryVerdict.SLOW)
+            return self._add_slow(book, fact, now)
+        text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
+        return (Sign.SLOW_TOKENS, text, {"moved_s": moved})
+
+    def _silent(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        in_pieces = (fact.moved_s or 0.0) >= _DRIPS_S
+        drips = (fact.gap_s or 0.0) >= _DRIPS_S and (fact.running or 0) <= 1
+        if in_pieces and fact.progress and drips:
+            return self._pieces(book, fact, now)
         # Whether others are served is unknown, and there are others: it may be busy with them.
         may_be_busy = fact.progress is None and bool(fact.running)
         if fact.progress:
             book.answered(CanaryVerdict.BUSY)
         if fact.progress or may_be_busy:
             return None
-        if (fact.moved_s or 0.0) >= _DRIPS_S:
-            text = f"a canary's answer came piece by piece for {fact.moved_s:.1f} s and did not end"
-            return (Sign.SLOW_TOKENS, text, {"moved_s": fact.moved_s or 0.0})
+        if in_pieces:
+            return self._pieces(book, fact, now)
         row = self._config.silent_row
         if fact.progress is None and fact.running is None:
             row += 1  # it might be busy with what nobody counts
