@@ -48,6 +48,8 @@ def test_serialised_names_of_facts_are_a_promise() -> None:
         "CanariesDoubted",
         "ControlLate",
         "ServingProcessFrozen",
+        "SourceFailing",
+        "ReplicasWanted",
         "OwnShortage",
         "Looked",
     ]
