@@ -174,7 +174,7 @@ OTHER = "sha256:" + "2" * 64
 
 
 def test_one_token_for_everything_beyond_loopback_is_noted():
-    far = {"listen": "0.0.0.0:8001", "token": HASH}
+    far = {"listen": "0.0.0.0:8001", "token": HASH, "insecure": True}
     found = told(check_file(file(admin=far)))
     assert found["admin.token"].level is AdviceLevel.NOTE
     named = {**far, "tokens": [{"name": "grafana", "roles": ["read"], "token": OTHER}]}
@@ -183,7 +183,7 @@ def test_one_token_for_everything_beyond_loopback_is_noted():
 
 
 def test_chaos_that_other_hosts_can_order_is_a_warning():
-    far = {"listen": "0.0.0.0:8001", "token": HASH}
+    far = {"listen": "0.0.0.0:8001", "token": HASH, "insecure": True}
     found = told(check_file(file(admin=far, chaos={"enabled": True})))
     assert found["chaos.enabled"].level is AdviceLevel.WARNING
     assert check_file(file(chaos={"enabled": True})) == []

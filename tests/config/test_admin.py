@@ -54,7 +54,8 @@ def fleet(folder, text):
 
 def test_tokens_have_names_and_roles_and_travel_whole(tmp_path):
     text = (
-        "admin:\n  listen: 0.0.0.0:8001\n  trusted_proxies: [10.0.0.7, 10.1.0.0/16]\n"
+        "admin:\n  listen: 0.0.0.0:8001\n  insecure: true\n"
+        "  trusted_proxies: [10.0.0.7, 10.1.0.0/16]\n"
         f"  tokens: [{{name: oncall, roles: [operate, chaos], token: '{ONE}'}}]\n"
     )
     admin = fleet(tmp_path, text).admin

@@ -538,11 +538,18 @@ def test_a_request_on_which_a_replica_dies_is_told_to_control_and_blocked_on_its
             engine.set_fault(fault("oom", marker="cucumber"))
         status, _, body = await stage.ask(body=deadly)
         assert (status, orjson.loads(body)["error"]["code"]) == (502, "replicas_lost")
-        await stage.until(lambda: sum(len(f.died) for f in stage.all(SeenFrame)) >= 2)
-        died = [pair for frame in stage.all(SeenFrame) for pair in frame.died]
-        assert {replica for replica, _ in died} == {"m-1", "m-2"}
-        (name,) = {name for _, name in died}
-        stage.send(BlockFrame([(name, 60.0)]))
+
+        def died():  # what control is told: one death after the other, each by all names of it
+            names = {"m-1": set(), "m-2": set()}
+            for frame in stage.all(SeenFrame):
+                for replica, name in frame.died:
+                    names[replica].add(name)
+            return names
+
+        await stage.until(lambda: all(died().values()))
+        common = died()["m-1"] & died()["m-2"]
+        assert common  # the same request has the same names
+        stage.send(BlockFrame([(name, 60.0) for name in sorted(common)]))
         await stage.until(lambda: stage.gateway._driver.observer.deadly.blocked)
         status, head, body = await stage.ask(body=deadly)
         assert (status, orjson.loads(body)["error"]["code"]) == (422, "request_blocked")

@@ -142,7 +142,7 @@ def told(text):
 def test_the_guide_names_addresses_commands_and_a_victim():
     text = told(GUIDE)
     assert "http://h:1/v1" in text
-    assert "http://h:2/status" in text
+    assert "http://h:2/" in text
     assert "kill -9 42" in text
     assert "holdfast status -c fleet.yaml" in text
     assert "YOUR_KEY" not in text

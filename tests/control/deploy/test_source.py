@@ -7,7 +7,7 @@ from holdfast.config.document import ConfigFileError
 from holdfast.config.tenants import hash_key
 from holdfast.control.deploy.source import ConfigSource
 
-HASH = "sha256:" + sha256(b"token").hexdigest()
+HASH = "sha256:" + sha256(b"a token that nobody guesses").hexdigest()
 GOOD = """
 gateway: {listen: '127.0.0.1:8000', workers: 2}
 admin: {listen: '127.0.0.1:8001'}
