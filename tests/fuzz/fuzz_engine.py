@@ -118,7 +118,8 @@ class Chunks:
         return end.join(field_name + line for line in lines) + truth.ends
 
     def _counts(self) -> dict[str, int]:
-        return {"prompt_tokens": 5, "completion_tokens": self.said, "total_tokens": 5 + self.said}
+        said = max(1, self.said)  # an end that was chosen is a token, too: engines count it
+        return {"prompt_tokens": 5, "completion_tokens": said, "total_tokens": 5 + said}
 
 
 def told_before(body: dict[str, Any], prompt: str) -> str:

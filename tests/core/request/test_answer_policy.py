@@ -140,7 +140,7 @@ def test_only_streams_whose_client_reads_are_moved_from_a_stalled_replica():
     [
         (1, False, True),
         (0, False, False),
-        (None, False, False),
+        (None, False, True),
         (0, True, True),
         (None, True, True),
     ],

@@ -90,9 +90,10 @@ def end_is_believed(tokens: int | None, *, doubted_before: bool) -> bool:
 
     All may have been said when it broke off: then only the end was missing. But a replica that says
     nothing at all ends everything so. One that counts a token has read the text and chose to end;
-    without a count, a second replica must say the same (``doubted_before``: a first one did).
+    one that counts none has not, and a second replica must say the same (``doubted_before``: a
+    first one did). An engine that does not count is believed.
     """
-    return bool(tokens) or doubted_before
+    return tokens is None or tokens > 0 or doubted_before
 
 
 def empty_is_the_answer(empty_answers: int, finish: Finish) -> bool:
