@@ -342,7 +342,7 @@ class _Passage:
 async def stamp(
     incoming: asyncio.StreamReader, arrivals: "asyncio.Queue[tuple[float, bytes]]"
 ) -> None:
-    """Note when each piece of an answer came, however long the one before it is held back.
+    """Record when each piece of an answer arrived, even while the one before is still held back.
 
     Ends with an empty piece, also when the replica broke the connection.
     """

@@ -160,7 +160,7 @@ class Control:
         self.admin = self._admin()
 
     def _books(self, environment: Mapping[str, str]) -> CostsAndExports:
-        """What tokens cost, and the figures that are handed on."""
+        """Create the accounting of token costs and the exporters that hand figures on."""
         return CostsAndExports(
             self._source.file,
             self._hub,

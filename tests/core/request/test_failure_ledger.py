@@ -263,6 +263,17 @@ def test_where_few_tenants_are_active_each_body_is_told_once_in_ten_seconds():
     assert desk.told()["r1"] == (2, 0)
 
 
+def test_tenants_that_come_after_a_thousand_others_are_active_too():
+    desk = Desk()
+    for number in range(1_100):
+        desk.lane._ledger.saw(f"gone-{number}", desk.now)
+    desk.now += 40 * SECOND
+    assert not desk.lane._ledger.crowd(desk.now)
+    crowd(desk)
+    assert desk.lane._ledger.crowd(desk.now)
+    assert len(desk.lane._ledger._tenants) == 1_024
+
+
 def test_a_tenant_is_active_for_half_a_minute():
     desk = Desk()
     crowd(desk)

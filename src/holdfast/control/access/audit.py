@@ -37,7 +37,7 @@ class AuditLog:
         self.lost_total = 0  # rows that the store had no room for
 
     def add(self, who: str, what: str, address: str, status: int, result: str) -> None:
-        """Keep one row; an error of the store is logged, and fails no order."""
+        """Store one audit row; a store that fails is logged and stops no order."""
         row = StoredOrder(
             self._wall(), who, _short(what), address, status, _short(result), status in NOT_LET_IN
         )
@@ -62,7 +62,7 @@ class AuditLog:
 
 
 def belongs(path: str, status: int) -> bool:
-    """Whether a request that is no question gets a row in the audit trail."""
+    """Whether a request that may change something gets a row in the audit trail."""
     return path != "/whatif" and (status in NOT_LET_IN or not path.startswith(REPORTS))
 
 

@@ -41,7 +41,7 @@ _NOBODY: Final[frozenset[Role]] = frozenset()
 
 
 def roles_for(method: str, path: str) -> frozenset[Role]:
-    """The roles of which a caller needs one for this request; empty: the path is open to all."""
+    """The roles that permit this request, any one of them; empty: the path is open to all."""
     if is_open(method, path):
         return _NOBODY
     if method in READING or path in _HARMLESS:

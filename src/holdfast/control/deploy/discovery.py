@@ -162,7 +162,7 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
 
 
 def _revision(placed: Placed, rule: DiscoverSection) -> str:
-    """What tells a pod from one with other weights: the first of the rule's names that it has."""
+    """The pod's revision: its first label of ``revision_from``, or its image; empty: neither."""
     labels = dict(placed.labels)
     for name in rule.revision_from:
         found = placed.digest or placed.image if name == IMAGE else labels.get(name, "")
@@ -455,7 +455,7 @@ def _unusable(url: str, own: str) -> str:
 
 
 def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent]:
-    """Mark the replicas that are drained for want of readiness; return what the fleet is told."""
+    """Mark replicas whose pods stopped being ready as drained; return the drains and undrains."""
     staying = [one for one in replicas.values() if not one.leaving]
     wanted = drained_pods(
         [PodReadiness(one.pod, one.ready, one.was_ready, one.drained) for one in staying]
@@ -471,7 +471,7 @@ def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent
 
 
 def _places(replicas: Mapping[str, DiscoveredReplica]) -> dict[str, DiscoveredReplica]:
-    """The replicas without what gateways need no new file for: whoever leaves is where it was."""
+    """The replicas without drain and readiness marks: only what is left needs a new fleet file."""
     return {
         pod: replace(one, leaving=False, ready=None, was_ready=False, drained=False)
         for pod, one in replicas.items()

@@ -21,7 +21,7 @@ class OwnShortages:
         self.port_counters: Callable[[], dict[str, float]] = dict  # of the admin port
 
     def lacks(self, resource: OwnResource) -> None:
-        """Count one time that something was missing."""
+        """Count one failed attempt to open a connection for want of this resource."""
         self._shortages.saw(resource)
 
     def tell(self) -> None:

@@ -382,7 +382,7 @@ class ServingProcessFrozen:
 
 @dataclass(slots=True, frozen=True)
 class OwnShortage:
-    """A process of Holdfast lacked something of its own, so often since its last report."""
+    """A process of Holdfast ran out of descriptors, memory or ports ``count`` times lately."""
 
     process: str  # "control", or a gateway's name
     resource: str  # descriptors, memory or ports

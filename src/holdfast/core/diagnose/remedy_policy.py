@@ -303,7 +303,7 @@ class RemedyPolicy:
         return self._ask(case, Remedy.PAGE, replica, model, now, why=held.why)
 
     def _uncorroborated(self, case: IncidentCase, replica: str) -> _Held | None:
-        """Whether only others say that this replica is ill: then nothing is done to it yet."""
+        """Whether only agents or logs accuse this replica, so that it is not acted on yet."""
         if self._relations.states.get(replica, State.READY) is not State.READY:
             return None
         seen = [piece.evidence for piece in case.seen_at((Scope.REPLICA.value, replica))]

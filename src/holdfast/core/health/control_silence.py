@@ -15,7 +15,7 @@ from holdfast.core.types import nanos, require, seconds
 
 @dataclass(slots=True, frozen=True)
 class ControlSilenceConfig:
-    """When a gateway calls control silent."""
+    """After how long without a frame from control a gateway calls it silent."""
 
     heartbeats: float = 2.5  # two missed in a row, and time for a third that is on its way
     silent_s: float = 5.0  # and at least so long, whatever the heartbeat is
@@ -51,7 +51,7 @@ class ControlSilence:
         self._silent = False
 
     def look(self, now: int) -> bool:
-        """Judge now; call it a few times a second. Returns whether control is silent."""
+        """Decide whether control is silent now, and return it; call this a few times a second."""
         passed, self._looked_at = now - self._looked_at, now
         if passed > nanos(self._config.own_late_s) and not self._silent:
             self._heard_at = now

@@ -60,7 +60,7 @@ class KernelState(StrEnum):
 
 
 class Condition(StrEnum):
-    """What is thought of a process."""
+    """The verdict on one process: whether its event loop turns, and if not, why."""
 
     STARTING = "starting"  # its loop has not turned yet
     TURNING = "turning"

@@ -83,7 +83,7 @@ class ByteAccount:
         return None
 
     def begin(self, size: int) -> None:
-        """Count a request whose body is complete now, and had room when it began."""
+        """Count a request whose body was admitted in parts and is complete now."""
         budget = self.budget
         self.requests += 1
         self.bytes += size

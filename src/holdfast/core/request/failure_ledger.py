@@ -115,8 +115,9 @@ class FailureLedger:
     def saw(self, tenant: str, now: int) -> None:
         """Note that an attempt of this tenant ended. Hot."""
         tenants = self._tenants
-        if tenant in tenants or len(tenants) < _TENANTS_MAX:
-            tenants[tenant] = now
+        if tenant not in tenants and len(tenants) >= _TENANTS_MAX:
+            del tenants[next(iter(tenants))]  # whoever it is comes back with its next attempt
+        tenants[tenant] = now
 
     def crowd(self, now: int) -> bool:
         """Whether three tenants or more are active, so that failures weigh by tenants."""

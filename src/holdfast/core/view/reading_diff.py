@@ -345,7 +345,7 @@ def _declared(name: str, placed: Placed) -> Declared:
 
 
 def _ended(name: str, row: Placed, phase: str) -> ProcessEnded:
-    """The end of a life: what it was doing, and for how long it ran, by its own timestamps."""
+    """The fact that a container ended: its phase, and how long it ran by the platform's times."""
     said = phase if phase == SERVING else _PHASES.get(row.phase, "") or phase
     over = row.state not in _LIVE  # else a container was started again in its place
     began = row.ended_began_at or (row.started_at if over else None)
@@ -374,7 +374,7 @@ def _ordered(row: Placed) -> bool:
 
 
 def _blind_parts(reading: Reading) -> Iterator[Fact]:
-    """Parts that tell of replicas, hosts or queues and cannot be read; others are details."""
+    """A fact for each part with replicas, hosts or queues that cannot be read; others are minor."""
     for part in reading.parts:
         if part.error and part.failing_since is not None and not _SEEN.isdisjoint(feeds(part)):
             failing_s = reading.at - part.failing_since
@@ -383,7 +383,7 @@ def _blind_parts(reading: Reading) -> Iterator[Fact]:
 
 
 def _wishes(reading: Reading, wall: float) -> Iterator[Fact]:
-    """Models of which a platform cannot run as many replicas as it is asked for."""
+    """A fact for each model of which a platform runs fewer replicas than it is asked for."""
     for wish in reading.wishes[:ROWS_MAX]:
         if wish.reason and wish.pending and wish.since is not None:
             yield ReplicasWanted(

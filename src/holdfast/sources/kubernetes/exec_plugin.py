@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import httpx2
 
-PLUGIN_S: Final = 30.0  # some ask a person's single sign-on; who answers later never does
+PLUGIN_S: Final = 30.0  # it may wait for a person to sign in; after this long nobody will
 EARLY_S: Final = 60.0  # before it expires: clocks differ, and a watch takes long to open
 OUTPUT_BYTES_MAX: Final = 1 << 20
 VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")

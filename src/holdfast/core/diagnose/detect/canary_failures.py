@@ -271,7 +271,7 @@ class ProbingDetector:
         return self._add_slow(book, fact, now)
 
     def _add_slow(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
-        """A canary that was slow, whole or not: what the row of them adds up to."""
+        """Add one slow canary, finished or not, to its row; return a sign if that is enough."""
         slows = book.rows[_Row.SLOWS]
         book.slow_at = now
         book.slow_from = now if slows == 1 else book.slow_from
@@ -293,7 +293,7 @@ class ProbingDetector:
         return (Sign.CANARY_SLOW, text, numbers)
 
     def _pieces(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
-        """One of which pieces came and no end: far apart they drip, steadily they are slow.
+        """Judge a canary that got pieces and no end: seconds apart it drips, steadily it is slow.
 
         A single user beside it does not make a replica's tokens seconds apart; several may.
         """
