@@ -8,6 +8,7 @@ import pytest
 from holdfast.core.messages import Notice
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, State, nanos, seconds
+from holdfast.sim.diagnosis import DiagnosisDriver
 from holdfast.sim.experiment import Experiment
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
@@ -57,6 +58,19 @@ def test_a_replica_that_hangs_is_out_within_fifteen_seconds(rate, seed):
     lasted = out_after(light(FaultKind.HANG, seed, rate))
     assert lasted is not None
     assert lasted <= 15.0
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize(("kind", "cause"), [("drip", "dripping"), ("stall", "stalled")])
+def test_answers_that_do_not_end_are_out_and_named_right(kind, cause, seed):
+    world = light(FaultKind(kind), seed)
+    watcher = DiagnosisDriver(world, seed=seed, acts=True)
+    lasted = out_after(world)
+    assert lasted is not None
+    assert lasted <= 20.0
+    [incident] = watcher.incidents.values()
+    assert incident.cause == cause
+    assert seconds(incident.opened_at) - ONSET_S <= 30.0
 
 
 @pytest.mark.parametrize("seed", range(1, 5))

@@ -90,6 +90,11 @@ class _Reading(asyncio.Protocol):
         """Seconds from the first to the last piece of the body so far."""
         return self._last - self._first
 
+    @property
+    def began(self) -> bool:
+        """Whether a piece of the body has come."""
+        return self._first > 0
+
     def on_body(self, body: bytes) -> None:
         now = asyncio.get_running_loop().time()
         if self._first:
@@ -232,8 +237,11 @@ async def fetch(
         # A handshake that is late is no proof that the port is out of reach.
         connected = head.secure or reading is not None
         detail = f"{'nothing' if connected else 'no connection'} within {deadline_s:g} s"
-        moved_s, gap_s = (reading.moved_s, reading.gap_s) if reading is not None else (0.0, 0.0)
-        raise FetchError("timeout", detail, moved_s, gap_s, connected=connected) from error
+        failed = FetchError("timeout", detail, connected=connected)
+        if reading is not None:
+            failed.moved_s, failed.gap_s = reading.moved_s, reading.gap_s
+            failed.began = reading.began
+        raise failed from error
     except OSError as error:
         raise translate(error, deadline_s) from error
 

@@ -41,6 +41,7 @@ class FetchError(Exception):
         *,
         lost: bool = False,
         connected: bool = True,
+        began: bool = False,
     ) -> None:
         super().__init__(f"{what}: {detail}")
         self.what = what
@@ -48,6 +49,7 @@ class FetchError(Exception):
         self.moved_s = moved_s  # from the first to the last piece of a body that was not complete
         self.gap_s = gap_s  # the longest time between two of these pieces
         self.lost = lost  # the connection ended under the answer
+        self.began = began  # a piece of the body came, and not its end
         self.connected = connected  # false: time ran out before a connection was open
 
 

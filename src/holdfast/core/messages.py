@@ -381,6 +381,7 @@ class CanaryResult:
     draining: bool = False  # BUSY because the engine says that it takes no new work
     excused: bool = False  # UNKNOWN because control was late itself: to be asked again at once
     gap_s: float = 0.0  # the longest time between two pieces of an answer that was not complete
+    began: bool = False  # a piece came, of an answer that was not complete in time
 
 
 @dataclass(slots=True)

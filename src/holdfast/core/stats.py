@@ -12,9 +12,8 @@ is the only part a deadline needs).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil, exp, isfinite, log, log2, sqrt
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from holdfast.core.types import nanos, require
 
@@ -400,8 +399,7 @@ OutcomeT = TypeVar("OutcomeT")
 RowT = TypeVar("RowT")
 
 
-@dataclass(slots=True, frozen=True)
-class RowRule(Generic[RowT]):
+class RowRule(NamedTuple, Generic[RowT]):
     """What one outcome does to rows of equal outcomes: which it lengthens, and which it ends."""
 
     lengthens: tuple[RowT, ...] = ()

@@ -12,6 +12,7 @@ from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.messages import CallBackCanary, CanaryResult, RunCanary
 from holdfast.core.plan.faults import FaultKind
+from holdfast.core.types import seconds
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
 from holdfast.sim.request_record import EngineRun
 from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
@@ -121,7 +122,10 @@ class SimulatedCanaries:
         self.endings[unit.replica.id] = (None, max(0, moved))
         engine.cancel(run, now)
         asked = unit.replica.id, CanaryVerdict.TIMEOUT, now - began
-        self._tell_fleet(CanaryResult(*asked, running, progress, run.attempt), now)
+        told = CanaryResult(*asked, running, progress, run.attempt, began=bool(run.first_at))
+        if moved > 0:
+            told.gap_s = seconds(engine.worst_gap_since(run.first_at))
+        self._tell_fleet(told, now)
 
 
 __all__ = ["CANARY_OUTPUT", "CANARY_PROMPT", "SimulatedCanaries"]

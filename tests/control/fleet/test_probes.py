@@ -380,6 +380,7 @@ def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
     assert error.what == "timeout"
     assert 0.05 < error.moved_s < 0.6
     assert 0 < error.gap_s <= error.moved_s
+    assert error.began
 
 
 def test_a_port_that_completes_no_connection_is_told_from_one_that_does_not_answer():

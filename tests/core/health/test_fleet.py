@@ -1676,6 +1676,30 @@ def test_a_replica_that_drips_with_a_slot_free_is_not_busy_for_ever(waiting, out
     assert control.state("r2") is State.READY
 
 
+def test_a_second_silence_in_a_row_is_judged_by_what_was_heard_since_the_first():
+    control = Control("r1", "r2", "r3", slots=8)
+    control.answers["r1"] = None
+    control.wait(6.0)
+    for _ in range(3):  # two seconds are too short to hear of a peer in their midst
+        control.tally("r1", inflight=1)
+        control.wait(2.0)
+        control.canary("r1", "timeout", latency=2 * SECOND, running=1, progress=False)
+    assert control.state("r1") is State.QUARANTINED
+    assert [control.state(name) for name in ("r2", "r3")] == [State.READY] * 2
+
+
+def test_tokens_that_move_now_and_then_do_not_begin_the_row_of_unanswered_canaries_anew():
+    control = Control("r1", "r2", "r3", slots=8)
+    control.answers["r1"] = None
+    control.wait(6.0)
+    control.tally("r1", inflight=1, tokens=1)
+    for progress in (True, False, True):
+        control.canary("r1", "timeout", latency=2 * SECOND, running=1, progress=progress)
+        control.tally("r1", inflight=1, tokens=int(progress))
+    assert control.state("r1") is State.SUSPECT
+    assert "no canary's answer ends there" in control.fleet.members["r1"].health.reason
+
+
 def test_a_busy_replica_whose_peers_do_not_answer_either_is_busy():
     control = Control("r1", "r2")
     for name in ("r1", "r2"):

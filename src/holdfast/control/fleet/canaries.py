@@ -63,6 +63,7 @@ class CanaryReport:
     moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
     draining: bool = False  # the engine says that it takes no new work; the verdict is BUSY
     gap_s: float = 0.0  # the longest time between two of these pieces
+    began: bool = False  # a piece came, of an answer that was not complete in time
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,6 +88,7 @@ class CanaryError(FetchError):
             error.gap_s,
             lost=error.lost,
             connected=error.connected,
+            began=error.began,
         )
         self.page_ok = page.ok
         self.status = page.status

@@ -69,6 +69,7 @@ class Prober:
                 status=status,
                 moved_s=error.moved_s,
                 gap_s=error.gap_s,
+                began=error.began,
                 flaw=flaw,
             )
         now = time.monotonic_ns()
@@ -91,6 +92,7 @@ class Prober:
             status=report.status,
             moved_s=report.moved_s,
             gap_s=report.gap_s,
+            began=report.began,
             flaw=report.flaw,
             took=report.took,
             draining=report.draining,

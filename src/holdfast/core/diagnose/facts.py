@@ -243,6 +243,7 @@ class CanaryAnswered:
     moved_s: float | None = None  # for how long pieces came, of one that was not complete in time
     flaw: str = ""  # a kind of failure (empty, degenerate, cut, reset, connect_timeout)
     gap_s: float | None = None  # the longest time between two of these pieces
+    began: bool = False  # a piece came, of one that was not complete in time
 
 
 @dataclass(slots=True, frozen=True)

@@ -164,6 +164,7 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
         result.moved_s or None,
         result.flaw.value if result.flaw is not None else "",
         result.gap_s or None,
+        result.began,
     )
 
 

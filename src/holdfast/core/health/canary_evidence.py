@@ -141,14 +141,14 @@ class CanaryEvidence:
         latest, members = self._canaries(member.replica.model)
         return may_condemn(latest, member.replica.id, now, self._period, members=members)
 
-    def silence(self, member: Member, waited: int, now: int) -> Decision:
-        """Whether a replica's missing canary answer is its own fault: some peer answered meanwhile.
+    def silence(self, member: Member, now: int) -> Decision:
+        """Whether a replica's silence is its own fault: some peer answered meanwhile.
 
         Gateways report once a second, so reports of the last second prove nothing: where all
         replicas stood still and go on, the first one to be reported would condemn the others.
         """
         heard_at = [peer.heard_by(now - SECOND) for peer in self._peers(member)]
-        return may_blame_silence(heard_at, now - waited, now)
+        return may_blame_silence(heard_at, member.silent_from, now)
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
         """Whether to hold the states of a model's replicas because its canaries are in doubt.

@@ -68,7 +68,7 @@ _PHASES: Final = {
 _NEUTRAL: Final = (Signal.UNKNOWN, Signal.BUSY, Signal.DRAINS_ITSELF)
 _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
-_BUSY_MAX: Final = 3  # canaries in a row without an answer, while users' tokens move
+_UNANSWERED_MAX: Final = 3  # canaries in a row, while users' tokens move and a slot is free
 _USUAL_FACTOR: Final = 20  # on an idle replica's canary: no noise of a healthy one is as long
 _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
 
@@ -310,8 +310,9 @@ class Fleet:
         signal, why = read_canary(event, stands=member.stands(now, self._unserved))
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._evidence.in_good_time(member, event)
-        if event.verdict.conclusive and self._busy_without_work(member, signal, now):
-            signal, why = Signal.CANARY_FAIL, "no answer in time again and again, with a slot free"
+        member.note_silence(event, now)
+        if self._unended(member, signal, now):
+            signal, why = Signal.UNENDED, f"{member.unanswered} canaries in a row"
         model = member.replica.model
         if signal not in _NEUTRAL:
             member.canary_ended(event, signal, now)
@@ -328,9 +329,10 @@ class Fleet:
         if waited and self._evidence.was_doubted(model, now - waited):
             return  # it was asked while nobody answered, and another was the first to go on
         if signal is Signal.STALLED and event.latency:
-            silence = self._evidence.silence(member, event.latency, now)
+            silence = self._evidence.silence(member, now)
             if not silence:
                 actions.append(self._notice(member, now, "verdict held", silence.reason))
+                member.call_canary(now)
                 return
         if signal is Signal.CANARY_WRONG and member.health.would_be_firm(signal):
             witness = self._evidence.witness(member, now)
@@ -343,19 +345,16 @@ class Fleet:
         if signal is Signal.DRAINS_ITSELF and member.health.drain_excuse(now):
             member.excused_at = now  # it ends what it has; a new process would cut that
 
-    def _busy_without_work(self, member: Member, signal: Signal, now: int) -> bool:
+    def _unended(self, member: Member, signal: Signal, now: int) -> bool:
         """Whether a replica cannot be merely busy: it has a free slot, and its peers answer.
 
         One whose tokens drip out is busy by the look of it for ever, because a few of them move.
         """
-        if signal is not Signal.BUSY:
-            member.busy_canaries = 0
+        if signal is not Signal.BUSY or not (member.knows_its_slots and member.has_free_slot):
             return False
-        member.busy_canaries += 1
-        told = member.knows_its_slots and member.has_free_slot
-        return (
-            told and member.busy_canaries >= _BUSY_MAX and bool(self._evidence.witness(member, now))
-        )
+        if member.unanswered:
+            member.call_canary(now)  # that it has work would explain one missing answer, not two
+        return member.unanswered >= _UNANSWERED_MAX and bool(self._evidence.witness(member, now))
 
     def _on_seen(self, event: Seen, now: int, actions: list[FleetAction]) -> None:
         for seen in event.actions:
@@ -462,6 +461,8 @@ class Fleet:
             return
         if not member.may_be_asked(now, self._unserved):
             return
+        if member.canary_verdict is CanaryVerdict.TIMEOUT and health.state in ROUTABLE:
+            self._evidence.ask_peers(member, now)  # heard meanwhile, they make its silence its own
         member.canary_started(now, self._unserved)
         health.canary_started(now)
         deadline = self._canary_patience(member)
@@ -502,7 +503,8 @@ class Fleet:
             return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
         scaled = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
         health = member.health
-        if health.state is State.QUARANTINED and member.canary_at > health.since:
+        asked = member.canary_at > health.since or member.unanswered > 1
+        if health.state is State.QUARANTINED and asked:
             # Nobody waits: how it fails is worth knowing. But first, soon, whether it still does.
             scaled *= 2.5
         return min(round(scaled), self._canary_deadline_max)

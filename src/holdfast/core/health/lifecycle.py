@@ -26,6 +26,7 @@ class Signal(StrEnum):
     CANARY_PASS = "canary_pass"  # noqa: S105 the right answer in good time
     CANARY_SLOW = "canary_slow"  # the right answer, much later than from its peers
     CANARY_FAIL = "canary_fail"  # no answer, or an error
+    UNENDED = "unended"  # answers begin and no canary's ends, with a slot free
     CANARY_WRONG = "canary_wrong"  # another answer than expected
     BUSY = "busy"  # the canary got 429 or timed out while users' streams progress: neutral
     STALLED = "stalled"  # requests are running and no token comes out
@@ -85,6 +86,7 @@ TRANSITIONS: Final[dict[tuple[State, Signal | Conclusion], State]] = {
     (State.WARMING, Conclusion.PASSED_ENOUGH): State.READY,
     (State.WARMING, Signal.CANARY_SLOW): State.SUSPECT,  # right but slow: a tenth, not nothing
     (State.READY, Signal.CANARY_FAIL): State.SUSPECT,
+    (State.READY, Signal.UNENDED): State.SUSPECT,
     (State.READY, Signal.CANARY_WRONG): State.SUSPECT,
     (State.READY, Signal.PASSIVE_FAILING): State.SUSPECT,
     (State.READY, Signal.REFUSED): State.SUSPECT,
@@ -115,6 +117,7 @@ REASONS: Final[dict[Signal | Conclusion, str]] = {
     Signal.LOAD_TIMEOUT: "was not admitted within its loading time",
     Signal.CANARY_SLOW: "answers right but much slower than its peers",
     Signal.CANARY_FAIL: "a canary got no answer",
+    Signal.UNENDED: "no canary's answer ends there, with a slot free",
     Signal.CANARY_WRONG: "a canary got another answer than expected",
     Signal.STALLED: "requests run and no token comes out",
     Signal.PASSIVE_FAILING: "users' requests fail there",
@@ -163,6 +166,7 @@ _REFUSALS: Final = (SignalRow.REFUSALS, "refusals_to_dead", Conclusion.REFUSED_R
 # In these states, so many in a row (field of ``HealthConfig``) conclude this.
 REPEATED: Final[dict[Signal, _Repeated]] = {
     Signal.CANARY_FAIL: ((State.SUSPECT,), *_FAILURES),
+    Signal.UNENDED: ((State.SUSPECT,), *_FAILURES),
     Signal.PASSIVE_FAILING: ((State.SUSPECT,), *_FAILURES),
     Signal.CANARY_SLOW: ((State.READY,), *_SLOWS),
     Signal.CANARY_WRONG: (JUDGED, *_WRONGS),
@@ -170,7 +174,7 @@ REPEATED: Final[dict[Signal, _Repeated]] = {
 }
 
 _BAD: Final = (
-    *(Signal.CANARY_FAIL, Signal.PASSIVE_FAILING, Signal.STALLED),
+    *(Signal.CANARY_FAIL, Signal.UNENDED, Signal.PASSIVE_FAILING, Signal.STALLED),
     *(Signal.NO_SUCCESS, Signal.NO_HEADROOM, Signal.FROZEN, Signal.BOUND_HELD, Signal.TAKEN_OUT),
 )
 _PASS_ENDS: Final = tuple(row for row in SignalRow if row is not SignalRow.PASSES)

@@ -22,7 +22,6 @@ class Member:
         "baseline",
         "budget",
         "busy_at",
-        "busy_canaries",
         "called_back",
         "canary",
         "canary_at",
@@ -47,8 +46,10 @@ class Member:
         "progress_at",
         "replica",
         "served_at",
+        "silent_from",
         "slow",
         "told_at",
+        "unanswered",
         "waiting",
         "wake_at",
     )
@@ -72,7 +73,8 @@ class Member:
         self.inflight_at: dict[str, int] = {}  # as each gateway last said
         self.only_busy_since: int | None = None
         self.waiting: int | None = None  # requests in its engine's own queue; None: not known
-        self.busy_canaries = 0  # in a row that got no answer while users' tokens moved
+        self.unanswered = 0  # canaries in a row that got nothing within their time
+        self.silent_from = 0  # since when no canary and no user got anything there; 0: they do
         self.canary_out = False
         self.canary_charged = False  # the one under way, or the last: it spends what was earned
         self.called_back = False  # the last canary: users needed its slot
@@ -108,8 +110,20 @@ class Member:
         self.canary_passed = signal in _RIGHT
         self.slow = signal is Signal.CANARY_SLOW
 
+    def note_silence(self, result: CanaryResult, now: int) -> None:
+        """Count canaries in a row without an answer, and since when not even a token moved."""
+        if not result.verdict.silent:
+            self.unanswered = 0
+        elif result.verdict is CanaryVerdict.TIMEOUT:
+            self.unanswered += 1
+        if result.progress:
+            self.silent_from = 0
+        elif result.verdict is CanaryVerdict.TIMEOUT:
+            self.silent_from = self.silent_from or now - result.latency
+
     def hear(self, now: int) -> None:
         """Note that the replica answered a canary or a user, right or wrong."""
+        self.silent_from = 0
         if not self.heard or now - self.heard[-1] >= SECOND:
             self.heard.append(now)
 

@@ -20,6 +20,7 @@ from holdfast.core.diagnose.facts import (
 )
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.health.canary_doubt import RULINGS
+from holdfast.core.health.lifecycle import Signal
 from holdfast.core.types import SECOND, ConfigError, State
 from sampling import examples
 
@@ -104,6 +105,30 @@ def test_pieces_seconds_apart_beside_a_single_user_drip_although_tokens_move():
     assert signs(made(), busy) == []
     long_prompt = canary("timeout", progress=True, moved_s=5.0, gap_s=0.6, running=1)
     assert signs(made(), long_prompt, long_prompt, long_prompt, long_prompt) == []
+
+
+def test_answers_that_begin_and_do_not_end_are_a_stall_and_no_silence():
+    unended = replace(HUNG, began=True, running=0)
+    found = told(made(), unended, unended)
+    assert [one.sign for one in found] == [Sign.STALLED]
+    assert "began" in found[0].text
+    assert signs(made(), HUNG, unended) == [Sign.CANARY_SILENT]  # the first got nothing at all
+
+
+def test_answers_that_do_not_end_beside_a_single_user_are_a_stall_though_tokens_move():
+    unended = canary("timeout", progress=True, began=True, running=1)
+    well = canary("pass", "r2", latency_s=0.3)
+    assert signs(made(), well, unended) == []
+    assert signs(made(), well, unended, unended) == [Sign.STALLED]
+    assert signs(made(), unended, unended, unended) == []  # no peer answers: all are busy
+    assert signs(made(), well, *[replace(unended, running=5)] * 4) == []
+    assert signs(made(), well, unended, canary("pass", latency_s=0.3), unended) == []
+
+
+def test_the_fleets_own_finding_that_no_answer_ends_is_a_stall():
+    changed = StateChanged("r1", State.SUSPECT, Signal.UNENDED.value, "3 canaries in a row")
+    assert signs(made(), changed) == [Sign.STALLED]
+    assert signs(made(), replace(changed, signal=Signal.CANARY_FAIL.value)) == []
 
 
 def test_what_is_no_answer_at_all_is_told_beside_the_verdict():

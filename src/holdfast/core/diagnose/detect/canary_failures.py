@@ -44,6 +44,7 @@ from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, Proces
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
 from holdfast.core.health.baseline import UsualLatency
+from holdfast.core.health.lifecycle import Signal
 from holdfast.core.stats import RowCounts, RowRule
 from holdfast.core.types import State, nanos, require, seconds
 
@@ -59,6 +60,7 @@ _FLAWS: Final = {
     Kind.CUT.value: (Sign.STREAMS_CUT, "a canary got an answer that ended without a finish reason"),
     Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
 }
+_NO_END: Final = "canaries' answers begin and do not end, with a slot free"
 _DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
 
 
@@ -130,7 +132,7 @@ class _Book:
 
     __slots__ = (
         *("latest_at", "latest_s", "pace", "pages", "rows"),
-        *("slow_at", "slow_from", "slow_sum", "usual", "wrongs"),
+        *("slow_at", "slow_from", "slow_sum", "unended", "usual", "wrongs"),
     )
 
     def __init__(self) -> None:
@@ -141,6 +143,7 @@ class _Book:
         self.slow_at = self.slow_from = self.latest_at = 0
         self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
         self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
+        self.unended = 0  # canaries in a row that got the beginning of an answer, and no end
         self.usual = UsualLatency()  # of those in good time, with nothing beside them
 
     def count(self, outcome: CanaryVerdict | Kind) -> None:
@@ -184,9 +187,7 @@ class ProbingDetector:
         if isinstance(fact, CanariesDoubted):
             return self._doubted(fact, now) if fact.model in self._speak else NOTHING
         if isinstance(fact, StateChanged):
-            if fact.state is State.READY:
-                self._speaks(fact.replica)
-            return NOTHING
+            return self._changed(fact, now)
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # what a process answered says nothing of the next one
             return NOTHING
@@ -214,6 +215,18 @@ class ProbingDetector:
             told.append(Evidence(flawed, about, now, "canary", text))
         return told
 
+    def _changed(self, fact: StateChanged, now: int) -> Sequence[Evidence]:
+        """Note who has answered; tell of a replica where the fleet found that no answer ends."""
+        if fact.state is State.READY:
+            self._speaks(fact.replica)
+        if fact.signal != Signal.UNENDED:
+            return NOTHING
+        book = self._books.setdefault(fact.replica, _Book())
+        if not book.pace.due(Sign.STALLED, now):
+            return NOTHING
+        about = self._census.about(fact.replica)
+        return (Evidence(Sign.STALLED, about, now, "canary", _NO_END),)
+
     def _speaks(self, replica: str) -> None:
         model = self._census.about(replica).model
         if model not in self._speak:
@@ -227,6 +240,8 @@ class ProbingDetector:
 
     def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
         verdict = fact.verdict
+        if verdict not in (CanaryVerdict.TIMEOUT, CanaryVerdict.UNKNOWN):
+            book.unended = 0
         if verdict is CanaryVerdict.WRONG:
             return _wrong(book)
         if verdict.right:
@@ -304,13 +319,22 @@ class ProbingDetector:
         text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
         return (Sign.SLOW_TOKENS, text, {"moved_s": moved})
 
+    def _never_ends(self, book: _Book, replica: str, now: int) -> bool:
+        """Whether its answers begin and do not end, while a peer's do."""
+        answered_at = (peer.latest_at for peer in self._peers(replica) if peer.latest_s)
+        heard = any(now - at <= self._fresh for at in answered_at)
+        return heard and book.unended >= self._config.silent_row
+
     def _silent(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+        alone = (fact.running or 0) <= 1  # several users may make its tokens seconds apart
+        book.unended = book.unended + 1 if fact.began and alone else 0
         in_pieces = (fact.moved_s or 0.0) >= _DRIPS_S
-        drips = (fact.gap_s or 0.0) >= _DRIPS_S and (fact.running or 0) <= 1
-        if in_pieces and fact.progress and drips:
+        if in_pieces and fact.progress and alone and (fact.gap_s or 0.0) >= _DRIPS_S:
             return self._pieces(book, fact, now)
         # Whether others are served is unknown, and there are others: it may be busy with them.
         may_be_busy = fact.progress is None and bool(fact.running)
+        if fact.progress and self._never_ends(book, fact.replica, now):
+            return (Sign.STALLED, _NO_END, {})
         if fact.progress:
             book.answered(CanaryVerdict.BUSY)
         if fact.progress or may_be_busy:
@@ -333,6 +357,9 @@ class ProbingDetector:
             return None
         if last[-1] is False:
             return (Sign.NOTHING_ANSWERS, f"{told}, nor did its own page", numbers)
+        if book.unended >= row:
+            text = f"the answers of {silences} canaries in a row began and did not end"
+            return (Sign.STALLED, text, numbers)
         if last[-1] is None:  # an engine without a page is no more silent by chance than others
             return (Sign.CANARY_SILENT, f"{told}; it has no page that could tell more", numbers)
         page = f"answered {fact.status}" if spoke else "was well"
