@@ -257,19 +257,24 @@ class Answer:
                 self.finishes.append(choice["finish_reason"])
 
 
-def body(content: str, tokens: int, **more: Any) -> bytes:
+def body(content: str, tokens: int, model: str = MODEL, **more: Any) -> bytes:
     """A greedy chat request."""
     messages = [{"role": "user", "content": content}]
-    told = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": tokens}
+    told = {"model": model, "messages": messages, "temperature": 0, "max_tokens": tokens}
     return orjson.dumps({**told, **more})
 
 
 def stream(
-    port: int, content: str, tokens: int, seen: Callable[[Answer], None] = lambda _: None
+    port: int,
+    content: str,
+    tokens: int,
+    seen: Callable[[Answer], None] = lambda _: None,
+    *,
+    model: str = MODEL,
 ) -> Answer:
     """Ask for a stream and read it to its end; ``seen`` is called after each chunk."""
     options = {"include_usage": True}
-    asked = body(content, tokens, stream=True, stream_options=options)
+    asked = body(content, tokens, model, stream=True, stream_options=options)
     answer = Answer(asked_at=time.monotonic())
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
     try:
