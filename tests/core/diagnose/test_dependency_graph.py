@@ -152,6 +152,17 @@ def test_blame_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert relations.downstream("a") == frozenset()
 
 
+def test_who_dies_while_it_loads_has_not_served() -> None:
+    relations, _ = a_world()
+    relations.take(StateChanged("p1", State.WARMING, "loaded"), 1)
+    relations.take(PhaseSeen("p1", "loading"), 2)
+    relations.take(StateChanged("p1", State.DEAD, "refused_repeatedly"), 3)
+    assert relations.loading("p1")
+    relations.take(StateChanged("p1", State.READY, "passed_enough"), 4)
+    relations.take(StateChanged("p1", State.DEAD, "refused_repeatedly"), 5)
+    assert not relations.loading("p1")
+
+
 def test_states_and_phases_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     relations, _ = a_world()
     assert relations.over("p1")

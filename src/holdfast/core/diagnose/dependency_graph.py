@@ -79,7 +79,8 @@ class DependencyGraph:
             return
         before = self.states.get(fact.replica)
         self.states[fact.replica] = fact.state
-        self._loading[fact.replica] = fact.state in _DOWN
+        if fact.state is not State.DEAD:  # who dies while it loads has not served
+            self._loading[fact.replica] = fact.state in _DOWN
         if fact.state is State.READY and before is not State.READY:
             self.ready_at[fact.replica] = now
 
