@@ -1,14 +1,14 @@
 """What is known of a real GPU, and what is made of it: two replicas of a real model on one device.
 
-    python bench/gpu_real.py MODEL [--parts view,leak,neighbour,kernel,canaries]
+    python bench/gpu_real.py MODEL [--parts view,memory,kernel,canaries]
 
 MODEL is a folder that transformers can serve. For a host with a GPU, torch and transformers; each
 part has a fleet of its own (``holdfast up``), takes less than ten minutes and ends what it started.
 
     view        status and joined view: each replica's device, its memory, what it does
-    leak        ballast leaves 20 GB, one replica then takes 3 GB a minute: who is named, when, and
-                how far the forecast is from the minute in which no memory was left
-    neighbour   another process takes memory on the same device: nobody may be accused of a leak
+    memory      another process takes memory of the device step by step, until 20 GB are left:
+                nobody may be accused. Then one replica takes 4 GB a minute: who is named, when, and
+                how far the forecast is from the moment in which no memory was left
     kernel      one kernel fills the GPU for 90 s: what the replica is called, who else is accused,
                 what its users got
     canaries    first tokens with canaries and without, in turns, two fleets of one replica each;
@@ -41,10 +41,13 @@ from holdfast.sources.nvml import read_gpus
 from real_fleet import Answer, RealFleet, stream
 
 GB: Final = 1e9
-PARTS: Final = ("view", "leak", "neighbour", "kernel", "canaries")
+PARTS: Final = ("view", "memory", "kernel", "canaries")
 LEFT_GB: Final = 20.0
-LEAK_GB_MIN: Final = 3.0
-LEAK_S: Final = 480.0
+LEAK_GB_MIN: Final = 4.0
+LEAK_S: Final = 360.0
+NEIGHBOUR_S: Final = 120.0  # until only so much is left; in so many steps
+STEPS: Final = 24
+WARM_UP_S: Final = 30.0
 KERNEL_S: Final = 90.0
 FORECAST_MAX: Final = 0.25  # of the time that was left
 RATIO_MAX: Final = 1.03
@@ -190,15 +193,21 @@ def view(model: Path) -> list[str]:
     return [f"nothing is known of the GPU of {name}" for name in unknown]
 
 
-def leak(model: Path) -> list[str]:
-    """Let one replica take what is left of the device, and compare the forecast with the end."""
+def memory(model: Path) -> list[str]:
+    """Let another process take most of the device, and then one replica what is left."""
     with fleet_of(model) as fleet:
         neighbour, traffic = Neighbour(), Traffic(fleet)
         try:
-            time.sleep(60.0)  # what the first requests take is no leak
+            time.sleep(WARM_UP_S)  # what the first requests take is no leak
             [gpu] = read_gpus().gpus
-            free = (gpu.memory_total or 0) - (gpu.memory_used or 0)
-            neighbour.take(max(0.0, free - LEFT_GB * GB))
+            wanted = (gpu.memory_total or 0) - (gpu.memory_used or 0) - LEFT_GB * GB
+            for _ in range(STEPS):
+                neighbour.take(max(0.0, wanted / STEPS))
+                time.sleep(NEIGHBOUR_S / STEPS)
+            accused = [(one["cause"], one["replicas"]) for one in fleet.incidents()]
+            print(
+                f"a neighbour took {wanted / GB:.0f} GB in {NEIGHBOUR_S:g} s; incidents: {accused}"
+            )
             victim = min(fleet.ready())
             begun = time.time()
             fleet.order("leak", victim, LEAK_GB_MIN * GB)
@@ -212,7 +221,8 @@ def leak(model: Path) -> list[str]:
         finally:
             traffic.close()
             neighbour.close()
-        return judge_leak(told, victim, begun, full_at, fleet.incidents())
+        missed = [f"accused beside a neighbour: {accused}"] if accused else []
+        return missed + judge_leak(told, victim, begun, full_at, fleet.incidents())
 
 
 def judge_leak(
@@ -237,29 +247,12 @@ def judge_leak(
     return missed if off <= FORECAST_MAX else [*missed, f"the forecast is off by {off:.0%}"]
 
 
-def neighbour(model: Path) -> list[str]:
-    """Let another process take memory in steps; nobody may be accused."""
-    with fleet_of(model) as fleet:
-        other, traffic = Neighbour(), Traffic(fleet)
-        try:
-            time.sleep(45.0)
-            for _ in range(60):
-                other.take(0.15 * GB)
-                time.sleep(5.0)
-        finally:
-            traffic.close()
-            other.close()
-        accused = [(one["cause"], one["replicas"]) for one in fleet.incidents()]
-    print(f"9 GB taken in 300 s by a neighbour; incidents: {accused}")
-    return [f"accused: {accused}"] if accused else []
-
-
 def kernel(model: Path) -> list[str]:
     """Fill the GPU with one replica's kernel for 90 s."""
     with fleet_of(model) as fleet:
         traffic = Traffic(fleet)
         try:
-            time.sleep(45.0)
+            time.sleep(WARM_UP_S)
             victim = min(fleet.ready())
             begun = time.time()
             fleet.order("kernel", victim, KERNEL_S)
