@@ -114,6 +114,8 @@ class Placed:
     ready: bool | None = None  # its platform's own probes say so
     served: bool = False  # it had been ready in the life that ended last
     ended_began_at: float | None = None  # when that life began
+    ports: tuple[tuple[str, int], ...] = ()  # that it declares, with their names
+    port_said: str = ""  # the one that its engine listens on, as the pod itself says
 
 
 @dataclass(slots=True, frozen=True)
