@@ -130,6 +130,8 @@ SAID_HERE: Final = {
     "KubernetesSection.ca_file": "with `api_url`: who signed its certificate",
     "KubernetesSection.namespace": "left out: all; with one, what hosts have reserved is not known",
     "KubernetesSection.selector": "pods that are replicas; left out: all that name a model",
+    "KubernetesSection.all_pods": "false: only pods of the `selector` are asked for, and what hosts "
+    "have reserved is not known; so it always is with a `namespace`",
     "KubernetesSection.model_label": "the label or annotation of a pod that names its model",
     "KubernetesSection.group_label": "the label of a node that names its group, before usual ones",
     "KubernetesSection.dcgm_urls": "metrics pages of dcgm-exporters",

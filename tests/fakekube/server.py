@@ -19,7 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fakekube.discovery import documents, status_of, table_of
 from fakekube.objects import stamp
-from fakekube.store import RESOURCES, Change, GoneError, Objects, fits
+from fakekube.selectors import BadSelectorError, check, fits
+from fakekube.store import RESOURCES, UNMARKED, Change, GoneError, Objects
 
 Json = dict[str, Any]
 
@@ -242,6 +243,11 @@ class Connection(BaseHTTPRequestHandler):
         if self._barred("pods/log" if parts[2:] == ["log"] else resource):
             return
         if len(parts) == 1:
+            try:
+                check(resource, query)
+            except BadSelectorError as error:
+                self._refuse(400, str(error))
+                return
             if query.get("watch") in {"true", "1"}:
                 self._watch(resource, namespace, query)
             else:
@@ -347,7 +353,6 @@ class Connection(BaseHTTPRequestHandler):
         with owner._changed:
             cuts = owner.cuts
             version = int(asked or 0)
-            matched: set[tuple[str, str]] = set()
             if version:
                 try:
                     objects.since(resource, version)
@@ -356,8 +361,6 @@ class Connection(BaseHTTPRequestHandler):
                         self._refuse(410, f"{GONE}: {version}")
                         return
                     first = [Change(version, resource, "ERROR", ("", ""), status_of(410, GONE))]
-                for thing in objects.chosen(resource, namespace, query):
-                    matched.add((thing["metadata"].get("namespace", ""), thing["metadata"]["name"]))
             else:
                 version = objects.version
                 for thing in objects.chosen(resource, namespace, query):
@@ -371,7 +374,7 @@ class Connection(BaseHTTPRequestHandler):
             for change in first:
                 self._tell(change)
             if not first or first[0].what != "ERROR":
-                self._follow(resource, namespace, query, version, matched, cuts)
+                self._follow(resource, namespace, query, version, cuts)
             if not owner.abrupt:
                 self.wfile.write(b"0\r\n\r\n")
         finally:
@@ -386,12 +389,11 @@ class Connection(BaseHTTPRequestHandler):
         namespace: str,
         query: dict[str, str],
         version: int,
-        matched: set[tuple[str, str]],
         cuts: int,
     ) -> None:
         owner = self.owner
         ends = time.monotonic() + float(query.get("timeoutSeconds") or WAIT_S * 6)
-        marks = query.get("allowWatchBookmarks") in {"true", "1"}
+        marks = query.get("allowWatchBookmarks") in {"true", "1"} and resource not in UNMARKED
         while not owner.stopping and owner.cuts == cuts and time.monotonic() < ends:
             with owner._changed:
                 try:
@@ -409,11 +411,12 @@ class Connection(BaseHTTPRequestHandler):
                     continue
                 if namespace and change.key[0] != namespace:
                     continue
+                # What a selector no longer chooses is deleted for who asked so, and the reverse.
                 chosen = change.what != "DELETED" and fits(change.thing, query)
-                if chosen or change.key in matched or change.what == "DELETED":
-                    what = change.what if chosen or change.what == "DELETED" else "DELETED"
+                was = change.before is not None and fits(change.before, query)
+                if chosen or was:
+                    what = ("MODIFIED" if was else "ADDED") if chosen else "DELETED"
                     self._tell(Change(version, resource, what, change.key, change.thing))
-                matched.add(change.key) if chosen else matched.discard(change.key)
 
     def _tell(self, change: Change) -> None:
         thing = change.thing
