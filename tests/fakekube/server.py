@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fakekube.discovery import documents, status_of, table_of
 from fakekube.objects import stamp
+from fakekube.rbac import Right, forbidden, right_for
 from fakekube.selectors import BadSelectorError, check, fits
 from fakekube.store import RESOURCES, UNMARKED, Change, GoneError, Objects
 
@@ -40,6 +41,9 @@ class FakeKube:
         self.watched: dict[str, int] = dict.fromkeys(RESOURCES, 0)  # opened, ever
         self.gone_as = "event"  # or "status"
         self.refusals: dict[str, int] = {}  # by resource, or "*": HTTP status
+        self.rights: set[Right] | None = None  # of whoever asks; None: everything
+        self.user = "system:serviceaccount:holdfast:holdfast"
+        self.forbade: list[Right] = []
         self.held: set[str] = set()  # resources whose requests get no answer for now
         self.token = ""  # where set, who has no such token gets 401
         self.metrics: Json | None = None  # None: no metrics-server
@@ -222,6 +226,8 @@ class Connection(BaseHTTPRequestHandler):
         if owner.token and self.headers.get("Authorization") != f"Bearer {owner.token}":
             self._refuse(401, "Unauthorized")
             return
+        if self._forbids(split.path, query):
+            return
         found = documents(split.path, with_metrics=owner.metrics is not None)
         if found is not None:
             self._send(200, found)
@@ -231,6 +237,18 @@ class Connection(BaseHTTPRequestHandler):
             self._objects(parts[2:], query)
         else:
             self._send(404, "404 page not found", "text/plain")
+
+    def _forbids(self, path: str, query: dict[str, str]) -> bool:
+        """Whether the account has no right to this, which it is then told."""
+        owner, asked = self.owner, right_for(path, query)
+        if owner.rights is None or asked is None:
+            return False
+        if any(one.covers(asked) for one in owner.rights):
+            return False
+        with owner._changed:
+            owner.forbade.append(asked)
+        self._refuse(403, forbidden(asked, owner.user))
+        return True
 
     def _objects(self, parts: list[str], query: dict[str, str]) -> None:
         namespace = ""
