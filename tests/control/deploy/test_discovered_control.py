@@ -73,6 +73,7 @@ def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
         asyncio.run(main(kube))
 
 
+DRAINS = "fleet: {drain: {deadline_s: 0.2, move_s: 0.2, hear_s: 0.05}}\n"
 SHORT = "incidents: {detectors: {diagnosis: {window_s: 1, close_s: 1, again_s: 1}}}\n"
 
 
@@ -106,6 +107,35 @@ def test_an_evicted_pod_is_told_once_and_not_again_by_the_next_control(world, tm
             await world.until(lambda: any("default/m-2" in names for names in told(control)))
             again = [one for one in control.incidents.listing(10) if one["id"] != first["id"]]
             assert not [one for one in again if "default/m-1" in one["replicas"]]
+
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1"))
+        asyncio.run(main(kube))
+
+
+def test_a_pod_that_is_deleted_is_not_one_that_should_be_restarted(world, tmp_path):
+    async def main(kube):
+        engine = await world.standin(models=("m",))
+        port = engine.url.rpartition(":")[2]
+        (tmp_path / "fleet.yaml").write_text(FILE.format(port=port, url=kube.url) + DRAINS)
+        async with running(tmp_path) as control:
+            said, note = [], control.note
+
+            def keep(notice):
+                said.append(notice.what)
+                note(notice)
+
+            control.note = keep
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.put("pods", pod("m-abc", model="m", ip="127.0.0.1"))
+            await world.until(lambda: control.admin.model_ready("m")[0])
+            kube.terminate("m-abc")
+            await world.until(lambda: control.loop.health("m-abc").state is State.STOPPED)
+            await engine.stop()
+            kube.delete("pods", "m-abc")
+            await world.until(lambda: "m-abc" not in control.loop.deployed)
+            assert {"leaves", "gone"} <= set(said)
+            assert "should be restarted" not in said
 
     with FakeKube() as kube:
         kube.put("nodes", node("node-1"))
