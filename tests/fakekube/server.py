@@ -232,7 +232,7 @@ class Connection(BaseHTTPRequestHandler):
         if found is not None:
             self._send(200, found)
         elif parts[:3] == ["apis", "metrics.k8s.io", "v1beta1"]:
-            self._usage(parts[-1])
+            self._usage(parts[-1], query)
         elif parts[:2] == ["api", "v1"] and len(parts) > 2:
             self._objects(parts[2:], query)
         else:
@@ -315,7 +315,7 @@ class Connection(BaseHTTPRequestHandler):
         kind = f"{RESOURCES[resource][0]}List"
         self._send(200, {"kind": kind, "apiVersion": "v1", "metadata": meta, "items": items})
 
-    def _usage(self, what: str) -> None:
+    def _usage(self, what: str, query: dict[str, str]) -> None:
         metrics = self.owner.metrics
         if self._barred("metrics"):
             return
@@ -323,8 +323,16 @@ class Connection(BaseHTTPRequestHandler):
             self._send(404, "404 page not found", "text/plain")
             return
         kind = "NodeMetricsList" if what == "nodes" else "PodMetricsList"
-        version = "metrics.k8s.io/v1beta1"
-        self._send(200, {"kind": kind, "apiVersion": version, "items": metrics[what]})
+        version, items = "metrics.k8s.io/v1beta1", metrics[what]
+        if "labelSelector" in query:
+            chosen = self.owner.objects.chosen(what, "", query)
+            keys = [(one["metadata"].get("namespace"), one["metadata"]["name"]) for one in chosen]
+            items = [
+                one
+                for one in items
+                if (one["metadata"].get("namespace"), one["metadata"]["name"]) in keys
+            ]
+        self._send(200, {"kind": kind, "apiVersion": version, "items": items})
 
     def _log(self, namespace: str, name: str, query: dict[str, str]) -> None:
         owner = self.owner

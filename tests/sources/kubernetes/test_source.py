@@ -335,15 +335,18 @@ def test_the_server_selects_pods_where_no_sum_needs_the_others(kube, said, sent)
     kube.put("nodes", node("node-1"))
     kube.put("pods", pod("mine", labels={"app": "a"}))
     kube.put("pods", pod("other", labels={"app": "x"}))
+    kube.metrics = {"nodes": [], "pods": []}
 
     async def main():
         async with source(kube, **said) as found:
             await found.read()
             await asyncio.to_thread(kube.await_watch, "pods")
+            await asyncio.to_thread(kube.await_request, "metrics.k8s.io", 2)
             return found.reading()
 
     reading = asyncio.run(main())
-    assert set(selections(kube, "pods")) == {sent}
+    assert set(selections(kube, "pods")) == {sent}  # the list, the watch, and metrics-server
+    assert {path.split("/")[1] for path, _ in kube.asked("/pods")} == {"api", "apis"}
     assert {*selections(kube, "nodes"), *selections(kube, "events")} == {None}
     if "selector" in said:
         assert [one.id for one in reading.placed] == ["default/mine"]

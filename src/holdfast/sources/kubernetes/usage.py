@@ -107,13 +107,16 @@ class MemoryUsage:
         Nodes and pods are asked for apart: whoever may see one namespace may not list nodes.
         """
         began, calls, failed = time.monotonic(), 0, ""
+        found: dict[str, dict[str, int]] = {}
         space = f"namespaces/{self._config.namespace}/" if self._config.namespace else ""
-        for what, path in (("nodes", "nodes"), ("pods", f"{space}pods")):
+        chosen = {"labelSelector": self._config.selector} if self._config.by_server else None
+        for what, path, params in (("nodes", "nodes", None), ("pods", f"{space}pods", chosen)):
             if began < self._absent.get(what, ("", began))[1]:
                 continue
             calls += 1
             try:
-                self._keep(what, await self._api.get(f"{METRICS}/{path}"))
+                answer = await self._api.get(f"{METRICS}/{path}", params)
+                found[what] = dict(_used(answer, self._config.pods_max))
             except KubernetesApiError as error:
                 if error.status not in ABSENT:
                     failed = str(error)
@@ -121,11 +124,13 @@ class MemoryUsage:
                 gone = (what,) if error.status == _FORBIDDEN else _OBJECTS
                 for one in gone:
                     self._absent[one] = (str(error), began + LOOK_AGAIN_S)
-                    self._keep(one, {"items": ()})
+                    found[one] = {}
             except (KeyError, TypeError, AttributeError):
                 failed = "its answer makes no sense"
             else:
                 self._absent.pop(what, None)
+        self.hosts = found.get("nodes", self.hosts)
+        self.pods = found.get("pods", self.pods)
         if len(self._absent) == len(_OBJECTS):
             return LOOK_AGAIN_S
         if failed:
@@ -133,12 +138,6 @@ class MemoryUsage:
         else:
             self._outcome.good(calls, time.monotonic() - began)
         return self._config.usage_s
-
-    def _keep(self, what: str, answer: Any) -> None:
-        if what == "nodes":
-            self.hosts = dict(_used(answer, self._config.nodes_max))
-        else:
-            self.pods = dict(_used(answer, self._config.pods_max))
 
 
 def _used(answer: Any, most: int) -> Iterator[tuple[str, int]]:
