@@ -32,6 +32,12 @@ def refused(folder: Path, text: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
+def test_a_port_may_have_a_name(tmp_path):
+    for said, port in (("http", "http"), ("8001", 8001), ("'8001'", 8001)):
+        text = FOUND.format(discover=f"{{source: kube, port: {said}}}")
+        assert read(tmp_path, text).models[0].discover.port == port
+
+
 def test_a_discovered_model_needs_no_more_than_a_source(tmp_path):
     model = read(tmp_path, FOUND.format(discover="{source: kube}")).models[0]
     rule = model.discover
@@ -66,6 +72,14 @@ def test_control_says_where_they_are_and_a_trip_keeps_it(tmp_path):
         ("{source: ''}", "discover.source: "),
         ("{source: kube, port: 0}", "discover.port: "),
         ("{source: kube, port: 70000}", "discover.port: "),
+        ("{source: kube, port: -1}", "discover.port: "),
+        ("{source: kube, port: ''}", "discover.port: "),
+        ("{source: kube, port: '123456'}", "discover.port: "),
+        ("{source: kube, port: HTTP}", "discover.port: port is 'HTTP'"),
+        ("{source: kube, port: a-name-that-is-too-long}", "discover.port: port is 'a-name-"),
+        ("{source: kube, port: true}", "discover.port: port is True; use a number"),
+        ("{source: kube, port: 1.5}", "discover.port: port is 1.5; use a number"),
+        ("{source: kube, port: [http]}", "discover.port: port is ['http']; use a number"),
         ("{source: kube, scheme: ftp}", "discover.scheme: must be one of 'http' or 'https'"),
         (
             "{source: kube, selector: 'a=,b c'}",

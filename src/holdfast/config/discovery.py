@@ -4,12 +4,14 @@ A model that says ``discover`` has the pods that a source sees as its replicas. 
 ready is left to Holdfast's own canaries: a pod's probe is often a port that answers.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, cast
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from holdfast.config.sections import Section
 from holdfast.config.tenants import Name
+from holdfast.core.deploy.pod_port import PORT_FIX, checked_port
+from holdfast.core.types import require
 from holdfast.core.view.selectors import parse_selector
 
 FOUND_MAX: Final = 1_024  # replicas of one model
@@ -30,6 +32,12 @@ def _selector(text: str) -> str:
     return text
 
 
+def _port(value: object) -> int | str:
+    is_port = isinstance(value, int | str) and not isinstance(value, bool)
+    require(is_port, "port", f"is {str(value)[:40]}", PORT_FIX)
+    return checked_port(cast("int | str", value))
+
+
 class DiscoverSection(Section):
     """Which pods of a source are replicas of a model, and on which port they listen."""
 
@@ -40,7 +48,12 @@ class DiscoverSection(Section):
         Field(max_length=1024, description="labels of its pods, such as app=llama"),
     ] = ""  # empty: pods whose model, as the source reads it, is this one
     namespace: Annotated[str, Field(max_length=63, description="a namespace")] = ""  # empty: any
-    port: Annotated[int, Field(ge=1, le=65_535, description="the port of the engine")] = 8000
+    # A pod may name another one by the annotation or label holdfast.dev/port.
+    port: Annotated[
+        int | str,
+        BeforeValidator(_port, json_schema_input_type=int | str),
+        Field(description="the port of the engine, by number or name", examples=[8000, "http"]),
+    ] = 8000
     scheme: Literal["http", "https"] = "http"
     region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0

@@ -100,6 +100,7 @@ class Cause(StrEnum):
     # routing
     MISPLACED = "misplaced"  # on a host that cannot carry it
     UNREACHABLE = "unreachable"
+    HOST_UNAVAILABLE = "host_unavailable"  # its host is not ready, out of reach or leaving
     NOT_PLACED = "not_placed"  # wanted, and its platform cannot run it
     SOURCE_BLIND = "source_blind"  # a platform cannot be read
     OVERLOADED = "overloaded"

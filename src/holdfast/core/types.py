@@ -62,6 +62,15 @@ class State(StrEnum):
     DEAD = "dead"
 
 
+class HostCondition(StrEnum):
+    """Whether a host can run replicas, as its platform says; unknown is no condition at all."""
+
+    READY = "ready"
+    NOT_READY = "not_ready"  # its own agent says so: its runtime or its network is down
+    UNREACHABLE = "unreachable"  # its agent does not report any more
+    LEAVING = "leaving"  # cordoned, drained, or about to be taken back
+
+
 class Halt(StrEnum):
     """Why no answer is expected of the requests that a replica has now."""
 
@@ -181,6 +190,7 @@ __all__ = [
     "ConfigError",
     "Decision",
     "Halt",
+    "HostCondition",
     "Priority",
     "Replica",
     "Request",

@@ -1,9 +1,11 @@
 """Control with pods for replicas, from a pod's birth to its end, and over its own restart."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 from fakekube import FakeKube, node, pod
+from fakekube.objects import stamp
 from holdfast.control.process import Control
 from holdfast.core.types import State
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
@@ -68,4 +70,43 @@ def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
 
     with FakeKube() as kube:
         kube.put("nodes", node("node-1", labels={"topology.kubernetes.io/zone": "z1"}))
+        asyncio.run(main(kube))
+
+
+SHORT = "incidents: {detectors: {diagnosis: {window_s: 1, close_s: 1, again_s: 1}}}\n"
+
+
+def evicted(name):
+    """A pod that served for ten minutes, and that its kubelet ended a moment ago for its memory."""
+    now = time.time()
+    made = pod(name, model="m", phase="Failed", created_at=now - 700)
+    made["status"] |= {"reason": "Evicted", "message": "The node was low on resource: memory."}
+    made["status"]["conditions"][1]["lastTransitionTime"] = stamp(now - 1)
+    ended = {"exitCode": 137, "reason": "Error", "startedAt": stamp(now - 600)}
+    ended["finishedAt"] = stamp(now - 1)
+    made["status"]["containerStatuses"][0]["state"] = {"terminated": ended}
+    return made
+
+
+def test_an_evicted_pod_is_told_once_and_not_again_by_the_next_control(world, tmp_path):
+    def told(control):
+        return {tuple(row["replicas"]) for row in control.incidents.listing(10)}
+
+    async def main(kube):
+        file = FILE.format(port=8000, url=kube.url) + SHORT
+        (tmp_path / "fleet.yaml").write_text(file)
+        async with running(tmp_path) as control:
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.put("pods", evicted("m-1"))
+            await world.until(lambda: told(control) == {("default/m-1",)})
+            (first,) = control.incidents.listing(10)
+            await world.until(lambda: control.incidents.open_count == 0)  # it is over
+        async with running(tmp_path) as control:
+            kube.put("pods", evicted("m-2"))  # when this one is told, the other was read as well
+            await world.until(lambda: any("default/m-2" in names for names in told(control)))
+            again = [one for one in control.incidents.listing(10) if one["id"] != first["id"]]
+            assert not [one for one in again if "default/m-1" in one["replicas"]]
+
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1"))
         asyncio.run(main(kube))

@@ -117,6 +117,61 @@ def test_rules_choose_by_labels_namespace_port_and_scheme():
     assert found_in(reading(placed("a", ip="fd00::1")))[0].url == "http://[fd00::1]:8000"
 
 
+PORTS = (("metrics", 9400), ("http", 8001), ("", 8002))
+
+
+@pytest.mark.parametrize(
+    ("one", "rule", "port"),
+    [
+        (placed("a", ports=PORTS), {}, 8000),  # what it declares is not what it listens on
+        (placed("a", ports=PORTS), {"port": "http"}, 8001),
+        (placed("a", ports=PORTS, port_said="9001"), {"port": "http"}, 9001),
+        (placed("a", ports=PORTS, port_said="metrics"), {"port": 8000}, 9400),
+        (placed("a", port_said="7000"), {"port": "http"}, 7000),
+    ],
+)
+def test_a_port_is_a_number_or_a_name_and_the_pod_has_the_last_word(one, rule, port):
+    (found,) = found_in(reading(one), **rule)
+    assert (found.url, found.problem) == (f"http://10.1.0.1:{port}", "")
+
+
+def test_a_named_port_that_is_the_scheme_s_own_is_left_out_of_the_url():
+    (found,) = found_in(reading(placed("a", ports=(("https", 443),))), port="https", scheme="https")
+    assert found.url == "https://10.1.0.1"
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        (placed("a", ports=PORTS), "no port of the name 'grpc' (it has metrics, http)"),
+        (placed("a"), "no port of the name 'grpc' (it names none)"),
+        (placed("a", ports=PORTS, port_said="0"), "asks for the port '0'; use a number from 1"),
+        (placed("a", ports=PORTS, port_said="web_1"), "asks for the port 'web_1'; use a number"),
+        (placed("a", ports=PORTS, port_said="web"), "no port of the name 'web'"),
+    ],
+)
+def test_a_pod_without_such_a_port_is_left_out_and_says_why_once(store, one, told):
+    stage = Stage(store, fleet_file(port="grpc"))
+    other = placed("b", ip="10.1.0.2", ports=(("grpc", 50_051),))
+    stage.discovery.look(reading(one, other))
+    stage.discovery.look(reading(one, other))
+    assert stage.discovery.ids() == {"b"}
+    (notice,) = stage.said("left out")
+    assert "pod default/a: " in notice.reason
+    assert told in notice.reason
+
+
+def test_a_replica_whose_pod_is_edited_to_a_port_that_is_none_serves_on_where_it_was(store):
+    stage = Stage(store, fleet_file(port="http"))
+    one = placed("a", ports=PORTS)
+    stage.discovery.look(reading(one))
+    stage.discovery.look(reading(replace(one, port_said="web")))
+    assert [one.url for one in stage.discovery.endpoints()["m"]] == ["http://10.1.0.1:8001"]
+    assert "'web'" in stage.said("left out")[0].reason
+    stage.discovery.look(reading(replace(one, port_said="9001")))
+    assert [one.url for one in stage.discovery.endpoints()["m"]] == ["http://10.1.0.1:9001"]
+
+
 def test_other_sources_say_nothing_of_it():
     assert discovered(reading(placed("a"), source="aws"), fleet_file().models) == {}
 

@@ -27,6 +27,7 @@ def test_serialised_names_of_facts_are_a_promise() -> None:
         "ChainDeclared",
         "RolloutSeen",
         "HostSeen",
+        "HostConditionSeen",
         "VersionsSeen",
         "FilesystemSeen",
         "QueueSeen",

@@ -10,6 +10,7 @@ from holdfast.core.diagnose.facts import (
     FellSilent,
     FilesystemSeen,
     Gone,
+    HostConditionSeen,
     HostSeen,
     Looked,
     MemorySeen,
@@ -22,7 +23,7 @@ from holdfast.core.diagnose.facts import (
 )
 from holdfast.core.diagnose.investigation import Investigation
 from holdfast.core.failure import Cause, Class
-from holdfast.core.types import ConfigError, nanos
+from holdfast.core.types import ConfigError, HostCondition, nanos
 from holdfast.core.view import reading_diff as module
 from holdfast.core.view.layers import (
     DesiredReplicas,
@@ -665,3 +666,88 @@ def test_who_never_ran_is_the_wish_of_its_model_and_no_end():
     assert [fact.phase for fact in of(alone, ProcessEnded)] == ["starting"]
     ran = replace(never, started_at=WALL - 50, stopped_at=WALL - 1, exit_code=1)
     assert of(facts(ReadingDiff(), ran, wishes=(wish,)), ProcessEnded)
+
+
+# --- hosts that cannot run replicas ---------------------------------------------------------------
+
+
+def conditions(diff, *hosts, after=0.0, **more):
+    return of(facts(diff, after=after, hosts=hosts, **more), HostConditionSeen)
+
+
+def test_a_host_s_condition_is_told_while_it_is_not_well_and_once_when_it_is_again():
+    diff, since = ReadingDiff(), WALL - 40
+    ill = Host(
+        "h1",
+        condition=HostCondition.NOT_READY,
+        condition_reason="runtime is down",
+        condition_since=since,
+    )
+    well = Host("h1", condition=HostCondition.READY)
+    assert conditions(diff, well) == []  # what is as it should be is no news
+    fact = HostConditionSeen("h1", HostCondition.NOT_READY, "runtime is down", 45.0, "aws")
+    assert conditions(diff, ill, after=5) == [fact]
+    assert conditions(diff, ill, after=10) == []
+    assert conditions(diff, ill, after=65) == [replace(fact, lasted_s=105.0)]  # it still holds
+    assert conditions(diff, Host("h1"), after=70) == []  # nobody says
+    told = HostConditionSeen("h1", HostCondition.READY, source="aws")
+    assert conditions(diff, well, after=75) == [told]
+    assert conditions(diff, well, after=80) == []
+
+
+def test_nothing_is_told_of_a_host_by_a_platform_that_could_not_be_asked():
+    ill = Host("h1", condition=HostCondition.UNREACHABLE)
+    failing = Part("nodes", WALL - 80, "403 Forbidden", WALL - 75)
+    assert conditions(ReadingDiff(), ill, parts=(failing,)) == []
+    assert conditions(ReadingDiff(), ill, parts=(Part("nodes", WALL),))
+
+
+# --- ends over a restart --------------------------------------------------------------------------
+
+
+def ended(name="t1", **more):
+    return task(name, "stopped", stopped_at=WALL - 30, exit_code=137, **more)
+
+
+def test_ends_that_were_told_are_not_told_by_the_next_process():
+    first, second = ReadingDiff(), ReadingDiff()
+    looped = task("t2", restarts=1, stopped_at=WALL - 20, exit_code=1)
+    assert len(of(facts(first, ended(), looped), ProcessEnded)) == 2
+    assert first.ends_told == 2
+    second.restore(first.told_ends())
+    assert of(facts(second, ended(), looped), ProcessEnded) == []
+    assert second.ends_told == 0
+    again = replace(looped, restarts=2, stopped_at=WALL - 10)
+    assert of(facts(second, ended(), again, ended("t3")), ProcessEnded)
+    assert second.ends_told == 2
+
+
+def test_ends_of_long_ago_are_history_for_both_and_not_kept():
+    diff = ReadingDiff()
+    facts(diff, task("t1", "stopped", stopped_at=WALL - 5_000, exit_code=1))
+    assert (diff.told_ends(), diff.ends_told) == ({}, 0)
+
+
+def test_only_the_latest_ends_are_kept():
+    diff = ReadingDiff()
+    facts(diff, *(ended(f"t{n}") for n in range(module.KEPT_ENDS_MAX + 5)))
+    kept = diff.told_ends()["aws"]
+    assert len(kept) == module.KEPT_ENDS_MAX
+    assert kept[-1][0] == f"t{module.KEPT_ENDS_MAX + 4}"
+
+
+@pytest.mark.parametrize(
+    "kept", [None, [], "x", {"aws": None}, {"aws": [1, ["a"], ["a", "b"], [2, 3]]}, {"aws": {}}]
+)
+def test_what_is_not_a_record_of_ends_is_ignored(kept):
+    diff = ReadingDiff()
+    diff.restore(kept)
+    assert diff.told_ends() == {}
+    assert of(facts(diff, ended()), ProcessEnded)
+
+
+def test_a_task_that_takes_over_a_name_has_an_end_of_its_own():
+    diff = ReadingDiff()
+    assert of(facts(diff, ended(uid="u1")), ProcessEnded)
+    assert of(facts(diff, ended(uid="u1"), after=5), ProcessEnded) == []
+    assert of(facts(diff, ended(uid="u2"), after=10), ProcessEnded)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from aws_caller import Clock, FakeCaller, missing, unreachable
 
+from holdfast.core.types import HostCondition
 from holdfast.core.view.layers import Group
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB, Definitions, definition_of
@@ -318,12 +319,29 @@ def test_the_state_of_a_host_says_what_is_not_as_it_should_be(member, machine, c
     assert host.group == ("asg" if member else "")
 
 
+@pytest.mark.parametrize(
+    ("machine", "changed", "condition"),
+    [
+        ("running", {}, HostCondition.READY),
+        ("running", {"status": "DRAINING"}, HostCondition.LEAVING),
+        ("running", {"agentConnected": False}, HostCondition.UNREACHABLE),
+        ("shutting-down", {}, HostCondition.LEAVING),
+        ("running", {"status": "REGISTERING"}, None),
+    ],
+)
+def test_whether_a_host_can_run_tasks_is_told_for_detectors(machine, changed, condition):
+    machines = {"i-1": Machine("i-1", "g5", "spot", "a", machine, "", None)}
+    (host,) = rows(AwsAnswers(machines=machines, registered=registered(**changed))).hosts
+    assert host.condition is condition
+
+
 def test_a_machine_of_a_group_that_never_joined_the_cluster_is_told():
     groups = Groups(
         (Group("asg"),), (GroupMember("i-9", "asg", "g5", "a", "InService", healthy=True),)
     )
     (host,) = rows(AwsAnswers(groups=groups, registered={})).hosts
     assert (host.state, host.kind, host.cpus) == ("not in the cluster", "g5", None)
+    assert host.condition is None
     (host,) = rows(AwsAnswers(groups=groups)).hosts
     assert host.state == ""  # nobody asked the cluster yet
 

@@ -1,6 +1,10 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from fakekube.objects import node
+from holdfast.core.types import HostCondition
 from holdfast.sources.kubernetes.nodes import gpus_of, read_node
 
 LABELS = {
@@ -11,6 +15,12 @@ LABELS = {
     "nvidia.com/cuda.driver-version.full": "570.86.15",
     "nvidia.com/cuda.runtime-version.full": "12.8",
 }
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+def recorded(name):
+    return json.loads((RECORDINGS / f"{name}.json").read_text())["response"]["body"]
 
 
 def test_a_node_is_a_host_with_everything_its_labels_say():
@@ -131,3 +141,65 @@ def test_conditions_are_read_by_what_their_type_means_and_unknown_ones_are_not_j
 def test_the_same_chips_by_two_names_are_counted_once():
     offered = {"aws.amazon.com/neuron": "16", "aws.amazon.com/neuroncore": "32"}
     assert gpus_of(offered) == 16
+
+
+# --- whether it can run pods ----------------------------------------------------------------------
+
+
+def tainted(key, **more):
+    made = node("n1")
+    made["spec"] = {"taints": [{"key": key, "effect": "NoSchedule", **more}]}
+    return made
+
+
+def test_a_node_s_condition_is_what_its_kubelet_says():
+    host = read_node(node("n1")).host
+    assert (host.condition, host.condition_reason) == (HostCondition.READY, "")
+    host = read_node(node("n1", ready=False)).host
+    assert host.condition is HostCondition.NOT_READY
+    assert host.condition_reason == "container runtime is down"
+    assert host.condition_since == 1_000_060.0
+
+
+def test_a_node_that_stopped_posting_is_unreachable():
+    host = read_node(recorded("node-spot-taint")).host
+    assert host.condition is HostCondition.UNREACHABLE
+    assert host.condition_reason == "Kubelet stopped posting node status."
+
+
+def test_a_node_whose_kubelet_never_spoke_has_no_condition():
+    silent = node("n1")
+    silent["status"]["conditions"] = []
+    assert read_node(silent).host.condition is None
+    silent["spec"] = {"taints": [{"key": "node.kubernetes.io/unreachable"}]}
+    assert read_node(silent).host.condition is HostCondition.UNREACHABLE
+
+
+def test_a_taint_that_was_left_behind_does_not_outrank_the_kubelet():
+    """As the real server had it: ready, with the taint of before."""
+    for one in recorded("nodes-list")["items"]:
+        assert read_node(one).host.condition is HostCondition.READY
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "node.kubernetes.io/unschedulable",
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "aws-node-termination-handler/spot-itn",
+    ],
+)
+def test_a_node_that_somebody_empties_is_leaving(key):
+    host = read_node(tainted(key, timeAdded="1970-01-12T13:50:00Z")).host
+    assert (host.condition, host.condition_reason) == (HostCondition.LEAVING, key)
+    assert host.condition_since == 1_000_200.0
+
+
+def test_a_node_that_is_cordoned_or_deleted_is_leaving_and_a_tainted_one_is_not():
+    cordoned, deleted = node("n1"), node("n2")
+    cordoned["spec"]["unschedulable"] = True
+    deleted["metadata"]["deletionTimestamp"] = "1970-01-12T13:50:00Z"
+    for one in (cordoned, deleted):
+        assert read_node(one).host.condition is HostCondition.LEAVING
+    assert read_node(tainted("nvidia.com/gpu")).host.condition is HostCondition.READY

@@ -265,3 +265,32 @@ def test_devices_that_are_claimed_are_unknown_and_not_none():
     claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
     placed = read(pod("m-1", model="m", resourceClaims=claims)).placed
     assert (placed.gpus, placed.needs_gpu) == (None, None)
+
+
+# --- ports ----------------------------------------------------------------------------------------
+
+
+def test_a_pod_s_ports_have_their_names_and_its_sidecars_come_last():
+    made = pod("m-1", model="m")
+    inside = made["spec"]["containers"][0]
+    inside["ports"] = [
+        {"containerPort": 53, "name": "dns", "protocol": "UDP"},
+        {"containerPort": 9400, "name": "metrics"},
+        {"containerPort": 8001, "name": "http", "protocol": "TCP"},
+        {"containerPort": 8002},
+    ]
+    made["spec"]["initContainers"] = [
+        {"name": "proxy", "restartPolicy": "Always", "ports": [{"containerPort": 1, "name": "p"}]},
+        {"name": "fetch", "ports": [{"containerPort": 2, "name": "q"}]},
+    ]
+    placed = read(made).placed
+    assert placed.ports == (("metrics", 9400), ("http", 8001), ("", 8002), ("p", 1))
+    assert placed.endpoint == "http://10.1.0.1:9400"
+    assert placed.port_said == ""
+
+
+def test_a_pod_says_its_port_by_annotation_else_by_label():
+    made = pod("m-1", model="m", labels={"holdfast.dev/port": "8001"})
+    assert read(made).placed.port_said == "8001"
+    made["metadata"]["annotations"] = {"holdfast.dev/port": "http"}
+    assert read(made).placed.port_said == "http"

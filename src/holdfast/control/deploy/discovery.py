@@ -12,7 +12,7 @@ replica has is left out, with a notice.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final, Protocol, runtime_checkable
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from holdfast.config.discovery import FOUND_MAX, IMAGE, DiscoverSection
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
 from holdfast.core.deploy.platform_readiness import PodReadiness, drained_pods
+from holdfast.core.deploy.pod_port import port_of
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, UndrainAsked
 from holdfast.core.view.layers import Placed, Reading
 from holdfast.core.view.selectors import parse_selector
@@ -86,6 +87,7 @@ class DiscoveredReplica:
     ready: bool | None = None  # as its platform's probes say
     was_ready: bool = False  # they have said so
     drained: bool = False  # because they say so no more
+    problem: str = ""  # why it has no URL; such a pod is left out
 
     def endpoint(self, rule: DiscoverSection) -> EndpointSection:
         """The replica as an endpoint section of the fleet file."""
@@ -126,9 +128,10 @@ def discovered(
         for placed in reachable if rule.selector else by_model.get(model.name, ()):
             if _fits(placed, rule):
                 one = _found(placed, rule, zones)
-                known = by_url.get(one.url)
+                place = one.url or one.pod
+                known = by_url.get(place)
                 if known is None or _later(one, known):
-                    by_url[one.url] = one
+                    by_url[place] = one
         found[model.name] = sorted(by_url.values(), key=lambda one: (one.since, one.pod))
     return found
 
@@ -141,8 +144,9 @@ def _fits(placed: Placed, rule: DiscoverSection) -> bool:
 
 def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> DiscoveredReplica:
     address = f"[{placed.address}]" if ":" in placed.address else placed.address
-    usual = {"http": 80, "https": 443}[rule.scheme] == rule.port
-    url = f"{rule.scheme}://{address}" + ("" if usual else f":{rule.port}")
+    port = port_of(placed.port_said, rule.port, placed.ports)
+    usual = {"http": 80, "https": 443}[rule.scheme] == port.number
+    url = f"{rule.scheme}://{address}" + ("" if usual else f":{port.number}")
     # Newer API servers copy it to pods; who may not list nodes knows it from there alone.
     zone = (dict(placed.labels).get(_ZONE) or zones.get(placed.host, ""))[:64]
     leaving = placed.state == "stopping"
@@ -150,7 +154,7 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
     return DiscoveredReplica(
         placed.id,
         placed.uid,
-        url,
+        "" if port.problem else url,
         zone,
         placed.host[:253],
         leaving,
@@ -158,6 +162,7 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
         revision=_revision(placed, rule),
         ready=placed.ready,
         was_ready=placed.ready is True,
+        problem=port.problem,
     )
 
 
@@ -321,7 +326,7 @@ class Discovery:
     ) -> dict[str, DiscoveredReplica]:
         """Give replicas their ids; leave out pods that end, or whose id or URL is unusable."""
         named: dict[str, DiscoveredReplica] = {}
-        for one in found:
+        for one in self._with_urls(model, found):
             known = model.replicas.get(one.pod)
             if one.leaving and (known is None or known.uid != one.uid):
                 continue  # it was on its way out before anybody could send it a request
@@ -349,6 +354,19 @@ class Discovery:
             named[one.pod] = made
         model.told &= {one.pod for one in found}
         return named
+
+    def _with_urls(
+        self, model: _Model, found: Iterable[DiscoveredReplica]
+    ) -> Iterator[DiscoveredReplica]:
+        """The pods whose port is known; others are left out, or stay where they serve already."""
+        for one in found:
+            if not one.problem:
+                yield one
+                continue
+            self._left_out(model, one, one.problem)
+            known = model.replicas.get(one.pod)
+            if known is not None and known.uid == one.uid:
+                yield replace(one, url=known.url, problem="")
 
     def _left_out(self, model: _Model, one: DiscoveredReplica, problem: str) -> None:
         if one.pod not in model.told:

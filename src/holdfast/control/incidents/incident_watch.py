@@ -44,12 +44,13 @@ from holdfast.core.types import State, seconds
 from holdfast.core.view.layers import Reading
 from holdfast.core.view.reading_diff import ReadingDiff
 from holdfast.frames import BlockFrame, SeenFrame, ToGateway
-from holdfast.ports import Store
+from holdfast.ports import Store, StoreError
 
 ROUND_S: Final = 1.0  # as often as gateways tell
 QUEUES_EVERY: Final = 5  # rounds
 _SECRET: Final = "fingerprints/secret"  # noqa: S105 the name of a setting
 _SECRET_BYTES: Final = 32
+_ENDS: Final = "ends/told"  # of platforms' replicas: whoever begins anew tells none twice
 
 _log = structlog.get_logger("holdfast.control.incidents.incident_watch")
 
@@ -90,7 +91,10 @@ class IncidentWatch:
         # Seen before a config was followed, by whoever adopts: nobody would know whose it is.
         self._early: list[Fact] | None = []
         self._backlogs: dict[str, QueueSeen] = {}  # of models of the file, in platforms' queues
+        self._store = store
         self._sightings = ReadingDiff()
+        self._sightings.restore(store.settings().get(_ENDS))
+        self._ends_kept = self._sightings.ends_told
         self.figures = Figures()
         self._blocked: dict[str, int] = {}
         self._notifier = Notifier(environment)
@@ -213,6 +217,17 @@ class IncidentWatch:
         """Pass on the facts that a platform's new reading implies."""
         found = self._sightings.take(reading, time.monotonic_ns(), time.time())
         self._tell(found)
+        self._keep_ends()
+
+    def _keep_ends(self) -> None:
+        """Store which ends were told, where there is a new one: platforms list them for long."""
+        if self._ends_kept == self._sightings.ends_told:
+            return
+        self._ends_kept = self._sightings.ends_told
+        try:
+            self._store.put_setting(_ENDS, self._sightings.told_ends())
+        except StoreError as error:  # only the next control would tell them again
+            _log.error("ends of replicas not kept", reason=str(error))
 
     def unsighted(self, source: str) -> None:
         """Withdraw what a platform declared: it is no longer polled."""

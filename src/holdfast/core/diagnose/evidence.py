@@ -96,6 +96,8 @@ class Sign(StrEnum):
     FILESYSTEM_OPERATIONS = "filesystem_operations"  # operations at their ceiling
     ON_CPU = "on_cpu"  # it needs a GPU and its host has none
     NO_ROOM = "no_room"  # its host has less memory than it needs
+    HOST_NOT_READY = "host_not_ready"  # a replica is silent, and so is its host or what runs it
+    HOST_LEAVING = "host_leaving"  # nothing of a replica answers, and its host is being drained
     # flow of work
     QUEUE_GROWS = "queue_grows"
     DEAD_LETTERS = "dead_letters"

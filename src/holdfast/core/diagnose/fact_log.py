@@ -24,6 +24,7 @@ from holdfast.core.diagnose.facts import (
     Fact,
     FilesystemSeen,
     Gone,
+    HostConditionSeen,
     HostSeen,
     LineSeen,
     Looked,
@@ -47,6 +48,7 @@ _LASTING: Final[dict[type, str]] = {  # what lasts until it is said anew, and by
     StateChanged: "replica",
     ProcessFrozen: "replica",
     HostSeen: "host",
+    HostConditionSeen: "host",
     ChainDeclared: "name",
     RolloutSeen: "model",
 }
@@ -69,7 +71,7 @@ class _Concern:
             case ControlLate() | ServingProcessFrozen() | OwnShortage() | SourceFailing():
                 # of incidents that are about no replica
                 return not (self.replicas or self.models or self.hosts or self.filesystems)
-            case HostSeen():
+            case HostSeen() | HostConditionSeen():
                 return fact.host in self.hosts
             case FilesystemSeen():
                 return fact.filesystem in self.filesystems

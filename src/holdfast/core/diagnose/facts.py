@@ -19,7 +19,7 @@ from typing import Final
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.failure import Kind
 from holdfast.core.health.process_watch import Condition
-from holdfast.core.types import State
+from holdfast.core.types import HostCondition, State
 
 
 class Mark(StrEnum):
@@ -102,6 +102,17 @@ class HostSeen:
     memory_bytes: int | None = None
     free_bytes: int | None = None  # not reserved by anybody
     group: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class HostConditionSeen:
+    """A platform says whether a host can run replicas; of an unknown condition there is no fact."""
+
+    host: str
+    condition: HostCondition
+    reason: str = ""  # in the platform's words
+    lasted_s: float | None = None
+    source: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -402,6 +413,7 @@ Fact = (
     | ChainDeclared
     | RolloutSeen
     | HostSeen
+    | HostConditionSeen
     | VersionsSeen
     | FilesystemSeen
     | QueueSeen
@@ -436,6 +448,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     ChainDeclared: "ChainDeclared",
     RolloutSeen: "RolloutSeen",
     HostSeen: "HostSeen",
+    HostConditionSeen: "HostConditionSeen",
     VersionsSeen: "VersionsSeen",
     FilesystemSeen: "FilesystemSeen",
     QueueSeen: "QueueSeen",
@@ -478,6 +491,7 @@ __all__ = [
     "FinishesSeen",
     "Gone",
     "GpuFault",
+    "HostConditionSeen",
     "HostSeen",
     "LineSeen",
     "LoadSeen",

@@ -24,6 +24,10 @@ from holdfast.core.diagnose.detect.drift.detector import (
     OutputDriftDetector,
 )
 from holdfast.core.diagnose.detect.finish_reasons import FinishReasonConfig, FinishReasonDetector
+from holdfast.core.diagnose.detect.hosts.host_conditions import (
+    HostConditionConfig,
+    HostConditionDetector,
+)
 from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
@@ -87,6 +91,7 @@ class InvestigationConfig:
     control_lateness: ControlLatenessConfig = field(default_factory=ControlLatenessConfig)
     serving_processes: ServingProcessConfig = field(default_factory=ServingProcessConfig)
     platform: PlatformConfig = field(default_factory=PlatformConfig)
+    hosts: HostConditionConfig = field(default_factory=HostConditionConfig)
     own_shortage: OwnShortageConfig = field(default_factory=OwnShortageConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
@@ -145,6 +150,7 @@ class Investigation:
             ControlLatenessDetector(config.control_lateness),
             ServingProcessDetector(config.serving_processes),
             PlatformDetector(config.platform),
+            HostConditionDetector(config.hosts, self.census),
             OwnShortageDetector(config.own_shortage),
         )
         self._readers: dict[type, list[Detector]] = {

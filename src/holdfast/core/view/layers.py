@@ -14,6 +14,8 @@ of hosts cannot be drawn from changes, and an incident cannot be timed from stat
 
 from dataclasses import dataclass
 
+from holdfast.core.types import HostCondition
+
 
 @dataclass(slots=True, frozen=True)
 class Part:
@@ -70,6 +72,9 @@ class Host:
     load: float | None = None  # processes that run or wait for a CPU, mean of the last minute
     disk_bytes: int | None = None  # of its own filesystem that is nearest to full
     disk_free_bytes: int | None = None
+    condition: HostCondition | None = None  # whether it can run replicas; None: nobody says
+    condition_reason: str = ""  # in its platform's words
+    condition_since: float | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,6 +114,8 @@ class Placed:
     ready: bool | None = None  # its platform's own probes say so
     served: bool | None = None  # it had been ready in the life that ended last; None: unknown
     ended_began_at: float | None = None  # when that life began
+    ports: tuple[tuple[str, int], ...] = ()  # that it declares, with their names
+    port_said: str = ""  # the one that its engine listens on, as the pod itself says
 
 
 @dataclass(slots=True, frozen=True)

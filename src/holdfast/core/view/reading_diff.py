@@ -20,7 +20,7 @@ Rejected: an end at each reading in which a task is stopped. One death would be 
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from holdfast.core.diagnose.detect.silence import COMPILE, LOADING, SERVING, STARTING, WARM_UP
@@ -30,6 +30,7 @@ from holdfast.core.diagnose.facts import (
     FellSilent,
     FilesystemSeen,
     Gone,
+    HostConditionSeen,
     HostSeen,
     MemorySeen,
     PhaseSeen,
@@ -39,7 +40,7 @@ from holdfast.core.diagnose.facts import (
     SourceFailing,
     VersionsSeen,
 )
-from holdfast.core.types import nanos, require
+from holdfast.core.types import HostCondition, nanos, require
 from holdfast.core.view.layers import Host, Placed, Reading
 from holdfast.core.view.staleness import (
     DISKS,
@@ -57,10 +58,12 @@ SOURCES_MAX: Final = 1_024  # of which the last readings are kept; the one heard
 REPLICAS_MAX: Final = 10_000  # of one source; as many as the census takes
 ROWS_MAX: Final = 10_000  # hosts, queues and filesystems of one reading that are told
 ENDS_MAX: Final = 20_000  # of one source that are known to have been told
+KEPT_ENDS_MAX: Final = 1_000  # of them, those of one source that outlive a restart: the latest
 _GAPS: Final = 8
 _NAME_CHARS: Final = 256
 _REASON_CHARS: Final = 240
 _SEEN: Final = frozenset({HOSTS, PLACED, QUEUES})
+_OF_HOSTS: Final = ("host", "condition")
 _LIVE: Final = ("running", "pending", "stopping")
 _PHASES: Final = {
     **{name: name for name in (STARTING, LOADING, COMPILE, WARM_UP, SERVING)},
@@ -121,7 +124,7 @@ class _Book:
 
     replicas: dict[str, _Known] = field(default_factory=dict)
     told: dict[tuple[str, str], tuple[Fact, int]] = field(default_factory=dict)  # kind and name
-    ends: dict[tuple[str, int], None] = field(default_factory=dict)  # in the order they were told
+    ends: dict[tuple[str, int], bool] = field(default_factory=dict)  # whether each was news
 
 
 class ReadingDiff:
@@ -130,6 +133,7 @@ class ReadingDiff:
     def __init__(self, config: ReadingDiffConfig | None = None) -> None:
         self._config = config or ReadingDiffConfig()
         self._books: dict[str, _Book] = {}
+        self.ends_told = 0  # moves whenever ``told_ends`` has more to keep
         self._routed: Mapping[str, str] = {}
         self._launched: Collection[str] = ()
 
@@ -155,7 +159,7 @@ class ReadingDiff:
         if freshness.fresh(PLACED):
             facts += self._replicas(book, reading, freshness, now, wall)
         if freshness.fresh(HOSTS):
-            facts += self._hosts(book, reading, now)
+            facts += self._hosts(book, reading, now, wall)
         if freshness.fresh(DISKS):
             facts += _disks(reading)
         if freshness.fresh(QUEUES):
@@ -168,6 +172,32 @@ class ReadingDiff:
         """Drop a source that is no longer read; return ``Gone`` for each of its replicas."""
         book = self._books.pop(source, None)
         return [Gone(name) for name in book.replicas] if book is not None else []
+
+    # --- what outlives a restart -----------------------------------------------------------------
+
+    def told_ends(self) -> dict[str, list[list[str | int]]]:
+        """The ends that were reported, by source, as JSON-ready data; the latest of each source.
+
+        Platforms list what ended for minutes or for good. Whoever begins anew with what this
+        returns (``restore``) does not take those for news.
+        """
+        kept: dict[str, list[list[str | int]]] = {}
+        for source, book in self._books.items():
+            told: list[list[str | int]] = [[*end] for end, news in book.ends.items() if news]
+            if told:
+                kept[source] = told[-KEPT_ENDS_MAX:]
+        return kept
+
+    def restore(self, told: object) -> None:
+        """Take over what ``told_ends`` returned before a restart; what is not of it is ignored."""
+        for source, ends in told.items() if isinstance(told, dict) else ():
+            if not isinstance(ends, list) or len(self._books) >= SOURCES_MAX:
+                continue
+            book = self._books.setdefault(str(source), _Book())
+            for end in ends[-KEPT_ENDS_MAX:]:
+                match end:
+                    case [str(name), int(ended)]:
+                        book.ends[name[:_NAME_CHARS], ended] = True
 
     # --- replicas --------------------------------------------------------------------------------
 
@@ -247,15 +277,20 @@ class ReadingDiff:
         if not stopped and not row.restarts and row.stopped_at is None:
             return False
         time_ended = row.restarts or 0 if row.stopped_at is None else round(row.stopped_at)
-        key = (row.id[:_NAME_CHARS], -1 if stopped else time_ended)
+        # One that came later under the same name ends for itself.
+        own = row.uid or row.id
+        key = (own[:_NAME_CHARS], -1 if stopped else time_ended)
         if key in book.ends:
             return False
-        book.ends[key] = None
+        if row.stopped_at is not None:
+            news = wall - row.stopped_at < self._config.past_s
+        else:
+            news = name in book.replicas  # of one that is seen for the first time it may be old
+        book.ends[key] = news
+        self.ends_told += news
         while len(book.ends) > ENDS_MAX:
             del book.ends[next(iter(book.ends))]
-        if row.stopped_at is not None:
-            return wall - row.stopped_at < self._config.past_s
-        return name in book.replicas  # of one that is seen for the first time it may be old
+        return news
 
     def _versions(
         self, book: _Book, name: str, live: Placed, host: Host | None, now: int
@@ -306,9 +341,9 @@ class ReadingDiff:
 
     # --- what is around them ---------------------------------------------------------------------
 
-    def _hosts(self, book: _Book, reading: Reading, now: int) -> Iterator[Fact]:
+    def _hosts(self, book: _Book, reading: Reading, now: int, wall: float) -> Iterator[Fact]:
         names = {host.id for host in reading.hosts}
-        for key in [key for key in book.told if key[0] == "host" and key[1] not in names]:
+        for key in [key for key in book.told if key[0] in _OF_HOSTS and key[1] not in names]:
             del book.told[key]
         for host in reading.hosts[:ROWS_MAX]:
             free = None
@@ -317,6 +352,23 @@ class ReadingDiff:
             fact = HostSeen(host.id, host.gpus, host.memory_bytes, free, host.group)
             if host.id and self._due(book, "host", host.id, fact, now):
                 yield fact
+            yield from self._condition(book, reading.source, host, now, wall)
+
+    def _condition(
+        self, book: _Book, source: str, host: Host, now: int, wall: float
+    ) -> Iterator[Fact]:
+        """That a host cannot run replicas, while that holds; and once that it can again."""
+        condition, key = host.condition, ("condition", host.id)
+        if condition is None or not host.id:
+            return
+        if condition is HostCondition.READY:
+            if book.told.pop(key, None) is not None:
+                yield HostConditionSeen(host.id, condition, source=source)
+            return
+        fact = HostConditionSeen(host.id, condition, host.condition_reason, None, source)
+        if self._due(book, *key, fact, now):
+            since = host.condition_since
+            yield replace(fact, lasted_s=None if since is None else max(0.0, wall - since))
 
     def _due(self, book: _Book, kind: str, name: str, fact: Fact, now: int) -> bool:
         """Whether it is news, or was said long enough ago."""
@@ -460,4 +512,11 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one + (other or 0)
 
 
-__all__ = ["ENDS_MAX", "REPLICAS_MAX", "SOURCES_MAX", "ReadingDiff", "ReadingDiffConfig"]
+__all__ = [
+    "ENDS_MAX",
+    "KEPT_ENDS_MAX",
+    "REPLICAS_MAX",
+    "SOURCES_MAX",
+    "ReadingDiff",
+    "ReadingDiffConfig",
+]

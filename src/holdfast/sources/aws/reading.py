@@ -7,6 +7,7 @@ only its own columns unknown; an empty answer is an answer.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from holdfast.core.types import HostCondition
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Queue, Reading
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB
@@ -107,6 +108,7 @@ def _hosts(seen: AwsAnswers) -> Iterator[Host]:
         free = None
         if joined is not None and seen.tasks is not None:
             free = max(0, len(joined.gpu_ids) - held.get(joined.arn, 0))
+        condition, reason = _condition(machine, joined)
         yield Host(
             id=host,
             group=_group(members, host),
@@ -126,6 +128,8 @@ def _hosts(seen: AwsAnswers) -> Iterator[Host]:
             pending=joined.pending if joined is not None else None,
             cuda=joined.cuda if joined is not None else "",
             driver=joined.driver if joined is not None else "",
+            condition=condition,
+            condition_reason=reason,
         )
 
 
@@ -170,6 +174,21 @@ def _state(
     if joined is None and seen.registered is not None and in_service:
         wrong.append("not in the cluster")
     return ", ".join(wrong)
+
+
+def _condition(
+    machine: Machine | None, joined: ContainerHost | None
+) -> tuple[HostCondition | None, str]:
+    """Whether it can run tasks, and why not; None: it is in no cluster, or nobody could ask."""
+    if joined is not None and not joined.connected:
+        return HostCondition.UNREACHABLE, "its ECS agent is not connected"
+    if machine is not None and machine.state not in {"running", "pending", ""}:
+        return HostCondition.LEAVING, f"its instance is {machine.state}"
+    if joined is None:
+        return None, ""
+    if joined.status == "DRAINING":
+        return HostCondition.LEAVING, "its container instance is draining"
+    return (HostCondition.READY, "") if joined.status == "ACTIVE" else (None, "")
 
 
 # --- replicas -------------------------------------------------------------------------------------

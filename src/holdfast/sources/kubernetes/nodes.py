@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.core.types import HostCondition
 from holdfast.core.view.layers import Host
 from holdfast.sources.kubernetes.api import Json
 from holdfast.sources.kubernetes.quantities import moment, quantity, whole
@@ -41,6 +42,19 @@ _FAULTS_WHEN_TRUE: Final = (
     *("Pressure", "Unavailable", "Deadlock", "Filesystem", "Problem", "Unhealthy", "Failure"),
     *("Restart", "Error", "Errors", "Overlay2", "Exhausted", "Shutdown", "Degraded", "Fault"),
 )
+_UNREACHABLE: Final = "node.kubernetes.io/unreachable"  # a taint of Kubernetes itself
+# Taints of those that empty a node: who cordons it, autoscalers, and handlers of a cloud's notice.
+_LEAVING: Final = frozenset(
+    {
+        "node.kubernetes.io/unschedulable",
+        "node.kubernetes.io/out-of-service",
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+        "cloud.google.com/impending-node-termination",
+    }
+)
+_LEAVING_PREFIX: Final = "aws-node-termination-handler/"
 _TYPE_LABELS: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ZONE_LABELS: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _MARKET_LABELS: Final = ("karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")
@@ -68,6 +82,7 @@ def read_node(thing: Json, group_label: str = "") -> Node:
     name = str(meta["name"])
     group = _first(labels, (group_label, *GROUP_LABELS))
     launched = moment(meta.get("creationTimestamp"))
+    condition, reason, since = _condition(thing)
     host = Host(
         id=name,
         group=group or name,
@@ -83,6 +98,9 @@ def read_node(thing: Json, group_label: str = "") -> Node:
         gpus=gpus_of(offered) if offered else None,
         cuda=_version(labels, "runtime"),
         driver=_version(labels, "driver"),
+        condition=condition,
+        condition_reason=reason,
+        condition_since=since,
     )
     return Node(host, bool(group))
 
@@ -134,6 +152,29 @@ def _faults(thing: Json) -> list[str]:
     if thing["metadata"].get("deletionTimestamp"):
         wrong.append("leaving")
     return wrong
+
+
+def _condition(thing: Json) -> tuple[HostCondition | None, str, float | None]:
+    """Whether it can run pods, why not, and since when; None: its kubelet has never said so.
+
+    What its kubelet says outranks taints: those are written and removed some seconds later.
+    """
+    ready = _conditions(thing).get("Ready") or {}
+    status, since = ready.get("status"), moment(ready.get("lastTransitionTime"))
+    reason = " ".join(str(ready.get("message") or ready.get("reason") or "").split())[:160]
+    taints = {str(one.get("key")): one for one in (thing.get("spec") or {}).get("taints") or ()}
+    if status == "False":
+        return HostCondition.NOT_READY, reason, since
+    if status == "Unknown" or (status is None and _UNREACHABLE in taints):
+        return HostCondition.UNREACHABLE, reason, since
+    leaving = [key for key in taints if key in _LEAVING or key.startswith(_LEAVING_PREFIX)]
+    if leaving:
+        return HostCondition.LEAVING, leaving[0], moment(taints[leaving[0]].get("timeAdded"))
+    if (thing.get("spec") or {}).get("unschedulable"):
+        return HostCondition.LEAVING, "cordoned", None
+    if thing["metadata"].get("deletionTimestamp"):
+        return HostCondition.LEAVING, "deleted", moment(thing["metadata"]["deletionTimestamp"])
+    return (HostCondition.READY, "", since) if status == "True" else (None, "", None)
 
 
 def _remarks(thing: Json) -> list[str]:

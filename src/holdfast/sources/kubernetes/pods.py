@@ -17,6 +17,7 @@ from holdfast.sources.kubernetes.quantities import moment, quantity
 
 REASON_MAX: Final = 240
 LABELS_MAX: Final = 64
+PORTS_MAX: Final = 32
 
 _OVER: Final = ("Succeeded", "Failed")
 # Who makes one pod per host makes no replicas of a model.
@@ -26,6 +27,7 @@ _REVISION_LABELS: Final = (
     "pod-template-hash",
     "controller-revision-hash",
 )
+_PORT: Final = "holdfast.dev/port"
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _STARTING: Final = ("ContainerCreating", "PodInitializing")
 
@@ -89,6 +91,8 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         phase="starting" if before and ends is before else "",
         served=False if before else _served(status, ends),
         ended_began_at=moment(ends.get("startedAt")),
+        ports=tuple(_ports(spec))[:PORTS_MAX],
+        port_said=str((meta.get("annotations") or {}).get(_PORT) or labels.get(_PORT) or ""),
     )
     return Pod(
         placed,
@@ -188,16 +192,21 @@ def _filesystem(spec: Json, namespace: str) -> str:
     return ""
 
 
+def _ports(spec: Json) -> Iterator[tuple[str, int]]:
+    """Names and numbers of its TCP ports: of its containers, then of sidecars."""
+    sidecars = (
+        one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"
+    )
+    for one in (*(spec.get("containers") or ()), *sidecars):
+        for port in one.get("ports") or ():
+            if port.get("protocol", "TCP") == "TCP" and port.get("containerPort"):
+                yield str(port.get("name") or ""), int(port["containerPort"])
+
+
 def _endpoint(spec: Json, status: Json) -> str:
     """Where it most likely serves, for those whom the fleet file lists by their addresses."""
     address = str(status.get("podIP") or "")
-    ports = (
-        port.get("containerPort")
-        for one in spec.get("containers") or ()
-        for port in one.get("ports") or ()
-        if port.get("protocol", "TCP") == "TCP"
-    )
-    port = next(ports, None)
+    _, port = next(_ports(spec), ("", 0))
     if not address or not port:
         return ""
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

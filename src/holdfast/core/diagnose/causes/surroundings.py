@@ -185,6 +185,31 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         | {Cause.HUNG, Cause.STALLED, Cause.CONNECTION_LOST, Cause.SERVER_ERRORS}
         | {Cause.TRANSFER_FAILED, Cause.COLLECTIVE_TIMEOUT},
     ),
+    Cause.HOST_UNAVAILABLE: CauseRule(
+        Class.ROUTING,
+        (
+            proof(Sign.HOST_NOT_READY, at=0.93),
+            proof(Sign.HOST_LEAVING, at=0.8),
+        ),
+        story="The host of the replica is not ready, does not report to its platform any more, or "
+        "is being drained, and the replica on it is silent. Nothing is wrong with the engine as "
+        "far as anybody can tell: it is not run, or cannot be reached. Its platform starts it "
+        "elsewhere after some minutes, where it may.",
+        look="`kubectl describe node`, or the platform's page of the host: since when, and who did "
+        "it. Does it answer a ping, do other pods on it answer? A kubelet that is down leaves "
+        "engines running; a host without power or network does not.",
+        fix="Mend or replace the host, or finish its drain: delete what still hangs on it, so that "
+        "it is started elsewhere[. It has been so for {lasted_s:s}]. Do not look for the reason in "
+        "the engine before the host is back.",
+        remedy=Remedy.PAGE,
+        scope=Scope.HOST,
+        consequences=_FAILS | {Sign.FROZEN},
+        explains=FLOW
+        | _STANDS
+        | _DIES
+        | {Cause.FROZEN, Cause.UNREACHABLE, Cause.LOAD_STALLED}
+        | {Cause.TRANSFER_FAILED, Cause.COLLECTIVE_TIMEOUT},
+    ),
     Cause.OVERLOADED: CauseRule(
         Class.ROUTING,
         (

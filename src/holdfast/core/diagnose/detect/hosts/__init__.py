@@ -1,0 +1,1 @@
+"""Detectors of what the hosts of replicas do to them."""
