@@ -6,6 +6,7 @@ only its own columns unknown; an empty answer is an answer.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.core.types import HostCondition
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Queue, Reading
@@ -18,6 +19,8 @@ from holdfast.sources.aws.metrics import Metrics
 from holdfast.sources.aws.queues import QueueTable
 from holdfast.sources.aws.services import UNSTEADY, Service
 from holdfast.sources.aws.tasks import ContainerHost, Task
+
+TASK_DEFINITION: Final = "task-definition"  # beside its tags: what ECS tells versions apart by
 
 
 @dataclass(slots=True)
@@ -211,6 +214,10 @@ def _placed(seen: AwsAnswers) -> Iterator[Placed]:
             revision=task.revision,
             endpoint=f"http://{address}:{port}" if address and port is not None else "",
             address=address,
+            # On its own address the rule names the port; on its host's only ECS knows which.
+            port_said="" if task.address or port is None else str(port),
+            labels=(*task.tags, (TASK_DEFINITION, task.revision)),
+            uid=task.id,
             needs_gpu=None if of is None else of.gpus > 0,
             gpus=len(task.gpu_ids) or (None if of is None else of.gpus),
             reserved_bytes=None if of is None else of.reserved_bytes,

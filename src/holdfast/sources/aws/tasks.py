@@ -90,6 +90,11 @@ class Task:
         return self.revision.partition(":")[0]
 
     @property
+    def runs(self) -> bool:
+        """Whether it may serve: it runs, or was told to end and has not ended."""
+        return self.state in {"running", "stopping"}
+
+    @property
     def log_stream(self) -> str:
         """The name of the task's log stream, as the awslogs driver builds it."""
         of = self.definition
