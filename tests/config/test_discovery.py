@@ -46,6 +46,16 @@ def test_a_discovered_model_needs_no_more_than_a_source(tmp_path):
     assert list(model.deployed()) == []
 
 
+def test_tasks_of_ecs_can_be_discovered_too_and_what_an_agent_sees_cannot(tmp_path):
+    text = FOUND.format(discover="{source: kube}")
+    found = read(tmp_path, text.replace("type: kubernetes", "type: aws"))
+    assert "task-definition" in found.models[0].discover.revision_from
+    told = refused(tmp_path, text.replace("type: kubernetes", "type: local"))
+    assert "models[0].discover.source" in told or "models.0.discover.source" in told
+    assert "no Kubernetes or AWS source of this file" in told
+    assert "add one under 'sources'" in told
+
+
 def test_everything_can_be_said(tmp_path):
     said = "{source: kube, selector: 'app in (a, b)', namespace: x, port: 443, scheme: https, "
     rule = (

@@ -1,7 +1,7 @@
 """Config of discovered replicas: those that another system starts and a source finds.
 
-A model that says ``discover`` has the pods that a source sees as its replicas. Whether one is
-ready is left to Holdfast's own canaries: a pod's probe is often a port that answers.
+A model that says ``discover`` has the pods, or tasks, that a source sees as its replicas. Whether
+one is ready is left to Holdfast's own canaries: a pod's probe is often a port that answers.
 """
 
 from typing import Annotated, Final, Literal, cast
@@ -17,6 +17,7 @@ from holdfast.core.view.selectors import parse_selector
 FOUND_MAX: Final = 1_024  # replicas of one model
 PORT: Final = 8000  # of vLLM, and of most engines' images
 IMAGE: Final = "image"  # instead of a label: the image's digest, or its name where none is known
+TASK_DEFINITION: Final = "task-definition"  # of a task of ECS: its family and revision
 # A template's hash changes with anything in the template, weights and their arguments included; a
 # version label often stays the same while those change.
 REVISION_FROM: Final = (
@@ -24,6 +25,7 @@ REVISION_FROM: Final = (
     "pod-template-hash",
     "controller-revision-hash",
     "app.kubernetes.io/version",
+    TASK_DEFINITION,
     IMAGE,
 )
 
@@ -72,4 +74,4 @@ class DiscoverSection(Section):
     ] = Field(default_factory=lambda: list(REVISION_FROM))
 
 
-__all__ = ["FOUND_MAX", "IMAGE", "REVISION_FROM", "DiscoverSection"]
+__all__ = ["FOUND_MAX", "IMAGE", "REVISION_FROM", "TASK_DEFINITION", "DiscoverSection"]

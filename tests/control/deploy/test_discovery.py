@@ -258,6 +258,34 @@ def test_a_pod_of_two_models_is_two_replicas(store):
     assert [len(ends) for ends in stage.discovery.endpoints().values()] == [1, 1]
 
 
+def task(name, *, revision="m:1", ip="10.1.0.1", **more):
+    """A task of ECS: no namespace, and its definition for a revision."""
+    labels = (("task-definition", revision),)
+    return Placed(name, "m", "running", "i-1", address=ip, uid=name, labels=labels, **more)
+
+
+def test_tasks_of_ecs_are_replicas_by_their_own_id_with_their_definition_for_a_revision(store):
+    stage = Stage(store, fleet_file())
+    stage.discovery.look(reading(task("0f1e"), task("2d3c", revision="m:2", ip="10.1.0.2")))
+    ends = stage.discovery.endpoints()["m"]
+    assert [(one.id, one.revision) for one in ends] == [("0f1e", "m:1"), ("2d3c", "m:2")]
+
+
+def test_a_task_on_its_host_s_address_is_reached_at_the_port_that_ecs_chose(store):
+    stage = Stage(store, fleet_file(port=8000))
+    stage.discovery.look(reading(task("0f1e", port_said="32768"), task("2d3c", ip="10.1.0.2")))
+    urls = {one.id: str(one.url) for one in stage.discovery.endpoints()["m"]}
+    assert urls == {"0f1e": "http://10.1.0.1:32768", "2d3c": "http://10.1.0.2:8000"}
+
+
+def test_a_task_of_two_models_is_two_replicas(store):
+    rule = {"source": "kube", "selector": "task-definition"}
+    other = {"name": "n", "engine": "vllm", "discover": rule}
+    stage = Stage(store, fleet_file(other, selector="task-definition"))
+    stage.discovery.look(reading(task("0f1e")))
+    assert stage.discovery.ids() == {"0f1e", "n.0f1e"}
+
+
 def labelled(name, **labels):
     named = {key.replace("_", "-"): value for key, value in labels.items()}
     return placed(name, labels=tuple(sorted(named.items())))

@@ -602,6 +602,33 @@ def test_killed_for_memory_is_another_cause_after_serving_than_while_loading(ser
     assert causes == [Cause.OUT_OF_MEMORY if served else Cause.LOAD_OUT_OF_MEMORY]
 
 
+@pytest.mark.parametrize(
+    ("seen", "end", "phase"),
+    [
+        ({"ready": False}, {}, "loading"),  # its probe never passed
+        ({"ready": None}, {}, ""),  # nobody probes it: unknown
+        ({"ready": None}, {"served": False}, "loading"),  # by its platform's own times
+        ({"ready": False, "phase": "compile"}, {}, "compile"),  # its log knows more
+        ({"ready": False, "phase": "loaded"}, {}, "serving"),
+    ],
+)
+def test_who_was_never_ready_by_a_platform_that_tells_had_not_loaded(seen, end, phase):
+    diff = ReadingDiff()
+    facts(diff, task(**seen))
+    (told,) = of(facts(diff, restarted(81.0, **end), after=20), ProcessEnded)
+    assert told.phase == phase
+
+
+@pytest.mark.parametrize("code", [0, 137, 143])
+def test_an_eviction_is_nobody_s_wish_however_orderly_it_ended(code):
+    why = "Evicted: The node was low on resource: ephemeral-storage."
+    diff = ReadingDiff()
+    facts(diff, task(ready=True))
+    over = task(state="stopped", stopped_at=WALL, exit_code=code, reason=why)
+    (told,) = of(facts(diff, over, after=5), ProcessEnded)
+    assert (told.asked, told.phase, told.reason) == (False, "serving", why)
+
+
 # --- what a platform cannot do --------------------------------------------------------------------
 
 
@@ -617,8 +644,28 @@ def test_what_is_wanted_and_waits_is_told_with_the_platform_s_reason():
     waits = DesiredReplicas("m", 3, 1, 2, "no capacity", WALL - 70)
     (fact,) = of(facts(ReadingDiff(), wishes=(waits,)), ReplicasWanted)
     assert fact == ReplicasWanted("m", 3, 1, 2, 70.0, "no capacity", "aws")
-    for other in (replace(waits, reason=""), replace(waits, pending=0), replace(waits, since=None)):
+    met = replace(waits, pending=0, running=3)
+    for other in (replace(waits, reason=""), met, replace(waits, since=None)):
         assert not of(facts(ReadingDiff(), wishes=(other,)), ReplicasWanted)
+
+
+def test_what_fits_nowhere_is_missing_though_no_list_of_its_platform_has_it():
+    """ECS counts a task as pending once it has a host; before that there is none."""
+    waits = DesiredReplicas("m", 3, 1, 0, "unable to place a task", WALL - 70)
+    (fact,) = of(facts(ReadingDiff(), wishes=(waits,)), ReplicasWanted)
+    assert (fact.desired, fact.running, fact.pending) == (3, 1, 2)
+
+
+def test_who_never_ran_is_the_wish_of_its_model_and_no_end():
+    never = task("t1", "stopped", started_at=None, reason="CannotPullContainerError: not found")
+    wish = DesiredReplicas("parler", 1, 0, 0, "CannotPullContainerError: not found", WALL - 70)
+    found = facts(ReadingDiff(), replace(never, stopped_at=WALL - 1), wishes=(wish,))
+    assert [type(fact) for fact in found] == [ReplicasWanted]
+    # Started by hand, or ended after it ran: nobody else tells.
+    alone = facts(ReadingDiff(), replace(never, stopped_at=WALL - 1))
+    assert [fact.phase for fact in of(alone, ProcessEnded)] == ["starting"]
+    ran = replace(never, started_at=WALL - 50, stopped_at=WALL - 1, exit_code=1)
+    assert of(facts(ReadingDiff(), ran, wishes=(wish,)), ProcessEnded)
 
 
 # --- hosts that cannot run replicas ---------------------------------------------------------------

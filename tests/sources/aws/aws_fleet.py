@@ -434,6 +434,14 @@ def plant_parler(fleet):
     complain(fleet, "llm-70b", unplaced, unplaced, "(service llm-70b) has reached a steady state.")
 
 
+def forget_stopped(fleet):
+    """Take out of moto whatever tasks a test has taken out of the fleet."""
+    kept = {task.task_arn for tasks in fleet.tasks.values() for task in tasks}
+    for tasks in _cluster().tasks.values():
+        for arn in [arn for arn in tasks if arn not in kept]:
+            del tasks[arn]
+
+
 def complain(fleet, model, *messages):
     """Events of a service, the newest first, a minute apart."""
     service = _cluster().services[f"{fleet.plan.cluster}:{model}"]

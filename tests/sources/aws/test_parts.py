@@ -419,6 +419,66 @@ def test_services_of_one_model_are_one_wish():
     assert (second.desired, second.running) == (None, None)
 
 
+def unstarted(number, created, **changed):
+    given = {
+        "lastStatus": "STOPPED",
+        "desiredStatus": "STOPPED",
+        "stopCode": "TaskFailedToStart",
+        "stoppedReason": "CannotPullContainerError: not found",
+        "group": "service:s",
+        "createdAt": datetime.fromtimestamp(created, UTC),
+    }
+    return told_task(number, **(given | changed))
+
+
+def wish_of(*tasks, complaint=("", None)):
+    seen = AwsAnswers(
+        tasks=Tasks(CONFIG).read(tasks_caller(*tasks)),
+        services=(Service("s", "m", 1, 0, 0, *complaint),),
+    )
+    (wish,) = rows(seen).wishes
+    return wish.reason, wish.since
+
+
+def test_tasks_that_could_not_begin_say_why_their_service_runs_too_few():
+    told = "CannotPullContainerError: not found"
+    assert wish_of(unstarted(1, 50.0), unstarted(2, 70.0)) == (told, 50.0)
+    # What its service says of it is only a count; that none can be placed is news.
+    count = "(service s) is unable to consistently start tasks successfully."
+    assert wish_of(unstarted(1, 50.0), complaint=(count, 40.0)) == (told, 40.0)
+    full = "(service s) was unable to place a task"
+    assert wish_of(unstarted(1, 50.0), complaint=(full, 60.0)) == (full, 60.0)
+
+
+def test_a_service_whose_newest_task_runs_has_got_over_it():
+    began = {"createdAt": datetime.fromtimestamp(90, UTC), "group": "service:s"}
+    runs = told_task(3, startedAt=datetime.fromtimestamp(95, UTC), **began)
+    assert wish_of(unstarted(1, 50.0), runs) == ("", None)
+    stopped = unstarted(1, 50.0, stopCode="ServiceSchedulerInitiated")
+    assert wish_of(stopped) == ("", None)  # somebody had another wish
+    assert wish_of(unstarted(1, 50.0, group="family:s")) == ("", None)  # started by hand
+
+
+@pytest.mark.parametrize(
+    ("status", "checked", "ready"),
+    [
+        ("HEALTHY", True, True),
+        ("UNHEALTHY", True, False),
+        ("UNKNOWN", True, False),  # it has not passed yet
+        ("UNKNOWN", False, None),  # nobody checks it
+        (None, False, None),
+    ],
+)
+def test_a_task_is_ready_by_its_own_health_check(status, checked, ready):
+    check = {"healthCheck": {"command": ["CMD", "true"]}} if checked else {}
+    caller = tasks_caller(
+        told_task(1, **({"healthStatus": status} if status else {})),
+        definition={"containerDefinitions": [{"name": "m", **check}]},
+    )
+    (placed,) = rows(AwsAnswers(tasks=Tasks(CONFIG).read(caller))).placed
+    assert placed.ready is ready
+
+
 # --- metrics --------------------------------------------------------------------------------------
 
 

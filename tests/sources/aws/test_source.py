@@ -27,6 +27,7 @@ from click.testing import CliRunner
 from moto.core.authorization import enable_iam_authentication
 
 from holdfast.cli.aws import aws as aws_command
+from holdfast.control.deploy.discovery import WatchedSource
 from holdfast.core.types import ConfigError
 from holdfast.core.view.layers import DesiredReplicas, Disk, Group, Host, Placed, Queue
 from holdfast.sources.aws import AwsConfig, AwsSource
@@ -209,6 +210,9 @@ def expected_task(fleet, plan, task, number):
         created_at=began - 960,
         started_at=began - 910,
         phase="serving",
+        labels=(("task-definition", f"{model}:1"),),
+        uid=task.id,
+        port_said=str(plan.host_port or ""),
     )
 
 
@@ -639,3 +643,57 @@ def refused_writes(aws, key):
         finally:
             client.close()
     return refused
+
+
+# --- for the discovery of replicas ----------------------------------------------------------------
+
+
+def test_tasks_are_watched_as_pods_are(aws, marigold):
+    """Nothing is known before it was read; what changes wakes up whoever waits for it."""
+
+    async def main():
+        async with opened(aws) as source:
+            assert isinstance(source, WatchedSource)
+            assert not source.known
+            waiting = asyncio.create_task(source.changed(0))
+            await source.read()
+            version = await asyncio.wait_for(waiting, 30)
+            assert source.known
+            listed = {placed.id: placed for placed in source.glance().placed}
+            task = marigold.tasks["llm-8b"][0]
+            placed = listed[task.id]
+            assert placed.uid == task.id
+            assert dict(placed.labels)["task-definition"] == placed.revision == "llm-8b:1"
+            assert placed.port_said == "8000"  # of its host: ECS knows which
+            source.replica_of = lambda name: "mine" if name == task.id else ""
+            rows = {placed.id: placed for placed in (await source.read()).placed}
+            assert rows[task.id].replica == "mine"
+            assert {one.replica for name, one in rows.items() if name != task.id} == {""}
+            version = source.version  # a first reading may have come in pieces
+            await source.read()
+            assert source.version == version  # nothing has changed
+            task.desired_status = "STOPPED"
+            try:
+                waiting = asyncio.create_task(source.changed(version))
+                await source.read()
+                assert await asyncio.wait_for(waiting, 30) > version
+                assert {p.state for p in source.glance().placed if p.id == task.id} == {"stopping"}
+            finally:
+                task.desired_status = "RUNNING"
+
+    asyncio.run(main())
+
+
+def test_what_has_no_address_of_its_own_is_not_known_before_its_host_is(aws):
+    """Else a control that begins while EC2 fails would take replicas for gone."""
+
+    async def main():
+        async with opened(aws) as source:
+            aws.order(Fault("InternalFailure", "ec2", status=500))
+            await source.read()
+            assert not source.known
+            aws.calm()
+            await source.read()
+            assert source.known
+
+    asyncio.run(main())

@@ -222,8 +222,16 @@ def test_an_evicted_pod_had_served_where_it_became_unready_after_its_start():
     made["status"] |= {"reason": "Evicted", "message": "The node was low on resource: memory."}
     made["status"].pop("containerStatuses", None)
     placed = read(made).placed
-    assert (placed.state, placed.served) == ("stopped", True)
+    assert (placed.state, placed.served, placed.oom) == ("stopped", True, True)
     assert placed.reason.startswith("Evicted")
+    made["status"]["message"] = "The node was low on resource: ephemeral-storage."
+    assert not read(made).placed.oom
+
+
+def test_one_that_is_ready_by_now_says_nothing_of_the_life_before():
+    made = with_ready(pod("m-1", model="m"), "True", 1_000_500.0)
+    made["status"]["containerStatuses"] = [{"name": "x", "lastState": ended(30), "restartCount": 1}]
+    assert read(made).placed.served is None
 
 
 def test_a_container_that_prepares_and_fails_is_an_end_before_the_start_with_its_code():

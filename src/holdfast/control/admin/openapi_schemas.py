@@ -185,6 +185,10 @@ class _IncidentHead(_Classed):
     remedy: str
     action: Annotated[str, Meta(description="What was done, or why nothing was.")]
     fix: Annotated[str, Meta(description="What people should do.")]
+    other_revisions: Annotated[
+        list[str],
+        Meta(description="Of its model, beside the one that it is about, when it opened."),
+    ]
 
 
 Count = Annotated[int, Meta(description="How many the whole one has.")]

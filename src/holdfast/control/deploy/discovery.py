@@ -331,7 +331,8 @@ class Discovery:
             if one.leaving and (known is None or known.uid != one.uid):
                 continue  # it was on its way out before anybody could send it a request
             me = (model.section.name, one.pod)
-            space, _, plain = one.pod.partition("/")
+            space, _, plain = one.pod.rpartition("/")
+            space = space or model.section.name  # a task of ECS has no namespace
             fresh = (_short(plain), _short(f"{space}.{plain}"))
             wishes = fresh if known is None else (known.id,)
             free = [own for own in wishes if owners.get(own, me) == me and not self._taken(own)]

@@ -38,7 +38,7 @@ _BESIDE: Final = ("kind", "at")  # members of a line that are no fields of its f
 _INCIDENT_KEYS: Final = (
     *("id", "cause", "class", "title", "stage", "about", "replicas", "opened_at", "changed_at"),
     *("closed_at", "confidence", "evidence", "consequences", "other_causes", "timeline"),
-    *("remedy", "action", "fix"),
+    *("remedy", "action", "fix", "other_revisions"),
 )
 _INCIDENT_FIELDS: Final = tuple(one.name for one in fields(Incident))
 

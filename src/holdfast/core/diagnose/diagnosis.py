@@ -48,6 +48,7 @@ from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause
 from holdfast.core.types import State, nanos, require
 
+REVISIONS_MAX: Final = 8  # named in one incident
 _REPLICA: Final = Scope.REPLICA.value
 
 
@@ -376,6 +377,7 @@ class Diagnosis:
     def _open_new(self, subject: Subject, about: About, root: Proven) -> IncidentCase | None:
         case = self._docket.file(subject, about, root, self._now)
         if case is not None:
+            case.incident.other_revisions = self._census.other_revisions(about)[:REVISIONS_MAX]
             text = f"{_plain(root.cause)}, confidence {root.confidence:.0%}"
             case.tell(TimelineEntry(self._now, "cause", str(about), text))
             self._news[case.incident.id] = Opened(case.incident)

@@ -197,13 +197,19 @@ class Incident:
     remedy: Remedy = Remedy.OBSERVE
     action: str = ""  # what was done, or why nothing was
     fix: str = ""  # what people should do, with numbers
+    other_revisions: tuple[str, ...] = ()  # of its model, beside the one it is about, at its start
 
     @property
     def title(self) -> str:
-        """The cause and the thing it concerns, in one line for lists."""
+        """The cause and the thing it concerns, in one line for lists.
+
+        While a model moves from one revision to another, whose the replica is says the most.
+        """
         never = any(piece.sign is Sign.NEVER_SEEN for piece in self.evidence)
         known = " (never seen)" if never else ""
-        return f"{self.cause.value.replace('_', ' ')}{known} of {self.about}"
+        moves = bool(self.about.replica and self.about.revision and self.other_revisions)
+        revision = f" (revision {self.about.revision})" if moves else ""
+        return f"{self.cause.value.replace('_', ' ')}{known} of {self.about}{revision}"
 
 
 EVIDENCE_MAX: Final = 64  # pieces kept for one incident, of each kind; a flood adds a count

@@ -171,12 +171,13 @@ class ProcessEnded:
     replica: str
     code: int | None = None
     signal: int | None = None
-    oom: bool = False  # the kernel was seen to do it
+    oom: bool = False  # the kernel was seen to do it, or the platform says so
     asked: bool = False  # we had told it to
     phase: str = ""  # what it was doing: starting, loading, compile, warm-up, serving
     uptime_s: float | None = None
     served: int | None = None  # requests it had been given in this life
     oom_ruled_out: bool = False  # the kernel was watched, and killed nobody for memory just then
+    reason: str = ""  # in the words of its platform, for people; empty: it said nothing
 
 
 @dataclass(slots=True, frozen=True)

@@ -89,6 +89,13 @@ class ReplicaRegistry:
             if name != replica and (one.model, one.revision) == same
         ]
 
+    def other_revisions(self, about: About) -> tuple[str, ...]:
+        """The revisions of a replica's model beside its own, in order; empty: there is one."""
+        if not about.replica or not about.revision:
+            return ()
+        found = {one.revision for one in self.replicas.values() if one.model == about.model}
+        return tuple(sorted(found - {about.revision, ""}))
+
     def of_model(self, model: str) -> list[str]:
         """Ids of all replicas of a model."""
         return [name for name, one in self.replicas.items() if one.model == model]

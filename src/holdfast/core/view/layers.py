@@ -112,7 +112,7 @@ class Placed:
     uid: str = ""  # differs where another took over the id
     digest: str = ""  # of its image, where the platform says which bytes run
     ready: bool | None = None  # its platform's own probes say so
-    served: bool = False  # it had been ready in the life that ended last
+    served: bool | None = None  # it had been ready in the life that ended last; None: unknown
     ended_began_at: float | None = None  # when that life began
     ports: tuple[tuple[str, int], ...] = ()  # that it declares, with their names
     port_said: str = ""  # the one that its engine listens on, as the pod itself says

@@ -61,6 +61,7 @@ ENDS_MAX: Final = 20_000  # of one source that are known to have been told
 KEPT_ENDS_MAX: Final = 1_000  # of them, those of one source that outlive a restart: the latest
 _GAPS: Final = 8
 _NAME_CHARS: Final = 256
+_REASON_CHARS: Final = 240
 _SEEN: Final = frozenset({HOSTS, PLACED, QUEUES})
 _OF_HOSTS: Final = ("host", "condition")
 _LIVE: Final = ("running", "pending", "stopping")
@@ -77,6 +78,7 @@ _ORDERED: Final = (
     *("stopped by", "spot interruption", "spotinterruption", "host ec2", "draining", "deleted"),
 )
 _BY_ITSELF: Final = "essential container"  # a platform's words for an end that nobody ordered
+_TAKEN: Final = "evicted"  # its host ran short of something: in good order, and nobody's wish
 
 
 @dataclass(slots=True, frozen=True)
@@ -110,7 +112,7 @@ class _Known:
     declared: Declared | None = None
     ended_at: int | None = None  # core time of the end that was told; None: it lives
     life: tuple[float | None, int | None] = (None, None)  # when it started, which restart
-    was_ready: bool = False  # its platform said so, in this life
+    ready: bool | None = None  # whether its platform ever said so, in this life; None: nothing
     phase: str = ""
     spoke_at: float | None = None
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
@@ -203,8 +205,11 @@ class ReadingDiff:
         self, book: _Book, reading: Reading, freshness: Freshness, now: int, wall: float
     ) -> Iterator[Fact]:
         by_name: dict[str, list[Placed]] = {}
+        unmet = {wish.model for wish in reading.wishes if wish.reason}
         for placed in reading.placed:
             name = self.name_of(placed)
+            if placed.model in unmet and _never_ran(placed):
+                continue  # nobody ended: the wish of its model tells, with the reason
             if name and name not in self._launched:
                 by_name.setdefault(name, []).append(placed)
         hosts = {host.id: host for host in reading.hosts}
@@ -248,16 +253,17 @@ class ReadingDiff:
             if measured and row.used_bytes is not None and row.state not in _LIVE:
                 yield MemorySeen(name, row.used_bytes, row.limit_bytes)
             known.ended_at = now
-            yield _ended(name, row, SERVING if known.was_ready or row.served else known.phase)
-            known.was_ready = False
+            yield _ended(name, row, _phase_of_end(known, row))
+            known.ready = None
         if live is None:
             return
         known.ended_at = None
         life = (live.started_at, live.restarts)
         if life != known.life:
-            known.life, known.phase, known.spoke_at, known.was_ready = life, "", None, False
+            known.life, known.phase, known.spoke_at, known.ready = life, "", None, None
             known.gaps.clear()
-        known.was_ready = known.was_ready or live.ready is True
+        if live.ready is not None:
+            known.ready = known.ready or live.ready
         if measured and live.used_bytes is not None:
             yield MemorySeen(name, live.used_bytes, live.limit_bytes)
 
@@ -396,9 +402,27 @@ def _declared(name: str, placed: Placed) -> Declared:
     )
 
 
-def _ended(name: str, row: Placed, phase: str) -> ProcessEnded:
+def _phase_of_end(known: _Known, row: Placed) -> str:
+    """What it was doing when it ended: its probes, then its log; empty: neither tells.
+
+    Whoever was never ready, by a platform that tells, had not loaded.
+    """
+    if known.ready or row.served or known.phase == SERVING:
+        return SERVING
+    said = _PHASES.get(row.phase, "") or known.phase
+    never = row.served is False or known.ready is False
+    return said or (LOADING if never else "")
+
+
+def _never_ran(row: Placed) -> bool:
+    """Whether a platform gave it up before it began: its image, its mounts, its place."""
+    began = row.started_at is not None or row.ended_began_at is not None or row.restarts
+    ended = row.exit_code is not None or row.oom or row.served
+    return row.state not in _LIVE and not began and not ended
+
+
+def _ended(name: str, row: Placed, said: str) -> ProcessEnded:
     """The fact that a container ended: its phase, and how long it ran by the platform's times."""
-    said = phase if phase == SERVING else _PHASES.get(row.phase, "") or phase
     over = row.state not in _LIVE  # else a container was started again in its place
     began = row.ended_began_at or (row.started_at if over else None)
     if over and began is None and not row.restarts:
@@ -414,13 +438,14 @@ def _ended(name: str, row: Placed, phase: str) -> ProcessEnded:
         phase=said,
         uptime_s=uptime,
         served=1 if row.phase == "request" else None,
+        reason=row.reason[:_REASON_CHARS],
     )
 
 
 def _ordered(row: Placed) -> bool:
     """Whether the platform or a person wanted this end."""
     why = row.reason.lower()
-    if row.oom or _BY_ITSELF in why:
+    if row.oom or _BY_ITSELF in why or why.startswith(_TAKEN):
         return False
     return row.exit_code in _ORDERLY or any(word in why for word in _ORDERED)
 
@@ -435,14 +460,19 @@ def _blind_parts(reading: Reading) -> Iterator[Fact]:
 
 
 def _wishes(reading: Reading, wall: float) -> Iterator[Fact]:
-    """A fact for each model of which a platform runs fewer replicas than it is asked for."""
+    """A fact for each model of which a platform runs fewer replicas than it is asked for.
+
+    Whoever fits nowhere exists as a pod in Kubernetes, and in no list of ECS: what is missing is
+    then what is wanted less what runs.
+    """
     for wish in reading.wishes[:ROWS_MAX]:
-        if wish.reason and wish.pending and wish.since is not None:
+        missing = max(wish.pending or 0, (wish.desired or 0) - (wish.running or 0))
+        if wish.reason and missing > 0 and wish.since is not None:
             yield ReplicasWanted(
                 wish.model,
                 wish.desired or 0,
                 wish.running or 0,
-                wish.pending,
+                missing,
                 max(0.0, wall - wish.since),
                 wish.reason,
                 reading.source,

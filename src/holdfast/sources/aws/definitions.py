@@ -37,6 +37,7 @@ class Definition:
     log_group: str = ""
     log_prefix: str = ""
     port: int | None = None  # in the container
+    checked: bool = False  # ECS asks the container whether it is well
 
 
 class Definitions:
@@ -86,6 +87,7 @@ def definition_of(arn: str, told: dict[str, Any]) -> Definition:
         log_group=options.get("awslogs-group", "") if uses_awslogs else "",
         log_prefix=options.get("awslogs-stream-prefix", "") if uses_awslogs else "",
         port=ports[0].get("containerPort") if ports else None,
+        checked=bool(main.get("healthCheck")),
     )
 
 

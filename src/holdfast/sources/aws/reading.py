@@ -6,6 +6,7 @@ only its own columns unknown; an empty answer is an answer.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.core.types import HostCondition
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Queue, Reading
@@ -16,8 +17,10 @@ from holdfast.sources.aws.logs import Heard, LogStream
 from holdfast.sources.aws.machines import GroupMember, Groups, Machine
 from holdfast.sources.aws.metrics import Metrics
 from holdfast.sources.aws.queues import QueueTable
-from holdfast.sources.aws.services import Service
+from holdfast.sources.aws.services import UNSTEADY, Service
 from holdfast.sources.aws.tasks import ContainerHost, Task
+
+TASK_DEFINITION: Final = "task-definition"  # beside its tags: what ECS tells versions apart by
 
 
 @dataclass(slots=True)
@@ -211,6 +214,10 @@ def _placed(seen: AwsAnswers) -> Iterator[Placed]:
             revision=task.revision,
             endpoint=f"http://{address}:{port}" if address and port is not None else "",
             address=address,
+            # On its own address the rule names the port; on its host's only ECS knows which.
+            port_said="" if task.address or port is None else str(port),
+            labels=(*task.tags, (TASK_DEFINITION, task.revision)),
+            uid=task.id,
             needs_gpu=None if of is None else of.gpus > 0,
             gpus=len(task.gpu_ids) or (None if of is None else of.gpus),
             reserved_bytes=None if of is None else of.reserved_bytes,
@@ -225,6 +232,7 @@ def _placed(seen: AwsAnswers) -> Iterator[Placed]:
             exit_code=task.exit_code,
             oom=task.oom,
             reason=task.reason,
+            ready=task.ready,
             phase=words.phase if words is not None else "",
             spoke_at=words.spoke_at if words is not None else None,
             read_bytes=words.read_bytes if words is not None else None,
@@ -297,15 +305,41 @@ def _wishes(seen: AwsAnswers) -> Iterator[DesiredReplicas]:
     for service in seen.services or ():
         by_model.setdefault(service.model, []).append(service)
     for model, services in sorted(by_model.items()):
-        stuck = next((one for one in services if one.reason), services[0])
+        reason, since = _hindrance(seen, services)
         yield DesiredReplicas(
             model=model,
             desired=_sum([one.desired for one in services]),
             running=_sum([one.running for one in services]),
             pending=_sum([one.pending for one in services]),
-            reason=stuck.reason,
-            since=stuck.since,
+            reason=reason,
+            since=since,
         )
+
+
+def _hindrance(seen: AwsAnswers, services: list[Service]) -> tuple[str, float | None]:
+    """Why services run fewer tasks than they want, and since when; empty: nothing is known.
+
+    A task that fits nowhere shows in the events of its service alone. One that was placed and
+    could not begin says itself why: its service only counts such failures.
+    """
+    stuck = next((one for one in services if one.reason), services[0])
+    reason, since = _unstarted(seen, {one.name for one in services})
+    if not reason or (stuck.reason and UNSTEADY not in stuck.reason):
+        return stuck.reason, stuck.since
+    known = [at for at in (since, stuck.since) if at is not None]
+    return reason, min(known, default=None)
+
+
+def _unstarted(seen: AwsAnswers, services: Collection[str]) -> tuple[str, float | None]:
+    """Why the newest tasks of these services never ran, and since when; empty: the newest did."""
+    tasks = [task for task in seen.tasks or () if task.service in services]
+    reason, since = "", None
+    for task in sorted(tasks, key=lambda one: one.created_at or 0.0, reverse=True):
+        if task.started_at is not None:
+            break
+        if task.unstarted:
+            reason, since = reason or task.reason, task.created_at or since
+    return reason, since
 
 
 def _sum(counts: list[int | None]) -> int | None:

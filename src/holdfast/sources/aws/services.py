@@ -14,7 +14,8 @@ from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.machines import epoch
 from holdfast.sources.aws.tasks import SERVICES_AT_ONCE, tag_of
 
-_COMPLAINTS: Final = ("unable to place", "unable to consistently start", "was unable to")
+UNSTEADY: Final = "unable to consistently start"  # whose tasks tell the reason
+_COMPLAINTS: Final = ("unable to place", UNSTEADY, "was unable to")
 _STEADY: Final = "has reached a steady state"
 
 
@@ -97,4 +98,4 @@ def complaint(events: list[dict[str, Any]]) -> tuple[str, float | None]:
     return reason, since
 
 
-__all__ = ["Service", "Services", "complaint"]
+__all__ = ["UNSTEADY", "Service", "Services", "complaint"]

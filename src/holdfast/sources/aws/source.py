@@ -18,10 +18,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.core.view.layers import Part, Reading
+from holdfast.core.view.layers import Part, Placed, Reading
 from holdfast.core.view.staleness import DISKS, GROUPS, HOSTS, LOGS, MEMORY, PLACED, QUEUES, WISHES
 from holdfast.sources.aws.calls import AwsAccount, AwsCaller, require_boto3
 from holdfast.sources.aws.config import AwsConfig
@@ -129,6 +129,10 @@ class AwsSource:
         self._logs = LogFollower(config, clock)
         self._parts = {part.name: part for part in self._made_parts()}
         self._pool = ThreadPoolExecutor(len(self._parts), thread_name_prefix=f"aws-{name}")
+        self.version = 0  # of what is known of tasks and where they are; moves with each change
+        self.replica_of: Callable[[str], str] = lambda _: ""  # who knows tasks as replicas says so
+        self._shown: tuple[object, ...] = ()
+        self._news = asyncio.Event()
 
     @property
     def operations(self) -> dict[str, int]:
@@ -153,7 +157,45 @@ class AwsSource:
         self._parts["cloudwatch"].feeds = (DISKS, MEMORY, *((QUEUES,) if counted else ()))
         rows = tuple(part.row() for part in self._parts.values())
         notes = tuple(note for part in self._parts.values() for note in part.notes)
-        return reading_of(self.name, self._clock(), rows, self._seen, self._config, notes)
+        reading = reading_of(self.name, self._clock(), rows, self._seen, self._config, notes)
+        return replace(reading, placed=tuple(map(self._as_replica, reading.placed)))
+
+    def _as_replica(self, placed: Placed) -> Placed:
+        replica = self.replica_of(placed.id)
+        return replace(placed, replica=replica) if replica else placed
+
+    # --- for the discovery of replicas ------------------------------------------------------------
+
+    def _tell_changes(self) -> None:
+        seen = self._seen
+        shown = (seen.tasks, seen.services, seen.registered, seen.machines)
+        if shown != self._shown:
+            self._shown = shown
+            self.version += 1
+            self._news.set()
+
+    @property
+    def known(self) -> bool:
+        """Whether tasks, their models and their addresses were read at least once."""
+        seen = self._seen
+        if seen.tasks is None or seen.services is None:
+            return False
+        placed = seen.registered is not None and seen.machines is not None
+        return placed or all(task.address for task in seen.tasks if task.runs)
+
+    async def changed(self, since: int) -> int:
+        """Wait until tasks are newer than version ``since``; returns the new version.
+
+        It asks nothing: ``read`` does, once in each period.
+        """
+        while self.version <= since:
+            self._news.clear()
+            await self._news.wait()
+        return self.version
+
+    def glance(self) -> Reading:
+        """The hosts and tasks as they were last read."""
+        return reading_of(self.name, self._clock(), (), self._seen, self._config)
 
     async def close(self) -> None:
         """Refuse further requests, and wait shortly for those under way."""
@@ -203,6 +245,7 @@ class AwsSource:
             setattr(self._seen, part.slot, outcome.value)
             part.at, part.error, part.failing_since = outcome.at, "", None
             part.holds_at = None
+            self._tell_changes()  # now: a part that hangs must not delay what is known of tasks
         return True
 
     def _work(self, part: _Part) -> _Outcome:

@@ -6,7 +6,7 @@ not documented. A stopped task is described once and then remembered while ECS l
 is the only trace that the kernel's OOM killer leaves, and it does not change.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -17,8 +17,10 @@ from holdfast.sources.aws.definitions import MIB, Definition, Definitions
 from holdfast.sources.aws.machines import epoch
 
 SERVICES_AT_ONCE: Final = 10  # more are refused
+TAGS_MAX: Final = 50  # as many as ECS takes
 CPU_UNITS: Final = 1_024  # of ECS, for one CPU
 KILLED: Final = 137  # 128 + SIGKILL; by itself it may also be an impatient stop
+_UNSTARTED: Final = "TaskFailedToStart"
 _OOM: Final = "outofmemory"  # in the reason, whatever the spelling of the rest
 
 _STATES: Final = {
@@ -78,11 +80,19 @@ class Task:
     exit_code: int | None
     oom: bool
     reason: str
+    ready: bool | None = None  # by its own health check; None: it has none
+    unstarted: bool = False  # ECS gave it up before it ran: its image, its mounts, its network
+    tags: tuple[tuple[str, str], ...] = ()
 
     @property
     def family(self) -> str:
         """The name that all revisions of the task's definition share."""
         return self.revision.partition(":")[0]
+
+    @property
+    def runs(self) -> bool:
+        """Whether it may serve: it runs, or was told to end and has not ended."""
+        return self.state in {"running", "stopping"}
 
     @property
     def log_stream(self) -> str:
@@ -214,6 +224,9 @@ def _task(told: dict[str, Any], definition: Definition | None, config: AwsConfig
         exit_code=exit_code,
         oom=oom,
         reason=_reason(told, containers),
+        ready=_ready(told, definition),
+        unstarted=state == "stopped" and told.get("stopCode") == _UNSTARTED,
+        tags=tuple(sorted(_tags(told.get("tags") or ())))[:TAGS_MAX],
     )
 
 
@@ -222,6 +235,20 @@ def _main(containers: list[dict[str, Any]], definition: Definition | None) -> di
         if definition is not None and one.get("name") == definition.container:
             return one
     return containers[0] if containers else {}
+
+
+def _tags(tags: Iterable[dict[str, str]]) -> Iterator[tuple[str, str]]:
+    for one in tags:
+        if one.get("key"):
+            yield one["key"], one.get("value") or ""
+
+
+def _ready(told: dict[str, Any], definition: Definition | None) -> bool | None:
+    """What its health check says: one that has not passed yet has not; None: nobody checks."""
+    status = told.get("healthStatus")
+    if status in {"HEALTHY", "UNHEALTHY"}:
+        return bool(status == "HEALTHY")
+    return False if definition is not None and definition.checked else None
 
 
 def tag_of(tags: Iterable[dict[str, str]], key: str) -> str:

@@ -80,7 +80,7 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         started_at=_started(status),
         stopped_at=moment(ends.get("finishedAt")),
         exit_code=ends.get("exitCode"),
-        oom=ends.get("reason") == "OOMKilled",
+        oom=ends.get("reason") == "OOMKilled" or _evicted_for_memory(status),
         restarts=sum(int(one.get("restartCount") or 0) for one in _statuses(status)),
         reason=_reason(meta, status, unplaced, ends)[:REASON_MAX],
         address=str(status.get("podIP") or ""),
@@ -89,7 +89,7 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         digest=_digest(status),
         ready=ready,
         phase="starting" if before and ends is before else "",
-        served=not before and _served(status, ends),
+        served=False if before else _served(status, ends),
         ended_began_at=moment(ends.get("startedAt")),
         ports=tuple(_ports(spec))[:PORTS_MAX],
         port_said=str((meta.get("annotations") or {}).get(_PORT) or labels.get(_PORT) or ""),
@@ -253,13 +253,21 @@ def _ready(status: Json) -> Json:
     return next((one for one in conditions if one.get("type") == "Ready"), {})
 
 
-def _served(status: Json, ends: Json) -> bool:
-    """Whether it had been ready in the life that ended: it became unready after that began."""
+def _served(status: Json, ends: Json) -> bool | None:
+    """Whether it had been ready in the life that ended: it became unready after that began.
+
+    None where that cannot be known: it is ready by now, and so says nothing of the life before.
+    """
     ready, began = _ready(status), moment(ends.get("startedAt") or status.get("startTime"))
     changed = moment(ready.get("lastTransitionTime"))
     if began is None or changed is None or ready.get("status") != "False":
-        return False
+        return None
     return changed > began
+
+
+def _evicted_for_memory(status: Json) -> bool:
+    """Whether its node was short of memory, and the kubelet ended it for that."""
+    return status.get("reason") == "Evicted" and "memory" in str(status.get("message") or "")
 
 
 def _digest(status: Json) -> str:

@@ -67,6 +67,24 @@ def test_a_kill_that_the_kernel_was_seen_to_do_is_for_memory():
     assert "the kernel killed it for lack of memory" in found[1].text
 
 
+def test_the_words_of_a_platform_are_told():
+    why = "Evicted: The node was low on resource: memory."
+    found = made().take(ProcessEnded("r1", code=143, oom=True, reason=why), 0)
+    assert found[0].text == "its process was ended by signal 15"
+    assert found[1].text == f"it was ended for lack of memory, as its platform says: {why}"
+    (found,) = made().take(ProcessEnded("r1", phase="serving", reason="x" * 300), 0)
+    assert found.text.endswith("; its platform says: " + "x" * 160)
+
+
+def test_who_was_ready_in_this_life_was_not_loading_whatever_a_probe_says():
+    detector = made()
+    detector.take(StateChanged("r1", State.READY, "canary_pass"), 0)
+    found = detector.take(ProcessEnded("r1", code=1, phase="loading"), 400 * SECOND)
+    assert [one.sign for one in found] == [Sign.EXITED]
+    found = detector.take(ProcessEnded("r1", code=1, phase="loading"), 500 * SECOND)
+    assert Sign.EXITED_LOADING in [one.sign for one in found]  # of the next life nobody knows it
+
+
 @pytest.mark.parametrize(
     ("end", "words"),
     [

@@ -150,7 +150,7 @@ class ProcessEndDetector:
         like, text, numbers = _read(fact)
         signs = {Sign.EXITED: text}
         if fact.oom:
-            signs[Sign.KILLED_FOR_MEMORY] = "the kernel killed it for lack of memory"
+            signs[Sign.KILLED_FOR_MEMORY] = _for_memory(fact)
         elif like == "killed" and not fact.oom_ruled_out:
             signs[Sign.EXIT_137] = "signal 9, or exit code 137, is what a lack of memory looks like"
         if _was_loading(fact, life, state):
@@ -263,6 +263,13 @@ class ProcessEndDetector:
 
 
 _FROZEN: Final = "its process is not run: it is stopped or frozen"
+_REASON_MAX: Final = 160
+
+
+def _for_memory(fact: ProcessEnded) -> str:
+    if not fact.reason:
+        return "the kernel killed it for lack of memory"
+    return f"it was ended for lack of memory, as its platform says: {fact.reason[:_REASON_MAX]}"
 
 
 def _note_work(life: _Life, fact: AttemptsSeen, now: int) -> None:
@@ -275,6 +282,8 @@ def _note_work(life: _Life, fact: AttemptsSeen, now: int) -> None:
 
 
 def _was_loading(fact: ProcessEnded, life: _Life, state: State | None) -> bool:
+    if life.ready_at is not None:
+        return False  # its answers were right in this life, whatever a probe of its platform says
     phase = fact.phase or life.phase
     if phase:
         return phase != SERVING
@@ -298,7 +307,8 @@ def _read(fact: ProcessEnded) -> tuple[str, str, dict[str, float]]:
             numbers[name] = float(value)
     when = f" after {fact.uptime_s:.0f} s" if fact.uptime_s is not None else ""
     if fact.oom:
-        like, text = "killed", f"its process was ended by signal 9{when}"
+        by = signal if signal is not None else _KILL
+        like, text = "killed", f"its process was ended by signal {by}{when}"
     elif signal == _KILL and fact.oom_ruled_out:
         like, text = "killed", f"it was killed by signal 9{when}, and not by the kernel for memory"
     elif signal == _KILL:
@@ -309,6 +319,8 @@ def _read(fact: ProcessEnded) -> tuple[str, str, dict[str, float]]:
         like, text = f"code {fact.code}", f"its process exited with code {fact.code}{when}"
     else:
         like, text = "unknown", f"its process is gone{when} and left no exit code"
+    if fact.reason and not fact.oom:  # of memory it is said beside that sign
+        text += f"; its platform says: {fact.reason[:_REASON_MAX]}"
     return like, text, numbers
 
 
