@@ -258,9 +258,7 @@ def test_what_cannot_be_is_refused_by_its_name(make, field):
 def test_neighbours_are_chosen_wherever_there_are_enough(count, links, wanted, busy):
     pairs = {frozenset(pair) for pair in links if pair[0] != pair[1]}
     linked = {i: {j for j in range(8) if frozenset((i, j)) in pairs} for i in range(8)}
-    host = [
-        device(i, *linked[i], memory_used=70 * GIB if i in busy else 0) for i in range(count)
-    ]
+    host = [device(i, *linked[i], memory_used=70 * GIB if i in busy else 0) for i in range(count)]
     free = [i for i in range(count) if i not in busy]
     found = GpuLedger(GpuPlacementConfig()).claim("m-1", GpuRequest(wanted), host, NOW)
     assert found.placed is (len(free) >= wanted)
@@ -344,6 +342,4 @@ class Host(RuleBasedStateMachine):
 
 
 TestHost = Host.TestCase
-TestHost.settings = settings(
-    max_examples=examples(100), stateful_step_count=30, deadline=None
-)
+TestHost.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

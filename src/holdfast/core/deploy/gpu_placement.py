@@ -283,9 +283,7 @@ class GpuLedger:
 
     # --- why not ---------------------------------------------------------------------------------
 
-    def _lack(
-        self, request: GpuRequest, devices: Sequence[GpuDevice], stock: _Stock
-    ) -> str:
+    def _lack(self, request: GpuRequest, devices: Sequence[GpuDevice], stock: _Stock) -> str:
         wanted = _number(request.count)
         if not devices:
             return f"{wanted} wanted, and this host has none"
