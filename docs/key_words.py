@@ -262,6 +262,11 @@ SAID_HERE: Final = {
     "LaunchSection.pass_env": "names of variables of holdfast's own environment that the engine "
     "gets as well, such as `HF_TOKEN`",
     "LaunchSection.tensor_parallel": "devices that each layer is split over",
+    "LaunchSection.gpus": "GPUs or MIG slices of this host that one replica gets for itself; it "
+    "waits where they are not free. Unset: as many as the engine is split over, where it needs "
+    "a GPU and its command is not given; `0`: none are chosen",
+    "LaunchSection.gpu_share": "share of each of its GPUs that one replica takes, so that others "
+    "fit beside it; unset: the whole, or `memory_fraction` where that is a half or less",
     "LaunchSection.pipeline_parallel": "groups of devices that the layers are dealt out to",
     "LaunchSection.context": "tokens of one request, prompt and answer; 0: the engine's own",
     "LaunchSection.quantisation": "by the engine's name for it",

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.core.deploy.gpu_placement import (
-    GpuDevice,
     GpuLedger,
     GpuPlacementConfig,
     GpuRequest,
+    Overcommit,
+    PlacementDevice,
 )
 from holdfast.core.types import SECOND, ConfigError
 from sampling import examples
@@ -25,7 +26,7 @@ PAIR = GpuRequest(2)
 def device(index, *neighbours, **more):
     told = {"name": "NVIDIA Z9", "memory_total": 80 * GIB, "memory_used": GIB // 2, **more}
     linked = frozenset(f"GPU-{each}" for each in neighbours)
-    return GpuDevice(f"GPU-{index}", str(index), neighbours=linked, **told)
+    return PlacementDevice(f"GPU-{index}", str(index), neighbours=linked, **told)
 
 
 def four(**more):
@@ -36,7 +37,7 @@ def four(**more):
 def a_slice(index, number, gib=10):
     uuid = f"MIG-{index}-{number}"
     told = {"memory_total": gib * GIB, "memory_used": 0, "name": f"{gib}gb", "is_slice": True}
-    return GpuDevice(uuid, f"{index}:{number}", **told)
+    return PlacementDevice(uuid, f"{index}:{number}", **told)
 
 
 @pytest.fixture
@@ -179,16 +180,32 @@ def test_the_smallest_that_is_large_enough_is_taken_where_the_need_is_known(ledg
 
 
 def test_one_that_may_overcommit_shares_the_least_loaded_and_says_so(ledger):
-    eager = GpuRequest(1, may_overcommit=True)
+    eager = GpuRequest(1, overcommit=Overcommit.ANYBODY)
     host = [device(0), device(1, memory_used=70 * GIB)]
     first = ledger.claim("m-1", eager, host, NOW)
     assert (first.uuids, first.overcommits) == (("GPU-0",), False)
     second = ledger.claim("m-2", eager, host, NOW)
     assert (second.uuids, second.overcommits) == (("GPU-1",), True)
+    assert ledger.has_room(eager, host, NOW)
     third = ledger.claim("m-3", eager, host, NOW)
     assert (third.uuids, third.overcommits) == (("GPU-0",), True)
     assert third.reason.startswith("on GPU 0 beside others: 1 GPU wanted, 0 of 2 free")
-    assert not ledger.claim("m-4", GpuRequest(3, may_overcommit=True), host, NOW).placed
+    many = GpuRequest(3, overcommit=Overcommit.ANYBODY)
+    assert not ledger.claim("m-4", many, host, NOW).placed
+
+
+def test_one_that_minds_only_replicas_starts_beside_strangers_and_not_beside_those(ledger):
+    host = [device(0, memory_used=70 * GIB)]
+    hasty = GpuRequest(1, overcommit=Overcommit.OTHERS)
+    assert not ledger.has_room(GpuRequest(1), host, NOW)
+    assert ledger.has_room(hasty, host, NOW)
+    first = ledger.claim("m-1", hasty, host, NOW)
+    assert (first.uuids, first.overcommits) == (("GPU-0",), True)
+    assert first.reason == (
+        "on GPU 0 beside others: 1 GPU wanted, 0 of 1 free: GPU 0: 70.0 GiB used by others"
+    )
+    assert not ledger.has_room(hasty, host, NOW)
+    assert not ledger.claim("m-2", hasty, host, NOW).placed
 
 
 # --- what is passed on ----------------------------------------------------------------------------

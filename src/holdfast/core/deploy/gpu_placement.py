@@ -18,6 +18,7 @@ large request holds up all smaller ones; GPUs would stand idle for one that may 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import combinations
 from math import comb
 from typing import Final
@@ -49,7 +50,7 @@ class GpuPlacementConfig:
 
 
 @dataclass(slots=True, frozen=True)
-class GpuDevice:
+class PlacementDevice:
     """One GPU of this host, or one MIG slice; None where the driver does not tell."""
 
     uuid: str  # as CUDA_VISIBLE_DEVICES takes it
@@ -66,8 +67,16 @@ class GpuDevice:
 class GpuInventory:
     """The devices of this host that replicas may use, or why there are none."""
 
-    devices: tuple[GpuDevice, ...] = ()
+    devices: tuple[PlacementDevice, ...] = ()
     reason: str = ""  # why there are none; empty where there are some
+
+
+class Overcommit(StrEnum):
+    """Beside whom a replica starts, warned, where too few devices are free for it to be alone."""
+
+    NEVER = "never"  # it waits
+    OTHERS = "others"  # beside processes that are none of ours, not beside replicas
+    ANYBODY = "anybody"
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,7 +85,7 @@ class GpuRequest:
 
     count: int
     share: float = 1.0  # of each device; 1 = nobody else
-    may_overcommit: bool = False  # it starts beside others, warned, rather than wait
+    overcommit: Overcommit = Overcommit.NEVER
     memory_bytes: int | None = None  # that each device must have in all, where it is known
 
     def __post_init__(self) -> None:
@@ -121,11 +130,18 @@ class _Released:
 class _Stock:
     """Devices of one look at the host, sorted by what they mean for one request."""
 
-    free: list[GpuDevice] = field(default_factory=list)
-    reserved: list[GpuDevice] = field(default_factory=list)  # for another's successor
-    foreign: list[GpuDevice] = field(default_factory=list)  # others use their memory
-    taken: list[GpuDevice] = field(default_factory=list)  # by replicas of ours
-    unfit: list[GpuDevice] = field(default_factory=list)  # slices for many, too little memory
+    free: list[PlacementDevice] = field(default_factory=list)
+    reserved: list[PlacementDevice] = field(default_factory=list)  # for another's successor
+    foreign: list[PlacementDevice] = field(default_factory=list)  # others use their memory
+    taken: list[PlacementDevice] = field(default_factory=list)  # by replicas of ours
+    unfit: list[PlacementDevice] = field(default_factory=list)  # slices for many, too little memory
+
+    def usable(self, request: GpuRequest) -> list[PlacementDevice]:
+        """The devices that a request may be given, free or not."""
+        beside = request.overcommit
+        foreign = self.foreign if beside is not Overcommit.NEVER else ()
+        taken = self.taken if beside is Overcommit.ANYBODY else ()
+        return [*self.free, *foreign, *taken]
 
 
 class GpuLedger:
@@ -159,7 +175,7 @@ class GpuLedger:
         self,
         replica_id: str,
         request: GpuRequest,
-        devices: Sequence[GpuDevice],
+        devices: Sequence[PlacementDevice],
         now: int,
         heir: str = "",
     ) -> GpuPlacement:
@@ -190,7 +206,7 @@ class GpuLedger:
         return True
 
     def has_room(
-        self, request: GpuRequest, devices: Sequence[GpuDevice], now: int, heir: str = ""
+        self, request: GpuRequest, devices: Sequence[PlacementDevice], now: int, heir: str = ""
     ) -> bool:
         """Whether one more replica would find devices, now or once the driver has cleaned up.
 
@@ -198,10 +214,10 @@ class GpuLedger:
         """
         just = {uuid for uuid, told in self._released.items() if now - told.at < self._return}
         stock = self._sort(request, devices, now, heir, cleaned=just)
-        return len(stock.free) >= request.count
+        return len(stock.usable(request)) >= request.count
 
     def would_place(
-        self, request: GpuRequest, devices: Sequence[GpuDevice], now: int, heir: str = ""
+        self, request: GpuRequest, devices: Sequence[PlacementDevice], now: int, heir: str = ""
     ) -> GpuPlacement:
         """The devices that a request would get now, or why none. Changes nothing."""
         stock = self._sort(request, devices, now, heir, cleaned=set())
@@ -209,8 +225,8 @@ class GpuLedger:
             chosen = self._choose(stock.free, request)
             return GpuPlacement(_uuids(chosen), f"on {_gpus(chosen)}")
         why = self._lack(request, devices, stock)
-        usable = [*stock.free, *stock.foreign, *stock.taken]
-        if not request.may_overcommit or len(usable) < request.count:
+        usable = stock.usable(request)
+        if len(usable) < request.count:
             return GpuPlacement((), why)
         # Free ones first, then the least loaded; nobody is made to wait who did not before.
         usable.sort(key=lambda device: (device not in stock.free, self._load(device.uuid)))
@@ -223,7 +239,7 @@ class GpuLedger:
     def _sort(
         self,
         request: GpuRequest,
-        devices: Sequence[GpuDevice],
+        devices: Sequence[PlacementDevice],
         now: int,
         heir: str,
         cleaned: set[str],
@@ -247,7 +263,7 @@ class GpuLedger:
     def _load(self, uuid: str) -> int:
         return sum(each.parts for each in self._held.values() if uuid in each.uuids)
 
-    def _is_used(self, device: GpuDevice, request: GpuRequest) -> bool:
+    def _is_used(self, device: PlacementDevice, request: GpuRequest) -> bool:
         """Whether others use more of a device that nobody here holds than is left to them."""
         used, total = device.memory_used, device.memory_total
         if used is None:
@@ -259,11 +275,13 @@ class GpuLedger:
 
     # --- which of them ---------------------------------------------------------------------------
 
-    def _choose(self, free: Sequence[GpuDevice], request: GpuRequest) -> list[GpuDevice]:
+    def _choose(
+        self, free: Sequence[PlacementDevice], request: GpuRequest
+    ) -> list[PlacementDevice]:
         """The set with the most links inside, then the fullest, then the fewest links cut."""
         places = {device.uuid: place for place, device in enumerate(free)}
 
-        def rank(chosen: Sequence[GpuDevice]) -> tuple[object, ...]:
+        def rank(chosen: Sequence[PlacementDevice]) -> tuple[object, ...]:
             inside = {device.uuid for device in chosen}
             links = sum(len(device.neighbours & inside) for device in chosen)
             cut = sum(len((device.neighbours & places.keys()) - inside) for device in chosen)
@@ -283,7 +301,7 @@ class GpuLedger:
 
     # --- why not ---------------------------------------------------------------------------------
 
-    def _lack(self, request: GpuRequest, devices: Sequence[GpuDevice], stock: _Stock) -> str:
+    def _lack(self, request: GpuRequest, devices: Sequence[PlacementDevice], stock: _Stock) -> str:
         wanted = _number(request.count)
         if not devices:
             return f"{wanted} wanted, and this host has none"
@@ -299,7 +317,7 @@ class GpuLedger:
             why.append(f"GPU {device.label}: {used:.1f} GiB used by others{by}")
         return f"{wanted} wanted, {len(stock.free)} of {len(devices)} free: {'; '.join(why)}"
 
-    def _takers(self, taken: Sequence[GpuDevice]) -> Iterable[str]:
+    def _takers(self, taken: Sequence[PlacementDevice]) -> Iterable[str]:
         labels = {device.uuid: device.label for device in taken}
         named = 0
         for name, holding in self._held.items():
@@ -309,7 +327,7 @@ class GpuLedger:
                 yield f"{name} holds {', '.join(mine)}"
 
 
-def _fits(device: GpuDevice, request: GpuRequest) -> bool:
+def _fits(device: PlacementDevice, request: GpuRequest) -> bool:
     """Whether a device could ever serve the request, whoever holds it."""
     if device.is_slice and request.count > 1:
         return False
@@ -317,13 +335,15 @@ def _fits(device: GpuDevice, request: GpuRequest) -> bool:
     return total is None or needed is None or total >= needed
 
 
-def _waste(device: GpuDevice, request: GpuRequest) -> int:
+def _waste(device: PlacementDevice, request: GpuRequest) -> int:
     """What speaks against a device: memory beyond what is needed; unknown: too little of it."""
     total = device.memory_total or 0
     return total if request.memory_bytes is not None else -total
 
 
-def _grown(seed: GpuDevice, free: Sequence[GpuDevice], count: int) -> list[GpuDevice]:
+def _grown(
+    seed: PlacementDevice, free: Sequence[PlacementDevice], count: int
+) -> list[PlacementDevice]:
     """A set that begins with one device and always takes the best linked of the rest."""
     chosen, rest = [seed], [device for device in free if device is not seed]
     while len(chosen) < count:
@@ -334,7 +354,7 @@ def _grown(seed: GpuDevice, free: Sequence[GpuDevice], count: int) -> list[GpuDe
     return sorted(chosen, key=free.index)
 
 
-def _unfit(unfit: Sequence[GpuDevice], request: GpuRequest) -> str:
+def _unfit(unfit: Sequence[PlacementDevice], request: GpuRequest) -> str:
     slices = [device for device in unfit if device.is_slice]
     if slices and request.count > 1:
         return f": of {len(slices)} MIG slices a process can use one"
@@ -343,11 +363,11 @@ def _unfit(unfit: Sequence[GpuDevice], request: GpuRequest) -> str:
     return ""
 
 
-def _uuids(devices: Sequence[GpuDevice]) -> tuple[str, ...]:
+def _uuids(devices: Sequence[PlacementDevice]) -> tuple[str, ...]:
     return tuple(device.uuid for device in devices)
 
 
-def _gpus(devices: Sequence[GpuDevice]) -> str:
+def _gpus(devices: Sequence[PlacementDevice]) -> str:
     labels = [device.label for device in devices[:_NAMED_MAX]]
     more = ", …" if len(devices) > _NAMED_MAX else ""
     return f"GPU {', '.join(labels)}{more}"
@@ -359,10 +379,11 @@ def _number(count: int) -> str:
 
 __all__ = [
     "DEVICES_MAX",
-    "GpuDevice",
     "GpuInventory",
     "GpuLedger",
     "GpuPlacement",
     "GpuPlacementConfig",
     "GpuRequest",
+    "Overcommit",
+    "PlacementDevice",
 ]

@@ -11,7 +11,7 @@ numbers, by UUIDs or by beginnings of UUIDs, up to the first word that names no 
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.core.deploy.gpu_placement import DEVICES_MAX, GpuDevice, GpuInventory
+from holdfast.core.deploy.gpu_placement import DEVICES_MAX, GpuInventory, PlacementDevice
 from holdfast.sources.nvml import Gpu, ask, open_library, read_gpus
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -39,7 +39,7 @@ def read_devices(library: Any = None, visible: str | None = None) -> GpuInventor
             gpu.uuid: ask(opened, "nvmlDeviceGetHandleByIndex", gpu.index) for gpu in report.gpus
         }
         links = _links(opened, handles)
-        found: list[GpuDevice] = []
+        found: list[PlacementDevice] = []
         for gpu in report.gpus:
             found += _devices(opened, handles[gpu.uuid], gpu, links)
     finally:
@@ -51,7 +51,7 @@ def read_devices(library: Any = None, visible: str | None = None) -> GpuInventor
 
 def _devices(
     library: Any, handle: Any, gpu: Gpu, links: dict[str, frozenset[str]]
-) -> list[GpuDevice]:
+) -> list[PlacementDevice]:
     """A GPU as one device, or as its slices; none where it does not answer."""
     if gpu.uuid is None or (gpu.memory_total is None and gpu.problem is not None):
         return []
@@ -59,7 +59,7 @@ def _devices(
     if mode is not None and mode[0] == _ENABLED:
         return _slices(library, handle, gpu)
     return [
-        GpuDevice(
+        PlacementDevice(
             gpu.uuid,
             str(gpu.index),
             gpu.name or "",
@@ -71,7 +71,7 @@ def _devices(
     ]
 
 
-def _slices(library: Any, handle: Any, gpu: Gpu) -> list[GpuDevice]:
+def _slices(library: Any, handle: Any, gpu: Gpu) -> list[PlacementDevice]:
     found = []
     most = ask(library, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
     for place in range(min(most, SLICES_MAX)):
@@ -81,7 +81,7 @@ def _slices(library: Any, handle: Any, gpu: Gpu) -> list[GpuDevice]:
             continue
         memory = ask(library, "nvmlDeviceGetMemoryInfo", part)
         found.append(
-            GpuDevice(
+            PlacementDevice(
                 _text(uuid),
                 f"{gpu.index}:{place}",
                 _text(ask(library, "nvmlDeviceGetName", part) or gpu.name or ""),
@@ -109,11 +109,11 @@ def _links(library: Any, handles: dict[str | None, Any]) -> dict[str, frozenset[
     return {uuid: frozenset(others) for uuid, others in linked.items()}
 
 
-def _visible(devices: list[GpuDevice], value: str | None) -> GpuInventory:
+def _visible(devices: list[PlacementDevice], value: str | None) -> GpuInventory:
     """The devices that an environment lets engines see."""
     if value is None:
         return GpuInventory(tuple(devices))
-    kept: dict[str, GpuDevice] = {}
+    kept: dict[str, PlacementDevice] = {}
     for word in (part.strip() for part in value.split(",")):
         # A number names a GPU in the driver's order; of one that is cut, CUDA takes a slice.
         fits = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.sources.gpu_devices import LINKED_MAX, read_devices
+from holdfast.sources.placement_devices import LINKED_MAX, read_devices
 from holdfast.testing.gpu_host import GIB, FakeGpuHost
 
 
