@@ -98,6 +98,13 @@ def test_the_place_of_a_failed_newcomer_is_kept_for_what_is_proven():
     assert removed == Remove("n0", "answers its canaries wrong", urgent=True, heir="1")
 
 
+def test_a_lower_count_takes_one_that_waits_before_one_that_loads():
+    loads = has("r0", state=State.LOADING, since=START)
+    waits = has("r1", state=State.STARTING, unplaced=True)
+    (gone,) = Rollout(RolloutConfig()).decide(wish("1", 1), [loads, waits], START)
+    assert gone == Remove("r1", "2 run and 1 are wished", urgent=False)
+
+
 @dataclass
 class One:
     id: str

@@ -32,13 +32,15 @@ class HostGpus:
 
     async def read(self) -> GpuInventory:
         """The devices now; a driver that does not answer in time is a reason for none."""
-        if self._look is None or self._look.done():
-            self._look = asyncio.create_task(detached(read_devices, self._library, self._visible))
-        done, _ = await asyncio.wait({self._look}, timeout=self._patience_s)
+        look = self._look  # two may wait for the same one
+        if look is None or look.done():
+            look = asyncio.create_task(detached(read_devices, self._library, self._visible))
+            self._look = look
+        done, _ = await asyncio.wait({look}, timeout=self._patience_s)
         if not done:
             why = f"no GPU: the driver has not answered for {self._patience_s:g} s"
             return GpuInventory(reason=why)
-        return self._look.result()
+        return look.result()
 
 
 __all__ = ["PATIENCE_S", "HostGpus"]

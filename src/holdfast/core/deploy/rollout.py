@@ -519,10 +519,14 @@ class Rollout:
 
 
 def _least_missed(leavers: Sequence[Has], per_zone: Counter[str]) -> Has:
-    """Who does not serve goes first, then one of the fullest zone, then the youngest."""
+    """Who does not serve goes first, then one of the fullest zone, then the youngest.
 
-    def missed(each: Has) -> tuple[bool, int, int, str]:
-        return each.state is State.READY, -per_zone[each.zone], -each.since, each.id
+    Of those that do not serve, one that has no device goes before one that loads.
+    """
+
+    def missed(each: Has) -> tuple[bool, bool, int, int, str]:
+        ready = each.state is State.READY
+        return ready, not each.unplaced, -per_zone[each.zone], -each.since, each.id
 
     return min(leavers, key=missed)
 
