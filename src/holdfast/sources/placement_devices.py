@@ -11,10 +11,10 @@ numbers, by UUIDs or by beginnings of UUIDs, up to the first word that names no 
 from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.config.launch import VISIBLE
 from holdfast.core.deploy.gpu_placement import DEVICES_MAX, GpuInventory, PlacementDevice
 from holdfast.sources.nvml import Gpu, ask, open_library, read_gpus
 
-VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 SLICES_MAX: Final = 16  # of one GPU; hardware has seven
 LINKED_MAX: Final = 32  # GPUs whose links are asked for: each pair is a call
 
@@ -137,4 +137,4 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-__all__ = ["LINKED_MAX", "SLICES_MAX", "VISIBLE", "read_devices"]
+__all__ = ["LINKED_MAX", "SLICES_MAX", "read_devices"]

@@ -4,6 +4,8 @@ It answers to the names of ``pynvml`` that Holdfast asks for. A test changes wha
 its attributes, as another process or an administrator would.
 """
 
+# ruff: noqa: N802, D102 the library's own names, which it documents itself
+
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -48,65 +50,63 @@ class FakeGpuHost:
 
     # --- the library's own names -----------------------------------------------------------------
 
-    def nvmlInit(self) -> None:  # noqa: N802, D102
+    def nvmlInit(self) -> None:
         if self.missing is not None:
             raise RuntimeError(self.missing)
         self.opened += 1
 
-    def nvmlShutdown(self) -> None:  # noqa: N802, D102
+    def nvmlShutdown(self) -> None:
         self.opened -= 1
 
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802, D102
+    def nvmlSystemGetDriverVersion(self) -> str:
         return "580.1"
 
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802, D102
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         return 13_010
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802, D102
+    def nvmlDeviceGetCount(self) -> int:
         self.reads += 1
         return len(self.gpus)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[int, int | None]:  # noqa: N802, D102
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> tuple[int, int | None]:
         if self.gpus[index].lost:
             raise NvmlFakeError(15)
         return index, None
 
-    def nvmlDeviceGetUUID(self, handle: tuple[int, int | None]) -> str:  # noqa: N802, D102
+    def nvmlDeviceGetUUID(self, handle: tuple[int, int | None]) -> str:
         index, part = handle
         return self.gpus[index].uuid if part is None else f"MIG-{index}-{part}"
 
-    def nvmlDeviceGetName(self, handle: tuple[int, int | None]) -> bytes:  # noqa: N802, D102
+    def nvmlDeviceGetName(self, handle: tuple[int, int | None]) -> bytes:
         return self._of(handle).name.encode()
 
-    def nvmlDeviceGetMemoryInfo(  # noqa: N802, D102
-        self, handle: tuple[int, int | None]
-    ) -> SimpleNamespace:
+    def nvmlDeviceGetMemoryInfo(self, handle: tuple[int, int | None]) -> SimpleNamespace:
         gpu, part = self._of(handle), handle[1]
         if part is not None:
             return SimpleNamespace(total=gpu.slices[part] * GIB, used=0)
         return SimpleNamespace(total=gpu.memory_total, used=gpu.memory_used)
 
-    def nvmlDeviceGetComputeRunningProcesses(  # noqa: N802, D102
+    def nvmlDeviceGetComputeRunningProcesses(
         self, handle: tuple[int, int | None]
     ) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in self._of(handle).processes]
 
-    def nvmlDeviceGetMigMode(self, handle: tuple[int, int | None]) -> list[int]:  # noqa: N802, D102
+    def nvmlDeviceGetMigMode(self, handle: tuple[int, int | None]) -> list[int]:
         if not self._of(handle).slices:
             raise NvmlFakeError(self.NVML_ERROR_NOT_SUPPORTED)
         return [1, 1]
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: tuple[int, int | None]) -> int:  # noqa: ARG002, N802, D102
-        return 7
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: tuple[int, int | None]) -> int:
+        return 7 if self._of(handle).slices else 0
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(  # noqa: N802, D102
+    def nvmlDeviceGetMigDeviceHandleByIndex(
         self, handle: tuple[int, int | None], place: int
     ) -> tuple[int, int | None]:
         if place >= len(self._of(handle).slices):
             raise NvmlFakeError(6)
         return handle[0], place
 
-    def nvmlDeviceGetP2PStatus(  # noqa: N802, D102
+    def nvmlDeviceGetP2PStatus(
         self, first: tuple[int, int | None], second: tuple[int, int | None], kind: int
     ) -> int:
         linked = frozenset((first[0], second[0])) in self.links

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.control.deploy import gpu_placements, launches
 from holdfast.control.deploy.host_gpus import HostGpus
 from holdfast.control.deploy.launched_replica import LaunchedReplica, new_launched_replica
+from holdfast.core.diagnose.detect.platform import PlatformConfig, PlatformDetector
+from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import ReplicasWanted
 from holdfast.core.messages import Queued
-from holdfast.core.types import State
+from holdfast.core.types import State, nanos
 from holdfast.testing.gpu_host import GIB, FakeGpuHost
 from holdfast.wire import up
 
@@ -206,6 +209,12 @@ def test_waiting_for_a_gpu_is_told_to_the_fleet_and_to_the_investigation(world, 
         (fact, *_) = (fact for fact in stage.facts if isinstance(fact, ReplicasWanted))
         assert (fact.model, fact.desired, fact.pending) == ("m", 3, 1)
         assert (fact.reason, fact.source) == (FULL, "this host")
+        detector = PlatformDetector(PlatformConfig(waiting_s=fact.waited_s + 1.0))
+        assert not detector.take(fact, nanos(1))  # that is soon over, where others serve
+        late = replace(fact, waited_s=fact.waited_s + 1.0)
+        (evidence,) = detector.take(late, nanos(1))
+        assert (evidence.sign, evidence.about.model) == (Sign.NOT_PLACED, "m")
+        assert FULL in evidence.text
         await stage.until(lambda: Queued("m-3", FULL) in events)
         assert len(stage.said("waits for a GPU")) == 1  # and not at every look
 
