@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
 from math import comb
-from typing import Final
+from typing import Any, Final
 
 from holdfast.core.types import nanos, require
 
@@ -281,7 +281,7 @@ class GpuLedger:
         """The set with the most links inside, then the fullest, then the fewest links cut."""
         places = {device.uuid: place for place, device in enumerate(free)}
 
-        def rank(chosen: Sequence[PlacementDevice]) -> tuple[object, ...]:
+        def rank(chosen: Sequence[PlacementDevice]) -> tuple[Any, ...]:
             inside = {device.uuid for device in chosen}
             links = sum(len(device.neighbours & inside) for device in chosen)
             cut = sum(len((device.neighbours & places.keys()) - inside) for device in chosen)
@@ -295,7 +295,8 @@ class GpuLedger:
             )
 
         if comb(len(free), request.count) <= _SETS_MAX:
-            return list(min(combinations(free, request.count), key=rank))
+            sets = (list(chosen) for chosen in combinations(free, request.count))
+            return min(sets, key=rank)
         grown = [_grown(seed, free, request.count) for seed in free]
         return min(grown, key=rank)
 
