@@ -96,7 +96,7 @@ def test_gpus_are_given_kept_over_a_kill_of_control_and_reused(stage):
     assert first["models"]["m"]["gpus"] == {"m-1": ["GPU-0", "GPU-1"], "m-2": ["GPU-2", "GPU-3"]}
     assert first["models"]["m"]["unplaced"] == {"m-3": FULL}
     waits = next(row for row in first["replicas"] if row["id"] == "m-3")
-    assert (waits["state"], waits["phase"]) == ("starting", f"waits for a GPU: {FULL}")
+    assert (waits["state"], waits["phase"]) == ("starting", f"waits for hardware ({FULL})")
     assert visible(pids["m-1"]) == "CUDA_VISIBLE_DEVICES=0,1"
     assert visible(pids["m-2"]) == "CUDA_VISIBLE_DEVICES=2,3"
 

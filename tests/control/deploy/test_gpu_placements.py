@@ -16,7 +16,7 @@ from holdfast.control.deploy.launched_replica import LaunchedReplica, new_launch
 from holdfast.core.diagnose.detect.platform import PlatformConfig, PlatformDetector
 from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import ReplicasWanted
-from holdfast.core.messages import Queued
+from holdfast.core.messages import Queued, RestartAsked
 from holdfast.core.types import State, nanos
 from holdfast.testing.gpu_host import GIB, FakeGpuHost
 from holdfast.wire import up
@@ -72,7 +72,7 @@ def test_two_pairs_of_four_gpus_a_third_that_waits_and_takes_the_place_of_one_th
         unit, health = stage.units["m-3"], stage.loop.health("m-3")
         assert (unit.pid, health.state) == (None, State.STARTING)
         await stage.until(lambda: stage.loop.health("m-3").reason == f"waits for hardware ({FULL})")
-        assert unit.phase == f"waits for a GPU: {FULL}"
+        assert unit.phase == f"waits for hardware ({FULL})"
         model = stage.deployments.snapshot()["m"]
         assert model["gpus"] == {"m-1": FIRST, "m-2": SECOND}
         assert model["unplaced"] == {"m-3": FULL}
@@ -197,6 +197,26 @@ def test_one_that_is_not_wanted_any_more_while_it_waits_leaves_at_once(world, st
     on(FakeGpuHost(1), scene, fleet_file(2, launch={"gpus": 1}), world, store)
 
 
+def test_one_that_is_restarted_keeps_its_place_from_strangers(world, store):
+    def file(others):
+        both = fleet_file(1, models=2, launch={"gpus": 1})
+        m, n, listed = both.models
+        n = n.model_copy(update={"launch": n.launch.model_copy(update={"replicas": others})})
+        return both.model_copy(update={"models": [m, n, listed]})
+
+    async def scene(stage):
+        await stage.settled(1, model="m")
+        stage.follow(file(1))
+        await stage.until(lambda: "n-1" in lacking(stage))
+        before = stage.units["m-1"].pid
+        stage.loop.tell(RestartAsked("m-1", "an operator"))
+        await stage.until(lambda: stage.units["m-1"].pid not in (None, before))
+        await stage.settled(1, model="m")
+        assert held(stage) == {"m-1": ["GPU-0"]}
+
+    on(FakeGpuHost(1), scene, file(0), world, store)
+
+
 # --- those that wait for long ---------------------------------------------------------------------
 
 
@@ -225,7 +245,7 @@ def test_on_a_host_without_a_gpu_it_waits_and_says_so_plainly(world, store):
     async def scene(stage):
         await stage.until(lambda: lacking(stage))
         assert lacking(stage) == {"m-1": "no GPU: the driver sees no GPU"}
-        assert stage.units["m-1"].phase == "waits for a GPU: no GPU: the driver sees no GPU"
+        assert stage.units["m-1"].phase == "waits for hardware (no GPU: the driver sees no GPU)"
 
     on(FakeGpuHost(0), scene, pairs(1), world, store)
 

@@ -31,7 +31,7 @@ from holdfast.core.diagnose.facts import Fact, FellSilent, ReplicasWanted, Rollo
 from holdfast.core.failure import Class
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, Queued
-from holdfast.core.types import ConfigError, State, nanos, require, seconds
+from holdfast.core.types import ConfigError, State, require, seconds
 from holdfast.launchers.weights import path_of
 from holdfast.ports import GpuReader, Launcher, Store
 
@@ -41,7 +41,6 @@ HELD: Final = "an operator wants it out of service"
 THIS_HOST: Final = "this host"  # the platform of launched replicas, in facts about them
 
 _ENDED: Final = (State.STOPPED, State.DEAD)
-_WANTED: Final = nanos(10.0)  # between two reports that replicas wait for GPUs
 
 _log = structlog.get_logger("holdfast.control.deploy.deployments")
 
@@ -92,7 +91,6 @@ class Deployments:
         self._silent: set[str] = set()  # of whom that was told
         self._wished: dict[str, str] = {}  # the build that each model was last to be
         self.units: dict[str, LaunchedReplica] = {}
-        self._unplaced_at: dict[str, int] = {}  # when it was last told that a model lacks GPUs
         gate, reader = LaunchGate(LaunchGateConfig()), gpus or HostGpus({})
         self.launches = Launches(launcher, gate, self.units, self, reader)
 
@@ -213,21 +211,12 @@ class Deployments:
 
     def _tell_unplaced(self, now: int) -> None:
         """Report models whose replicas wait for GPUs, every now and then while they do."""
-        waiting: dict[str, list[tuple[LaunchedReplica, int]]] = {}
-        for unit, since in self.launches.placements.waiting():
-            if unit.lacks and unit.model in self._models:
-                waiting.setdefault(unit.model, []).append((unit, since))
-        for name in [name for name in self._unplaced_at if name not in waiting]:
-            del self._unplaced_at[name]
-        for name, found in waiting.items():
-            if now - self._unplaced_at.get(name, now - _WANTED) < _WANTED:
-                continue
-            self._unplaced_at[name] = now
-            unit, since = found[0]
-            running = sum(one.model == name and one.pid is not None for one in self.units.values())
-            waited_s, desired = seconds(now - since), self.count(self._models[name])
-            told = (desired, running, len(found), waited_s, unit.lacks, THIS_HOST)
-            self._host.saw(ReplicasWanted(name, *told))
+        for lack in self.launches.placements.lacks_to_report(now):
+            model = self._models.get(lack.model)
+            if model is not None:
+                running = sum(unit.pid is not None for unit in self._of(lack.model))
+                told = (running, lack.pending, lack.waited_s, lack.reason, THIS_HOST)
+                self._host.saw(ReplicasWanted(lack.model, self.count(model), *told))
 
     def _scale(self, name: str, model: ModelSection, now: int) -> None:
         scaler = self._scalers.get(name)

@@ -10,7 +10,6 @@ here is on the way of a request.
 
 import asyncio
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -26,10 +25,11 @@ from holdfast.core.deploy.gpu_placement import (
     GpuRequest,
     Overcommit,
 )
-from holdfast.core.types import nanos
+from holdfast.core.types import nanos, seconds
 from holdfast.ports import GpuReader
 
 LOOK_S: Final = 5.0  # between looks while somebody waits: others' processes end without a word
+REPORT_S: Final = 10.0  # between two reports that replicas of a model wait
 STALE_S: Final = 10.0  # an older look at the host is not believed when a rollout asks for room
 
 _log = structlog.get_logger("holdfast.control.deploy.gpu_placements")
@@ -43,6 +43,16 @@ class GpuPlacementsPort(Protocol):
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
         """Handle that a replica got its devices, or goes on without any."""
+
+
+@dataclass(slots=True, frozen=True)
+class GpuLack:
+    """How many replicas of a model wait for devices, for how long, and why."""
+
+    model: str
+    pending: int
+    waited_s: float  # the one that waits longest
+    reason: str
 
 
 @dataclass(slots=True)
@@ -66,11 +76,24 @@ class GpuPlacements:
         self._seen: GpuInventory | None = None
         self._seen_at = 0
         self._refresh: asyncio.Task[GpuInventory] | None = None
+        self._reported: dict[str, int] = {}  # models, as long as replicas of theirs wait
 
-    def waiting(self) -> Iterator[tuple[LaunchedReplica, int]]:
-        """Replicas that wait for devices, and since when, the longest waiting first."""
+    def lacks_to_report(self, now: int) -> list[GpuLack]:
+        """The models whose replicas wait for devices, each once in ``REPORT_S`` while they do."""
+        waiting: dict[str, list[_Wait]] = {}
         for wait in self._waiting.values():
-            yield wait.unit, wait.since
+            if wait.unit.lacks:
+                waiting.setdefault(wait.unit.model, []).append(wait)
+        self._reported = {name: at for name, at in self._reported.items() if name in waiting}
+        found = []
+        for name, waits in waiting.items():
+            last = self._reported.get(name)
+            if last is None or now - last >= nanos(REPORT_S):
+                self._reported[name] = now
+                oldest = waits[0]
+                lasted_s = seconds(now - oldest.since)
+                found.append(GpuLack(name, len(waits), lasted_s, oldest.unit.lacks))
+        return found
 
     async def place(self, unit: LaunchedReplica) -> None:
         """Wait until a replica has its devices; returns at once for one that needs none."""
@@ -179,4 +202,12 @@ def heir_of(model: str, build: str) -> str:
     return f"{model}/{build}"
 
 
-__all__ = ["LOOK_S", "STALE_S", "GpuPlacements", "GpuPlacementsPort", "heir_of"]
+__all__ = [
+    "LOOK_S",
+    "REPORT_S",
+    "STALE_S",
+    "GpuLack",
+    "GpuPlacements",
+    "GpuPlacementsPort",
+    "heir_of",
+]

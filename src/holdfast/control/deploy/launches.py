@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from holdfast.control.deploy.gpu_placements import GpuPlacements
+from holdfast.control.deploy.gpu_placements import GpuPlacements, heir_of
 from holdfast.control.deploy.launched_replica import LaunchedReplica, free_port, is_free
 from holdfast.control.fetch import FetchError, HttpAnswer, fetch, listens
 from holdfast.core.deploy.gpu_placement import GpuPlacement
@@ -178,9 +178,11 @@ class Launches:
             self._expected.add(unit.id)
             self._unwatch(unit.id)
             self._loaded(unit, well=False)
+            if not unit.removing and not unit.held:  # it is started again: its place is kept
+                unit.heir = heir_of(unit.model, unit.build)
             await self._launcher.stop(unit.id, STOP_GRACE_S)
             unit.pid, unit.loaded = None, False
-            self.placements.release(unit)
+            self.placements.release(unit)  # of one whose process did not run
             if unit.removing:
                 self._launcher.forget(unit.id)
                 self._expected.discard(unit.id)
@@ -315,7 +317,7 @@ class Launches:
 
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
         """Show that a replica waits for GPUs and why, and pass it on."""
-        unit.phase = f"waits for a GPU: {unit.lacks}"
+        unit.phase = f"waits for hardware ({unit.lacks})"  # as its health says it, too
         self._host.queued(unit, first=first)
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
