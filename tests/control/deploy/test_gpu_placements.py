@@ -300,6 +300,16 @@ def test_a_file_that_overcommits_runs_on_and_is_warned(world, store):
     on(FakeGpuHost(1), scene, implied(3, memory_fraction=0.4), world, store)
 
 
+def test_a_file_that_did_not_ask_is_split_evenly_before_it_overcommits(world, store):
+    async def scene(stage):
+        await stage.settled(3)
+        assert held(stage) == {"m-1": FIRST, "m-2": SECOND, "m-3": FIRST}
+        (told,) = stage.said("overcommits a GPU")
+        assert told.reason == f"on GPU 0, 1 beside others: {FULL}"
+
+    on(FakeGpuHost(4, PAIRS), scene, implied(3, tensor_parallel=2), world, store)
+
+
 def test_a_file_that_did_not_ask_runs_on_beside_strangers_and_without_a_driver(world, store):
     host = FakeGpuHost(1)
     host.gpus[0].memory_used = 60 * GIB
@@ -397,6 +407,24 @@ def test_without_a_spare_gpu_a_rollout_drains_first_and_the_newcomer_inherits(wo
         assert least(stage) == 1
 
     on(FakeGpuHost(4, PAIRS), scene, pairs(2), world, store)
+
+
+def test_a_rollout_of_a_file_that_did_not_ask_inherits_and_does_not_overcommit(world, store):
+    def file(revision):
+        return fleet_file(
+            2, revision, launch={"weights": "/w", "command": [], "tensor_parallel": 2}
+        )
+
+    async def scene(stage):
+        await stage.settled(2)
+        await stage.until(lambda: stage.said("rollout finished"))
+        stage.follow(file("2"))
+        await stage.settled(2, "2")
+        assert sorted(map(tuple, held(stage).values())) == [tuple(FIRST), tuple(SECOND)]
+        assert not stage.said("overcommits a GPU")
+        assert least(stage) == 1
+
+    on(FakeGpuHost(4, PAIRS), scene, file("1"), world, store)
 
 
 def test_with_a_spare_gpu_a_rollout_starts_first(world, store):

@@ -186,12 +186,25 @@ def test_one_that_may_overcommit_shares_the_least_loaded_and_says_so(ledger):
     assert (first.uuids, first.overcommits) == (("GPU-0",), False)
     second = ledger.claim("m-2", eager, host, NOW)
     assert (second.uuids, second.overcommits) == (("GPU-1",), True)
-    assert ledger.has_room(eager, host, NOW)
+    assert not ledger.has_room(eager, host, NOW)  # it would start, and a rollout need not
     third = ledger.claim("m-3", eager, host, NOW)
     assert (third.uuids, third.overcommits) == (("GPU-0",), True)
     assert third.reason.startswith("on GPU 0 beside others: 1 GPU wanted, 0 of 2 free")
     many = GpuRequest(3, overcommit=Overcommit.ANYBODY)
     assert not ledger.claim("m-4", many, host, NOW).placed
+
+
+def test_one_that_may_overcommit_waits_while_the_driver_gives_memory_back(ledger):
+    eager = GpuRequest(1, overcommit=Overcommit.ANYBODY)
+    ledger.claim("m-1", eager, [device(0), device(1)], NOW)
+    ledger.claim("m-2", eager, [device(0), device(1)], NOW)
+    ledger.release("m-1", NOW)
+    busy = [device(0, memory_used=70 * GIB), device(1, memory_used=70 * GIB)]
+    assert not ledger.would_place(eager, busy, NOW).placed
+    beside = ledger.would_place(eager, busy, NOW + 60 * SECOND)
+    assert (beside.uuids, beside.overcommits) == (("GPU-0",), True)  # then it is a stranger's
+    freed = [device(0), device(1, memory_used=70 * GIB)]
+    assert ledger.would_place(eager, freed, NOW).uuids == ("GPU-0",)
 
 
 def test_one_that_minds_only_replicas_starts_beside_strangers_and_not_beside_those(ledger):

@@ -352,7 +352,8 @@ class Deployments:
         return number
 
     def _remove(self, unit: LaunchedReplica, reason: str, heir: str = "") -> None:
-        unit.removing, unit.why_removed, unit.heir = True, reason, heir
+        unit.removing, unit.why_removed = True, reason
+        self.launches.placements.promise(unit, heir)
         health = self._host.health(unit.id)
         if health is None or health.state in _ENDED:
             self.launches.stop(unit)

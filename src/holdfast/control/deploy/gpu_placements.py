@@ -11,7 +11,7 @@ here is on the way of a request.
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import structlog
@@ -76,6 +76,7 @@ class GpuPlacements:
         self._seen: GpuInventory | None = None
         self._seen_at = 0
         self._refresh: asyncio.Task[GpuInventory] | None = None
+        self._promised: dict[str, str] = {}  # of replicas that leave: for whom
         self._reported: dict[str, int] = {}  # models, as long as replicas of theirs wait
 
     def lacks_to_report(self, now: int) -> list[GpuLack]:
@@ -125,8 +126,18 @@ class GpuPlacements:
     def release(self, unit: LaunchedReplica) -> None:
         """Take back what a replica held, and look whether it fits somebody who waits."""
         unit.gpus, unit.gpu_numbers = [], ()
+        self._promised.pop(unit.id, None)
         if self._ledger.release(unit.id, time.monotonic_ns(), unit.heir):
             self._wake.set()
+
+    def promise(self, unit: LaunchedReplica, heir: str) -> None:
+        """Keep the devices of a replica that leaves for ``heir``: nobody else takes them at once.
+
+        Until they are free its heir waits for them and does not overcommit others.
+        """
+        unit.heir = heir
+        if heir and unit.gpus:
+            self._promised[unit.id] = heir
 
     def has_room(self, request: GpuRequest | None, heir: str) -> bool:
         """Whether one more replica would find devices; true where that is not known yet."""
@@ -189,6 +200,8 @@ class GpuPlacements:
         if not seen.devices:
             return GpuPlacement((), seen.reason)
         heir = heir_of(unit.model, unit.build)
+        if heir in self._promised.values() and request.overcommit is Overcommit.ANYBODY:
+            request = replace(request, overcommit=Overcommit.NEVER)
         return self._ledger.claim(unit.id, request, seen.devices, time.monotonic_ns(), heir)
 
 

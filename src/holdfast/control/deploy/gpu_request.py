@@ -5,9 +5,9 @@
     its own command, or devices by hand  ─► nothing is chosen: the file has decided
 
 A file of before ``launch.gpus`` runs on as it did. What its arguments say of parallelism is not
-understood here, so nothing is chosen for it; what they say of memory may mean that several fit on
-one device, so they are let, with a warning. Memory that strangers use makes nobody wait who did
-not ask for devices.
+understood here, so nothing is chosen for it. How much memory its replicas take is not always known
+either, so several may fit on one device: where too few are free they start beside each other, with
+a warning. Who waits for devices is who asked for them.
 """
 
 import re
@@ -23,7 +23,6 @@ SHARED_MAX: Final = 0.5  # of a device's memory: two of more than that never fit
 
 _BY_HAND: Final = (VISIBLE, "NVIDIA_VISIBLE_DEVICES")
 _SPLIT: Final = re.compile(r"-.*(parallel|shard|world)|-+(tp|pp|dp|ep)([-_=].*)?$")
-_MEMORY: Final = re.compile(r"-.*mem")
 
 
 def gpu_request_of(model: ModelSection) -> GpuRequest | None:
@@ -48,11 +47,9 @@ def _request(model: ModelSection) -> GpuRequest | None:
     count = launch.tensor_parallel * launch.pipeline_parallel
     if not dialect(model.engine).needs_gpu or _is_decided(launch) or count > DEVICES_MAX:
         return None
-    told = any(_MEMORY.match(word) for word in launch.arguments)
-    share, beside = _share(launch), Overcommit.OTHERS
-    if (told or share < 1) and launch.gpu_share is None:
-        beside = Overcommit.ANYBODY
-    return GpuRequest(count, share, beside)
+    asked = launch.gpu_share is not None
+    beside = Overcommit.OTHERS if asked else Overcommit.ANYBODY
+    return GpuRequest(count, _share(launch), beside)
 
 
 def _is_decided(launch: LaunchSection) -> bool:

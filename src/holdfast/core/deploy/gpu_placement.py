@@ -17,7 +17,7 @@ large request holds up all smaller ones; GPUs would stand idle for one that may 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
 from math import comb
@@ -210,11 +210,13 @@ class GpuLedger:
     ) -> bool:
         """Whether one more replica would find devices, now or once the driver has cleaned up.
 
-        A device that was just released counts although its memory is still in use.
+        A device that was just released counts although its memory is still in use. One that other
+        replicas have filled does not, though a request may overcommit it.
         """
         just = {uuid for uuid, told in self._released.items() if now - told.at < self._return}
         stock = self._sort(request, devices, now, heir, cleaned=just)
-        return len(stock.usable(request)) >= request.count
+        beside = request.overcommit is not Overcommit.NEVER
+        return len(stock.free) + len(stock.foreign) * beside >= request.count
 
     def would_place(
         self, request: GpuRequest, devices: Sequence[PlacementDevice], now: int, heir: str = ""
@@ -226,8 +228,9 @@ class GpuLedger:
             return GpuPlacement(_uuids(chosen), f"on {_gpus(chosen)}")
         why = self._lack(request, devices, stock)
         usable = stock.usable(request)
-        if len(usable) < request.count:
-            return GpuPlacement((), why)
+        alone = replace(request, overcommit=Overcommit.NEVER)
+        if len(usable) < request.count or self.has_room(alone, devices, now, heir):
+            return GpuPlacement((), why)  # none, or devices that the driver is about to give back
         # Free ones first, then the least loaded; nobody is made to wait who did not before.
         usable.sort(key=lambda device: (device not in stock.free, self._load(device.uuid)))
         chosen = usable[: request.count]
