@@ -257,15 +257,20 @@ SAID_HERE: Final = {
     "LaunchSection.region": "where all of them are",
     "LaunchSection.weights": "a path, or a name that the engine knows; needed without `command`",
     "LaunchSection.command": "the program and its arguments, instead of the engine's usual ones; "
-    "`{host}`, `{port}`, `{weights}`, `{served_as}` and `{revision}` are filled in; needed for "
-    "`openai`",
+    "`{host}`, `{port}`, `{weights}`, `{served_as}`, `{revision}` and, with `gpus`, `{device}` are "
+    "filled in; needed for `openai`",
     "LaunchSection.arguments": "added at the end; places are filled in as in `command`",
     "LaunchSection.environment": "variables in addition to those that every engine gets "
-    "([which](../fleet.md#the-environment-of-an-engine)); no secrets",
+    "([which](../fleet.md#the-environment-of-an-engine)); `{device}` is filled in; no secrets",
     "LaunchSection.pass_env": "names of variables of holdfast's own environment that the engine "
     "gets as well, such as `HF_TOKEN`",
     "LaunchSection.tensor_parallel": "devices that each layer is split over",
     "LaunchSection.pipeline_parallel": "groups of devices that the layers are dealt out to",
+    "LaunchSection.gpus": "GPUs or MIG slices of this host that one replica gets for itself "
+    "([how](../fleet.md#which-gpus-a-replica-gets)); it waits where they are not free. Unset: as "
+    "many as an engine that needs a GPU is split over, if they are free; `0`: none are chosen",
+    "LaunchSection.gpu_share": "share of each of its GPUs that one replica takes, so that others "
+    "fit beside it; unset: the whole, or `memory_fraction` where that is a half or less",
     "LaunchSection.context": "tokens of one request, prompt and answer; 0: the engine's own",
     "LaunchSection.quantisation": "by the engine's name for it",
     "LaunchSection.memory_fraction": "of each device's memory; left out: the engine's own",

@@ -7,10 +7,14 @@ from holdfast.core.failure import Cause
 from holdfast.doctor import (
     AdviceLevel,
     check_file,
+    check_gpus,
     check_machine,
     check_running,
     check_token_file,
+    launches_on_gpus,
 )
+from holdfast.sources.placement_devices import read_devices
+from holdfast.testing.gpu_host import FakeGpuHost
 
 TWO_ZONES = [
     {"url": "http://127.0.0.1:9001", "zone": "a"},
@@ -233,3 +237,59 @@ def test_a_limit_on_open_files_is_compared_with_the_bound_on_connections(descrip
         assert advice.where == "gateway.http.connections_max"
         assert "raise the limit on open files to 20024" in advice.fix
         assert advice.leads_to == (Cause.OWN_SHORTAGE,)
+
+
+# --- GPUs -----------------------------------------------------------------------------------------
+
+
+def launched(replicas, engine="vllm", **launch):
+    launch = {"replicas": replicas, "weights": "/w", "zones": ["a", "b"], **launch}
+    return file({"endpoints": [], "engine": engine, "launch": launch})
+
+
+def test_gpus_that_suffice_are_named_and_a_rollout_without_a_spare_one_is_told():
+    host = read_devices(FakeGpuHost(4, ((0, 1), (2, 3))))
+    one, full = check_gpus(launched(1, gpus=2), host), check_gpus(launched(2, gpus=2), host)
+    (note,) = one
+    assert (note.level, note.where) == (AdviceLevel.NOTE, "this host")
+    assert note.problem == "has 4 GPUs NVIDIA Z9 with 80 GiB; NVLink joins 0-1, 2-3"
+    assert "drains one replica before the next" in told(full)["models.m.launch"].problem
+
+
+def test_more_replicas_than_gpus_are_a_warning_with_the_reason_in_numbers():
+    host = read_devices(FakeGpuHost(4, ((0, 1), (2, 3))))
+    advice = told(check_gpus(launched(3, gpus=2), host))["models.m.launch"]
+    assert (advice.level, advice.leads_to) == (AdviceLevel.WARNING, (Cause.NOT_PLACED,))
+    assert advice.problem == (
+        "wants 3 replicas, and the 3. waits: "
+        "2 GPUs wanted, 0 of 4 free: m-1 holds 0, 1; m-2 holds 2, 3"
+    )
+    shared = told(check_gpus(launched(3, memory_fraction=0.4), read_devices(FakeGpuHost(1))))
+    assert "the 3. shares a GPU that has no room" in shared["models.m.launch"].problem
+
+
+def test_what_runs_on_the_host_already_does_not_count_and_slices_are_named():
+    host = FakeGpuHost(2)
+    host.gpus[0].memory_used = host.gpus[0].memory_total
+    host.gpus[1].slices = [10, 10]
+    found = told(check_gpus(launched(2, gpus=1), read_devices(host)))
+    assert "MIG slices of NVIDIA Z9 with 10 GiB" in found["this host"].problem
+    assert "models.m.launch" not in found
+
+
+def test_a_host_without_a_gpu_is_an_error_for_those_who_ask_and_a_warning_for_who_needs_one():
+    host = read_devices(FakeGpuHost(0))
+    (asked,) = check_gpus(launched(1, gpus=1), host)
+    assert asked.level is AdviceLevel.ERROR
+    assert asked.problem == (
+        "needs 1 of this host's GPUs for each replica, and there is no GPU: the driver sees no GPU"
+    )
+    (needed,) = check_gpus(launched(1), host)
+    assert needed.level is AdviceLevel.WARNING
+
+
+def test_of_models_that_need_no_gpu_nothing_is_said():
+    for plain in (file(), launched(3, engine="llamacpp"), launched(3, gpus=0)):
+        assert not launches_on_gpus(plain)
+        assert check_gpus(plain, read_devices(FakeGpuHost(1))) == []
+    assert launches_on_gpus(launched(1))

@@ -9,13 +9,21 @@ to do.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
 from holdfast.config.sources import AgentsSection
+from holdfast.control.deploy.gpu_request import gpu_request_of
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.deploy.gpu_placement import (
+    GpuInventory,
+    GpuLedger,
+    GpuPlacementConfig,
+    GpuRequest,
+    Overcommit,
+)
 from holdfast.core.failure import Cause
 from holdfast.core.intake.descriptors import (
     CARRIED_MIN,
@@ -28,6 +36,7 @@ SDK_TRIES: Final = 3  # the OpenAI SDKs try a request twice more by themselves
 TRIES_MAX: Final = 9  # of one request by all layers together: beyond it an outage feeds itself
 WAIT_MAX_S: Final = 1_800.0  # nobody waits for half an hour for an answer
 FIRST_TOKEN_MAX_S: Final = 120.0
+_LINKS_MAX: Final = 12  # that one line names
 
 _MUTABLE: Final = re.compile(
     r"(?:^|[/:@])(?:latest|main|master|nightly|dev|stable)$", re.IGNORECASE
@@ -216,6 +225,73 @@ def check_machine(file: FleetFile, descriptors: int) -> list[Advice]:
     return [Advice(level, field, told, fix, (Cause.OWN_SHORTAGE,))]
 
 
+def launches_on_gpus(file: FleetFile) -> bool:
+    """Whether control would choose GPUs for replicas of a fleet file that it launches."""
+    return any(gpu_request_of(model) is not None for model in file.models)
+
+
+def check_gpus(file: FleetFile, seen: GpuInventory) -> list[Advice]:
+    """Advice about launched models on the GPUs of this host, as if nothing else used them."""
+    asking = [
+        (model, request) for model in file.models if (request := gpu_request_of(model)) is not None
+    ]
+    if not asking:
+        return []
+    if not seen.devices:
+        return [_without_gpu(model, request, seen.reason) for model, request in asking]
+    told = f"has {_gpus_of(seen)}"
+    fix = "launched replicas are placed on them; 'holdfast status --json' says who has which"
+    found = [Advice(AdviceLevel.NOTE, "this host", told, fix)]
+    ledger = GpuLedger(GpuPlacementConfig())
+    empty = [replace(device, memory_used=None) for device in seen.devices]
+    for model, request in asking:
+        field, count = f"models.{model.name}.launch", _count(model)
+        for number in range(1, count + 1):
+            placed = ledger.claim(f"{model.name}-{number}", request, empty, 0)
+            if placed.placed and not placed.overcommits:
+                continue
+            does = "waits" if not placed.placed else "shares a GPU that has no room for it"
+            told = f"wants {count} replicas, and the {number}. {does}: {placed.reason}"
+            fix = "lower replicas or gpus, share with gpu_share, or run it where more GPUs are"
+            found.append(Advice(AdviceLevel.WARNING, field, told, fix, (Cause.NOT_PLACED,)))
+            break
+        else:
+            if count and not ledger.has_room(request, empty, 0):
+                told = "leaves no GPU free: a rolling update drains one replica before the next"
+                fix = "keep room for one more replica, or update when one fewer is enough"
+                found.append(Advice(AdviceLevel.NOTE, field, told, fix))
+    return _sorted(found)
+
+
+def _without_gpu(model: ModelSection, request: GpuRequest, reason: str) -> Advice:
+    waits = request.overcommit is Overcommit.NEVER
+    level = AdviceLevel.ERROR if waits else AdviceLevel.WARNING
+    told = f"needs {request.count} of this host's GPUs for each replica, and there is {reason}"
+    fix = "run it on a host with GPUs (and the extra 'gpu'), or set gpus: 0 for a CPU"
+    return Advice(level, f"models.{model.name}.launch", told, fix, (Cause.NOT_PLACED,))
+
+
+def _gpus_of(seen: GpuInventory) -> str:
+    """The devices of a host in one line: how many of which kind, and who is linked to whom."""
+    kinds = Counter(
+        (device.name or "unknown", device.memory_total, device.is_slice) for device in seen.devices
+    )
+    parts = []
+    for (name, total, is_slice), count in kinds.items():
+        size = "" if total is None else f" with {total / (1 << 30):.0f} GiB"
+        kind = "MIG slices of" if is_slice else "GPUs"
+        parts.append(f"{count} {kind} {name}{size}")
+    labels = {device.uuid: device.label for device in seen.devices}
+    links = sorted(
+        f"{device.label}-{labels[other]}"
+        for device in seen.devices
+        for other in device.neighbours
+        if device.uuid < other
+    )
+    linked = f"; NVLink joins {', '.join(links[:_LINKS_MAX])}" if links else ""
+    return ", ".join(parts) + linked + (" …" if len(links) > _LINKS_MAX else "")
+
+
 _OF_FILE: Final[tuple[Callable[[FleetFile], Found], ...]] = (
     _retries_times_layers,
     _unbounded_ejection,
@@ -345,7 +421,9 @@ __all__ = [
     "Advice",
     "AdviceLevel",
     "check_file",
+    "check_gpus",
     "check_machine",
     "check_running",
     "check_token_file",
+    "launches_on_gpus",
 ]

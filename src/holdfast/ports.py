@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from holdfast.core.deploy.gpu_placement import GpuInventory
 from holdfast.core.view.layers import Reading
 
 
@@ -105,6 +106,14 @@ class Launcher(Protocol):
 
     async def close(self, *, leave_running: bool) -> None:
         """Stop watching; the replicas run on to be adopted, or are stopped first."""
+        ...
+
+
+class GpuReader(Protocol):
+    """Reads the GPUs of the host that launched replicas run on."""
+
+    async def read(self) -> GpuInventory:
+        """Return the devices that replicas may use now, or why there are none; never raises."""
         ...
 
 
@@ -263,6 +272,7 @@ class Store(Protocol):
 __all__ = [
     "Adopted",
     "Ended",
+    "GpuReader",
     "LaunchError",
     "Launcher",
     "Order",

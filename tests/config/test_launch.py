@@ -54,9 +54,11 @@ def test_everything_said_is_there(tmp_path):
         "zones: [a, b]",
         "region: r",
         "arguments: [--trust-remote-code, '']",
-        "environment: {CUDA_VISIBLE_DEVICES: '0,1', NCCL_DEBUG: INFO}",
+        "environment: {WHERE: 'at {device}', NCCL_DEBUG: INFO}",
         "tensor_parallel: 2",
         "pipeline_parallel: 3",
+        "gpus: 8",
+        "gpu_share: 0.5",
         "context: 8192",
         "quantisation: fp8",
         "memory_fraction: 0.85",
@@ -69,9 +71,11 @@ def test_everything_said_is_there(tmp_path):
         zones=["a", "b"],
         region="r",
         arguments=["--trust-remote-code", ""],
-        environment={"CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO"},
+        environment={"WHERE": "at {device}", "NCCL_DEBUG": "INFO"},
         tensor_parallel=2,
         pipeline_parallel=3,
+        gpus=8,
+        gpu_share=0.5,
         context=8192,
         quantisation="fp8",
         memory_fraction=0.85,
@@ -85,6 +89,12 @@ def test_a_command_needs_no_weights_and_may_serve_any_protocol(tmp_path):
     for engine in ("openai", "triton"):
         launch = launch_of(read(tmp_path, model(engine, command)))
         assert launch.command == ["serve", "--port", "{port}"]
+
+
+def test_devices_may_be_told_under_any_name_where_gpus_are_chosen(tmp_path):
+    names = "environment: {CUDA_VISIBLE_DEVICES: '{device}', NVIDIA_VISIBLE_DEVICES: '{device}'}"
+    launch = launch_of(read(tmp_path, model("vllm", "weights: w", "gpus: 1", names)))
+    assert launch.environment["NVIDIA_VISIBLE_DEVICES"] == "{device}"
 
 
 def test_the_example_starts_three_replicas_in_two_zones():
@@ -153,6 +163,49 @@ def test_what_replicas_are_started_with_is_not_in_a_print(tmp_path):
         (
             model("vllm", "weights: w", "tensor_parallel: 0"),
             "fleet.yaml:6: models[0].launch.tensor_parallel: must be at least 1 (is 0); use",
+        ),
+        (
+            model("vllm", "weights: w", "gpus: 65"),
+            "fleet.yaml:6: models[0].launch.gpus: must be at most 64 (is 65); use",
+        ),
+        (
+            model("vllm", "weights: w", "tensor_parallel: 4", "gpus: 2"),
+            (
+                "fleet.yaml:7: models[0].launch.gpus: is 2, and tensor_parallel times "
+                "pipeline_parallel is 4; use 4 or more, or lower those two"
+            ),
+        ),
+        (
+            model("vllm", "weights: w", "gpu_share: 0"),
+            "fleet.yaml:6: models[0].launch.gpu_share: must be greater than 0 (is 0)",
+        ),
+        (
+            model("vllm", "weights: w", "gpus: 0", "gpu_share: 0.5"),
+            (
+                "fleet.yaml:7: models[0].launch.gpu_share: is set, and gpus is 0; remove it, or "
+                "give gpus the number of devices of one replica"
+            ),
+        ),
+        (
+            model("vllm", "weights: w", "gpus: 1", "environment: {CUDA_VISIBLE_DEVICES: '0'}"),
+            (
+                "fleet.yaml:7: models[0].launch.environment.CUDA_VISIBLE_DEVICES: is set beside "
+                "gpus; remove one of the two: gpus chooses by itself"
+            ),
+        ),
+        (
+            model("openai", "command: [docker, run, '--gpus=device={device}']"),
+            (
+                "fleet.yaml:5: models[0].launch.command[2]: has {device}, and gpus is not set; "
+                "set gpus to the number of devices of one replica, or remove the place"
+            ),
+        ),
+        (
+            model("vllm", "weights: w", "environment: {NVIDIA_VISIBLE_DEVICES: '{device}'}"),
+            (
+                "fleet.yaml:6: models[0].launch.environment.NVIDIA_VISIBLE_DEVICES: has {device}, "
+                "and gpus is not set"
+            ),
         ),
         (
             model("vllm", "weights: w", "arguments: --all"),

@@ -40,6 +40,8 @@ def test_without_prices_there_is_still_a_book(tmp_path):
     assert prices.currency == "USD"
     assert prices.of("llama") == ModelPrice(gpus=1)
     assert prices.of("big") == ModelPrice(gpus=8)  # as it is launched
+    wide = LAUNCHED.model_copy(update={"launch": LAUNCHED.launch.model_copy(update={"gpus": 10})})
+    assert read(tmp_path, "prices: {}").prices([wide]).of("big") == ModelPrice(gpus=10)
 
 
 def test_a_model_has_its_hardwares_price_or_its_own(tmp_path):

@@ -4,7 +4,13 @@ import pytest
 
 from holdfast.core.types import ConfigError
 from holdfast.engines import DIALECTS, dialect
-from holdfast.engines.launch_command import LaunchSpec, command_line, environment, substitute
+from holdfast.engines.launch_command import (
+    LaunchSpec,
+    command_line,
+    environment,
+    fill_device,
+    substitute,
+)
 
 PLAIN = LaunchSpec(weights="/weights/m", served_as="m", host="127.0.0.1", port=9001)
 FULL = replace(
@@ -188,6 +194,12 @@ def test_a_command_of_the_users_own_is_filled_in(name: str) -> None:
         *("--rev", "7", "--tp", "2"),
     )
     assert environment(dialect(name), spec) == {"PYTHONUNBUFFERED": "1"}
+
+
+def test_the_chosen_devices_are_filled_in_and_in_variables_nothing_else_is() -> None:
+    spec = replace(PLAIN, device="GPU-a,GPU-b", command=("run", "--gpus=device={device}"))
+    assert command_line(dialect("openai"), spec) == ("run", "--gpus=device=GPU-a,GPU-b")
+    assert fill_device("{device} of {port} {}", spec) == "GPU-a,GPU-b of {port} {}"
 
 
 @pytest.mark.parametrize("word", ['{"a": 1}', "{{port}}", "{}", "{ x }", "{{ messages }}", "a{B}"])

@@ -11,14 +11,18 @@ from rich.text import Text
 
 from holdfast.acceptor import descriptor_limit
 from holdfast.cli.admin_port import admin_of, read_fleet_file, which_admin
+from holdfast.config.launch import VISIBLE
 from holdfast.doctor import (
     Advice,
     AdviceLevel,
     check_file,
+    check_gpus,
     check_machine,
     check_running,
     check_token_file,
+    launches_on_gpus,
 )
+from holdfast.sources.placement_devices import read_devices
 from holdfast.ui.terminal.console import stdout
 from holdfast.wire.own_token import TOKEN_FILE, is_exposed
 from holdfast.wire.state_dir import default_state_dir
@@ -57,6 +61,8 @@ def doctor(
     if config is not None:
         file = read_fleet_file(config)
         found += check_file(file) + check_machine(file, descriptor_limit())
+        if launches_on_gpus(file):
+            found += check_gpus(file, read_devices(None, os.environ.get(VISIBLE)))
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []

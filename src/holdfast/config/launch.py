@@ -17,8 +17,11 @@ from pydantic import BeforeValidator, Field
 
 from holdfast.config.incidents import MemorySection
 from holdfast.config.sections import Section
+from holdfast.core.deploy.gpu_placement import DEVICES_MAX
 from holdfast.core.types import ConfigError, require
 
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"  # what an engine may see of its host's GPUs
+DEVICE: Final = "{device}"  # stands for the UUIDs of the chosen GPUs
 REPLICAS_MAX: Final = 256  # of one model on one host: each is a process, a port and a log
 
 _SECRET: Final = re.compile(
@@ -67,6 +70,8 @@ class LaunchSection(Section):
     ] = Field(default_factory=list)
     tensor_parallel: Annotated[int, Field(ge=1, le=1024, description="devices")] = 1
     pipeline_parallel: Annotated[int, Field(ge=1, le=1024, description="stages")] = 1
+    gpus: Annotated[int, Field(ge=0, le=DEVICES_MAX, description="devices")] | None = None
+    gpu_share: Annotated[float, Field(gt=0, le=1, description="a share")] | None = None
     context: Annotated[int, Field(ge=0, description="tokens; 0 = the engine's own")] = 0
     quantisation: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     memory_fraction: Annotated[float, Field(gt=0, le=1, description="a share")] | None = None
@@ -101,6 +106,35 @@ def check_launch(launch: LaunchSection, engine: str) -> None:
     require(once, "model.launch.command", "is set beside embedded", fix)
     fix = "name a file, a directory or a model that the engine can load"
     require(commanded or bool(launch.weights), "model.launch.weights", "is missing", fix)
+    _check_gpus(launch)
 
 
-__all__ = ["REPLICAS_MAX", "LaunchSection", "check_launch", "names_secret"]
+def _check_gpus(launch: LaunchSection) -> None:
+    """Refuse a number of devices that contradicts the rest of the section."""
+    gpus, split = launch.gpus, launch.tensor_parallel * launch.pipeline_parallel
+    if gpus:
+        problem = f"is {gpus}, and tensor_parallel times pipeline_parallel is {split}"
+        fix = f"use {split} or more, or lower those two"
+        require(gpus >= split, "model.launch.gpus", problem, fix)
+    shared = launch.gpu_share is None or gpus != 0
+    fix = "remove it, or give gpus the number of devices of one replica"
+    require(shared, "model.launch.gpu_share", "is set, and gpus is 0", fix)
+    by_hand = launch.environment.get(VISIBLE)
+    chosen = not gpus or by_hand is None or DEVICE in by_hand
+    field, fix = (
+        f"model.launch.environment.{VISIBLE}",
+        "remove one of the two: gpus chooses by itself",
+    )
+    require(chosen, field, "is set beside gpus", fix)
+    words = {
+        **{f"command.{index}": word for index, word in enumerate(launch.command)},
+        **{f"arguments.{index}": word for index, word in enumerate(launch.arguments)},
+        **{f"environment.{name}": value for name, value in launch.environment.items()},
+    }
+    for place, word in words.items():
+        fix = "set gpus to the number of devices of one replica, or remove the place"
+        known = bool(gpus) or DEVICE not in word
+        require(known, f"model.launch.{place}", f"has {DEVICE}, and gpus is not set", fix)
+
+
+__all__ = ["DEVICE", "REPLICAS_MAX", "VISIBLE", "LaunchSection", "check_launch", "names_secret"]

@@ -65,7 +65,8 @@ class PricesSection(Section):
         launch = model.launch
         gpus = said.gpus
         if gpus is None:
-            gpus = launch.tensor_parallel * launch.pipeline_parallel if launch is not None else 1
+            split = launch.tensor_parallel * launch.pipeline_parallel if launch is not None else 1
+            gpus = max(split, launch.gpus or 0) if launch is not None else split
         hour = said.gpu_hour
         if hour is None:
             hour = self.gpu_hour if said.hardware is None else self.hardware[said.hardware]

@@ -26,6 +26,7 @@ from holdfast.control.admin.service import AdminParts, AdminService
 from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.deploy.discovery import Discovery
+from holdfast.control.deploy.host_gpus import HostGpus
 from holdfast.control.deploy.source import ConfigSource
 from holdfast.control.fleet.breakers import Breakers
 from holdfast.control.fleet.canaries import Canaries
@@ -81,7 +82,7 @@ from holdfast.frames import (
     loads_to_frame,
     view_to_frame,
 )
-from holdfast.ports import Launcher, Source, Store
+from holdfast.ports import GpuReader, Launcher, Source, Store
 
 SHORTAGES_MAX: Final = 8  # kinds of shortage of one gateway that are taken in; there are three
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
@@ -103,6 +104,7 @@ class Control:
         store: Store,
         launcher: Launcher,
         sources: Callable[[Any, "Control"], Source] | None = None,
+        gpus: GpuReader | None = None,
     ) -> None:
         now = time.monotonic_ns()
         self._run_dir = run_dir
@@ -116,7 +118,7 @@ class Control:
         self._json = config.config if config else self._source.json
         term = earlier.view.epoch + 1 if earlier else 1
         self._book = stored_answers(store)
-        self._deployments = Deployments(launcher, store, self)
+        self._deployments = Deployments(launcher, store, self, gpus or HostGpus(environment))
         canaries = Canaries(environment, self._book, self._keep_answers, self._version)
         self.loop = FleetLoop(
             self, LoopWatch(TICK, now), canaries, self._deployments, term, earlier

@@ -330,6 +330,14 @@ class Phase:
 
 
 @dataclass(slots=True)
+class Queued:
+    """A replica cannot be started yet: it waits for hardware, which is no part of its loading."""
+
+    replica_id: str
+    reason: str  # for people: what it waits for
+
+
+@dataclass(slots=True)
 class Exited:
     """The process of a replica ended."""
 
@@ -440,6 +448,7 @@ FleetEvent = (
     Joined
     | Left
     | Phase
+    | Queued
     | Exited
     | Frozen
     | EngineLoads
@@ -558,6 +567,7 @@ __all__ = [
     "Notice",
     "Phase",
     "Publish",
+    "Queued",
     "Quiet",
     "ReplicaHalted",
     "ReplicaView",

@@ -99,6 +99,8 @@ class Dialect:
     phases: tuple[tuple[str, LoadPhase], ...] = ()  # words of a log line, first match counts
     fatals: tuple[tuple[str, Kind, str], ...] = ()  # words, what they mean, and that for people
     quotes: tuple[str, ...] = ()  # words of log lines that repeat what users wrote: never read
+    needs_gpu: bool = False  # it serves on no CPU: launched, it gets devices of its host
+    counts_gpus: bool = False  # of visible GPUs it takes numbers and fails on UUIDs
     recipe: Recipe | None = None  # None: only a command of the user's own starts it
 
     @property

@@ -44,6 +44,7 @@ class LaunchSpec:
     arguments: tuple[str, ...] = ()  # further ones, at the end
     command: tuple[str, ...] = ()  # the user's own, instead of ours
     revision: str = "1"
+    device: str = ""  # the UUIDs of its GPUs, with commas; empty: none were chosen for it
 
     def __post_init__(self) -> None:
         fits = 1 <= self.port <= _PORT_MAX
@@ -88,6 +89,11 @@ def environment(dialect: Dialect, spec: LaunchSpec) -> dict[str, str]:
     return variables | {name: value for name, value in settings if not name.startswith("-")}
 
 
+def fill_device(text: str, spec: LaunchSpec) -> str:
+    """Fill {device} in a variable of the fleet file, and leave all other braces alone."""
+    return text.replace("{device}", spec.device)
+
+
 def substitute(text: str, spec: LaunchSpec, field: str) -> str:
     """Fill the {places} of ``text``; raises an error that names ``field`` if one is unknown."""
     places = _places(spec)
@@ -119,6 +125,7 @@ def _places(spec: LaunchSpec) -> dict[str, str]:
         "context": str(spec.context),
         "slots": str(spec.slots),
         "threads": str(spec.threads),
+        "device": spec.device,
         "python": PYTHON,
     }
 
@@ -171,4 +178,11 @@ def _settings(dialect: Dialect, spec: LaunchSpec, options: dict[str, str]) -> li
     return [(options[name], value) for name, value in wanted.items()]
 
 
-__all__ = ["PYTHON", "LaunchSpec", "command_line", "environment", "substitute"]
+__all__ = [
+    "PYTHON",
+    "LaunchSpec",
+    "command_line",
+    "environment",
+    "fill_device",
+    "substitute",
+]

@@ -85,6 +85,8 @@ DIALECT: Final = Dialect(
         ("Scheduler hit an exception", Kind.EXITED, "its scheduler died; its port may not have"),
     ),
     quotes=("Receive: obj=", "Finish: obj="),
+    needs_gpu=True,
+    counts_gpus=True,
     recipe=Recipe(
         program=(
             *("python3", "-m", "sglang.launch_server"),

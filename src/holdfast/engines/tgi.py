@@ -51,6 +51,7 @@ DIALECT: Final = Dialect(
         ("Webserver Crashed", Kind.EXITED, "its web server ended"),
         ("WebserverFailed", Kind.EXITED, "its web server ended"),
     ),
+    needs_gpu=True,
     recipe=Recipe(
         program=(
             *("text-generation-launcher", "--model-id", "{weights}"),

@@ -59,6 +59,7 @@ DIALECT: Final = Dialect(
         ("Failed to bind socket", Kind.EXITED, "another process holds its port"),
         ("Executor worker returned error", Kind.EXITED, "its executor did not come up"),
     ),
+    needs_gpu=True,
     recipe=Recipe(
         program=("trtllm-serve", "{weights}", "--host", "{host}", "--port", "{port}"),
         options=(

@@ -84,6 +84,8 @@ DIALECT: Final = Dialect(
         ("EngineDeadError", Kind.EXITED, "its engine process is dead"),
     ),
     quotes=("Received request",),
+    needs_gpu=True,
+    counts_gpus=True,
     recipe=Recipe(
         program=(
             *("vllm", "serve", "{weights}", "--served-model-name", "{served_as}"),

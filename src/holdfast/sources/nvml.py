@@ -245,6 +245,16 @@ def _begin(library: Any) -> tuple[Any, str]:
     return (None, answer.problem) if answer.problem else (library, "")
 
 
+def open_library(library: Any = None) -> tuple[Any, str]:
+    """Open the management library, or return None and why not; ``nvmlShutdown`` closes it."""
+    return _begin(library)
+
+
+def ask(library: Any, name: str, *arguments: Any) -> Any:
+    """The answer to one call of an open library; None where the call fails."""
+    return _ask(library, name, *arguments).value
+
+
 def _gpu(library: Any, index: int, watch: XidWatch | None) -> Gpu:
     handle = _ask(library, "nvmlDeviceGetHandleByIndex", index)
     if handle.value is None:
@@ -336,4 +346,4 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-__all__ = ["Gpu", "GpuReport", "Xid", "XidWatch", "main", "read_gpus"]
+__all__ = ["Gpu", "GpuReport", "Xid", "XidWatch", "ask", "main", "open_library", "read_gpus"]

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.config.fleet_file import ModelSection
 from holdfast.control.deploy import launches as module
+from holdfast.control.deploy.host_gpus import HostGpus
 from holdfast.control.deploy.launched_replica import new_launched_replica
 from holdfast.control.deploy.launches import Launches
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
@@ -17,6 +18,7 @@ from holdfast.core.failure import Kind
 from holdfast.core.messages import Exited, Frozen, Phase
 from holdfast.core.types import State, nanos
 from holdfast.ports import Ended
+from holdfast.testing.gpu_host import FakeGpuHost
 from holdfast.testing.standin import fault
 
 LOADED = [State.STARTING, State.LOADING, State.WARMING]
@@ -62,7 +64,8 @@ class Stage:
         self.paper = launcher.host
         self.units = {}
         self.host = Host()
-        self.launches = Launches(launcher, gate, self.units, self.host)
+        no_gpus = HostGpus({}, FakeGpuHost(0))
+        self.launches = Launches(launcher, gate, self.units, self.host, no_gpus)
 
     def unit(self, number=1, **launch):
         launch = {"command": ["serve", "{port}"], **launch}

@@ -125,6 +125,15 @@ def test_a_setting_that_an_engine_has_no_flag_for_is_refused_while_it_runs(tmp_p
     assert "pipeline_parallel" in problem
 
 
+def test_a_share_of_no_gpu_is_refused(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(LAUNCH.replace("command:", "gpu_share: 0.5\n      command:"))
+    with pytest.raises(ConfigFileError) as caught:
+        ConfigSource(path)
+    told = "launch.gpu_share: is set, and no GPU is chosen; set launch.gpus beside it, or remove"
+    assert told in str(caught.value)
+
+
 def test_a_check_that_is_there_is_accepted(tmp_path):
     path = tmp_path / "fleet.yaml"
     path.write_text(GOOD.replace("}]", ", " + HTTP.replace("CHECK", "os.path:isabs") + "}]"))

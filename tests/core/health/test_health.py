@@ -142,6 +142,20 @@ def test_waiting_for_hardware_does_not_count_as_loading():
     assert health.load_deadline == 110 * SECOND
 
 
+def test_one_that_is_queued_for_hardware_waits_as_long_as_it_takes_and_says_for_what():
+    health = make(load_timeout_s=60.0)
+    for second in (50, 100, 150):
+        assert health.handle(Signal.QUEUED, second * SECOND, "2 GPUs wanted") is None
+        assert health.load_deadline == (second + 60) * SECOND
+    assert health.state is State.STARTING
+    assert health.reason == "waits for hardware (2 GPUs wanted)"
+    health.handle(Signal.LAUNCHED, 155 * SECOND)
+    assert health.reason == "its process was started"
+    health.handle(Signal.LOAD_BEGAN, 160 * SECOND)
+    health.handle(Signal.QUEUED, 165 * SECOND, "late news")  # of before it was started
+    assert (health.load_deadline, health.reason) == (215 * SECOND, "loads the model")
+
+
 def test_warming_keeps_the_deadline_and_ready_has_none():
     health = make(load_timeout_s=60.0)
     health.handle(Signal.LOADED, 5 * SECOND)

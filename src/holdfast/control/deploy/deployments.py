@@ -17,22 +17,28 @@ import structlog
 
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
 from holdfast.config.launch import REPLICAS_MAX
+from holdfast.control.deploy.gpu_placements import heir_of
+from holdfast.control.deploy.gpu_request import gpu_request_of
+from holdfast.control.deploy.host_gpus import HostGpus
 from holdfast.control.deploy.launched_replica import LaunchedReplica, build_of, new_launched_replica
 from holdfast.control.deploy.launches import Launches
 from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
+from holdfast.core.deploy.gpu_placement import GpuPlacement
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
 from holdfast.core.deploy.rollout import Add, DeploymentGoal, Finished, Halted, Has, Remove, Rollout
 from holdfast.core.diagnose.detect.silence import SERVING
-from holdfast.core.diagnose.facts import Fact, FellSilent, RolloutSeen
+from holdfast.core.diagnose.facts import Fact, FellSilent, ReplicasWanted, RolloutSeen
 from holdfast.core.failure import Class
 from holdfast.core.health.health import ReplicaHealth
-from holdfast.core.messages import DrainAsked, FleetEvent, Notice
+from holdfast.core.messages import DrainAsked, FleetEvent, Notice, Queued
 from holdfast.core.types import ConfigError, State, require, seconds
 from holdfast.launchers.weights import path_of
-from holdfast.ports import Launcher, Store
+from holdfast.ports import GpuReader, Launcher, Store
 
 EARLY_EXITS_MAX: Final = 3  # of a replica that was never ready: it will not be
 HELD: Final = "an operator wants it out of service"
+
+THIS_HOST: Final = "this host"  # the platform of launched replicas, in facts about them
 
 _ENDED: Final = (State.STOPPED, State.DEAD)
 
@@ -64,7 +70,13 @@ class DeploymentsPort(Protocol):
 class Deployments:
     """Starts and removes replicas until each launched model has the wanted number and build."""
 
-    def __init__(self, launcher: Launcher, store: Store, host: DeploymentsPort) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        store: Store,
+        host: DeploymentsPort,
+        gpus: GpuReader | None = None,
+    ) -> None:
         self._launcher = launcher
         self._store = store
         self._host = host
@@ -79,7 +91,8 @@ class Deployments:
         self._silent: set[str] = set()  # of whom that was told
         self._wished: dict[str, str] = {}  # the build that each model was last to be
         self.units: dict[str, LaunchedReplica] = {}
-        self.launches = Launches(launcher, LaunchGate(LaunchGateConfig()), self.units, self)
+        gate, reader = LaunchGate(LaunchGateConfig()), gpus or HostGpus({})
+        self.launches = Launches(launcher, gate, self.units, self, reader)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -104,8 +117,13 @@ class Deployments:
                 await self._launcher.stop(adopted.order.replica_id, 0)
                 self._launcher.forget(adopted.order.replica_id)
                 continue
+            unit.adopt_gpus(adopted.order)
+            self.launches.placements.adopt(unit)
             self.launches.adopted(unit, adopted.pid, adopted.started_at)
             _log.info("adopted", replica=unit.id, pid=unit.pid)
+        for unit in self.units.values():
+            if unit.pid is None:  # its process ended while no control ran
+                unit.gpus = []
 
     def follow(self, file: FleetFile, others: Collection[str] = ()) -> None:
         """Apply a new fleet file: add and remove models, and change what they should have.
@@ -124,6 +142,9 @@ class Deployments:
             elif name not in before or before[name].scaling != model.scaling:
                 self._scalers[name] = Autoscaler(model.scaling)
         for unit in self.units.values():
+            section = self._models.get(unit.model)
+            if section is not None and unit.build == build_of(section, _version(section)):
+                unit.gpu_request = gpu_request_of(section)  # one of an earlier version has none
             if unit.model not in self._models and not unit.removing:
                 # The fleet forgets it with its model, so nobody drains it: no request comes any
                 # more, and what is on it has as long as a drain would give it.
@@ -186,6 +207,16 @@ class Deployments:
         for name, model in self._models.items():
             self._scale(name, model, now)
             self._step(name, model, now)
+        self._tell_unplaced(now)
+
+    def _tell_unplaced(self, now: int) -> None:
+        """Report models whose replicas wait for GPUs, every now and then while they do."""
+        for lack in self.launches.placements.lacks_to_report(now):
+            model = self._models.get(lack.model)
+            if model is not None:
+                running = sum(unit.pid is not None for unit in self._of(lack.model))
+                told = (running, lack.pending, lack.waited_s, lack.reason, THIS_HOST)
+                self._host.saw(ReplicasWanted(lack.model, self.count(model), *told))
 
     def _scale(self, name: str, model: ModelSection, now: int) -> None:
         scaler = self._scalers.get(name)
@@ -226,11 +257,13 @@ class Deployments:
             self._wished[name] = build
             if any(one.revision != build for one in has):
                 self._host.saw(RolloutSeen(name, model.revision, "began"))
-        for step in self._rollouts[name].decide(wish, has, now):
+        rollout, spare = self._rollouts[name], self._has_spare(name, model, build)
+        for step in rollout.decide(wish, has, now, spare=spare):
             if isinstance(step, Add):
                 self._add(model, step, now)
             elif isinstance(step, Remove):
-                self._remove(self.units[step.replica_id], step.reason)
+                heir = heir_of(name, step.heir) if step.heir else ""
+                self._remove(self.units[step.replica_id], step.reason, heir)
             elif isinstance(step, Halted):
                 self._keep_rollout(name)
                 self._host.saw(RolloutSeen(name, _plain(step.revision), "halted"))
@@ -240,6 +273,15 @@ class Deployments:
                 self._host.saw(RolloutSeen(name, _plain(step.revision), "finished"))
                 told = f"every replica runs {step.revision}"
                 self._host.note(Notice(now, name, "", "rollout finished", told))
+
+    def _has_spare(self, name: str, model: ModelSection, build: str) -> bool:
+        """Whether one more replica would find GPUs; asked only where a rollout may want one."""
+        mine = [unit for unit in self.units.values() if unit.model == name]
+        if all(unit.build == build and not unit.lacks and not unit.failed for unit in mine):
+            return True
+        request, placements = gpu_request_of(model), self.launches.placements
+        builds = {build, self._rollouts[name].good or build}
+        return any(placements.has_room(request, heir_of(name, each)) for each in builds)
 
     def _has(self, unit: LaunchedReplica) -> Has:
         health = self._host.health(unit.id)
@@ -266,6 +308,7 @@ class Deployments:
             wrong=health.wrong if health is not None else False,
             leaving=unit.removing,
             failed=unit.failed,
+            unplaced=bool(unit.lacks),
         )
 
     # --- steps -----------------------------------------------------------------------------------
@@ -308,8 +351,9 @@ class Deployments:
         self._numbers[model] = number
         return number
 
-    def _remove(self, unit: LaunchedReplica, reason: str) -> None:
+    def _remove(self, unit: LaunchedReplica, reason: str, heir: str = "") -> None:
         unit.removing, unit.why_removed = True, reason
+        self.launches.placements.promise(unit, heir)
         health = self._host.health(unit.id)
         if health is None or health.state in _ENDED:
             self.launches.stop(unit)
@@ -369,6 +413,26 @@ class Deployments:
             self._store.drop_replica(unit.id)
             self._host.placed()
 
+    def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
+        """Tell the fleet that a replica waits for GPUs, and people when that begins."""
+        self._host.tell(Queued(unit.id, unit.lacks))
+        if first:
+            now = time.monotonic_ns()
+            self._host.note(Notice(now, unit.model, unit.id, "waits for a GPU", unit.lacks))
+
+    def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
+        """Tell people which GPUs a replica got, and warn where it shares what it should not."""
+        what = "placed"
+        if not placement.placed:
+            what = "starts without a choice of GPU"
+        elif placement.overcommits:
+            what = "overcommits a GPU"
+        now = time.monotonic_ns()
+        self._host.note(Notice(now, unit.model, unit.id, what, placement.reason))
+        if what != "placed":
+            fix = "set launch.gpus to let it wait, or launch.gpu_share to share on purpose"
+            _log.warning(what, replica=unit.id, reason=placement.reason, fix=fix)
+
     # --- operators -------------------------------------------------------------------------------
 
     def scale(self, model: str, count: int) -> tuple[bool, str]:
@@ -421,9 +485,14 @@ class Deployments:
                 "rollout": self._rollouts[name].snapshot(),
                 "scaling": self._scalers[name].snapshot() if name in self._scalers else None,
                 "reason": self._desired[name].reason if name in self._desired else "",
+                "gpus": {unit.id: list(unit.gpus) for unit in self._of(name) if unit.gpus},
+                "unplaced": {unit.id: unit.lacks for unit in self._of(name) if unit.lacks},
             }
             for name, model in self._models.items()
         }
+
+    def _of(self, model: str) -> list[LaunchedReplica]:
+        return [unit for unit in self.units.values() if unit.model == model]
 
     def gauges(self) -> Mapping[str, float]:
         """The wanted number of replicas of each model, for an external autoscaler."""

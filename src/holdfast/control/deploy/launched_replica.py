@@ -12,12 +12,16 @@ from typing import Any, Final
 import orjson
 
 from holdfast.config.fleet_file import EndpointSection, ModelSection
+from holdfast.config.launch import VISIBLE
+from holdfast.control.deploy.gpu_request import gpu_request_of
+from holdfast.core.deploy.gpu_placement import GpuRequest, Overcommit
 from holdfast.core.failure import Kind
 from holdfast.core.types import require
-from holdfast.engines import dialect
-from holdfast.engines.launch_command import LaunchSpec, command_line, environment
+from holdfast.engines import Dialect, dialect
+from holdfast.engines.launch_command import LaunchSpec, command_line, environment, fill_device
 from holdfast.ports import Order
 
+GPUS: Final = "gpus"  # in the note of an order: the devices of its process
 HOST: Final = "127.0.0.1"  # the process launcher starts replicas on this machine
 
 
@@ -39,6 +43,8 @@ class LaunchedReplica:
     held: bool = False  # drained by an operator: it stays until it is asked back
     loaded: bool = False  # the process that runs said so; another control then finds it serving
     was_ready: bool = False  # in this life or an earlier one
+    gpu_request: GpuRequest | None = None  # what is chosen for it; None: nothing
+    gpus: list[str] = field(default_factory=list)  # UUIDs of the devices that its process has
     # Not kept beyond this process:
     pid: int | None = None
     phase: str = ""  # of its loading, as its log told
@@ -49,6 +55,9 @@ class LaunchedReplica:
     early_exits: int = 0  # before it was ever ready
     failed: str = ""  # why it can never be admitted
     fatal: tuple[Kind, str] | None = None  # what its log named last as a cause
+    gpu_numbers: tuple[str, ...] = ()  # of its devices, in the driver's order, for the next start
+    lacks: str = ""  # why it has no device yet, while it waits for one
+    heir: str = ""  # whom its devices are kept for when it ends
 
     @property
     def url(self) -> str:
@@ -57,10 +66,27 @@ class LaunchedReplica:
 
     def order(self) -> Order:
         """The start order for the launcher; ``ConfigError`` where the engine cannot be started."""
-        known, spec = dialect(self.engine), self.spec
-        around = {**environment(known, spec), **self.environment}
-        told = (around, spec.port, {"model": self.model}, tuple(self.pass_env))
-        return Order(self.id, command_line(known, spec), *told)
+        known, spec = dialect(self.engine), replace(self.spec, device=",".join(self.gpus))
+        said = {name: fill_device(value, spec) for name, value in self.environment.items()}
+        around = {**environment(known, spec), **self._visible(known), **said}
+        note = {"model": self.model} | ({GPUS: spec.device} if self.gpus else {})
+        return Order(
+            self.id, command_line(known, spec), around, spec.port, note, tuple(self.pass_env)
+        )
+
+    def _visible(self, known: Dialect) -> dict[str, str]:
+        """The variables that let an engine see its own devices and no others."""
+        if not self.gpus:
+            return {}
+        numbers = self.gpu_numbers
+        if known.counts_gpus and numbers and all(each.isdigit() for each in numbers):
+            return {VISIBLE: ",".join(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {VISIBLE: ",".join(self.gpus)}
+
+    def adopt_gpus(self, order: Order) -> None:
+        """Take the devices that a running process was started with, by its own order."""
+        told = order.note.get(GPUS, "")
+        self.gpus = told.split(",") if told else []
 
     def endpoint(self) -> EndpointSection:
         """The replica as an endpoint section of the fleet file."""
@@ -78,7 +104,9 @@ class LaunchedReplica:
         spec = replace(self.spec, port=free_port(taken))
         told = (self.region, self.engine, self.build, spec, dict(self.environment), self.version)
         return LaunchedReplica(
-            replica_id, self.model, self.revision, zone, *told, pass_env=list(self.pass_env)
+            *(replica_id, self.model, self.revision, zone, *told),
+            pass_env=list(self.pass_env),
+            gpu_request=self.gpu_request,
         )
 
     def to_store(self) -> dict[str, Any]:
@@ -87,14 +115,23 @@ class LaunchedReplica:
             *("id", "model", "revision", "zone", "region", "engine", "build"),
             *("environment", "version", "pass_env", "held", "loaded", "was_ready"),
         )
-        return {**{name: getattr(self, name) for name in names}, "spec": asdict(self.spec)}
+        spec = {name: value for name, value in asdict(self.spec).items() if name != "device"}
+        kept = {**{name: getattr(self, name) for name in names}, "spec": spec}
+        if self.gpu_request is not None:  # of all others an earlier control can read it all
+            kept["gpu_request"], kept["gpus"] = asdict(self.gpu_request), list(self.gpus)
+        return kept
 
     @classmethod
     def from_store(cls, data: dict[str, Any]) -> "LaunchedReplica":
         """Rebuild a replica from ``to_store`` data; unreadable: ``TypeError`` or ``KeyError``."""
         said = data["spec"]
         lists = {name: tuple(said[name]) for name in ("arguments", "command")}
-        return cls(**{**data, "spec": LaunchSpec(**{**said, **lists})})
+        built: dict[str, Any] = {"spec": LaunchSpec(**{**said, **lists})}
+        asked = data.get("gpu_request")
+        if asked is not None:
+            beside = Overcommit(asked["overcommit"])
+            built["gpu_request"] = GpuRequest(**{**asked, "overcommit": beside})
+        return cls(**{**data, **built})
 
 
 def build_of(model: ModelSection, version: str) -> str:
@@ -104,8 +141,9 @@ def build_of(model: ModelSection, version: str) -> str:
     """
     assert model.launch is not None, "only launched models have builds"
     how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region", "memory"})
-    if not how["pass_env"]:
-        del how["pass_env"]  # or a fleet of before this key would be replaced for nothing
+    for name, unset in (("pass_env", []), ("gpus", None), ("gpu_share", None)):
+        if how[name] == unset:
+            del how[name]  # or a fleet of before this key would be replaced for nothing
     text = orjson.dumps([how, model.engine, model.served_as, version], option=orjson.OPT_SORT_KEYS)
     return f"{model.revision}+{blake2b(text, digest_size=4).hexdigest()}"
 
@@ -145,6 +183,7 @@ def new_launched_replica(
         environment=dict(launch.environment),
         version=version,
         pass_env=list(launch.pass_env),
+        gpu_request=gpu_request_of(model),
     )
 
 

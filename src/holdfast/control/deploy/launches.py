@@ -1,6 +1,6 @@
 """Starts and stops processes of launched replicas, one operation at a time for each replica.
 
-    Launch ─► gate ─► launcher.start ─► log lines and the health page ─► Phase events
+    Launch ─► GPUs ─► gate ─► launcher.start ─► log lines and the health page ─► Phase events
     Stop ───► launcher.stop (kindly, then by force)        the process ends ─► Exited
 
 A stop that is under way is waited for before the next start, so that a relaunch finds its port
@@ -15,8 +15,10 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from holdfast.control.deploy.gpu_placements import GpuPlacements, heir_of
 from holdfast.control.deploy.launched_replica import LaunchedReplica, free_port, is_free
 from holdfast.control.fetch import FetchError, HttpAnswer, fetch, listens
+from holdfast.core.deploy.gpu_placement import GpuPlacement
 from holdfast.core.deploy.launches import LaunchGate
 from holdfast.core.diagnose.detect.silence import (
     COMPILE,
@@ -34,7 +36,7 @@ from holdfast.core.types import ConfigError, State, nanos, seconds
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.log_marks import mark_of
 from holdfast.engines.startup_log import fatal_of, phase_of
-from holdfast.ports import Ended, Launcher, LaunchError
+from holdfast.ports import Ended, GpuReader, Launcher, LaunchError
 
 GATE_LOOK_S: Final = 5.0  # at most, before whoever waits for its turn asks again
 HEALTH_LOOK_S: Final = 0.2  # between looks at the health page of one that loads
@@ -66,6 +68,12 @@ class LaunchesPort(Protocol):
     def gone(self, unit: LaunchedReplica) -> None:
         """Forget a replica that was removed and whose process has ended."""
 
+    def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
+        """Handle that a replica waits for GPUs; ``first``: it did not wait until now."""
+
+    def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
+        """Handle that GPUs were chosen for a replica, or that it starts without a choice."""
+
 
 class Launches:
     """Starts and stops the processes of launched replicas, and reports their log lines and ends."""
@@ -76,6 +84,7 @@ class Launches:
         gate: LaunchGate,
         units: Mapping[str, LaunchedReplica],
         host: LaunchesPort,
+        gpus: GpuReader,
     ) -> None:
         self._launcher = launcher
         self._gate = gate
@@ -87,6 +96,7 @@ class Launches:
         self._expected: set[str] = set()  # whose end we brought about
         self._frozen: set[str] = set()  # whose process was said to be suspended
         self._room = asyncio.Event()  # a load ended: whoever waits for its turn may ask again
+        self.placements = GpuPlacements(gpus, self)
         self.heartbeats: dict[str, Heartbeat] = {}  # of those that run
         self.deaf: Callable[[str], bool] = lambda _: False  # to one of them, for a game day
 
@@ -128,15 +138,21 @@ class Launches:
             self._expected.discard(unit.id)
             if unit.id in self._frozen:  # that was said of the process before this one
                 self.stopped(unit.id, stopped=False)
-            unit.phase, unit.fatal = "waits for its turn to load", None
-            await self._wait_for_room(unit)
+            unit.phase, unit.fatal, unit.heir = "waits for its turn to load", None, ""
             try:
+                await self.placements.place(unit)
+                await self._wait_for_room(unit)
                 self._find_port(unit)
                 await _whole(self._launcher.start(unit.order()))
             except (LaunchError, ConfigError) as error:
+                self.placements.release(unit)
                 self._loaded(unit, well=False)
                 self._host.saw(ProcessEnded(unit.id, phase=STARTING, uptime_s=0.0))
                 self._exited(unit, Kind.EXITED, str(error))
+            except asyncio.CancelledError:
+                if self._launcher.pid(unit.id) is None:  # else its end releases them
+                    self.placements.release(unit)
+                raise
 
     async def _wait_for_room(self, unit: LaunchedReplica) -> None:
         while not self._gate.ask(unit.id, unit.spec.weights, time.monotonic_ns()):
@@ -162,8 +178,11 @@ class Launches:
             self._expected.add(unit.id)
             self._unwatch(unit.id)
             self._loaded(unit, well=False)
+            if not unit.removing and not unit.held:  # it is started again: its place is kept
+                unit.heir = heir_of(unit.model, unit.build)
             await self._launcher.stop(unit.id, STOP_GRACE_S)
             unit.pid, unit.loaded = None, False
+            self.placements.release(unit)  # of one whose process did not run
             if unit.removing:
                 self._launcher.forget(unit.id)
                 self._expected.discard(unit.id)
@@ -176,6 +195,7 @@ class Launches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.placements.close()
         self._expected.update(self._units)
         await self._launcher.close(leave_running=leave_running)
 
@@ -246,6 +266,7 @@ class Launches:
             return
         self._saw_end(unit, ended)
         unit.pid, unit.loaded = None, False
+        self.placements.release(unit)
         self.heartbeats.pop(replica_id, None)
         self._unwatch(replica_id)
         self._loaded(unit, well=False)
@@ -291,6 +312,19 @@ class Launches:
         (self._frozen.add if stopped else self._frozen.discard)(replica_id)
         self._host.saw(ProcessFrozen(replica_id, stopped))
         self._host.tell(Frozen(replica_id, stopped))
+
+    # --- devices (GpuPlacementsPort) -------------------------------------------------------------
+
+    def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
+        """Show that a replica waits for GPUs and why, and pass it on."""
+        unit.phase = f"waits for hardware ({unit.lacks})"  # as its health says it, too
+        self._host.queued(unit, first=first)
+
+    def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
+        """Store the GPUs of a replica before its process is started, and pass it on."""
+        unit.phase = "waits for its turn to load"
+        self._host.kept(unit)
+        self._host.chosen(unit, placement)
 
     # --- loading ---------------------------------------------------------------------------------
 

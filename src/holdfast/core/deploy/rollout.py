@@ -4,7 +4,9 @@
                 └─► fails, or answers wrong ─► halted: it leaves, the old revision stays
 
 Nothing that serves leaves before its replacement has proven itself, so a rollout costs room for
-one more replica and never an answer. While a newcomer is unproven nothing else of its revision
+one more replica and never an answer. Where there is no such room (all devices are held, and the
+newcomer would wait for one for ever) one old replica is drained first and its place is passed on.
+While a newcomer is unproven nothing else of its revision
 starts: a bad revision meets one replica, not the fleet. Zones take turns, so that a fault which
 only shows later is found in one of them. The way back is the same way: whatever still serves is
 replaced before it goes.
@@ -77,6 +79,7 @@ class Has:
     wrong: bool = False  # quarantined for lies
     leaving: bool = False  # told to go, by whomever
     failed: str = ""  # why it can never be admitted: exits in a loop, load timeout, wrong canaries
+    unplaced: bool = False  # it waits for a device and holds none: neither loading nor failing
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,11 +93,15 @@ class Add:
 
 @dataclass(slots=True, frozen=True)
 class Remove:
-    """Step: take one replica away, drained, or at once if ``urgent``."""
+    """Step: take one replica away, drained, or at once if ``urgent``.
+
+    ``heir`` is the revision that its devices are kept for; empty: for nobody in particular.
+    """
 
     replica_id: str
     reason: str
     urgent: bool
+    heir: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -132,6 +139,7 @@ class _View:
     per_zone: Counter[str]
     unsettled: list[Has]  # current, and not ready for long enough
     holding: int  # those that occupy hardware, the leaving too
+    spare: bool  # there is hardware for one more
     now: int
 
 
@@ -175,6 +183,7 @@ class Rollout:
         self._wished: str | None = None
         self._finished: str | None = None
         self._zone: str | None = None  # whose turn it is
+        self._vacated: str | None = None  # zone of one drained first, until its successor is added
         self._outstanding: _Outstanding | None = None
         self._failed: dict[str, str] = {}  # of the wished revision, why; at most failures_max
         self._well: dict[str, int] = {}  # when an unproven replica was last ready, or first seen
@@ -196,14 +205,20 @@ class Rollout:
         self.refused_revision, self.halted, self._zone = revision, reason, None
         return Halted(revision, reason)
 
-    def decide(self, wish: DeploymentGoal, has: Sequence[Has], now: int) -> list[Step]:
-        """The next steps: at most one addition or removal, and none before the last was done."""
+    def decide(
+        self, wish: DeploymentGoal, has: Sequence[Has], now: int, *, spare: bool = True
+    ) -> list[Step]:
+        """The next steps: at most one addition or removal, and none before the last was done.
+
+        Without ``spare`` hardware for one more replica, an old one leaves before its successor
+        comes.
+        """
         self._hear(wish, has)
         steps: list[Step] = []
         halt = self._judge(wish, has, now)
         if halt is not None:
             steps.append(halt)
-        view = self._look(wish, has, now)
+        view = self._look(wish, has, now, spare=spare)
         if not self._acted(has, now):
             return steps
         step = self._next(view)
@@ -224,7 +239,7 @@ class Rollout:
         """Take a changed wish, and learn what there is to go back to."""
         if wish.revision != self._wished:
             self._wished = wish.revision
-            self._zone = self._finished = None
+            self._zone = self._finished = self._vacated = None
             if wish.revision != self.refused_revision:
                 self.forgive()
         if self.good is None:
@@ -268,7 +283,7 @@ class Rollout:
             return f"failed: {each.failed}"
         if each.wrong:
             return "answers its canaries wrong"
-        if each.leaving or each.state is State.READY:
+        if each.leaving or each.unplaced or each.state is State.READY:
             self._well[each.id] = now
         elif now - self._well.setdefault(each.id, now) > self._patience:
             return f"was not ready for {seconds(self._patience):g} s"
@@ -299,7 +314,7 @@ class Rollout:
 
     # --- what exists -----------------------------------------------------------------------------
 
-    def _look(self, wish: DeploymentGoal, has: Sequence[Has], now: int) -> _View:
+    def _look(self, wish: DeploymentGoal, has: Sequence[Has], now: int, *, spare: bool) -> _View:
         target = self._target(wish)
         members = [each for each in has if not each.leaving and each.state is not State.STOPPED]
         current: list[Has] = []
@@ -317,6 +332,7 @@ class Rollout:
             unsettled=[each for each in current if not self._is_settled(each, now)],
             holding=len(members)
             + sum(1 for each in has if each.leaving and each.state not in _GONE),
+            spare=spare,
             now=now,
         )
         for each in current:
@@ -367,14 +383,17 @@ class Rollout:
 
     def _hopeless(self, view: _View) -> Remove | None:
         """One that serves nobody and never will."""
+        replaced = not view.spare and len(view.members) <= view.wish.count
+        heir = view.target if replaced else ""
         for each in view.members:
             why = each.failed or self._failed.get(each.id)
             if why:
                 if each.revision == view.target:
                     self._bar(each, view.now)
-                return Remove(each.id, why, urgent=True)
+                return Remove(each.id, why, urgent=True, heir=heir)
             if each.revision == self.refused_revision and each.state not in _SERVING:
-                return Remove(each.id, f"revision {each.revision} is refused", urgent=True)
+                told = f"revision {each.revision} is refused"
+                return Remove(each.id, told, urgent=True, heir=heir)
         return None
 
     def _bar(self, each: Has, now: int) -> None:
@@ -392,6 +411,8 @@ class Rollout:
             leaver = _least_missed(view.members, view.per_zone)
             return Remove(leaver.id, f"{len(view.members)} run and {count} are wished", False)
         if view.unsettled and extra == 1:
+            if view.holding == len(view.members) and self._waits_in_vain(view):
+                return self._drain_first(view)
             self._wait_for(view.unsettled[0])
             return None
         here = [each for each in view.outdated if each.zone == self._zone]
@@ -406,19 +427,25 @@ class Rollout:
 
     def _repair(self, view: _View) -> Add | None:
         """Replace what was lost, or follow a raised count."""
-        zone = self._emptiest(view)
+        vacated, zone = self._vacated, self._emptiest(view)
+        if vacated is not None and vacated in view.wish.zones:
+            zone = None if self._is_barred(vacated, view.now) else vacated
         if zone is None:
             return None
-        known = zone == self._zone or any(each.zone == zone for each in view.current)
+        self._vacated = None
+        turn = vacated is not None or zone == self._zone
+        known = turn or any(each.zone == zone for each in view.current)
         proven = len(view.unsettled) < len(view.current) or not view.current
         revision = view.target
         if view.outdated and self.good is not None and not (known and proven):
             revision = self.good  # a zone that has not had its turn stays with what is proven
         return Add(view.wish.model, revision, zone)
 
-    def _roll(self, view: _View) -> Add | None:
+    def _roll(self, view: _View) -> Add | Remove | None:
         """One newcomer, where it is this zone's turn and all earlier ones are well."""
         if view.unsettled:
+            if view.holding == view.wish.count and self._waits_in_vain(view):
+                return self._drain_first(view)
             self._wait_for(view.unsettled[0])
             return None
         if view.holding > view.wish.count:
@@ -434,10 +461,29 @@ class Rollout:
             zone = zone if waits else emptiest
         if self._is_barred(zone, view.now):
             return None
+        if not view.spare:
+            return self._drain_first(view)
         return Add(view.wish.model, view.target, zone)
 
+    def _waits_in_vain(self, view: _View) -> bool:
+        """Whether all newcomers wait for devices that only a replica of before can give."""
+        return not view.spare and all(each.unplaced for each in view.unsettled)
+
+    def _drain_first(self, view: _View) -> Remove | None:
+        """Take one old replica out and pass its devices on; one that holds none goes last."""
+        here = [each for each in view.outdated if each.zone == self._zone] or view.outdated
+        holders = [each for each in here if not each.unplaced]
+        if not holders:
+            holders = [each for each in view.outdated if not each.unplaced]
+        leaver = _least_missed(holders or here, view.per_zone)
+        if len(view.members) <= view.wish.count:
+            self._vacated = leaver.zone
+        why = f"drained first, for no GPU is free: revision {view.target} takes its place"
+        return Remove(leaver.id, why, urgent=False, heir=view.target)
+
     def _wait_for(self, each: Has) -> None:
-        self.waiting = f"{each.id} of revision {each.revision} is {each.state}, not yet settled"
+        told = "waits for a device" if each.unplaced else f"is {each.state}, not yet settled"
+        self.waiting = f"{each.id} of revision {each.revision} {told}"
 
     def _is_barred(self, zone: str, now: int) -> bool:
         bar = self._barred.get(zone)
@@ -473,10 +519,14 @@ class Rollout:
 
 
 def _least_missed(leavers: Sequence[Has], per_zone: Counter[str]) -> Has:
-    """Who does not serve goes first, then one of the fullest zone, then the youngest."""
+    """Who does not serve goes first, then one of the fullest zone, then the youngest.
 
-    def missed(each: Has) -> tuple[bool, int, int, str]:
-        return each.state is State.READY, -per_zone[each.zone], -each.since, each.id
+    Of those that do not serve, one that has no device goes before one that loads.
+    """
+
+    def missed(each: Has) -> tuple[bool, bool, int, int, str]:
+        ready = each.state is State.READY
+        return ready, not each.unplaced, -per_zone[each.zone], -each.since, each.id
 
     return min(leavers, key=missed)
 

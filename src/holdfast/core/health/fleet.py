@@ -45,6 +45,7 @@ from holdfast.core.messages import (
     Move,
     Notice,
     Phase,
+    Queued,
     Report,
     ReportCode,
     RestartAsked,
@@ -100,6 +101,7 @@ class Fleet:
             Joined: self._on_joined,
             Left: self._on_left,
             Phase: self._on_phase,
+            Queued: self._on_queued,
             Exited: self._on_exited,
             Frozen: self._on_frozen,
             EngineLoads: self._on_engine_loads,
@@ -154,6 +156,11 @@ class Fleet:
         member = self._members.get(event.replica_id)
         if member is not None:
             self._signal(member, _PHASES[event.phase], now, actions)
+
+    def _on_queued(self, event: Queued, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        if member is not None:
+            self._signal(member, Signal.QUEUED, now, actions, event.reason)
 
     def _on_exited(self, event: Exited, now: int, actions: list[FleetAction]) -> None:
         member = self._members.get(event.replica_id)

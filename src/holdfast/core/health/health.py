@@ -244,7 +244,7 @@ class ReplicaHealth:
         before, after = self.state, self._next(signal, verdict)
         if before in JUDGED:
             self._tally.count(signal)
-        if signal is Signal.LAUNCHED and before is State.STARTING:
+        if signal in (Signal.QUEUED, Signal.LAUNCHED) and before is State.STARTING:
             self.load_deadline = now + self._load_timeout_ns  # queueing for hardware is not loading
             self._explain(signal, detail)
         if signal is Signal.CANARY_PASS and before is State.READY and detail:

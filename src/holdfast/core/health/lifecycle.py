@@ -19,6 +19,7 @@ from holdfast.core.types import State
 class Signal(StrEnum):
     """One report about a replica. One from outside that comes late changes nothing."""
 
+    QUEUED = "queued"  # there is no hardware to start it on yet
     LAUNCHED = "launched"  # the platform says that the process runs
     LOAD_BEGAN = "load_began"
     LOADED = "loaded"  # the engine says that it is ready; we do not take its word
@@ -138,6 +139,7 @@ REASONS: Final[dict[Signal | Conclusion, str]] = {
     Signal.SPOT_NOTICE: "drains because the platform will take it away",
     Signal.STOP: "stopped",
     Signal.RELAUNCH: "waits for its next start",  # ours, or that of whoever runs it
+    Signal.QUEUED: "waits for hardware",
     Signal.LAUNCHED: "its process was started",
     Conclusion.PASSED_ENOUGH: "answered its canaries right",
     Conclusion.FAILED_REPEATEDLY: "kept failing while under suspicion",

@@ -348,8 +348,9 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         "room, no node can be made, or their image cannot be fetched. The model serves with what "
         "it has, or not at all.",
         look="The platform's own words in the evidence; then `kubectl describe pod`, or the events "
-        "of the service. No room: what is free on each host, in `holdfast top`. An image: its "
-        "name, and whether this host may fetch it.",
+        "of the service. No room: what is free on each host, in `holdfast top`; of replicas that "
+        "Holdfast launches, who holds which GPU is in the evidence. An image: its name, and "
+        "whether this host may fetch it.",
         fix="Make room, ask for less, or correct the image[; {pending} wait, {running} run].",
         remedy=Remedy.PAGE,
         scope=Scope.MODEL,

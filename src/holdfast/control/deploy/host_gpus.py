@@ -1,0 +1,46 @@
+"""Reads this host's GPUs for the placement of replicas, without waiting for a driver that hangs."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from holdfast.config.launch import VISIBLE
+from holdfast.control.detached_call import detached
+from holdfast.core.deploy.gpu_placement import GpuInventory
+from holdfast.sources.placement_devices import read_devices
+
+PATIENCE_S: Final = 15.0  # with one look; a driver that wakes its GPUs takes seconds
+
+
+class HostGpus:
+    """The ``GpuReader`` of this host: NVIDIA's driver, in a thread of its own.
+
+    While one look hangs no second one is started.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        library: Any = None,
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._visible = environment.get(VISIBLE)
+        self._library = library  # what stands in for the driver's; None = the real one
+        self._patience_s = patience_s
+        self._look: asyncio.Task[GpuInventory] | None = None
+
+    async def read(self) -> GpuInventory:
+        """The devices now; a driver that does not answer in time is a reason for none."""
+        look = self._look  # two may wait for the same one
+        if look is None or look.done():
+            look = asyncio.create_task(detached(read_devices, self._library, self._visible))
+            self._look = look
+        done, _ = await asyncio.wait({look}, timeout=self._patience_s)
+        if not done:
+            why = f"no GPU: the driver has not answered for {self._patience_s:g} s"
+            return GpuInventory(reason=why)
+        return look.result()
+
+
+__all__ = ["PATIENCE_S", "HostGpus"]
