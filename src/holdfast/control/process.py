@@ -34,6 +34,7 @@ from holdfast.control.fleet.figures import SAMPLE_S
 from holdfast.control.fleet.loads import Loads
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.gateways.hub import SILENT_S, Gateway, Hub
+from holdfast.control.gateways.key_uses import KeyUses
 from holdfast.control.gateways.lease_broker import LeaseBroker
 from holdfast.control.gateways.metrics import Totals, gateway_gauges
 from holdfast.control.gateways.previous_state import (
@@ -83,6 +84,7 @@ from holdfast.frames import (
 )
 from holdfast.ports import Launcher, Source, Store
 
+KEY_USES_MAX: Final = 16_384  # keys of one frame that are taken in; the next second brings more
 SHORTAGES_MAX: Final = 8  # kinds of shortage of one gateway that are taken in; there are three
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
@@ -157,6 +159,7 @@ class Control:
         self._serving_processes = ServingProcesses(run_dir / REPORT_FILE, store, saw)
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
         self.access = AdminAccess(lambda: self.file.admin, audit=AuditLog(store))
+        self._key_uses = KeyUses(lambda: self.file, store)
         self.admin = self._admin()
 
     def _books(self, environment: Mapping[str, str]) -> CostsAndExports:
@@ -189,6 +192,7 @@ class Control:
                 disturbances=self._disturbances,
                 gpus=self._gpus,
                 hub=self._hub,
+                key_uses=self._key_uses,
                 summary=self.summary,
                 lookout=self._lookout,
                 loop=self.loop,
@@ -256,6 +260,7 @@ class Control:
                 for job in jobs:
                     job.cancel()
                 await asyncio.gather(*jobs, return_exceptions=True)
+                self._key_uses.save()
                 await self.view.close()
                 await self.loop.stop()
                 # Told to stop, the fleet is over; after a mistake of ours the next control adopts.
@@ -430,6 +435,7 @@ class Control:
         """
         for resource, count in islice(frame.shortages.items(), SHORTAGES_MAX):
             self.saw(OwnShortage(gateway.name, resource, count, frame.descriptors))
+        self._key_uses.heard(islice(frame.keys, KEY_USES_MAX))
         if self._hub.current(gateway.id) is not gateway:
             return
         self._lease_broker.on_stats(gateway.id, frame, time.monotonic_ns())

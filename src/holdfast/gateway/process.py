@@ -20,7 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from secrets import token_hex
-from time import monotonic_ns
+from time import monotonic_ns, time
 from typing import Final, Protocol
 
 import msgspec
@@ -134,6 +134,8 @@ class GatewayProcess:
         self._ticking: asyncio.TimerHandle | None = None
         self._acceptor: Acceptor | None = None
         self._certificate: PortCertificate | None = None
+        # When each key of the config let somebody in last, of what control has not heard yet.
+        self._key_uses: dict[tuple[str, str], int] = {}
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -444,6 +446,7 @@ class GatewayProcess:
         try:
             file = FleetFile.from_json(frame.config)
             if self._driver is not None and self._server is not None:
+                self._note_key_uses(self._driver)
                 settings = settings_of(file, self._hot_path)
                 self._targets = self._targets_of(file, asyncio.get_running_loop())
                 self._driver.reconfigure(settings, self._targets)
@@ -470,6 +473,19 @@ class GatewayProcess:
             if driver.observer.traces is not None and (traces := driver.observer.traces.take()):
                 self._link.send(TracesFrame(traces))
 
+    def _note_key_uses(self, driver: RequestDriver) -> None:
+        """Stamp the keys that were used since the last look; to the second is enough."""
+        at = int(time())
+        for tenant, key in driver.settings.tenants.take_used():
+            self._key_uses[tenant, key] = at
+
+    def _take_key_uses(self) -> list[tuple[str, str, int]]:
+        """What control has not heard yet; kept while it is away."""
+        if not self._link.connected:
+            return []
+        uses, self._key_uses = self._key_uses, {}
+        return [(tenant, key, at) for (tenant, key), at in uses.items()]
+
     def _handshake_counters(self) -> dict[str, int | float]:
         """TLS handshakes that were not completed, by how they ended."""
         acceptor = self._acceptor
@@ -495,6 +511,7 @@ class GatewayProcess:
             counters |= self._handshake_counters()
             for name, count in driver.settings.virtual.hook_errors.items():
                 counters[f'hook_errors_total{{hook="{name}"}}'] = count
+            self._note_key_uses(driver)
             if driver.observer.traces is not None:
                 counters["traces_dropped_total"] = driver.observer.traces.dropped
         wanted, trying = driver.trials(now)
@@ -522,6 +539,7 @@ class GatewayProcess:
             trying,
             {str(resource): count for resource, count in missing.items()},
             self._descriptors,
+            self._take_key_uses() if due else [],
         )
         self._link.send(frame)
 
