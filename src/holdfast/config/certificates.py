@@ -7,10 +7,17 @@ looked at again.
 """
 
 import ssl
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
-_Times = tuple[tuple[int, int, int] | None, ...]
+FileTimes = tuple[int, int, int]
+
+_CONTEXTS_MAX: Final = 64  # towards engines; one for each model with files of its own
+_Times = tuple[FileTimes | None, ...]
+_Paths = tuple[Path | None, ...]
+_usable: Final[dict[_Paths, ssl.SSLContext]] = {}  # the last of each that could be made
 
 
 class PortCertificate:
@@ -49,16 +56,30 @@ def calling_context(
 ) -> ssl.SSLContext | None:
     """The context for calls that trust an authority, and show a certificate where one is asked.
 
-    The same object while the files are the same. None where they cannot be used: the usual
-    context then refuses an engine of a private authority, which is safe and said by its failures.
+    The same object while the files are the same. Files that cannot be used, such as a certificate
+    whose renewed key is not written yet, leave the context that they made before. None where they
+    never could: the usual context then refuses an engine of a private authority, which is safe and
+    said by its failures.
     """
     paths = (ca, certificate, key)
-    return _calling(paths, tuple(path and _times_of(path) for path in paths))
+    context = _calling(paths, file_times(paths))
+    if context is None:
+        return _usable.get(paths)
+    _usable.pop(paths, None)
+    if len(_usable) >= _CONTEXTS_MAX:
+        del _usable[next(iter(_usable))]
+    _usable[paths] = context
+    return context
 
 
-@lru_cache(maxsize=64)
+def file_times(paths: Iterable[Path | None]) -> tuple[FileTimes | None, ...]:
+    """When each file was last written, and which it is; None where there is none."""
+    return tuple(path and _times_of(path) for path in paths)
+
+
+@lru_cache(maxsize=_CONTEXTS_MAX)
 def _calling(
-    paths: tuple[Path | None, ...],
+    paths: _Paths,
     _: tuple[object, ...],
 ) -> ssl.SSLContext | None:
     ca, certificate, key = paths
@@ -79,7 +100,7 @@ def _serving(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def _times_of(path: Path) -> tuple[int, int, int] | None:
+def _times_of(path: Path) -> FileTimes | None:
     try:
         stat = path.stat()
     except OSError:
@@ -87,4 +108,4 @@ def _times_of(path: Path) -> tuple[int, int, int] | None:
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
-__all__ = ["PortCertificate", "calling_context"]
+__all__ = ["FileTimes", "PortCertificate", "calling_context", "file_times"]

@@ -39,8 +39,14 @@ from holdfast.config.models import (
 )
 from holdfast.config.prices import PricesSection, check_prices
 from holdfast.config.sections import Policy, Section
-from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
+from holdfast.config.sources import (
+    SOURCES_MAX,
+    AgentsSection,
+    SourceSection,
+    check_sources,
+)
 from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection, is_guessed
+from holdfast.config.token_files import with_token_of_file
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
@@ -87,12 +93,15 @@ class AdminSection(Section):
 
     listen: Listen = "127.0.0.1:8001"
     token: Annotated[KeyHash | None, Field(repr=False)] = None
+    token_file: Path | None = None  # the file with that token or its hash, in place of it
     tokens: Annotated[list[AdminTokenSection], Field(max_length=64)] = Field(default_factory=list)
     open_read: bool | None = None
     trusted_proxies: Annotated[list[Network], Field(max_length=64)] = Field(default_factory=list)
     tls: TlsSection | None = None
     connections: Annotated[AdminConnectionConfig, Policy()] = AdminConnectionConfig()
     insecure: bool = False  # beyond this machine without TLS: something in front must have it
+
+    _from_file = model_validator(mode="before")(with_token_of_file)
 
     @property
     def address(self) -> Address:
@@ -141,8 +150,12 @@ class FleetFile(Section):
     @property
     def secret_files(self) -> tuple[Path, ...]:
         """The files with secrets that were read together with this one."""
-        keys = (key.file for tenant in self.tenants for key in tenant.keys)
-        return tuple(file for file in keys if file is not None)
+        files = [key.file for tenant in self.tenants for key in tenant.keys]
+        files += [self.admin.token_file, *(one.token_file for one in self.admin.tokens)]
+        for source in self.sources:
+            if isinstance(source, AgentsSection):
+                files += [agent.token_file for agent in source.agents]
+        return tuple(file for file in files if file is not None)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

@@ -14,6 +14,7 @@ and calls that were not asked for would cost money.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from holdfast.config.sections import Duration, Section
 from holdfast.config.tenants import KeyHash, Name
+from holdfast.config.token_files import with_token_of_file
 from holdfast.core.types import require
 from holdfast.core.view.selectors import parse_selector
 
@@ -165,8 +167,11 @@ class AgentSection(Section):
         str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="an agent's --name")
     ]
     token: Annotated[KeyHash, Field(repr=False)]
+    token_file: Path | None = None  # the file with that token or its hash, in place of it
     host: Text = ""
     replicas: Texts = Field(default_factory=list)
+
+    _from_file = model_validator(mode="before")(with_token_of_file)
 
 
 class AgentsSection(_Source):

@@ -63,6 +63,7 @@ from holdfast.gateway.http.hot_path import FAST, PLAIN, HotPath
 from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.link import Link
+from holdfast.gateway.request.engine_secrets import EngineSecrets
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
 from holdfast.gateway.request.targets import Target
@@ -130,6 +131,7 @@ class GatewayProcess:
         self._targets: dict[str, Target] = {}
         self._turn: LoopTurn | None = None  # what all connections share
         self._detours: dict[str, str] = {}
+        self._engine_secrets = EngineSecrets()
         self._sweep_at = self._stats_at = self._counters_at = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._acceptor: Acceptor | None = None
@@ -309,6 +311,8 @@ class GatewayProcess:
             self._note_control_silence(driver, now)
             if self._certificate is not None:
                 self._look_at_certificate(self._certificate)
+            if self._engine_secrets.changed(now):
+                self._read_engine_secrets(driver)
             self._tell_stats(driver, server, now)
             self._tell_evidence(driver)
 
@@ -394,7 +398,15 @@ class GatewayProcess:
             self._targets = self._targets_of(self._file, asyncio.get_running_loop())
             driver.reconfigure(driver.settings, self._targets)
 
+    def _read_engine_secrets(self, driver: RequestDriver) -> None:
+        """Use renewed tokens and certificates towards engines; what runs keeps its connection."""
+        assert self._file is not None, "it is serving"
+        self._targets = self._targets_of(self._file, asyncio.get_running_loop())
+        driver.reconfigure(driver.settings, self._targets)
+        _log.info("tokens and certificates of engines read again", gateway=self.gateway_id)
+
     def _targets_of(self, file: FleetFile, loop: asyncio.AbstractEventLoop) -> dict[str, Target]:
+        self._engine_secrets.follow(file, monotonic_ns())
         known, detours = self._targets, self._detours
         return targets_of(
             file,
