@@ -311,6 +311,7 @@ _METRICS: Final = {
     "escalations_total": "cheap answers that failed a check, by virtual name and check",
     "comparisons_total": "answers asked of a second replica too, by model and result: `agreed`, "
     "`disagreed`, `unanswered`",
+    "quota_refusals_total": "requests beyond their tenant's quota, by tenant and code",
     "refused_total": "requests refused before they were admitted, by status and code",
     "hook_errors_total": "calls of a rule's hook that raised or returned nonsense, by hook",
     "connection_refusals_total": "connections turned away or given up, by reason",
@@ -554,6 +555,7 @@ def _told_by_a_gateway() -> Any:
     counters.first_token("m", 1)
     counters.finished(Finish(1, 200, "ok", "", attempts=3, continued=1, model="m"), 1)
     counters.refused(400, "invalid_json")
+    counters.over_quota("a", "rate_limit_exceeded")
     counters.escalated("auto", "length")
     counters.compared("m", "agreed")
     while len(counters.values) < SERIES_MAX:  # one more than there is room for

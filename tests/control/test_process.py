@@ -742,3 +742,26 @@ def test_last_uses_of_keys_are_asked_for_by_name_and_outlive_control(stage, worl
 
     play(stage, used, more=more)
     play(stage, later, more=more)
+
+
+def test_what_a_tenant_has_under_way_stays_with_its_gateway(stage, world):
+    quota = "quota: {requests_at_once: 4}"
+    more = f"tenants: [{{name: acme, keys: ['{hash_key('hf-planted-key-of-a-team')}'], {quota}}}]\n"
+
+    async def scene(control, engine):
+        first, second = await stage.gateway("gateway-0", 1), await stage.gateway("gateway-1", 2)
+
+        async def tell():
+            first.send(StatsFrame({}, {}, readiness=True, running={"acme": 3}))
+            second.send(StatsFrame({}, {}, readiness=True, demand={"acme": 50.0}))
+            await asyncio.sleep(0.02)
+
+        for _ in range(20):
+            await tell()
+        until = asyncio.get_running_loop().time() + 30
+        while second.last(LeaseFrame).quota["acme"] > 0.26:
+            assert asyncio.get_running_loop().time() < until
+            await tell()
+        assert first.last(LeaseFrame).quota["acme"] >= 0.74
+
+    play(stage, scene, workers=2, more=more)

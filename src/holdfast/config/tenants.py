@@ -191,7 +191,8 @@ class TenantSection(Section):
     def limited(self) -> bool:
         """Whether the tenant's quota sets any limit."""
         quota = self.quota
-        return quota.requests_per_minute is not None or quota.tokens_per_minute is not None
+        limits = (quota.requests_per_minute, quota.tokens_per_minute, quota.requests_at_once)
+        return any(limit is not None for limit in limits)
 
 
 __all__ = [

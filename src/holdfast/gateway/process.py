@@ -551,6 +551,7 @@ class GatewayProcess:
             trying,
             {str(resource): count for resource, count in missing.items()},
             self._descriptors,
+            driver.flow.running(),
             self._take_key_uses() if due else [],
         )
         self._link.send(frame)
