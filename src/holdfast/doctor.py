@@ -191,6 +191,10 @@ def _agents(file: FleetFile) -> Found:
             fix = "give each agent its own under 'agents', with its replicas, and remove 'token'"
             yield Advice(AdviceLevel.WARNING, field, told, fix)
         for agent in source.agents:
+            if not agent.certificate and not file.admin.address.loopback:
+                told = "has a token alone: whoever copies it speaks for its host, from anywhere"
+                fix = "give it a certificate of admin.tls.client_ca, and name it as 'certificate'"
+                yield Advice(AdviceLevel.NOTE, f"{field}.agents.{agent.name}", told, fix)
             for name in agent.replicas:
                 known = name in ids or any(model.may_name(name) for model in file.models)
                 if known or open_ended:

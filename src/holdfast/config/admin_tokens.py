@@ -18,8 +18,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from holdfast.config.sections import Section
-from holdfast.config.tenants import KeyHash, Name, is_guessed
-from holdfast.config.token_files import with_token_of_file
+from holdfast.config.tenants import KeyHash, Name, is_guessed, with_token_of_file
 from holdfast.core.types import require
 
 RESERVED_NAMES: Final = ("admin", "anybody", "local", "nobody")  # the audit trail's own words

@@ -7,10 +7,10 @@ looked at again.
 """
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 FileTimes = tuple[int, int, int]
 
@@ -23,12 +23,23 @@ _usable: Final[dict[_Paths, ssl.SSLContext]] = {}  # the last of each that could
 class PortCertificate:
     """The TLS context of a port, which follows the files of its certificate and key."""
 
-    __slots__ = ("_certificate", "_key", "_seen", "context", "problem")
+    __slots__ = ("_ca", "_certificate", "_key", "_seen", "context", "problem")
 
-    def __init__(self, certificate: Path, key: Path, context: ssl.SSLContext | None = None) -> None:
-        """``context``: one that has the certificate already; else one is made. May raise."""
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        context: ssl.SSLContext | None = None,
+        client_ca: Path | None = None,
+    ) -> None:
+        """``context``: one that has the certificate already; else one is made. May raise.
+
+        ``client_ca``: the authority of callers' certificates in that context. What is added to its
+        file is trusted as well; what is taken out of it is trusted until the port is opened anew.
+        """
         self._certificate = certificate
         self._key = key
+        self._ca = client_ca
         self._seen = self._times()  # from before: a change while reading is seen
         self.problem = ""  # why the newer files are not used; empty: they are
         self.context = context or _serving(certificate, key)
@@ -39,7 +50,10 @@ class PortCertificate:
         if times == self._seen:
             return False
         try:
-            _serving(self._certificate, self._key)  # a misfit would spoil the context in use
+            trial = _serving(self._certificate, self._key)  # a misfit would spoil the one in use
+            if self._ca is not None:
+                trial.load_verify_locations(self._ca)
+                self.context.load_verify_locations(self._ca)
             self.context.load_cert_chain(self._certificate, self._key)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self.problem = getattr(error, "strerror", None) or type(error).__name__
@@ -48,7 +62,7 @@ class PortCertificate:
         return True
 
     def _times(self) -> _Times:
-        return tuple(map(_times_of, (self._certificate, self._key)))
+        return file_times((self._certificate, self._key, self._ca))
 
 
 def calling_context(
@@ -93,6 +107,19 @@ def _calling(
     return context
 
 
+def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """The names that a verified certificate was made for, in lower case; none without one.
+
+    ``certificate`` is as ``ssl`` tells it: alternative names, and the common name.
+    """
+    if not certificate:
+        return frozenset()
+    names = [value for _, value in certificate.get("subjectAltName", ())]
+    for part in certificate.get("subject", ()):
+        names += [value for kind, value in part if kind == "commonName"]
+    return frozenset(name.lower() for name in names)
+
+
 def _serving(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -108,4 +135,4 @@ def _times_of(path: Path) -> FileTimes | None:
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
-__all__ = ["FileTimes", "PortCertificate", "calling_context", "file_times"]
+__all__ = ["FileTimes", "PortCertificate", "calling_context", "file_times", "names_of"]

@@ -45,8 +45,13 @@ from holdfast.config.sources import (
     SourceSection,
     check_sources,
 )
-from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection, is_guessed
-from holdfast.config.token_files import with_token_of_file
+from holdfast.config.tenants import (
+    ANONYMOUS,
+    KeyHash,
+    TenantSection,
+    is_guessed,
+    with_token_of_file,
+)
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
@@ -63,6 +68,12 @@ class TlsSection(Section):
 
     certificate: Annotated[Path, Field(description="the path of the certificate chain")]
     key: Annotated[Path, Field(description="the path of its private key")]
+
+
+class AdminTlsSection(TlsSection):
+    """Certificate and key of the operators' port, and whose certificates its callers may show."""
+
+    client_ca: Path | None = None  # the authority of agents' certificates; none: none are asked for
 
 
 class GatewaySection(Section):
@@ -97,7 +108,7 @@ class AdminSection(Section):
     tokens: Annotated[list[AdminTokenSection], Field(max_length=64)] = Field(default_factory=list)
     open_read: bool | None = None
     trusted_proxies: Annotated[list[Network], Field(max_length=64)] = Field(default_factory=list)
-    tls: TlsSection | None = None
+    tls: AdminTlsSection | None = None
     connections: Annotated[AdminConnectionConfig, Policy()] = AdminConnectionConfig()
     insecure: bool = False  # beyond this machine without TLS: something in front must have it
 
@@ -166,6 +177,7 @@ class FleetFile(Section):
         check_sources(self.sources)
         _check_discovery(self)
         _check_ports(self)
+        _check_agents(self)
         _check_replicas(self)
         _check_virtual(self)
         _check_tenants(self)
@@ -253,6 +265,18 @@ def _check_ports(file: FleetFile) -> None:
     guessed = file.admin.token is not None and is_guessed(file.admin.token)
     problem, fix = "is the hash of a token that is guessed at once", "run 'holdfast keys new'"
     require(not guessed, "admin.token", problem, fix)
+
+
+def _check_agents(file: FleetFile) -> None:
+    asked = file.admin.tls is not None and file.admin.tls.client_ca is not None
+    for number, source in enumerate(file.sources):
+        if not isinstance(source, AgentsSection):
+            continue
+        for index, agent in enumerate(source.agents):
+            field = f"sources.{number}.agents.{index}.certificate"
+            problem = "is set, and no caller is asked for a certificate"
+            fix = "name the authority of agents' certificates under admin.tls.client_ca"
+            require(asked or not agent.certificate, field, problem, fix)
 
 
 def _check_replicas(file: FleetFile) -> None:
@@ -371,6 +395,7 @@ __all__ = [
     "ENGINES",
     "Address",
     "AdminSection",
+    "AdminTlsSection",
     "ChaosSection",
     "Deployed",
     "EndpointSection",

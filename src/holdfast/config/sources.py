@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from holdfast.config.sections import Duration, Section
-from holdfast.config.tenants import KeyHash, Name
-from holdfast.config.token_files import with_token_of_file
+from holdfast.config.tenants import KeyHash, Name, with_token_of_file
 from holdfast.core.types import require
 from holdfast.core.view.selectors import parse_selector
 
@@ -170,6 +169,7 @@ class AgentSection(Section):
     token_file: Path | None = None  # the file with that token or its hash, in place of it
     host: Text = ""
     replicas: Texts = Field(default_factory=list)
+    certificate: Annotated[str, Field(max_length=253, description="a name")] = ""
 
     _from_file = model_validator(mode="before")(with_token_of_file)
 
@@ -190,6 +190,7 @@ class AgentsSection(_Source):
         names: dict[str, int] = {}
         tokens: dict[str, str] = {} if self.token is None else {self.token: "the shared token"}
         owners: dict[str, str] = {}
+        certificates: dict[str, str] = {}
         for index, agent in enumerate(self.agents):
             where = f"agents.{index}"
             first = names.setdefault(agent.name, index)
@@ -198,6 +199,11 @@ class AgentsSection(_Source):
             holder = tokens.setdefault(agent.token, agent.name)
             fix = "make one for each: 'holdfast keys new'"
             require(holder == agent.name, f"{where}.token", f"is that of {holder}, too", fix)
+            if agent.certificate:
+                shown = agent.certificate.lower()
+                holder = certificates.setdefault(shown, agent.name)
+                problem, fix = f"is that of {holder}, too", "make a certificate for each agent"
+                require(holder == agent.name, f"{where}.certificate", problem, fix)
             for place, replica in enumerate(agent.replicas):
                 owner = owners.setdefault(replica, agent.name)
                 problem = f"is {replica!r}, which {owner} has already"
