@@ -290,6 +290,8 @@ def _gateways(status: Mapping[str, Any]) -> Found:
         if one.get("condition") in {"late", "stopped", "stuck", "traced"}:
             told = f"has been {one['condition']} for {one.get('for_s', 0):.0f} s (pid {one['pid']})"
             fix = "see who stops or starves it: 'holdfast incidents' names the cause"
+            if one.get("name") == "supervisor":
+                fix = f"nobody replaces it, nor others meanwhile: kill -CONT {one['pid']}"
             yield Advice(AdviceLevel.ERROR, str(one.get("name")), told, fix)
     if len(gateways) == 1:
         told = "there is one process: clients see a reset if it dies"

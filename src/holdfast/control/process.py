@@ -45,6 +45,7 @@ from holdfast.control.gateways.previous_state import (
 from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.serving_processes import ServingProcesses
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, write_state
+from holdfast.control.gateways.supervisor_watch import BEAT_FILE, SupervisorWatch
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
@@ -161,6 +162,11 @@ class Control:
         self.access = AdminAccess(lambda: self.file.admin, audit=AuditLog(store))
         self._key_uses = KeyUses(lambda: self.file, store)
         self.admin = self._admin()
+
+    def watch_supervisor(self, pid: int) -> None:
+        """Look at the process that started this one, and name it where it is frozen."""
+        beat_path, config = self._run_dir / BEAT_FILE, self.file.watch
+        self._serving_processes.watch_supervisor(SupervisorWatch(pid, beat_path, config))
 
     def _books(self, environment: Mapping[str, str]) -> CostsAndExports:
         """Create the accounting of token costs and the exporters that hand figures on."""

@@ -354,7 +354,8 @@ def run_control(
     _die_with_parent(notice_fd)
     tell = _teller(notice_fd)
     admin = socket.socket(fileno=admin_fd)
-    uvloop.run(_control(path, run_dir, admin, state_dir, tell, token_file))
+    supervisor = os.getppid() if notice_fd is not None else None
+    uvloop.run(_control(path, run_dir, admin, state_dir, tell, token_file, supervisor))
 
 
 async def _control(
@@ -364,6 +365,7 @@ async def _control(
     state_dir: Path | None,
     tell: Callable[[bytes], bool],
     token_file: Path | None = None,
+    supervisor: int | None = None,
 ) -> None:
 
     from holdfast.control.admin.connections import AdminConnections  # noqa: PLC0415
@@ -382,6 +384,8 @@ async def _control(
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
+    if supervisor is not None:
+        control.watch_supervisor(supervisor)
     lacked = control.lacked
     lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
     bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)

@@ -97,9 +97,9 @@ class ReplicaStatus(TypedDict):
 
 
 class ProcessStatus(TypedDict):
-    """One process of Holdfast itself, as its supervisor last judged it."""
+    """One process of Holdfast itself, as its supervisor (and that one, as control) judged it."""
 
-    name: Annotated[str, Meta(description="`control` or `gateway-N`.")]
+    name: Annotated[str, Meta(description="`supervisor`, `control` or `gateway-N`.")]
     pid: int
     condition: Annotated[
         str, Meta(description="`starting`, `turning`, `late`, `traced`, `stopped` or `stuck`.")
