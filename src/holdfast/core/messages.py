@@ -485,6 +485,14 @@ class Stop:
 
 
 @dataclass(slots=True)
+class HurryCanary:
+    """Shorten the deadline of the canary under way at a replica; none under way: do nothing."""
+
+    replica_id: str
+    deadline: int  # ns from now
+
+
+@dataclass(slots=True)
 class CallBackCanary:
     """Abort the canary under way at a replica: users need the slot that it holds."""
 
@@ -525,7 +533,7 @@ class Notice:
     canaries: CanarySuspect | None = None  # who is suspected now; ``None``: not what it is about
 
 
-FleetAction = RunCanary | CallBackCanary | Launch | Stop | Move | Publish | Notice
+FleetAction = RunCanary | HurryCanary | CallBackCanary | Launch | Stop | Move | Publish | Notice
 
 __all__ = [
     "Abort",
@@ -548,6 +556,7 @@ __all__ = [
     "FlowAction",
     "FlowEvent",
     "Frozen",
+    "HurryCanary",
     "Joined",
     "Launch",
     "Leased",

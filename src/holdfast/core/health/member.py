@@ -25,11 +25,13 @@ class Member:
         "busy_canaries",
         "called_back",
         "canary",
+        "canary_asked_at",
         "canary_at",
         "canary_charged",
         "canary_error",
         "canary_out",
         "canary_passed",
+        "canary_until",
         "canary_verdict",
         "canary_yields",
         "drain",
@@ -74,6 +76,7 @@ class Member:
         self.waiting: int | None = None  # requests in its engine's own queue; None: not known
         self.busy_canaries = 0  # in a row that got no answer while users' tokens moved
         self.canary_out = False
+        self.canary_asked_at = self.canary_until = 0  # the one under way, or the last
         self.canary_charged = False  # the one under way, or the last: it spends what was earned
         self.called_back = False  # the last canary: users needed its slot
         self.canary_yields = False  # the one under way, or the last: to a user who needs its slot
