@@ -311,6 +311,7 @@ _METRICS: Final = {
     "escalations_total": "cheap answers that failed a check, by virtual name and check",
     "comparisons_total": "answers asked of a second replica too, by model and result: `agreed`, "
     "`disagreed`, `unanswered`",
+    "quota_refusals_total": "requests beyond their tenant's quota, by tenant and code",
     "refused_total": "requests refused before they were admitted, by status and code",
     "hook_errors_total": "calls of a rule's hook that raised or returned nonsense, by hook",
     "connection_refusals_total": "connections turned away or given up, by reason",
@@ -331,7 +332,8 @@ _METRICS: Final = {
     "serving_processes_replaced_total": "gateway processes and controls that the supervisor killed "
     "and replaced, by what was seen: `stopped` or `stuck`",
     "serving_process_late_seconds": "how long a gateway process or control has been late, stopped "
-    "or under a debugger, as the supervisor sees it; 0: it is well",
+    "or under a debugger, as the supervisor sees it, and the supervisor, as control sees it; 0: it "
+    "is well",
     "control_silences_total": "times that a gateway had heard nothing of control for seconds",
     "control_silent_seconds_total": "how long these lasted, of all gateways",
     "gateway_epoch": "the config that this gateway runs",
@@ -554,6 +556,7 @@ def _told_by_a_gateway() -> Any:
     counters.first_token("m", 1)
     counters.finished(Finish(1, 200, "ok", "", attempts=3, continued=1, model="m"), 1)
     counters.refused(400, "invalid_json")
+    counters.over_quota("a", "rate_limit_exceeded")
     counters.escalated("auto", "length")
     counters.compared("m", "agreed")
     while len(counters.values) < SERIES_MAX:  # one more than there is room for

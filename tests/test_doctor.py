@@ -144,6 +144,9 @@ def test_a_process_that_stands_still_is_an_error_that_names_it():
     (advice,) = check_running({"gateways": gateways(1, 1), "processes": processes}, [])
     assert (advice.level, advice.where) == (AdviceLevel.ERROR, "gateway-1")
     assert advice.problem == "has been stopped for 12 s (pid 8)"
+    processes = [{"name": "supervisor", "pid": 6, "condition": "stopped", "for_s": 5.0}]
+    (advice,) = check_running({"gateways": gateways(1, 1), "processes": processes}, [])
+    assert (advice.where, "kill -CONT 6" in advice.fix) == ("supervisor", True)
 
 
 def test_one_gateway_and_none_are_different_things():

@@ -200,6 +200,10 @@ def _agents(file: FleetFile) -> Found:
             fix = "give each agent its own under 'agents', with its replicas, and remove 'token'"
             yield Advice(AdviceLevel.WARNING, field, told, fix)
         for agent in source.agents:
+            if not agent.certificate and not file.admin.address.loopback:
+                told = "has a token alone: whoever copies it speaks for its host, from anywhere"
+                fix = "give it a certificate of admin.tls.client_ca, and name it as 'certificate'"
+                yield Advice(AdviceLevel.NOTE, f"{field}.agents.{agent.name}", told, fix)
             for name in agent.replicas:
                 known = name in ids or any(model.may_name(name) for model in file.models)
                 if known or open_ended:
@@ -362,6 +366,8 @@ def _gateways(status: Mapping[str, Any]) -> Found:
         if one.get("condition") in {"late", "stopped", "stuck", "traced"}:
             told = f"has been {one['condition']} for {one.get('for_s', 0):.0f} s (pid {one['pid']})"
             fix = "see who stops or starves it: 'holdfast incidents' names the cause"
+            if one.get("name") == "supervisor":
+                fix = f"nobody replaces it, nor others meanwhile: kill -CONT {one['pid']}"
             yield Advice(AdviceLevel.ERROR, str(one.get("name")), told, fix)
     if len(gateways) == 1:
         told = "there is one process: clients see a reset if it dies"

@@ -107,3 +107,22 @@ def test_the_token_is_printed_where_it_is_known(run, monkeypatch):
     assert (refused.exit_code, "not known here" in refused.output) == (1, True)
     monkeypatch.setenv("HOLDFAST_ADMIN_TOKEN", "hf-mine")
     assert run("sign-in", "--token").output == "hf-mine\n"
+
+
+def test_last_uses_of_keys_are_a_table_without_control_characters(run):
+    row = {"tenant": "t", "expires": None, "expired": False, "file": None}
+    keys = [
+        {**row, "id": "ci", "last_used": 1_790_000_000.0},
+        {**row, "id": "old\x9b2J", "last_used": None, "expires": "2020-01-01", "expired": True},
+    ]
+    Port.answers["GET /keys"] = (200, {"since": 1_780_000_000.0, "keys": keys})
+    told = run("keys", "uses").output
+    assert "2026-09-21 14:13:20" in told
+    assert "not since 2026-05-28" in told
+    assert "2020-01-01 (expired)" in told
+    assert "\x9b" not in told
+    assert json.loads(run("keys", "uses", "--json").output)["keys"] == keys
+    Port.answers["GET /keys"] = (200, {"since": 1_780_000_000.0, "keys": []})
+    assert "no key is asked for" in run("keys", "uses").output
+    Port.answers["GET /keys"] = (401, {"error": "the admin token is missing"})
+    assert run("keys", "uses").exit_code == 1

@@ -5,6 +5,7 @@ import pytest
 from holdfast.config.document import ConfigFileError
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
+from holdfast.config.tenants import hash_key
 
 FLEET = """
 admin:
@@ -92,6 +93,18 @@ def test_tokens_have_names_and_roles_and_travel_whole(tmp_path):
         ),
         (f"token: '{ONE}', tokens: [{{name: b, roles: [read], token: '{ONE}'}}]", "admin.token"),
         ("trusted_proxies: [proxy]", "write an address or a network"),
+        (f"token: '{ONE}', token_file: /run/token", "is set beside token; keep one of them"),
+        ("token_file: run/token", "is a relative path; write the whole path"),
+        ("token_file: /no/such/token", "admin.token_file: /no/such/token cannot be read"),
+        ("token_file: 7", "admin.token_file"),
+        (
+            "tokens: [{name: a, roles: [read], token_file: /no/such/token}]",
+            "admin.tokens[0].token_file: /no/such/token cannot be read",
+        ),
+        (
+            f"tokens: [{{name: a, roles: [read], token: '{hash_key('changeme')}'}}]",
+            "admin.tokens[0].token: is the hash of a token that is guessed at once",
+        ),
         (f"listen: 0.0.0.0:8001, token: '{ONE}', open_read: true", "roles: [read]"),
         ("listen: 0.0.0.0:8001", "without a token anybody could use it"),
     ],
@@ -101,6 +114,18 @@ def test_a_wrong_token_or_role_is_refused_where_it_stands(tmp_path, text, told):
         fleet(tmp_path, f"admin: {{{text}}}\n")
     assert told in str(caught.value)
     assert "fleet.yaml:" in str(caught.value)
+
+
+def test_a_token_of_a_file_travels_as_its_hash_and_is_not_read_again(tmp_path):
+    secret = tmp_path / "token"
+    secret.write_text("hf-planted-token-of-a-file\n")
+    read = fleet(tmp_path, f"admin: {{token_file: {secret}}}\n")
+    assert read.admin.token == hash_key("hf-planted-token-of-a-file")
+    assert read.secret_files == (secret,)
+    assert not read.admin.reads_openly
+    secret.unlink()
+    assert FleetFile.from_json(read.to_json()).admin == read.admin
+    assert read.with_endpoints({}).admin == read.admin
 
 
 @pytest.mark.parametrize(

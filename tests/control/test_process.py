@@ -721,3 +721,47 @@ def test_a_rollout_is_followed_by_the_gateways_file(stage, world):
         await world.until(lambda: "rollout finished" in [e.what for e in control.admin.events()])
 
     play_launched(stage, scene)
+
+
+def test_last_uses_of_keys_are_asked_for_by_name_and_outlive_control(stage, world):
+    key = "hf-planted-key-of-a-team"
+    more = f"tenants: [{{name: team, keys: [{{hash: '{hash_key(key)}', id: ci}}]}}]\n"
+
+    async def used(control, engine):
+        gateway = await stage.gateway()
+        assert orjson.loads((await ask(control, "/keys"))[1])["keys"][0]["last_used"] is None
+        gateway.send(StatsFrame({}, {}, readiness=True, keys=[("team", "ci", 1_700_000_000)]))
+        await world.until(lambda: control.admin.keys()["keys"][0]["last_used"])
+
+    async def later(control, engine):
+        status, body = await ask(control, "/keys")
+        (row,) = orjson.loads(body)["keys"]
+        assert (status, row["tenant"], row["id"]) == (200, "team", "ci")
+        assert row["last_used"] == 1_700_000_000
+        assert hash_key(key)[7:].encode() not in body
+
+    play(stage, used, more=more)
+    play(stage, later, more=more)
+
+
+def test_what_a_tenant_has_under_way_stays_with_its_gateway(stage, world):
+    quota = "quota: {requests_at_once: 4}"
+    more = f"tenants: [{{name: acme, keys: ['{hash_key('hf-planted-key-of-a-team')}'], {quota}}}]\n"
+
+    async def scene(control, engine):
+        first, second = await stage.gateway("gateway-0", 1), await stage.gateway("gateway-1", 2)
+
+        async def tell():
+            first.send(StatsFrame({}, {}, readiness=True, running={"acme": 3}))
+            second.send(StatsFrame({}, {}, readiness=True, demand={"acme": 50.0}))
+            await asyncio.sleep(0.02)
+
+        for _ in range(20):
+            await tell()
+        until = asyncio.get_running_loop().time() + 30
+        while second.last(LeaseFrame).quota["acme"] > 0.26:
+            assert asyncio.get_running_loop().time() < until
+            await tell()
+        assert first.last(LeaseFrame).quota["acme"] >= 0.74
+
+    play(stage, scene, workers=2, more=more)

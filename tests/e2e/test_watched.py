@@ -160,3 +160,33 @@ def test_what_is_frozen_and_left_alone_is_named_by_whoever_is_not(ops, left_alon
         await ops.until(well, "nobody is stopped any more", WAITING_S)
 
     uvloop.run(main())
+
+
+def test_a_stopped_supervisor_is_named_by_control_and_clients_are_served(ops, stage):
+    def supervisor():
+        rows = ops.call(f"{stage.admin}/status")["processes"]
+        return next(row for row in rows if row["name"] == "supervisor")
+
+    async def main():
+        await stage.whole()
+        turning = lambda: supervisor()["condition"] == "turning"  # noqa: E731
+        await ops.until(turning, "the supervisor turns", WAITING_S)
+        pid = stage.serve.process.pid
+        assert supervisor()["pid"] == pid
+        with stopped(pid):
+            named = lambda: bool(incidents(ops, stage, "supervisor_frozen"))  # noqa: E731
+            await ops.until(named, "an incident names it", WAITING_S)
+            assert supervisor()["condition"] == "stopped"
+            ready = ops.call(f"{stage.admin}/readyz")
+            assert "supervisor has been stopped for" in ready
+            assert metric(ops, stage, late) > 3
+            assert not await ops.harm(stage.port, 1)
+        await ops.until(turning, "it goes on", WAITING_S)
+        return pid
+
+    late = 'holdfast_serving_process_late_seconds{process="supervisor"}'
+    pid = uvloop.run(main())
+    (incident,) = incidents(ops, stage, "supervisor_frozen")
+    story = explained(stage, incident)
+    assert f"supervisor (pid {pid}) was stopped" in story
+    assert "kill -CONT" in story

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 
 import orjson
 import pytest
@@ -768,3 +769,30 @@ def test_random_streams_differ_by_name_and_by_process():
     first = streams("hedge").random()
     assert first == Streams(b"one seed")("hedge").random()
     assert len({first, streams("retry").random(), others("hedge").random()}) == 3
+
+
+def key_uses(stage):
+    """All last uses of keys that the gateway told of."""
+    return [use for frame in stage.all(StatsFrame) for use in frame.keys]
+
+
+def test_the_last_use_of_a_key_reaches_control_by_its_name(play):
+    keys = [hash_key(KEY), {"hash": hash_key(f"{KEY}-2"), "id": "ci"}]
+
+    async def scene(stage):
+        tenants = [{"name": "a", "keys": keys}]
+        stage.greeting = [stage.config(1, tenants=tenants), stage.view()]
+        await stage.serving()
+        assert (await stage.ask("/v1/models", key=f"{KEY}-2"))[0] == 200
+        assert (await stage.ask("/v1/models", key="hf-a-stranger-to-all"))[0] == 401
+        await stage.until(lambda: key_uses(stage))
+        ((tenant, name, at),) = key_uses(stage)
+        assert (tenant, name) == ("a", "ci")
+        assert abs(time.time() - at) < 60
+        # A new config does not lose what was used a moment before it.
+        assert (await stage.ask("/v1/models", key=KEY))[0] == 200
+        stage.send(stage.config(2, tenants=[{"name": "a", "keys": keys[:1]}]))
+        await stage.until(lambda: len(key_uses(stage)) == 2)
+        assert key_uses(stage)[1][:2] == ("a", hash_key(KEY)[7:15])
+
+    play(scene)

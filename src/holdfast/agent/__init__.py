@@ -49,7 +49,7 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        token: str,
+        token: str | Callable[[], str],  # it, or who knows it now
         say: Callable[[str], None],
         roots: Roots | None = None,
     ) -> None:
@@ -60,7 +60,9 @@ class Agent:
         self._finder = ProcessFinder(config.replicas, (roots or Roots()).proc)
         self._logs = Logs(config.logs, config.replicas)
         self._outbox = Outbox()
-        self._sender = ReportSender(config.url, config.name, token, config.ca)
+        self._sender = ReportSender(
+            config.url, config.name, token, config.ca, config.certificate, config.key
+        )
         self._xids: deque[Xid] = deque(maxlen=XIDS_MAX)
         self._watch = XidWatch()
         self._host = LocalHost(

@@ -12,7 +12,7 @@ import sys
 import msgspec
 
 from holdfast.agent import Agent
-from holdfast.agent.settings import AgentConfig, read_token
+from holdfast.agent.settings import AgentConfig, CurrentToken
 from holdfast.agent.stop_signal import StopSignal
 from holdfast.core.types import ConfigError
 
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     once = arguments[:1] == ["once"]
     config = msgspec.json.decode(arguments[-1], type=AgentConfig)
     try:
-        agent = Agent(config, read_token(os.environ), _say)
+        agent = Agent(config, CurrentToken(os.environ), _say)
     except ConfigError as error:
         _say(str(error))
         return 2

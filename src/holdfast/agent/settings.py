@@ -5,6 +5,7 @@ is itself a silent failure. The token is not a setting. It comes from an environ
 file, since every user can read arguments in the list of processes.
 """
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -57,6 +58,8 @@ class AgentConfig:
     url: str  # of control's admin port
     name: str  # of this agent: one host has one
     ca: str = ""  # a PEM file whose certificates are trusted; empty: the system's
+    certificate: str = ""  # a PEM file that is shown to control; empty: none
+    key: str = ""  # its private key
     local: LocalConfig = field(default_factory=LocalConfig)  # how often it looks, and at what
     replicas: tuple[ReplicaRule, ...] = ()
     logs: tuple[LogRule, ...] = ()
@@ -66,6 +69,10 @@ class AgentConfig:
         fix = "use letters, digits, '.', '_' and '-', up to 63"
         well = _NAME.fullmatch(self.name) is not None
         require(well, "--name", f"is {self.name[:80]!r}", fix)
+        pair = bool(self.certificate) == bool(self.key)
+        require(pair, "--key", "and --certificate are not both named", "name both, or neither")
+        safe = not self.certificate or self.url.startswith("https:")
+        require(safe, "--certificate", "is named for a URL without TLS", "write https://host:port")
         ids = [rule.id for rule in self.replicas]
         twice = next((one for one in ids if ids.count(one) > 1), None)
         require(twice is None, "--replica", f"has {twice!r} twice", "name each replica once")
@@ -152,6 +159,21 @@ def read_token(environment: Mapping[str, str]) -> str:
     return token
 
 
+class CurrentToken:
+    """The token as its file has it now: one that is rotated needs no restart of the agent."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Read the token; raises ``ConfigError`` where there is none."""
+        self._environment = environment
+        self._token = read_token(environment)
+
+    def __call__(self) -> str:
+        """The token; the last one that could be read, while its file cannot be."""
+        with contextlib.suppress(ConfigError):
+            self._token = read_token(self._environment)
+        return self._token
+
+
 def default_name() -> str:
     """The agent's default name: the hostname, with invalid characters replaced."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", os.uname().nodename)[:63].strip("-._")
@@ -172,6 +194,7 @@ __all__ = [
     "TOKEN_FILE_VARIABLE",
     "TOKEN_VARIABLE",
     "AgentConfig",
+    "CurrentToken",
     "LogRule",
     "ReplicaRule",
     "check_url",

@@ -21,6 +21,8 @@ from holdfast.sources.this_host import LocalConfig
 @click.command()
 @click.option("--url", required=True, help="Control's admin port: https://host:port.")
 @click.option("--ca", default="", help="A PEM file of certificates to trust, for own ones.")
+@click.option("--certificate", default="", help="A PEM file to show to control, if it asks.")
+@click.option("--key", default="", help="The private key of that certificate, as a PEM file.")
 @click.option("--name", help="What this agent is called. Default: the hostname.")
 @click.option("--group", default="", help="Hosts that are made alike share one.")
 @click.option("--zone", default="", help="Where the host is, for people.")
@@ -58,6 +60,8 @@ def agent(
     *,
     url: str,
     ca: str,
+    certificate: str,
+    key: str,
     name: str | None,
     group: str,
     zone: str,
@@ -72,7 +76,8 @@ def agent(
 
     For hosts without a cloud's or Kubernetes' API. The token is read from the environment variable
     HOLDFAST_AGENT_TOKEN, or from the file that HOLDFAST_AGENT_TOKEN_FILE names. Texts of log lines
-    never leave the host, only what they mean.
+    never leave the host, only what they mean. Renewed files of token and certificate are used
+    without a restart.
 
     \b
     Examples:
@@ -84,6 +89,8 @@ def agent(
         url=url,
         name=called,
         ca=ca,
+        certificate=certificate,
+        key=key,
         local=LocalConfig(period_s=period, host=called, group=group, zone=zone, mounts=mounts),
         replicas=read_replicas(replicas, engines),
         logs=read_logs(logs),

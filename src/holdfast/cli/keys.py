@@ -6,6 +6,7 @@ stay in the history of a shell, and every user can read them in the list of proc
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from time import time
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 import click
 from rich.table import Table
 
+from holdfast.cli.admin_port import Admin, asks_admin
 from holdfast.config.document import ConfigFileError
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
@@ -24,6 +26,7 @@ from holdfast.config.tenants import (
     new_key,
 )
 from holdfast.ui.terminal.console import stdout
+from holdfast.ui.terminal.untrusted_text import escape
 
 _NEWLINES: Final = 2  # of a file that was written on Windows
 _TOO_LONG: Final = KEY_LENGTH_MAX + _NEWLINES + 1  # characters read at most: enough to see it
@@ -128,6 +131,37 @@ def list_of(config: Path, *, as_json: bool) -> None:
         ends = str(row["expires"] or "never") + (" (expired)" if row["expired"] else "")
         table.add_row(str(row["tenant"]), str(row["id"]), ends, str(row["file"] or "the file"))
     stdout().print(table if rows else "the file names no tenants: no key is asked for")
+
+
+@keys.command("uses")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@asks_admin
+def uses(admin: Admin, *, as_json: bool) -> None:
+    """Show when each key of a running fleet was last used.
+
+    To the second, over all gateway processes. A key without a use since records began may be one
+    that nobody has any more: take it out of the fleet file.
+
+    \b
+    Example:
+      holdfast keys uses
+    """  # noqa: D301
+    told = admin.told("/keys")
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    since = _day_and_time(told["since"])
+    table = Table("tenant", "id", "last used (UTC)", "expires", box=None, pad_edge=False)
+    for row in told["keys"]:
+        used = row["last_used"]
+        when = f"not since {since}" if used is None else _day_and_time(used)
+        ends = str(row["expires"] or "never") + (" (expired)" if row["expired"] else "")
+        table.add_row(*map(escape, (str(row["tenant"]), str(row["id"]), when, ends)))
+    stdout().print(table if told["keys"] else "the fleet names no tenants: no key is asked for")
+
+
+def _day_and_time(at: float) -> str:
+    return datetime.fromtimestamp(float(at), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _given() -> str:

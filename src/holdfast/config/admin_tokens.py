@@ -12,12 +12,13 @@ everywhere in this file.
 
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from holdfast.config.sections import Section
-from holdfast.config.tenants import KeyHash, Name
+from holdfast.config.tenants import KeyHash, Name, is_guessed, with_token_of_file
 from holdfast.core.types import require
 
 RESERVED_NAMES: Final = ("admin", "anybody", "local", "nobody")  # the audit trail's own words
@@ -45,10 +46,13 @@ class AdminTokenSection(Section):
 
     name: Annotated[Name, Field(description="a name")]
     token: Annotated[KeyHash, Field(repr=False)]
+    token_file: Path | None = None  # the file with that token or its hash, in place of it
     roles: Annotated[
         list[Literal["read", "operate", "chaos"]],
         Field(min_length=1, max_length=3, description="read, operate, chaos"),
     ]
+
+    _from_file = model_validator(mode="before")(with_token_of_file)
 
 
 def check_admin_tokens(tokens: Sequence[AdminTokenSection], admin: str | None) -> None:
@@ -66,6 +70,8 @@ def check_admin_tokens(tokens: Sequence[AdminTokenSection], admin: str | None) -
         holder = hashes.setdefault(one.token, here)
         problem = f"is the same as {holder}"
         require(holder == here, f"{where}.token", problem, "make one for each: 'holdfast keys new'")
+        problem, fix = "is the hash of a token that is guessed at once", "run 'holdfast keys new'"
+        require(not is_guessed(one.token), f"{where}.token", problem, fix)
 
 
 __all__ = ["RESERVED_NAMES", "AdminTokenSection", "Network", "check_admin_tokens"]

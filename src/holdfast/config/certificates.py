@@ -7,21 +7,39 @@ looked at again.
 """
 
 import ssl
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Final
 
-_Times = tuple[tuple[int, int, int] | None, ...]
+FileTimes = tuple[int, int, int]
+
+_CONTEXTS_MAX: Final = 64  # towards engines; one for each model with files of its own
+_Times = tuple[FileTimes | None, ...]
+_Paths = tuple[Path | None, ...]
+_usable: Final[dict[_Paths, ssl.SSLContext]] = {}  # the last of each that could be made
 
 
 class PortCertificate:
     """The TLS context of a port, which follows the files of its certificate and key."""
 
-    __slots__ = ("_certificate", "_key", "_seen", "context", "problem")
+    __slots__ = ("_ca", "_certificate", "_key", "_seen", "context", "problem")
 
-    def __init__(self, certificate: Path, key: Path, context: ssl.SSLContext | None = None) -> None:
-        """``context``: one that has the certificate already; else one is made. May raise."""
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        context: ssl.SSLContext | None = None,
+        client_ca: Path | None = None,
+    ) -> None:
+        """``context``: one that has the certificate already; else one is made. May raise.
+
+        ``client_ca``: the authority of callers' certificates in that context. What is added to its
+        file is trusted as well; what is taken out of it is trusted until the port is opened anew.
+        """
         self._certificate = certificate
         self._key = key
+        self._ca = client_ca
         self._seen = self._times()  # from before: a change while reading is seen
         self.problem = ""  # why the newer files are not used; empty: they are
         self.context = context or _serving(certificate, key)
@@ -32,7 +50,10 @@ class PortCertificate:
         if times == self._seen:
             return False
         try:
-            _serving(self._certificate, self._key)  # a misfit would spoil the context in use
+            trial = _serving(self._certificate, self._key)  # a misfit would spoil the one in use
+            if self._ca is not None:
+                trial.load_verify_locations(self._ca)
+                self.context.load_verify_locations(self._ca)
             self.context.load_cert_chain(self._certificate, self._key)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self.problem = getattr(error, "strerror", None) or type(error).__name__
@@ -41,7 +62,7 @@ class PortCertificate:
         return True
 
     def _times(self) -> _Times:
-        return tuple(map(_times_of, (self._certificate, self._key)))
+        return file_times((self._certificate, self._key, self._ca))
 
 
 def calling_context(
@@ -49,16 +70,30 @@ def calling_context(
 ) -> ssl.SSLContext | None:
     """The context for calls that trust an authority, and show a certificate where one is asked.
 
-    The same object while the files are the same. None where they cannot be used: the usual
-    context then refuses an engine of a private authority, which is safe and said by its failures.
+    The same object while the files are the same. Files that cannot be used, such as a certificate
+    whose renewed key is not written yet, leave the context that they made before. None where they
+    never could: the usual context then refuses an engine of a private authority, which is safe and
+    said by its failures.
     """
     paths = (ca, certificate, key)
-    return _calling(paths, tuple(path and _times_of(path) for path in paths))
+    context = _calling(paths, file_times(paths))
+    if context is None:
+        return _usable.get(paths)
+    _usable.pop(paths, None)
+    if len(_usable) >= _CONTEXTS_MAX:
+        del _usable[next(iter(_usable))]
+    _usable[paths] = context
+    return context
 
 
-@lru_cache(maxsize=64)
+def file_times(paths: Iterable[Path | None]) -> tuple[FileTimes | None, ...]:
+    """When each file was last written, and which it is; None where there is none."""
+    return tuple(path and _times_of(path) for path in paths)
+
+
+@lru_cache(maxsize=_CONTEXTS_MAX)
 def _calling(
-    paths: tuple[Path | None, ...],
+    paths: _Paths,
     _: tuple[object, ...],
 ) -> ssl.SSLContext | None:
     ca, certificate, key = paths
@@ -72,6 +107,19 @@ def _calling(
     return context
 
 
+def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """The names that a verified certificate was made for, in lower case; none without one.
+
+    ``certificate`` is as ``ssl`` tells it: alternative names, and the common name.
+    """
+    if not certificate:
+        return frozenset()
+    names = [value for _, value in certificate.get("subjectAltName", ())]
+    for part in certificate.get("subject", ()):
+        names += [value for kind, value in part if kind == "commonName"]
+    return frozenset(name.lower() for name in names)
+
+
 def _serving(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -79,7 +127,7 @@ def _serving(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def _times_of(path: Path) -> tuple[int, int, int] | None:
+def _times_of(path: Path) -> FileTimes | None:
     try:
         stat = path.stat()
     except OSError:
@@ -87,4 +135,4 @@ def _times_of(path: Path) -> tuple[int, int, int] | None:
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
-__all__ = ["PortCertificate", "calling_context"]
+__all__ = ["FileTimes", "PortCertificate", "calling_context", "file_times", "names_of"]

@@ -39,8 +39,19 @@ from holdfast.config.models import (
 )
 from holdfast.config.prices import PricesSection, check_prices
 from holdfast.config.sections import Policy, Section
-from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
-from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection, is_guessed
+from holdfast.config.sources import (
+    SOURCES_MAX,
+    AgentsSection,
+    SourceSection,
+    check_sources,
+)
+from holdfast.config.tenants import (
+    ANONYMOUS,
+    KeyHash,
+    TenantSection,
+    is_guessed,
+    with_token_of_file,
+)
 from holdfast.config.virtual import VirtualSection
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
@@ -57,6 +68,12 @@ class TlsSection(Section):
 
     certificate: Annotated[Path, Field(description="the path of the certificate chain")]
     key: Annotated[Path, Field(description="the path of its private key")]
+
+
+class AdminTlsSection(TlsSection):
+    """Certificate and key of the operators' port, and whose certificates its callers may show."""
+
+    client_ca: Path | None = None  # the authority of agents' certificates; none: none are asked for
 
 
 class GatewaySection(Section):
@@ -87,12 +104,15 @@ class AdminSection(Section):
 
     listen: Listen = "127.0.0.1:8001"
     token: Annotated[KeyHash | None, Field(repr=False)] = None
+    token_file: Path | None = None  # the file with that token or its hash, in place of it
     tokens: Annotated[list[AdminTokenSection], Field(max_length=64)] = Field(default_factory=list)
     open_read: bool | None = None
     trusted_proxies: Annotated[list[Network], Field(max_length=64)] = Field(default_factory=list)
-    tls: TlsSection | None = None
+    tls: AdminTlsSection | None = None
     connections: Annotated[AdminConnectionConfig, Policy()] = AdminConnectionConfig()
     insecure: bool = False  # beyond this machine without TLS: something in front must have it
+
+    _from_file = model_validator(mode="before")(with_token_of_file)
 
     @property
     def address(self) -> Address:
@@ -141,8 +161,12 @@ class FleetFile(Section):
     @property
     def secret_files(self) -> tuple[Path, ...]:
         """The files with secrets that were read together with this one."""
-        keys = (key.file for tenant in self.tenants for key in tenant.keys)
-        return tuple(file for file in keys if file is not None)
+        files = [key.file for tenant in self.tenants for key in tenant.keys]
+        files += [self.admin.token_file, *(one.token_file for one in self.admin.tokens)]
+        for source in self.sources:
+            if isinstance(source, AgentsSection):
+                files += [agent.token_file for agent in source.agents]
+        return tuple(file for file in files if file is not None)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -153,6 +177,7 @@ class FleetFile(Section):
         check_sources(self.sources)
         _check_discovery(self)
         _check_ports(self)
+        _check_agents(self)
         _check_replicas(self)
         _check_virtual(self)
         _check_tenants(self)
@@ -240,6 +265,18 @@ def _check_ports(file: FleetFile) -> None:
     guessed = file.admin.token is not None and is_guessed(file.admin.token)
     problem, fix = "is the hash of a token that is guessed at once", "run 'holdfast keys new'"
     require(not guessed, "admin.token", problem, fix)
+
+
+def _check_agents(file: FleetFile) -> None:
+    asked = file.admin.tls is not None and file.admin.tls.client_ca is not None
+    for number, source in enumerate(file.sources):
+        if not isinstance(source, AgentsSection):
+            continue
+        for index, agent in enumerate(source.agents):
+            field = f"sources.{number}.agents.{index}.certificate"
+            problem = "is set, and no caller is asked for a certificate"
+            fix = "name the authority of agents' certificates under admin.tls.client_ca"
+            require(asked or not agent.certificate, field, problem, fix)
 
 
 def _check_replicas(file: FleetFile) -> None:
@@ -359,6 +396,7 @@ __all__ = [
     "ENGINES",
     "Address",
     "AdminSection",
+    "AdminTlsSection",
     "ChaosSection",
     "Deployed",
     "EndpointSection",

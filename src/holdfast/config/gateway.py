@@ -31,10 +31,15 @@ class HttpConfig:
     connections_max: int = 10_000  # per process; beyond it one that stands still goes, else 503
     newcomers_max: int = 4_000  # without a whole request head; the oldest goes. 0: no bound
     newcomers_per_address_max: int = 2_000  # the same, of one address. 0: no bound
+    connections_per_address_max: int = 0  # open ones of one address; 0: none, for load balancers
     requests_per_connection_max: int = 1_000_000  # then it is closed; bounds what one may hold
 
     def __post_init__(self) -> None:
-        may_be_none = {"newcomers_max", "newcomers_per_address_max"}
+        may_be_none = {
+            "newcomers_max",
+            "newcomers_per_address_max",
+            "connections_per_address_max",
+        }
         _positive("http", {n: getattr(self, n) for n in self.__slots__ if n not in may_be_none})
         for name in may_be_none:
             value = getattr(self, name)

@@ -14,13 +14,14 @@ and calls that were not asked for would cost money.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from holdfast.config.sections import Duration, Section
-from holdfast.config.tenants import KeyHash, Name
+from holdfast.config.tenants import KeyHash, Name, with_token_of_file
 from holdfast.core.types import require
 from holdfast.core.view.selectors import parse_selector
 
@@ -169,8 +170,12 @@ class AgentSection(Section):
         str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="an agent's --name")
     ]
     token: Annotated[KeyHash, Field(repr=False)]
+    token_file: Path | None = None  # the file with that token or its hash, in place of it
     host: Text = ""
     replicas: Texts = Field(default_factory=list)
+    certificate: Annotated[str, Field(max_length=253, description="a name")] = ""
+
+    _from_file = model_validator(mode="before")(with_token_of_file)
 
 
 class AgentsSection(_Source):
@@ -189,6 +194,7 @@ class AgentsSection(_Source):
         names: dict[str, int] = {}
         tokens: dict[str, str] = {} if self.token is None else {self.token: "the shared token"}
         owners: dict[str, str] = {}
+        certificates: dict[str, str] = {}
         for index, agent in enumerate(self.agents):
             where = f"agents.{index}"
             first = names.setdefault(agent.name, index)
@@ -197,6 +203,11 @@ class AgentsSection(_Source):
             holder = tokens.setdefault(agent.token, agent.name)
             fix = "make one for each: 'holdfast keys new'"
             require(holder == agent.name, f"{where}.token", f"is that of {holder}, too", fix)
+            if agent.certificate:
+                shown = agent.certificate.lower()
+                holder = certificates.setdefault(shown, agent.name)
+                problem, fix = f"is that of {holder}, too", "make a certificate for each agent"
+                require(holder == agent.name, f"{where}.certificate", problem, fix)
             for place, replica in enumerate(agent.replicas):
                 owner = owners.setdefault(replica, agent.name)
                 problem = f"is {replica!r}, which {owner} has already"

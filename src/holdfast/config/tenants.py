@@ -21,7 +21,13 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    model_serializer,
+)
 
 from holdfast.config.files import read_secret
 from holdfast.config.sections import Policy, Section
@@ -91,6 +97,27 @@ def hash_in(path: Path) -> str:
         return hash_key(held)
     except ValueError as error:  # its text does not repeat the key
         raise ConfigError("file", f"{path} does not hold one key: {error}", _FILE_FIX) from None
+
+
+def with_token_of_file(data: Any, info: ValidationInfo) -> Any:
+    """The members of a section, with the hash of the token in ``token_file`` as its ``token``.
+
+    Secret stores mount a token as a file; writing it anew rotates the token. A section that control
+    sends on has both: its hash was read there, and the file is not opened again.
+    """
+    if not isinstance(data, dict) or data.get("token_file") is None:
+        return data
+    if data.get("token") is not None:
+        if info.context:  # of control: see PLACED in ``models``
+            return data
+        raise ConfigError("token_file", "is set beside token", "keep one of them")
+    path = data["token_file"]
+    if not isinstance(path, str | Path):
+        return data  # the check of its type says what is wrong
+    try:
+        return {**data, "token": hash_in(Path(path))}
+    except ConfigError as error:
+        raise ConfigError("token_file", error.problem, error.fix) from None
 
 
 def _instant(value: object) -> object:
@@ -191,7 +218,8 @@ class TenantSection(Section):
     def limited(self) -> bool:
         """Whether the tenant's quota sets any limit."""
         quota = self.quota
-        return quota.requests_per_minute is not None or quota.tokens_per_minute is not None
+        limits = (quota.requests_per_minute, quota.tokens_per_minute, quota.requests_at_once)
+        return any(limit is not None for limit in limits)
 
 
 __all__ = [
@@ -209,4 +237,5 @@ __all__ = [
     "hash_key",
     "is_guessed",
     "new_key",
+    "with_token_of_file",
 ]

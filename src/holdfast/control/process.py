@@ -35,6 +35,7 @@ from holdfast.control.fleet.figures import SAMPLE_S
 from holdfast.control.fleet.loads import Loads
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.gateways.hub import SILENT_S, Gateway, Hub
+from holdfast.control.gateways.key_uses import KeyUses
 from holdfast.control.gateways.lease_broker import LeaseBroker
 from holdfast.control.gateways.metrics import Totals, gateway_gauges
 from holdfast.control.gateways.previous_state import (
@@ -45,6 +46,7 @@ from holdfast.control.gateways.previous_state import (
 from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.serving_processes import ServingProcesses
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE, write_state
+from holdfast.control.gateways.supervisor_watch import BEAT_FILE, SupervisorWatch
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.incident_watch import IncidentWatch
@@ -84,6 +86,7 @@ from holdfast.frames import (
 )
 from holdfast.ports import GpuReader, Launcher, Source, Store
 
+KEY_USES_MAX: Final = 16_384  # keys of one frame that are taken in; the next second brings more
 SHORTAGES_MAX: Final = 8  # kinds of shortage of one gateway that are taken in; there are three
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
@@ -159,7 +162,13 @@ class Control:
         self._serving_processes = ServingProcesses(run_dir / REPORT_FILE, store, saw)
         self._loads = Loads(deployed, self._tell_loads, environment, Random(), saw)
         self.access = AdminAccess(lambda: self.file.admin, audit=AuditLog(store))
+        self._key_uses = KeyUses(lambda: self.file, store)
         self.admin = self._admin()
+
+    def watch_supervisor(self, pid: int) -> None:
+        """Look at the process that started this one, and name it where it is frozen."""
+        beat_path, config = self._run_dir / BEAT_FILE, self.file.watch
+        self._serving_processes.watch_supervisor(SupervisorWatch(pid, beat_path, config))
 
     def _books(self, environment: Mapping[str, str]) -> CostsAndExports:
         """Create the accounting of token costs and the exporters that hand figures on."""
@@ -192,6 +201,7 @@ class Control:
                 disturbances=self._disturbances,
                 gpus=self._gpus,
                 hub=self._hub,
+                key_uses=self._key_uses,
                 summary=self.summary,
                 lookout=self._lookout,
                 loop=self.loop,
@@ -259,6 +269,7 @@ class Control:
                 for job in jobs:
                     job.cancel()
                 await asyncio.gather(*jobs, return_exceptions=True)
+                self._key_uses.save()
                 await self.view.close()
                 await self.loop.stop()
                 # Told to stop, the fleet is over; after a mistake of ours the next control adopts.
@@ -433,6 +444,7 @@ class Control:
         """
         for resource, count in islice(frame.shortages.items(), SHORTAGES_MAX):
             self.saw(OwnShortage(gateway.name, resource, count, frame.descriptors))
+        self._key_uses.heard(islice(frame.keys, KEY_USES_MAX))
         if self._hub.current(gateway.id) is not gateway:
             return
         self._lease_broker.on_stats(gateway.id, frame, time.monotonic_ns())

@@ -114,6 +114,7 @@ class Cause(StrEnum):
     CONTROL_FROZEN = "control_frozen"
     GATEWAY_FROZEN = "gateway_frozen"
     GATEWAY_LATE = "gateway_late"
+    SUPERVISOR_FROZEN = "supervisor_frozen"  # who would replace the others is stopped itself
     OWN_SHORTAGE = "own_shortage"  # a process of Holdfast lacks descriptors, memory or ports
 
 

@@ -495,6 +495,14 @@ class Stop:
 
 
 @dataclass(slots=True)
+class HurryCanary:
+    """Shorten the deadline of the canary under way at a replica; none under way: do nothing."""
+
+    replica_id: str
+    deadline: int  # ns from now
+
+
+@dataclass(slots=True)
 class CallBackCanary:
     """Abort the canary under way at a replica: users need the slot that it holds."""
 
@@ -535,7 +543,7 @@ class Notice:
     canaries: CanarySuspect | None = None  # who is suspected now; ``None``: not what it is about
 
 
-FleetAction = RunCanary | CallBackCanary | Launch | Stop | Move | Publish | Notice
+FleetAction = RunCanary | HurryCanary | CallBackCanary | Launch | Stop | Move | Publish | Notice
 
 __all__ = [
     "Abort",
@@ -558,6 +566,7 @@ __all__ = [
     "FlowAction",
     "FlowEvent",
     "Frozen",
+    "HurryCanary",
     "Joined",
     "Launch",
     "Leased",

@@ -253,6 +253,8 @@ class StatsFrame(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
     trying: list[tuple[str, str]] = []  # (model, replica) whose trial runs here now
     shortages: dict[str, int] = {}  # what it lacked itself since the last frame, and how often
     descriptors: int = 0  # its limit on open files; 0: not known
+    running: dict[str, int] = {}  # by tenant with a bound on them: requests under way
+    keys: list[tuple[str, str, int]] = []  # (tenant, key's name, seconds since 1970) of last uses
 
 
 ToGateway = (

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from secrets import token_hex
-from time import monotonic_ns
+from time import monotonic_ns, time
 from typing import Final, Protocol
 
 import msgspec
@@ -63,6 +63,7 @@ from holdfast.gateway.http.hot_path import FAST, PLAIN, HotPath
 from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.link import Link
+from holdfast.gateway.request.engine_secrets import EngineSecrets
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
 from holdfast.gateway.request.targets import Target
@@ -130,10 +131,13 @@ class GatewayProcess:
         self._targets: dict[str, Target] = {}
         self._turn: LoopTurn | None = None  # what all connections share
         self._detours: dict[str, str] = {}
+        self._engine_secrets = EngineSecrets()
         self._sweep_at = self._stats_at = self._counters_at = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._acceptor: Acceptor | None = None
         self._certificate: PortCertificate | None = None
+        # When each key of the config let somebody in last, of what control has not heard yet.
+        self._key_uses: dict[tuple[str, str], int] = {}
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -307,6 +311,8 @@ class GatewayProcess:
             self._note_control_silence(driver, now)
             if self._certificate is not None:
                 self._look_at_certificate(self._certificate)
+            if self._engine_secrets.changed(now):
+                self._read_engine_secrets(driver)
             self._tell_stats(driver, server, now)
             self._tell_evidence(driver)
 
@@ -392,7 +398,15 @@ class GatewayProcess:
             self._targets = self._targets_of(self._file, asyncio.get_running_loop())
             driver.reconfigure(driver.settings, self._targets)
 
+    def _read_engine_secrets(self, driver: RequestDriver) -> None:
+        """Use renewed tokens and certificates towards engines; what runs keeps its connection."""
+        assert self._file is not None, "it is serving"
+        self._targets = self._targets_of(self._file, asyncio.get_running_loop())
+        driver.reconfigure(driver.settings, self._targets)
+        _log.info("tokens and certificates of engines read again", gateway=self.gateway_id)
+
     def _targets_of(self, file: FleetFile, loop: asyncio.AbstractEventLoop) -> dict[str, Target]:
+        self._engine_secrets.follow(file, monotonic_ns())
         known, detours = self._targets, self._detours
         return targets_of(
             file,
@@ -444,6 +458,7 @@ class GatewayProcess:
         try:
             file = FleetFile.from_json(frame.config)
             if self._driver is not None and self._server is not None:
+                self._note_key_uses(self._driver)
                 settings = settings_of(file, self._hot_path)
                 self._targets = self._targets_of(file, asyncio.get_running_loop())
                 self._driver.reconfigure(settings, self._targets)
@@ -470,6 +485,19 @@ class GatewayProcess:
             if driver.observer.traces is not None and (traces := driver.observer.traces.take()):
                 self._link.send(TracesFrame(traces))
 
+    def _note_key_uses(self, driver: RequestDriver) -> None:
+        """Stamp the keys that were used since the last look; to the second is enough."""
+        at = int(time())
+        for tenant, key in driver.settings.tenants.take_used():
+            self._key_uses[tenant, key] = at
+
+    def _take_key_uses(self) -> list[tuple[str, str, int]]:
+        """What control has not heard yet; kept while it is away."""
+        if not self._link.connected:
+            return []
+        uses, self._key_uses = self._key_uses, {}
+        return [(tenant, key, at) for (tenant, key), at in uses.items()]
+
     def _handshake_counters(self) -> dict[str, int | float]:
         """TLS handshakes that were not completed, by how they ended."""
         acceptor = self._acceptor
@@ -495,6 +523,7 @@ class GatewayProcess:
             counters |= self._handshake_counters()
             for name, count in driver.settings.virtual.hook_errors.items():
                 counters[f'hook_errors_total{{hook="{name}"}}'] = count
+            self._note_key_uses(driver)
             if driver.observer.traces is not None:
                 counters["traces_dropped_total"] = driver.observer.traces.dropped
         wanted, trying = driver.trials(now)
@@ -522,6 +551,8 @@ class GatewayProcess:
             trying,
             {str(resource): count for resource, count in missing.items()},
             self._descriptors,
+            driver.flow.running(),
+            self._take_key_uses() if due else [],
         )
         self._link.send(frame)
 

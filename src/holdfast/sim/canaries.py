@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
-from holdfast.core.messages import CallBackCanary, CanaryResult, RunCanary
+from holdfast.core.messages import CallBackCanary, CanaryResult, HurryCanary, RunCanary
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import seconds
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
@@ -19,6 +19,9 @@ from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 
 CANARY_PROMPT: Final = 16  # tokens
 CANARY_OUTPUT: Final = 4  # tokens: read to the last one
+
+
+_Watch = tuple[SimulatedReplica, EngineRun, int, int, int]
 
 
 class SimulatedCanaries:
@@ -30,6 +33,7 @@ class SimulatedCanaries:
         "_out",
         "_tell_fleet",
         "_units",
+        "_watches",
         "enabled",
         "endings",
         "output",
@@ -48,6 +52,7 @@ class SimulatedCanaries:
         self._tell_fleet = tell_fleet
         self._die = die  # what a request does to a unit that is out of memory
         self._out: dict[str, tuple[int, int]] = {}  # by replica: sent when, beside how many
+        self._watches: dict[str, _Watch] = {}  # by replica, of the canary that was sent last
         # How the last canary of each replica failed, and for how long pieces of its answer came.
         self.endings: dict[str, tuple[Kind | None, int]] = {}
         self.enabled = True
@@ -77,9 +82,16 @@ class SimulatedCanaries:
                 self._later(action, CanaryVerdict.FAIL, REFUSED_AFTER, now)
                 return
             watch = (unit, run, unit.incarnation, unit.tokens_seen, now)
+            self._watches[action.replica_id] = watch
             self._clock.at(now + action.deadline, CONTROL, self._overdue, watch)
             if unit.dies_at_request:
                 self._clock.at(now + REFUSED_AFTER, WORLD, self._die, unit)
+
+    def hurry(self, action: HurryCanary, now: int) -> None:
+        """Shorten the deadline of the canary under way at a replica."""
+        watch = self._watches.get(action.replica_id)
+        if watch is not None:
+            self._clock.at(now + action.deadline, CONTROL, self._overdue, watch)
 
     def call_back(self, action: CallBackCanary, now: int) -> None:
         """Abort the canary under way at a replica."""
@@ -111,7 +123,7 @@ class SimulatedCanaries:
         )
         self._tell_fleet(told, now)
 
-    def _overdue(self, watch: tuple[SimulatedReplica, EngineRun, int, int, int], now: int) -> None:
+    def _overdue(self, watch: _Watch, now: int) -> None:
         unit, run, incarnation, seen, began = watch
         engine = unit.engine
         if incarnation != unit.incarnation or not engine.holds(run):

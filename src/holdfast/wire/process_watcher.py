@@ -19,6 +19,7 @@ from typing import Final
 
 import structlog
 
+from holdfast.control.gateways.kernel_state import read_stat
 from holdfast.control.gateways.process_report import (
     REPLACED_MAX,
     ProcessReport,
@@ -26,26 +27,18 @@ from holdfast.control.gateways.process_report import (
     Replacement,
     write_report,
 )
+from holdfast.control.gateways.supervisor_watch import BEAT_FILE
 from holdfast.core.health.process_watch import (
     Condition,
-    KernelState,
     ProcessSample,
     ProcessVerdict,
     ProcessWatch,
     ProcessWatchConfig,
 )
+from holdfast.core.types import nanos
 
 BEAT: Final = b"B"  # what a child writes to its pipe at every heartbeat
 BEAT_S: Final = 0.5  # between two heartbeats: ten of them until a process is called late
-_STATES: Final = {
-    "R": KernelState.RUNNABLE,
-    "S": KernelState.SLEEPING,
-    "I": KernelState.SLEEPING,
-    "D": KernelState.BLOCKED,
-    "T": KernelState.STOPPED,
-    "t": KernelState.TRACED,
-}
-_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _FROZEN: Final = frozenset({Condition.STOPPED, Condition.STUCK})
 _QUIET: Final = frozenset({Condition.TURNING, Condition.STARTING})
 
@@ -83,6 +76,7 @@ class ProcessWatcher:
         self._replaced: deque[Replacement] = deque(maxlen=REPLACED_MAX)
         self._counts: Counter[str] = Counter()
         self.frozen: frozenset[int] = frozenset()  # pids that are stopped or stuck now
+        self._beat_at = 0  # when control was last told that this process turns
 
     def beat(self, pid: int) -> None:
         """Count a heartbeat of a child."""
@@ -90,6 +84,7 @@ class ProcessWatcher:
 
     def look(self, children: Iterable[WatchedProcess]) -> None:
         """Judge all children now; kill the frozen, and report what changed."""
+        self._tell_beat()
         watched = {child.process.pid: child for child in children}
         for gone in self._beats.keys() - watched.keys():
             del self._beats[gone]
@@ -104,6 +99,17 @@ class ProcessWatcher:
             self._tell(verdicts)
             self._rows = rows
             self._report()
+
+    def _tell_beat(self) -> None:
+        """Set the time of the heartbeat file, from which control sees that this process turns."""
+        now = time.monotonic_ns()
+        if self._path is None or now - self._beat_at < nanos(BEAT_S):
+            return
+        self._beat_at = now
+        try:
+            self._path.with_name(BEAT_FILE).touch()
+        except OSError as error:
+            _log.debug("heartbeat not written", reason=error.strerror or type(error).__name__)
 
     def _sample(self, child: WatchedProcess) -> ProcessSample:
         pid = child.process.pid
@@ -158,18 +164,4 @@ class ProcessWatcher:
             _log.error("report not written", reason=error.strerror or type(error).__name__)
 
 
-def read_stat(proc: Path, pid: int) -> tuple[KernelState, int]:
-    """Read the kernel state of a process and its CPU time in ns; unknown where it is not told."""
-    try:
-        words = (proc / str(pid) / "stat").read_text("ascii", "replace").rpartition(")")[2].split()
-        return _STATES.get(words[0], KernelState.UNKNOWN), _ticks(words) * _TICK_NS
-    except (OSError, IndexError, ValueError):
-        return KernelState.UNKNOWN, 0
-
-
-def _ticks(words: list[str]) -> int:
-    """User and system time, fields 14 and 15 of the line, counted behind the name."""
-    return int(words[11]) + int(words[12])
-
-
-__all__ = ["BEAT", "BEAT_S", "ProcessWatcher", "WatchedProcess", "read_stat"]
+__all__ = ["BEAT", "BEAT_S", "ProcessWatcher", "WatchedProcess"]

@@ -19,6 +19,7 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 import time
@@ -34,7 +35,7 @@ import uvloop
 from holdfast.acceptor import raise_descriptor_limit
 from holdfast.config.certificates import PortCertificate
 from holdfast.config.files import load
-from holdfast.config.fleet_file import Address, FleetFile, TlsSection
+from holdfast.config.fleet_file import Address, AdminTlsSection, FleetFile
 from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
@@ -353,7 +354,8 @@ def run_control(
     _die_with_parent(notice_fd)
     tell = _teller(notice_fd)
     admin = socket.socket(fileno=admin_fd)
-    uvloop.run(_control(path, run_dir, admin, state_dir, tell, token_file))
+    supervisor = os.getppid() if notice_fd is not None else None
+    uvloop.run(_control(path, run_dir, admin, state_dir, tell, token_file, supervisor))
 
 
 async def _control(
@@ -363,6 +365,7 @@ async def _control(
     state_dir: Path | None,
     tell: Callable[[bytes], bool],
     token_file: Path | None = None,
+    supervisor: int | None = None,
 ) -> None:
 
     from holdfast.control.admin.connections import AdminConnections  # noqa: PLC0415
@@ -381,6 +384,8 @@ async def _control(
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
+    if supervisor is not None:
+        control.watch_supervisor(supervisor)
     lacked = control.lacked
     lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
     bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)
@@ -423,10 +428,11 @@ async def _control(
             _log.error("not all that was to be kept is on disk", path=str(kept))
 
 
-def _admin_config(app: Any, tls: TlsSection | None) -> "uvicorn.Config":
+def _admin_config(app: Any, tls: AdminTlsSection | None) -> "uvicorn.Config":
     """How the admin port is served."""
     import uvicorn  # noqa: PLC0415 gateways do without
 
+    authority = None if tls is None or tls.client_ca is None else str(tls.client_ca)
     return uvicorn.Config(
         app,
         log_config=None,
@@ -436,6 +442,9 @@ def _admin_config(app: Any, tls: TlsSection | None) -> "uvicorn.Config":
         timeout_graceful_shutdown=1,
         ssl_certfile=str(tls.certificate) if tls is not None else None,
         ssl_keyfile=str(tls.key) if tls is not None else None,
+        ssl_ca_certs=authority,
+        # Operators and browsers have none; of whom one is needed, the paths of agents ask.
+        ssl_cert_reqs=ssl.CERT_NONE if authority is None else ssl.CERT_OPTIONAL,
     )
 
 
@@ -447,12 +456,12 @@ def _warn_of_plain_text(file: FleetFile) -> None:
         _log.warning("clients without TLS", listen=file.gateway.listen, why=told, fix=fix)
 
 
-async def _renew(config: Any, tls: TlsSection | None) -> None:
+async def _renew(config: Any, tls: AdminTlsSection | None) -> None:
     """Let the admin port (``config``: uvicorn's) follow the files of its certificate."""
     certificate: PortCertificate | None = None
     while tls is not None:
         if certificate is None and config.loaded and config.ssl is not None:
-            certificate = PortCertificate(tls.certificate, tls.key, config.ssl)
+            certificate = PortCertificate(tls.certificate, tls.key, config.ssl, tls.client_ca)
         await asyncio.sleep(_RENEW_S)
         if certificate is not None and await asyncio.to_thread(certificate.refresh):
             _log.info("certificate of the admin port renewed")

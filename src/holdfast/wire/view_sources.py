@@ -88,7 +88,8 @@ def _grants(section: AgentsSection) -> "tuple[AgentGrant, ...]":
     from holdfast.control.view.agent_claims import AgentGrant  # noqa: PLC0415 as above
 
     return tuple(
-        AgentGrant(one.name, one.token, one.host, tuple(one.replicas)) for one in section.agents
+        AgentGrant(one.name, one.token, one.host, tuple(one.replicas), one.certificate)
+        for one in section.agents
     )
 
 

@@ -28,7 +28,6 @@ def source(tmp_path):
         ("127.0.0.1:8000", "127.0.0.1:8009", "gateway.listen"),
         ("workers: 2", "workers: 3", "gateway.workers"),
         ("127.0.0.1:8001", "127.0.0.1:8009", "admin.listen"),
-        ("8001'}", f"8001', token: '{HASH}'}}", "admin.token"),
     ],
 )
 def test_what_only_a_restart_can_change_is_refused_with_the_way_to_do_it(source, old, new, named):
@@ -40,6 +39,48 @@ def test_what_only_a_restart_can_change_is_refused_with_the_way_to_do_it(source,
     assert f" {named}: cannot change while it runs" in problem
     assert "--takeover" in problem
     assert HASH not in problem
+
+
+def test_tokens_are_rotated_by_writing_their_files_anew(tmp_path):
+    path, secrets = tmp_path / "fleet.yaml", [tmp_path / name for name in ("all", "role", "agent")]
+    for number, secret in enumerate(secrets):
+        secret.write_text(f"hf-the-first-token-{number}\n")
+    every, role, agent = secrets
+    admin = (
+        f"8001', token_file: {every}, tokens: [{{name: a, roles: [read], token_file: {role}}}]}}"
+    )
+    sources = f"sources: [{{type: agents, agents: [{{name: g, token_file: {agent}}}]}}]\n"
+    path.write_text(GOOD.replace("8001'}", admin) + sources)
+    found = ConfigSource(path)
+
+    def held():
+        file = found.file
+        return [file.admin.token, file.admin.tokens[0].token, file.sources[0].agents[0].token]
+
+    before = held()
+    assert before == [hash_key(f"hf-the-first-token-{number}") for number in range(3)]
+    assert not asyncio.run(found.changed())
+    for number, secret in enumerate(secrets):
+        secret.write_text(f"hf-the-second-token-{number}\n")
+        assert asyncio.run(found.changed())
+        assert held()[number] == hash_key(f"hf-the-second-token-{number}")
+    assert found.epoch == 4
+    assert b"-token-1" not in found.json
+    # One that cannot be read is refused with its name, and the token in use stays.
+    every.unlink()
+    assert asyncio.run(found.changed())
+    (problem,) = found.problems
+    assert "admin.token_file" in problem
+    assert str(every) in problem
+    assert held()[0] == hash_key("hf-the-second-token-0")
+
+
+def test_the_admin_token_of_the_file_changes_while_it_runs(source):
+    found, path = source
+    path.write_text(GOOD.replace("8001'}", f"8001', token: '{HASH}'}}"))
+    assert asyncio.run(found.reload())
+    assert found.file.admin.token == HASH
+    assert found.problems == []
 
 
 def test_a_key_is_rotated_by_writing_its_file_anew(tmp_path):

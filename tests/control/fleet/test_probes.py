@@ -401,3 +401,32 @@ def test_a_port_that_completes_no_connection_is_told_from_one_that_does_not_answ
         for one in waiting:
             one.close()
     assert (unreached.what, unreached.connected) == ("timeout", False)
+
+
+def test_a_canary_that_is_hurried_ends_at_its_new_deadline_and_counts_as_silent(world):
+    async def main():
+        server = await world.Engine().start()
+        silent(server)
+        prober = Prober(
+            LoopWatch(3_600 * SECOND, time.monotonic_ns()),
+            lambda *_: UsersBeside(0, progress=False),
+            world.canaries(),
+        )
+        prober.hurry("m-1", 0.0)  # none is under way: nothing happens
+        action = RunCanary("m-1", "m", nanos(600.0), 7)
+        asking = asyncio.ensure_future(prober.probe(world.deployed(server.url), action))
+        await world.until(lambda: server.asked)
+        prober.hurry("m-2", 0.0)
+        prober.hurry("m-1", 0.0)
+        async with asyncio.timeout(60):
+            result = await asking
+        assert prober._limits == {}
+        prober.hurry("m-1", 0.0)
+        await server.stop()
+        return result
+
+    result = asyncio.run(main())
+    assert (result.verdict, result.incarnation) == ("timeout", 7)
+    assert 0 < result.latency < nanos(600.0)
+    assert (result.running, result.progress) == (0, False)
+    assert "nothing moves beside it" in result.detail

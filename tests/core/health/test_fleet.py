@@ -18,6 +18,7 @@ from holdfast.core.messages import (
     Exited,
     FleetView,
     Frozen,
+    HurryCanary,
     Joined,
     Launch,
     Left,
@@ -2062,3 +2063,56 @@ def test_a_right_answer_does_not_admit_another_revision():
     for _ in range(12):
         control.canary("r1", "pass")
     assert control.state("r1") is State.QUARANTINED
+
+
+def asked_beside(control: Control, name: str, inflight: int) -> RunCanary:
+    """The canary that a doubt calls beside so many requests; it gets no answer."""
+    control.answers[name] = None
+    control.wait(1.1)
+    control.tally(name, inflight=inflight, tokens=1)
+    control.overdue(name)
+    return next(c for c in all_of(control.wait(0.2), RunCanary) if c.replica_id == name)
+
+
+def test_a_canary_loses_the_time_that_it_got_for_requests_which_left_without_a_token():
+    control = Control("r1", "r2")
+    assert asked_beside(control, "r1", inflight=32).deadline == 15 * SECOND
+    control.after(1.5)
+    assert not all_of(control.tally("r1", failures=2, inflight=32), HurryCanary)
+    control.after(1.0)
+    (hurry,) = all_of(control.tally("r1", failures=30, inflight=0), HurryCanary)
+    assert (hurry.replica_id, hurry.deadline) == ("r1", 5 * SECOND - 2500 * MILLISECOND)
+    assert not all_of(control.tally("r1", failures=1, inflight=0), HurryCanary), "said once"
+
+
+def test_a_canary_whose_time_is_over_by_then_is_ended_at_once():
+    control = Control("r1", "r2")
+    asked_beside(control, "r1", inflight=32)
+    control.after(9.0)
+    (hurry,) = all_of(control.tally("r1", failures=32, inflight=0), HurryCanary)
+    assert hurry.deadline == 0
+
+
+def test_a_canary_keeps_its_time_where_tokens_move_beside_it_or_requests_stay():
+    control = Control("r1", "r2")
+    asked_beside(control, "r1", inflight=32)
+    control.after(2.0)
+    assert not all_of(control.tally("r1", inflight=31), HurryCanary), "they are still there"
+    control.after(1.0)
+    assert not all_of(control.tally("r1", tokens=5, inflight=0), HurryCanary), "it is busy"
+    control.after(1.0)
+    assert not all_of(control.tally("r1", inflight=0), HurryCanary), "it was, since it was asked"
+
+
+def test_nobody_is_hurried_without_a_canary_or_in_quarantine():
+    control = Control("r1", "r2")
+    control.tally("r1", inflight=32)
+    assert not all_of(control.tally("r1", inflight=0), HurryCanary)
+    asked_beside(control, "r1", inflight=32)
+    for _ in range(3):
+        control.canary("r1", "wrong")
+    assert control.states()[0] is State.QUARANTINED
+    control.tally("r1", inflight=32)
+    control.wait(3.0)  # it is asked again
+    control.after(7.0)
+    assert not all_of(control.tally("r1", failures=32, inflight=0), HurryCanary)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.intake.newcomers import Newcomers, longest_waiting
+from holdfast.core.intake.newcomers import AddressCounts, Newcomers, longest_waiting
 from holdfast.core.types import SECOND
 
 
@@ -74,3 +74,14 @@ def test_the_first_table_with_somebody_old_enough_decides() -> None:
     assert longest_waiting((heads, bodies, idle), 100, 20) == "b"
     assert longest_waiting((heads, bodies, idle), 100, 10) == "h"
     assert longest_waiting((heads, {}), 100, 20) is None
+
+
+def test_connections_are_counted_by_address_and_nothing_is_kept_of_those_that_left() -> None:
+    counts = AddressCounts()
+    assert [counts.came("a"), counts.came("b"), counts.came("a")] == [1, 1, 2]
+    counts.left("a")
+    assert counts.came("a") == 2
+    for address in ("a", "a", "b"):
+        counts.left(address)
+    assert counts._open == {}
+    assert counts.came("a") == 1

@@ -1,9 +1,13 @@
 from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from holdfast.core.request.admission.quota import Quota, QuotaConfig, Reservation
 from holdfast.core.request.lease import LeaseConfig, Shares, Trials
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError, nanos
+from sampling import examples
 
 GATEWAYS = ("0", "1", "2", "3")
 ROUND = 100 * MILLISECOND
@@ -149,6 +153,64 @@ def test_what_was_not_declared_is_ignored_and_what_is_declared_again_keeps_its_s
     assert lent(shares, "other") == dict.fromkeys(GATEWAYS, 0.25)
     shares.declare(["other"], 2 * ROUND)
     assert shares.of("0") == {"other": 0.25}
+
+
+def test_what_a_gateway_holds_stays_with_it_whatever_the_others_ask_for():
+    shares = shares_of_four()
+    shares.holds("0", "acme", 0.75)
+    shares.holds("a stranger", "acme", 1.0)
+    shares.holds("0", "stranger", 1.0)
+    for look in range(1, 20):
+        shares.demanded("1", "acme", 1_000, look * ROUND)
+        shares.rebalance(look * ROUND)
+        assert sum(lent(shares).values()) <= 1 + 1e-9
+    assert lent(shares)["0"] >= 0.75
+    assert lent(shares)["1"] == pytest.approx(0.25, abs=0.1)
+    shares.holds("0", "acme", 0.0)  # its requests ended
+    for look in range(20, 40):
+        shares.demanded("1", "acme", 1_000, look * ROUND)
+        shares.rebalance(look * ROUND)
+    assert lent(shares)["1"] == pytest.approx(0.94, abs=0.01)
+
+
+def test_more_held_than_there_is_is_divided_and_ends_with_its_process():
+    shares = shares_of_four()
+    for gateway in ("0", "1"):
+        shares.holds(gateway, "acme", 1.0)
+    for look in range(1, 10):
+        shares.rebalance(look * ROUND)
+    assert lent(shares)["0"] == pytest.approx(0.5)
+    assert sum(lent(shares).values()) == pytest.approx(1)
+    shares.came("0")  # another process in its place
+    for look in range(10, 20):
+        shares.rebalance(look * ROUND)
+    assert lent(shares)["1"] == pytest.approx(1)
+
+
+@given(data=st.data())
+@settings(max_examples=examples(100), deadline=None)
+def test_requests_at_once_over_all_gateways_keep_their_bound(data):
+    """Each gateway begins and ends requests by its lease, and reports every round."""
+    limit = data.draw(st.integers(1, 20))
+    shares = shares_of_four()
+    quotas = {gateway: Quota(QuotaConfig(requests_at_once=limit)) for gateway in GATEWAYS}
+    running = {gateway: [] for gateway in GATEWAYS}
+    for gateway, quota in quotas.items():
+        quota.lease(shares.of(gateway)["acme"])
+    for look in range(1, 30):
+        for gateway in GATEWAYS:
+            ends = data.draw(st.integers(0, len(running[gateway])))
+            for _ in range(ends):
+                quotas[gateway].settle(running[gateway].pop(), 0)
+            asks = data.draw(st.sampled_from([0, 0, 1, 30]))
+            got = [quotas[gateway].reserve(1, 1, look * ROUND) for _ in range(asks)]
+            running[gateway] += [one for one in got if isinstance(one, Reservation)]
+            shares.demanded(gateway, "acme", asks, look * ROUND)
+            shares.holds(gateway, "acme", quotas[gateway].running / limit)
+        shares.rebalance(look * ROUND)
+        for gateway, quota in quotas.items():
+            quota.lease(shares.of(gateway)["acme"])
+        assert sum(map(len, running.values())) <= limit + len(GATEWAYS) - 1
 
 
 def test_many_gateways_do_not_eat_the_whole_with_their_floors():

@@ -176,3 +176,27 @@ def test_a_key_is_refused_from_its_end_on(monkeypatch):
         monkeypatch.setattr(module, "time", lambda: ends)
         error = refusal(tenants, {b"api-key": OTHER.encode()})
         assert (error.status, error.code) == (401, "expired_api_key")
+
+
+def test_keys_that_let_somebody_in_are_told_once_by_their_names():
+    tenants = TenantDirectory(
+        [
+            TenantSection(
+                name="a",
+                keys=[
+                    hash_key(KEY),
+                    {"hash": hash_key(SPARE), "id": "ci"},
+                    {"hash": hash_key(OTHER), "id": "old", "expires": "2020-01-01"},
+                ],
+            )
+        ]
+    )
+    assert tenants.take_used() == []
+    refusal(tenants, {b"x-api-key": OTHER.encode()})  # it has ended: that is no use
+    refusal(tenants, {b"x-api-key": b"hf-a-stranger-to-all"})
+    assert tenants.take_used() == []
+    for _ in range(2):
+        tenants.who({b"x-api-key": SPARE.encode()})
+    tenants.who({b"x-api-key": KEY.encode()})
+    assert tenants.take_used() == [("a", hash_key(KEY)[7:15]), ("a", "ci")]
+    assert tenants.take_used() == []

@@ -227,6 +227,22 @@ def test_newcomers_of_one_address_have_a_bound_of_their_own():
     play(test, replace(CONFIG, newcomers_per_address_max=2))
 
 
+def test_connections_of_one_address_have_a_bound_where_one_is_set():
+    async def test(stage):
+        later = WHOLE.replace(b"POST /", b"POST /later")
+        first, second = await stage.come(later), await stage.come(later)
+        refused = await stage.come()
+        assert await refused.answer() == (429, "address_connections_exceeded")
+        refused.writer.close()
+        assert stage.server.counters["address_connections_exceeded"] == 1
+        first.writer.close()
+        await stage.until(lambda: stage.server.open <= 1)
+        assert await (await stage.come()).served()
+        second.writer.close()
+
+    play(test, replace(CONFIG, connections_per_address_max=2))
+
+
 def test_few_descriptors_are_the_bound_and_what_is_refused_for_them_is_counted():
     async def test(stage):
         assert stage.server.scarce

@@ -123,6 +123,51 @@ def test_a_quota_is_told_in_headers_and_kept(live):
     live(body, tenants=[tenant("a", KEY, quota=quota), tenant("b", OTHER)])
 
 
+def test_a_flood_beyond_the_requests_at_once_is_refused_and_leaves_others_alone(live):
+    async def body(gateway):
+        async with client(gateway, KEY) as api, client(gateway, OTHER) as other:
+            call = api.chat.completions.create
+            slow = [asyncio.ensure_future(call(model="m", messages=ASK)) for _ in range(3)]
+            await gateway.until(lambda: gateway.driver.flow.running() == {"a": 3})
+            for _ in range(20):
+                with pytest.raises(openai.RateLimitError) as caught:
+                    await call(model="m", messages=ASK, max_tokens=1)
+                assert caught.value.code == "concurrency_limit_exceeded"
+                assert caught.value.type == "rate_limit_error"
+                assert "3 requests at once" in str(caught.value)
+                headers = caught.value.response.headers
+                assert int(headers["retry-after"]) >= 1
+                assert headers["x-should-retry"] == "true"
+            quick = other.chat.completions.create(model="m", messages=ASK, max_tokens=1)
+            assert (await quick).choices
+            for one in slow:
+                one.cancel()
+            await gateway.until(lambda: gateway.driver.flow.running() == {})
+            assert (await call(model="m", messages=ASK, max_tokens=1)).choices
+        counted = gateway.driver.observer.counters.read()
+        name = 'quota_refusals_total{tenant="a",code="concurrency_limit_exceeded"}'
+        assert counted[name] == 20
+
+    quota = {"requests_at_once": 3}
+    slow = Options(ttft_ms=1.0, tpot_ms=1_000.0, tokens=200)
+    live(body, options=slow, tenants=[tenant("a", KEY, quota=quota), tenant("b", OTHER)])
+
+
+def test_a_client_that_leaves_gives_its_place_back(live):
+    async def body(gateway):
+        async with client(gateway, KEY) as api:
+            call = api.chat.completions.create
+            for _ in range(3):
+                asked = asyncio.ensure_future(call(model="m", messages=ASK))
+                await gateway.until(lambda: gateway.driver.flow.running() == {"a": 1})
+                asked.cancel()
+                await gateway.until(lambda: gateway.driver.flow.running() == {})
+
+    quota = {"requests_at_once": 1}
+    slow = Options(ttft_ms=20_000.0, tpot_ms=1.0, tokens=12)
+    live(body, options=slow, tenants=[tenant("a", KEY, quota=quota)])
+
+
 def test_tokens_are_settled_by_what_was_used(live):
     async def body(gateway):
         async with client(gateway, KEY) as api:

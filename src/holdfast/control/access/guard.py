@@ -34,6 +34,7 @@ from holdfast.control.access.sign_in_limit import TooManyTriesError
 from holdfast.control.access.tokens import ANYBODY, AdminCaller
 
 CALLER: Final = "holdfast.caller"  # of the ASGI scope: who asks, once that is known
+CERTIFIED: Final = "holdfast.certified"  # the same: the names of the caller's certificate
 NOBODY: Final = "nobody"  # in the audit trail, where no token was right
 _RESULT_BYTES_MAX: Final = 4_096  # of an answer that are looked at for its reason
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}

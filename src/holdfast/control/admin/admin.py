@@ -105,6 +105,9 @@ class AdminAnswers(Protocol):
     def cost(self) -> dict[str, Any]:
         """GPU-seconds, tokens and their price since this control began."""
 
+    def keys(self) -> dict[str, Any]:
+        """The API keys of all tenants with their end and last use, never the key itself."""
+
     def metrics(self) -> str:
         """All counters and gauges as Prometheus text."""
 
@@ -199,6 +202,7 @@ class _Admin:
             *view_routes(lambda: facts.view),
             Route("/gpus", self.gpus),
             Route("/cost", self.cost),
+            Route("/keys", self.keys),
             Route("/openapi.json", self.openapi),
             Route("/audit", self.audit),
             Route("/explain/{request_id:path}", self.explain),
@@ -260,6 +264,9 @@ class _Admin:
 
     async def cost(self, _: Request) -> Response:
         return json_answer(self._facts.cost())
+
+    async def keys(self, _: Request) -> Response:
+        return json_answer(self._facts.keys())
 
     async def audit(self, request: Request) -> Response:
         limit = _number(request, "limit", LIMIT_DEFAULT, LIMIT_MAX)

@@ -18,6 +18,8 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from holdfast.config.admin import AdminConnectionConfig
+from holdfast.config.certificates import names_of
+from holdfast.control.access.guard import CERTIFIED
 from holdfast.core.intake.descriptors import connections_carried
 from holdfast.core.intake.newcomers import Newcomers, longest_waiting
 from holdfast.core.types import MILLISECOND, nanos
@@ -123,10 +125,12 @@ class AdminConnection(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._unsent = 0
+        self._certified: frozenset[str] = frozenset()  # names of the caller's certificate
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection."""
         super().connection_made(cast("asyncio.Transport", transport))
+        self._certified = names_of(transport.get_extra_info("peercert"))
         self._bounds.came(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -156,6 +160,8 @@ class AdminConnection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
+        if self._certified:
+            self.scope[CERTIFIED] = self._certified  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         """Note that the head is complete (callback of the parser)."""

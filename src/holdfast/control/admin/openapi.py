@@ -142,6 +142,11 @@ def _questions() -> _Data:
             "GPU-seconds, tokens and their price, by tenant, model, route and use.",
             {"200": _json("Since this control began.", "Cost")},
         ),
+        "/keys": _get(
+            "keys",
+            "The API keys of tenants: id, end and last use, never the key.",
+            {"200": _json("In the order of the fleet file.", "Keys")},
+        ),
         "/audit": _get(
             "audit",
             "Who gave which orders, from where, when, and what became of them.",

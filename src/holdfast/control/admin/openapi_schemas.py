@@ -97,9 +97,9 @@ class ReplicaStatus(TypedDict):
 
 
 class ProcessStatus(TypedDict):
-    """One process of Holdfast itself, as its supervisor last judged it."""
+    """One process of Holdfast itself, as its supervisor (and that one, as control) judged it."""
 
-    name: Annotated[str, Meta(description="`control` or `gateway-N`.")]
+    name: Annotated[str, Meta(description="`supervisor`, `control` or `gateway-N`.")]
     pid: int
     condition: Annotated[
         str, Meta(description="`starting`, `turning`, `late`, `traced`, `stopped` or `stuck`.")
@@ -252,6 +252,26 @@ class CostAnswer(TypedDict):
     left_out: NotRequired[Annotated[int, Meta(description="Lines beyond the most that are told.")]]
 
 
+class KeyLine(TypedDict):
+    """One API key of a tenant: its name, its end and its last use."""
+
+    tenant: str
+    id: Annotated[str, Meta(description="As the fleet file says, or the start of its hash.")]
+    expires: str | None
+    expired: bool
+    file: Annotated[str | None, Meta(description="The file that holds it, if not the fleet file.")]
+    last_used: Annotated[
+        float | None, Meta(description="Seconds since 1970; null: not since records began.")
+    ]
+
+
+class KeysAnswer(TypedDict):
+    """The API keys of all tenants, and since when their uses are recorded."""
+
+    since: Time
+    keys: list[KeyLine]
+
+
 class FactReport(TypedDict):
     """One fact: its kind, and the fields of that kind."""
 
@@ -319,6 +339,8 @@ SERVED: Final[dict[str, Any]] = {
     "TimelineEntry": TimelinePart,
     "Events": EventsAnswer,
     "Audit": AuditAnswer,
+    "Keys": KeysAnswer,
+    "KeyLine": KeyLine,
     "Canaries": CanariesAnswer,
     "Canary": CanaryLine,
     "Cost": CostAnswer,

@@ -21,6 +21,7 @@ from holdfast.control.fleet.breakers import Breakers
 from holdfast.control.fleet.disturbances import Disturbances
 from holdfast.control.fleet.loop import FleetLoop, Happened
 from holdfast.control.gateways.hub import Hub
+from holdfast.control.gateways.key_uses import KeyUses
 from holdfast.control.gateways.metrics import Totals, fleet_gauges, render
 from holdfast.control.gateways.serving_processes import ServingProcesses
 from holdfast.control.incidents.gpu_watch import GpuWatch
@@ -52,6 +53,7 @@ class AdminParts:
     disturbances: Disturbances
     gpus: GpuWatch
     hub: Hub
+    key_uses: KeyUses
     summary: FleetSummary
     lookout: IncidentWatch
     loop: FleetLoop
@@ -181,6 +183,10 @@ class AdminService:
         gauges |= fleet_gauges(self._parts.loop.replicas())
         gauges |= told
         return render(counters, gauges)
+
+    def keys(self) -> dict[str, Any]:
+        """The API keys of all tenants with their end and last use, never the key itself."""
+        return self._parts.key_uses.listing()
 
     def cost(self) -> dict[str, Any]:
         """GPU-seconds, tokens and their price since this control began."""

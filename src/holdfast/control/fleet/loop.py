@@ -58,6 +58,7 @@ from holdfast.core.messages import (
     FleetEvent,
     FleetView,
     Frozen,
+    HurryCanary,
     Joined,
     Launch,
     Left,
@@ -128,6 +129,7 @@ class FleetLoop:
         self._reached: set[str] = set()  # replicas that accepted a connection of ours
         self._doers: dict[type, Callable[[Any], None]] = {
             RunCanary: self._run_canary,
+            HurryCanary: self._hurry_canary,
             CallBackCanary: self._call_back_canary,
             Launch: self._launch,
             Stop: self._stop,
@@ -253,6 +255,9 @@ class FleetLoop:
 
     def _run_canary(self, action: RunCanary) -> None:
         self._probes[action.replica_id] = asyncio.create_task(self._probe(action))
+
+    def _hurry_canary(self, action: HurryCanary) -> None:
+        self._prober.hurry(action.replica_id, seconds(action.deadline))
 
     def _call_back_canary(self, action: CallBackCanary) -> None:
         probe = self._probes.pop(action.replica_id, None)

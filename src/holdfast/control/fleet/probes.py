@@ -4,6 +4,7 @@ A missing answer is returned together with what users' requests did meanwhile; t
 whether the replica is at fault. What our own lateness excuses is ``core.health.own_lateness``.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -44,16 +45,38 @@ class Prober:
         self._users_beside = users_beside
         self._canaries = canaries
         self._excuses = LatenessExcuses()
+        self._limits: dict[str, asyncio.Timeout] = {}  # of the canaries under way, by replica
 
     def forget(self, replica_id: str) -> None:
         """Drop the excuses of a replica that has left the fleet."""
         self._excuses.end_row(replica_id)
 
+    def hurry(self, replica_id: str, deadline_s: float) -> None:
+        """Give the canary under way at a replica no more than this; none under way: do nothing."""
+        limit = self._limits.get(replica_id)
+        if limit is not None and not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time() + deadline_s)
+
+    async def _ask(self, deployed: Deployed, deadline_s: float) -> CanaryReport:
+        """Ask within a deadline that ``hurry`` may shorten."""
+        replica_id, began = deployed.replica.id, time.monotonic()
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._limits[replica_id] = limit
+                return await self._canaries.ask(deployed, deadline_s)
+        except TimeoutError as error:
+            told = f"nothing within {time.monotonic() - began:.1f} s, and nothing moves beside it"
+            raise FetchError("timeout", told, connected=True) from error
+        finally:
+            if self._limits.get(replica_id) is limit:
+                del self._limits[replica_id]
+
     async def probe(self, deployed: Deployed, action: RunCanary) -> CanaryResult:
         """Send one canary; always returns a result within the deadline."""
         began = time.monotonic_ns()
         try:
-            report = await self._canaries.ask(deployed, seconds(action.deadline))
+            report = await self._ask(deployed, seconds(action.deadline))
         except FetchError as error:
             verdict = _UNANSWERED.get(error.what, CanaryVerdict.FAIL)
             short = error.__cause__ if isinstance(error, CanaryError) else error

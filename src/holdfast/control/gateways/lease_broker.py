@@ -4,9 +4,10 @@ A place is one of the gateways that the file asks for, whichever process runs th
 retry budget's floor follows the requests of all tenants: retries come in proportion to them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from holdfast.core.request.admission.quota import QuotaConfig
 from holdfast.core.request.lease import LeaseConfig, Shares, Trials
 from holdfast.frames import LeaseFrame, StatsFrame
 
@@ -21,10 +22,16 @@ class LeaseBroker:
         self._trials = Trials(config)
         self._places = tuple(places)
         self._told: dict[str, LeaseFrame] = {}
+        self._at_once: dict[str, int] = {}  # by tenant: requests under way, of all gateways
 
-    def declare(self, tenants: Iterable[str], now: int) -> None:
-        """Set the tenants that have quotas."""
-        self._shares.declare([_RETRY, *tenants], now)
+    def declare(self, quotas: Mapping[str, QuotaConfig], now: int) -> None:
+        """Set the quotas, by tenant."""
+        self._shares.declare([_RETRY, *quotas], now)
+        self._at_once = {
+            tenant: quota.requests_at_once
+            for tenant, quota in quotas.items()
+            if quota.requests_at_once is not None
+        }
 
     def came(self, place: str) -> None:
         """Count a gateway that took its place; ``frame_for`` gives its shares."""
@@ -41,6 +48,8 @@ class LeaseBroker:
             return
         for tenant, amount in frame.demand.items():
             self._shares.demanded(place, tenant, amount, now)
+        for tenant, most in self._at_once.items():
+            self._shares.holds(place, tenant, frame.running.get(tenant, 0) / most)
         self._shares.demanded(place, _RETRY, sum(frame.demand.values()), now)
         self._trials.told(place, frame.wanted, frame.trying, now)
 

@@ -1,6 +1,7 @@
 """Reads the supervisor's report, and tells the investigation which processes were frozen.
 
-    processes.json ─► ServingProcesses ─► facts, /status, /readyz, metrics
+    processes.json ──► ServingProcesses ─► facts, /status, /readyz, metrics
+    SupervisorWatch ─┘
 
 Each replacement is told once, also over restarts of control: the store keeps the number of the last
 one. A control that was itself replaced finds the report of its predecessor's end here.
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.control.gateways.process_report import ProcessReport, ProcessRow, read_report
+from holdfast.control.gateways.supervisor_watch import SupervisorWatch
 from holdfast.core.diagnose.facts import Fact, ServingProcessFrozen
 from holdfast.core.health.process_watch import Condition
 from holdfast.ports import Store
@@ -43,7 +45,13 @@ class ServingProcesses:
         self._wall = wall
         self._report: ProcessReport | None = None
         self._changed_ns = 0
+        self._supervisor: SupervisorWatch | None = None
+        self._supervisor_row: ProcessRow | None = None
         self._told = _told_before(store.settings().get(_TOLD))
+
+    def watch_supervisor(self, watch: SupervisorWatch) -> None:
+        """Look at the supervisor as well from now on."""
+        self._supervisor = watch
 
     async def run(self) -> None:
         """Read the report every second until cancelled."""
@@ -53,10 +61,12 @@ class ServingProcesses:
 
     def look(self) -> None:
         """Read the report if it changed, and pass on what is new in it or still holds."""
+        if self._supervisor is not None:
+            self._supervisor_row = self._supervisor.look()
         try:
             changed_ns = self._path.stat().st_mtime_ns
-        except OSError:
-            return  # nobody supervises, or it has nothing to say yet
+        except OSError:  # nobody supervises, or it has nothing to say yet
+            changed_ns = self._changed_ns
         if changed_ns != self._changed_ns:
             self._changed_ns = changed_ns
             self._report = read_report(self._path) or self._report
@@ -87,9 +97,14 @@ class ServingProcesses:
             self._store.put_setting(_TOLD, list(self._told))
 
     def _worrying(self) -> list[tuple[ProcessRow, Condition]]:
-        rows = self._report.processes if self._report is not None else []
+        rows = self._processes()
         judged = [(row, _condition(row.condition)) for row in rows]
         return [(row, known) for row, known in judged if known in _WORRYING and known is not None]
+
+    def _processes(self) -> list[ProcessRow]:
+        """The processes of the report, and their supervisor before them."""
+        rows = self._report.processes if self._report is not None else []
+        return rows if self._supervisor_row is None else [self._supervisor_row, *rows]
 
     def _for_s(self, row: ProcessRow) -> float:
         return max(0.0, self._wall() - row.since)
@@ -98,7 +113,6 @@ class ServingProcesses:
 
     def rows(self) -> list[Any]:
         """All processes as plain data, for ``/status``; empty where nobody supervises."""
-        rows = self._report.processes if self._report is not None else []
         return [
             {
                 "name": row.name,
@@ -106,7 +120,7 @@ class ServingProcesses:
                 "condition": row.condition,
                 "for_s": round(self._for_s(row), 3),
             }
-            for row in rows
+            for row in self._processes()
         ]
 
     def worries(self) -> list[str]:

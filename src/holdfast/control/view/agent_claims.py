@@ -36,6 +36,7 @@ class AgentGrant:
     token: str = field(repr=False)
     host: str = ""  # empty: as the agent is called
     replicas: tuple[str, ...] = ()
+    certificate: str = ""  # a name that its certificate must have; empty: its token is enough
 
 
 def grant_of(

@@ -31,7 +31,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.control.access.guard import json_answer
+from holdfast.control.access.guard import CERTIFIED, json_answer
 from holdfast.control.view.agent_claims import AgentGrant, bounded, claims_refused, grant_of
 from holdfast.control.view.agent_readings import AgentRecord, faded, in_our_time, shown, summed
 from holdfast.core.diagnose.facts import Fact, GpuFault, LineSeen, PhaseSeen
@@ -134,12 +134,20 @@ class AgentInbox:
 
     # --- what comes in ---------------------------------------------------------------------------
 
-    def take(self, name: str, body: bytes, grant: AgentGrant | None = None) -> None:
+    def take(
+        self,
+        name: str,
+        body: bytes,
+        grant: AgentGrant | None = None,
+        certified: Collection[str] = (),
+    ) -> None:
         """Accept one agent's report (JSON), or raise ``RefusedError``.
 
         ``grant`` is that of the agent's own token; None: it came with a token that many have.
+        ``certified``: the names of the certificate that the caller showed, in lower case.
         """
         try:
+            self._check_certificate(grant, certified)
             self._take(name, body, grant)
         except RefusedError:
             self.refused += 1
@@ -169,6 +177,16 @@ class AgentInbox:
             self.foreign += refused
             self._note(claims_refused(name))
         self._keep(name, known, report)
+
+    def _check_certificate(self, grant: AgentGrant | None, certified: Collection[str]) -> None:
+        """Refuse a token that came without its agent's certificate: it may be stolen."""
+        wanted = grant.certificate if grant is not None else ""
+        if grant is None or not wanted or wanted.lower() in certified:
+            return
+        self.foreign += 1
+        self._note(f"the token of {grant.name} was used without its certificate")
+        told = f"the agent {grant.name!r} has to show a certificate for {wanted!r}"
+        raise RefusedError(403, f"{told}: see --certificate and --key of 'holdfast agent'")
 
     def _check_name(self, name: str, grant: AgentGrant | None) -> None:
         """Refuse a report under another's name: a token speaks for one agent."""
@@ -366,7 +384,8 @@ def agent_routes(inbox: AgentInbox | Callable[[], AgentInbox | None]) -> list[Ro
         try:
             box = now()
             body = await _body(request)
-            box.take(request.path_params["name"], body, request.scope.get(_GRANT))
+            grant, certified = request.scope.get(_GRANT), request.scope.get(CERTIFIED, ())
+            box.take(request.path_params["name"], body, grant, certified)
         except RefusedError as error:
             response = json_answer({"error": str(error)}, error.status)
             if error.wait_s is not None:

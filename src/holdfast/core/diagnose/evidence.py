@@ -112,6 +112,7 @@ class Sign(StrEnum):
     CONTROL_FROZEN = "control_frozen"  # control itself was stopped or stuck
     GATEWAY_FROZEN = "gateway_frozen"  # a gateway process was stopped or stuck
     GATEWAY_LATE = "gateway_late"  # a gateway process runs, and its loop does not turn
+    SUPERVISOR_FROZEN = "supervisor_frozen"  # who replaces frozen processes is stopped or stuck
     OWN_SHORTAGE = "own_shortage"  # a gateway or control lacks descriptors, memory or ports
 
 

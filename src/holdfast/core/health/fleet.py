@@ -39,6 +39,7 @@ from holdfast.core.messages import (
     FleetAction,
     FleetEvent,
     Frozen,
+    HurryCanary,
     Joined,
     Launch,
     Left,
@@ -382,6 +383,7 @@ class Fleet:
             return
         member.users(gateway, tally, now)
         self._make_room(member, actions)
+        self._hurry_canary(member, now, actions)
         member.move_told = False
         if tally.successes:
             member.hear(now)
@@ -473,6 +475,7 @@ class Fleet:
         member.canary_started(now, self._unserved)
         health.canary_started(now)
         deadline = self._canary_patience(member)
+        member.canary_asked_at, member.canary_until = now, now + deadline
         replica = member.replica
         actions.append(RunCanary(replica.id, replica.model, deadline, health.incarnation))
 
@@ -508,13 +511,34 @@ class Fleet:
             again = member.canary_verdict is CanaryVerdict.TIMEOUT
             least = self._canary_again if again else self._canary_least
             return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
-        scaled = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+        scaled = self._busy_patience(member)
         health = member.health
         asked = member.canary_at > health.since or member.unanswered > 1
         if health.state is State.QUARANTINED and asked:
             # Nobody waits: how it fails is worth knowing. But first, soon, whether it still does.
             scaled *= 2.5
         return min(round(scaled), self._canary_deadline_max)
+
+    def _busy_patience(self, member: Member) -> float:
+        """How long a canary may take beside the requests that are on the replica now."""
+        return self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+
+    def _hurry_canary(self, member: Member, now: int, actions: list[FleetAction]) -> None:
+        """Take back the time that a canary was given for requests beside it, once they are gone.
+
+        Gateways cut off a replica that hangs within seconds: what was beside its canary left
+        without a token, and excuses nothing any more. Where tokens moved meanwhile it is busy, and
+        its canary keeps its time.
+        """
+        asked_at = member.canary_asked_at
+        # A summary covers the second before it: what it tells of earlier is not meant.
+        moved = member.progress_at >= asked_at + SECOND
+        if not member.canary_out or moved or member.health.state not in ROUTABLE:
+            return
+        until = max(now, asked_at + round(self._busy_patience(member)))
+        if until + SECOND <= member.canary_until:
+            member.canary_until = until
+            actions.append(HurryCanary(member.replica.id, until - now))
 
     def _replace(self, member: Member, reason: str, now: int, actions: list[FleetAction]) -> None:
         actions.append(Stop(member.replica.id, reason))

@@ -24,11 +24,13 @@ class Member:
         "busy_at",
         "called_back",
         "canary",
+        "canary_asked_at",
         "canary_at",
         "canary_charged",
         "canary_error",
         "canary_out",
         "canary_passed",
+        "canary_until",
         "canary_verdict",
         "canary_yields",
         "drain",
@@ -76,6 +78,7 @@ class Member:
         self.unanswered = 0  # canaries in a row that got nothing within their time
         self.silent_from = 0  # since when no canary and no user got anything there; 0: they do
         self.canary_out = False
+        self.canary_asked_at = self.canary_until = 0  # the one under way, or the last
         self.canary_charged = False  # the one under way, or the last: it spends what was earned
         self.called_back = False  # the last canary: users needed its slot
         self.canary_yields = False  # the one under way, or the last: to a user who needs its slot

@@ -10,8 +10,9 @@ and each of them needs a turn of the event loop before its first byte can be rea
 
 Behind a load balancer all connections come from one address. Such a balancer connects when it has a
 request to pass on, so nearly none of its connections is a newcomer; the many that it keeps open
-have brought requests before and are not counted here. Rejected: a bound on all connections of an
-address. It would be the bound on all connections of everybody behind the balancer.
+have brought requests before and are not counted here. Rejected as a default: a bound on all
+connections of an address. It would be the bound on all connections of everybody behind the
+balancer. Where clients come by themselves it can be set; ``AddressCounts`` counts for it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -71,6 +72,27 @@ class Newcomers(Generic[C]):
         return connection if now - self._since[connection][0] >= self._grace else None
 
 
+class AddressCounts:
+    """How many connections each address has open."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}  # no zeros: as many as there are connections at most
+
+    def came(self, address: str) -> int:
+        """Count a connection of an address; return how many it has with this one."""
+        there = self._open.get(address, 0) + 1
+        self._open[address] = there
+        return there
+
+    def left(self, address: str) -> None:
+        """Take back a connection that ``came``."""
+        there = self._open.pop(address) - 1
+        if there:
+            self._open[address] = there
+
+
 def longest_waiting(tables: Iterable[Mapping[C, int]], now: int, grace: int) -> C | None:
     """The oldest connection of the first table that has one older than ``grace``.
 
@@ -85,4 +107,4 @@ def longest_waiting(tables: Iterable[Mapping[C, int]], now: int, grace: int) -> 
     return None
 
 
-__all__ = ["Newcomers", "longest_waiting"]
+__all__ = ["AddressCounts", "Newcomers", "longest_waiting"]

@@ -107,6 +107,14 @@ class AdmissionDesk:
             if mine is not None and mine.config == quota.config:
                 self._quotas[tenant] = quota
 
+    def running(self) -> dict[str, int]:
+        """How many requests each tenant has under way, of those with a bound on them."""
+        return {
+            tenant: quota.running
+            for tenant, quota in self._quotas.items()
+            if quota.running and quota.config.requests_at_once is not None
+        }
+
     def quota(self, tenant: str) -> Quota | None:
         """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
         return self._quotas.get(tenant)

@@ -129,6 +129,10 @@ class Flow:
         outlook = None if pool.ready(now) else pool.outlook(now)
         return None if outlook is None else outlook.ready_in_s
 
+    def running(self) -> dict[str, int]:
+        """How many requests each tenant has under way, of those with a bound on them."""
+        return self._desk.running()
+
     def quota(self, tenant: str) -> Quota | None:
         """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
         return self._desk.quota(tenant)

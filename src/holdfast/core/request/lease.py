@@ -12,7 +12,8 @@ burst ``b`` gets at most ``b + r·T`` as long as every gateway hears its frame w
 gateway that hears ``d`` later than that may overspend ``r·d`` times the share it lost; one that is
 cut off keeps its last share, and after ``hold_s`` that share is lent again: then it may overspend
 ``r`` times its last share for as long as it stays cut off. While one gateway process replaces
-another in the same place, both may use the share of that place, until the older one drains.
+another in the same place, both may use the share of that place, until the older one drains. What a
+gateway says to hold, such as requests under way, stays with it: lent again, it would run twice.
 
 **Trials.** A replica whose breakers are open gets one trial, not one of each gateway. Gateways say
 again and again what they would try and what they are trying. One of them is lent the turn and has
@@ -87,9 +88,10 @@ class _Memory:
 class _Good:
     """One shared resource: the demand and the share of each gateway."""
 
-    __slots__ = ("lent", "memories", "moving")
+    __slots__ = ("held", "lent", "memories", "moving")
 
     def __init__(self, gateways: Sequence[str], now: int) -> None:
+        self.held = dict.fromkeys(gateways, 0.0)
         self.memories = {gateway: _Memory(now) for gateway in gateways}
         self.lent = dict.fromkeys(gateways, 1.0 / len(gateways))
         self.moving = False
@@ -123,6 +125,9 @@ class Shares:
     def came(self, gateway: str) -> None:
         """Note that a gateway process is connected in this place."""
         self._gone.pop(gateway, None)
+        for good in self._goods.values():
+            if gateway in good.held:
+                good.held[gateway] = 0.0  # what its predecessor held has ended with it
 
     def went(self, gateway: str, now: int) -> None:
         """Note that the gateway of this place is disconnected."""
@@ -137,6 +142,15 @@ class Shares:
             memory.fade(now, self._short, self._long)
             memory.short += amount
             memory.long += amount
+
+    def holds(self, gateway: str, good: str, share: float) -> None:
+        """Note which share of a resource a gateway uses now and cannot give back at once.
+
+        Requests under way are such a thing: lent to another gateway, they would run twice.
+        """
+        known = self._goods.get(good)
+        if known is not None and gateway in known.held:
+            known.held[gateway] = min(1.0, max(0.0, share))
 
     def rebalance(self, now: int) -> bool:
         """Move the shares towards demand; called every ``round_s``; whether any share moved."""
@@ -181,10 +195,13 @@ class Shares:
         if not demands:
             return dict(good.lent)
         rest = 1.0 - sum(targets.values())
-        floor = min(self._floor, rest / (2 * len(demands)))
-        spare, total = rest - floor * len(demands), sum(demands.values())
+        held = sum(good.held[gateway] for gateway in demands)
+        fits = min(1.0, rest / held) if held else 1.0
+        free = max(0.0, rest - held * fits)
+        floor = min(self._floor, free / (2 * len(demands)))
+        spare, total = free - floor * len(demands), sum(demands.values())
         for gateway, demand in demands.items():
-            targets[gateway] = floor + spare * demand / total
+            targets[gateway] = good.held[gateway] * fits + floor + spare * demand / total
         return targets
 
 

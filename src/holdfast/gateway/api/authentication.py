@@ -31,8 +31,6 @@ from holdfast.gateway.api.errors import INVALID, ApiError
 
 _log = structlog.get_logger("holdfast.gateway.keys")
 _OTHERS: Final = (b"api-key", b"x-api-key")  # Azure's clients, and Anthropic's
-# Compared with where a digest is not known: both refusals take one way.
-_NOBODY: Final[tuple[bytes, "Tenant | None", float]] = (bytes(32), None, 0.0)
 _EXPIRED: Final = "The API key has expired. Ask the operator of this service for a new one."
 _SHORT: Final = (
     f"The API key has fewer than {KEY_LENGTH_MIN} characters and is not accepted any more. Ask the "
@@ -60,6 +58,23 @@ class Tenant:
         return not self.region_names or region in self.region_names
 
 
+class _StoredKey:
+    """One key: its digest, tenant and end, and whether it let somebody in since the last look."""
+
+    __slots__ = ("digest", "expires", "name", "tenant", "used")
+
+    def __init__(self, digest: bytes, tenant: Tenant | None, expires: float, name: str) -> None:
+        self.digest = digest
+        self.tenant = tenant
+        self.expires = expires
+        self.name = name  # its id or the start of its hash, never the key
+        self.used = False
+
+
+# Compared with where a digest is not known: both refusals take one way.
+_NOBODY: Final = _StoredKey(bytes(32), None, 0.0, "")
+
+
 class TenantDirectory:
     """Finds the tenant of an API key.
 
@@ -70,7 +85,7 @@ class TenantDirectory:
 
     def __init__(self, sections: Sequence[TenantSection]) -> None:
         self.by_name: dict[str, Tenant] = {}
-        self._by_digest: dict[bytes, tuple[bytes, Tenant | None, float]] = {}
+        self._by_digest: dict[bytes, _StoredKey] = {}
         self._warned: set[str] = set()  # names of tenants; bounded: they come from the config
         for section in sections:
             tenant = Tenant(
@@ -83,7 +98,7 @@ class TenantDirectory:
             self.by_name[section.name] = tenant
             for key in section.keys:
                 digest = bytes.fromhex((key.hash or "").removeprefix(HASH_PREFIX))
-                self._by_digest[digest] = (digest, tenant, key.expires_at)
+                self._by_digest[digest] = _StoredKey(digest, tenant, key.expires_at, key.name)
         self._anonymous: Tenant | None = None
         if not sections:
             self._anonymous = self.by_name[ANONYMOUS] = Tenant(ANONYMOUS)
@@ -107,14 +122,26 @@ class TenantDirectory:
         if len(key) > KEY_LENGTH_MAX:
             _refuse()
         digest = sha256(key).digest()
-        stored, tenant, expires = self._by_digest.get(digest, _NOBODY)
-        if not compare_digest(digest, stored) or tenant is None:
+        stored = self._by_digest.get(digest, _NOBODY)
+        tenant = stored.tenant
+        if not compare_digest(digest, stored.digest) or tenant is None:
             _refuse()
-        if expires and time() >= expires:
+        if stored.expires and time() >= stored.expires:
             raise ApiError(401, INVALID, "expired_api_key", _EXPIRED)
         if len(key) < KEY_LENGTH_STRONG and not tenant.insecure:
             self._judge_short(key, tenant)
+        stored.used = True
         return tenant
+
+    def take_used(self) -> list[tuple[str, str]]:
+        """The keys that let somebody in since the last call, as (tenant, name of the key)."""
+        taken = []
+        for stored in self._by_digest.values():
+            if stored.used:
+                stored.used = False
+                if stored.tenant is not None:
+                    taken.append((stored.tenant.name, stored.name))
+        return taken
 
     def _judge_short(self, key: bytes, tenant: Tenant) -> None:
         """Refuse a key that is guessed in no time; warn once of one that may be."""

@@ -7,7 +7,8 @@
      │                            405 invalid_request  method_not_allowed
      │                            415 invalid_request  unsupported_media_type
      ├─ the API key is not known  401 invalid_request  invalid_api_key
-     ├─ it asked for too much     429 rate_limit       rate_limit_exceeded
+     ├─ it asked for too much     429 rate_limit       rate_limit_exceeded,
+     │                                                 concurrency_limit_exceeded
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,
      │                                                 no_ready_replica, overloaded,
      │                                                 gateway_shortage
@@ -57,6 +58,7 @@ _TYPES: Final[dict[int, str]] = {
 # What the flow's codes say to a client; ``None``: the reason is written for clients already.
 FINISHES: Final[dict[str, str | None]] = {
     "rate_limit_exceeded": None,
+    "concurrency_limit_exceeded": None,
     "request_exceeds_quota": None,
     "queue_full": "All replicas are busy and the queue is full. Try again later.",
     "queue_timeout": "All replicas stayed busy for as long as a request may wait. Try again later.",

@@ -34,7 +34,7 @@ from typing import Final, cast
 from holdfast.config.gateway import HttpConfig
 from holdfast.core.intake.byte_budget import BudgetShortage, ByteBudget, ByteBudgetConfig
 from holdfast.core.intake.descriptors import OwnResource, connections_carried, is_scarce
-from holdfast.core.intake.newcomers import Newcomers, longest_waiting
+from holdfast.core.intake.newcomers import AddressCounts, Newcomers, longest_waiting
 from holdfast.core.intake.shortages import Shortages
 from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.http import syntax
@@ -68,6 +68,7 @@ class ClientConnection(asyncio.Protocol):
     """One client connection: parses requests and runs one exchange at a time."""
 
     __slots__ = (
+        "_address",
         "_buffered",
         "_current",
         "_deaf",
@@ -93,6 +94,7 @@ class ClientConnection(asyncio.Protocol):
         self.turn = server.turn
         self.served = 0
         self._intake = server.hot_path.request_parser(self, server.config, server.cors)
+        self._address = ""  # of the socket's other end
         self._current: ClientExchange | None = None  # the only one that the app may know
         self._held = bytearray()  # came while it was under way; not parsed yet
         self._where: Waiting | None = None  # the table of the server in which we stand
@@ -108,20 +110,24 @@ class ClientConnection(asyncio.Protocol):
     # --- what the event loop says ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection; with too many open, close one for it or refuse it with 503."""
+        """Register a new connection; with too many open, close one for it or refuse it."""
         server = self.server
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=server.config.write_buffer_bytes)
         full = len(server.connections) >= server.connections_max and not server.make_place()
         server.connections.add(self)
+        peer = self.transport.get_extra_info("peername")
+        self._address = address = peer[0] if isinstance(peer, tuple) else ""
+        of_address = server.addresses.came(address)
         if full:
             if server.scarce:
                 server.shortages.saw(OwnResource.DESCRIPTORS)
             self.refuse(syntax.CONNECTIONS, linger=server.may_linger)
             return
+        if 0 < server.config.connections_per_address_max < of_address:
+            self.refuse(syntax.ADDRESS, linger=server.may_linger)
+            return
         self._wait(server.idle)
-        peer = self.transport.get_extra_info("peername")
-        address = peer[0] if isinstance(peer, tuple) else ""
         crowded = server.newcomers.came(self, address, server.now_ns())
         if crowded is not None:
             server.evict(crowded)
@@ -160,6 +166,7 @@ class ClientConnection(asyncio.Protocol):
         server.slow.pop(self, None)
         server.connections.discard(self)
         server.newcomers.left(self)
+        server.addresses.left(self._address)
         server.budget.held -= self._buffered
         self._buffered = 0
         self._forget()
@@ -463,6 +470,7 @@ class Server:
         self.shortages = shortages or Shortages()
         self._descriptors = descriptors  # the limit on open files; 0: not known
         self.newcomers: Newcomers[ClientConnection] = Newcomers(0, 0, STILL)
+        self.addresses = AddressCounts()
         self._follow(config)
         self.loop = loop
         self.turn = turn or hot_path.loop_turn(loop)

@@ -121,6 +121,12 @@ TENANT_SHARE: Final = Refusal(
     "Your requests under way hold as much of the gateway as one tenant may.",
     b"retry-after: 1\r\n",
 )
+ADDRESS: Final = Refusal(
+    429,
+    "address_connections_exceeded",
+    "Your address has as many connections open as one may have.",
+    b"retry-after: 1\r\n",
+)
 BAD_VERSION: Final = Refusal(505, "http_version", "Only versions 1.1 and 1.0 of HTTP are spoken.")
 
 REFUSALS: Final = (
@@ -141,6 +147,7 @@ REFUSALS: Final = (
     MEMORY,
     EVICTED,
     TENANT_SHARE,
+    ADDRESS,
     BAD_VERSION,
 )
 

@@ -115,11 +115,11 @@ def targets_of(
     for deployed in file.replicas():
         replica = deployed.replica
         detour = detours.get(replica.id)
-        headers = _credential(deployed) if detour is None else b""
         endpoint = Endpoint(deployed.url if detour is None else detour)
         context = deployed.context() if detour is None else None
         how = file.gateway.upstream
         before = known.get(replica.id)
+        headers = _credential(deployed, before, endpoint) if detour is None else b""
         same = before is not None and before.endpoint == endpoint and before.upstream.config == how
         if before is not None and same and before.upstream.trusted is context:
             upstream = before.upstream
@@ -150,10 +150,17 @@ def targets_of(
     return targets
 
 
-def _credential(deployed: Deployed) -> bytes:
-    """The header line that an engine with a token of its own asks for."""
+def _credential(deployed: Deployed, before: Target | None, endpoint: Endpoint) -> bytes:
+    """The header line that an engine with a token of its own asks for.
+
+    A file without a token, such as one that is being written, leaves the token that the engine at
+    this address was sent before.
+    """
     token = deployed.token(os.environ)
-    return b"authorization: Bearer %b\r\n" % token.encode() if token else b""
+    if token:
+        return b"authorization: Bearer %b\r\n" % token.encode()
+    kept = deployed.api_key_file is not None and before is not None and before.endpoint == endpoint
+    return before.headers if kept and before is not None else b""
 
 
 __all__ = ["Settings", "settings_of", "targets_of"]

@@ -237,6 +237,10 @@ class Counters:
         """Count a request that was refused before it reached the flow."""
         self.add(f'refused_total{{status="{status}",code="{code}"}}')
 
+    def over_quota(self, tenant: str, code: str) -> None:
+        """Count a request that its tenant's quota did not allow."""
+        self.add(f'quota_refusals_total{{tenant="{tenant}",code="{code}"}}')
+
     def escalated(self, model: str, check: str) -> None:
         """Count an answer that failed a check, so that the stronger model was asked."""
         self.add(f'escalations_total{{model="{model}",check="{check}"}}')

@@ -129,6 +129,8 @@ class Observer:
                 self.deadly.hold(proxied.ask, now)
         if finish.status == 200:
             self.deadly.answered(proxied.ask, now)
+        elif finish.status == 429 and not finish.attempts:
+            self.counters.over_quota(proxied.tenant.name, finish.code)
         self.counters.finished(finish, now - proxied.request.arrived)
         self.records.add(proxied, finish, now)
         if self.traces is not None and proxied.trace is not None:

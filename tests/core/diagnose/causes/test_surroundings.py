@@ -49,6 +49,7 @@ def test_they_are_of_runtime_and_of_routing() -> None:
         ((Sign.SOURCE_BLIND,), Cause.SOURCE_BLIND),
         ((Sign.GATEWAY_FROZEN,), Cause.GATEWAY_FROZEN),
         ((Sign.GATEWAY_LATE,), Cause.GATEWAY_LATE),
+        ((Sign.SUPERVISOR_FROZEN,), Cause.SUPERVISOR_FROZEN),
         ((Sign.OWN_SHORTAGE,), Cause.OWN_SHORTAGE),
     ],
 )

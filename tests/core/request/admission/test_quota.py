@@ -243,6 +243,8 @@ def test_the_headers_tell_limit_remaining_and_reset():
         ({"burst_s": 0}, "quota.burst_s"),
         ({"output_tokens_default": -1}, "quota.output_tokens_default"),
         ({"requests_per_minute": 5, "burst_s": 1.0}, "quota.burst_s"),
+        ({"requests_at_once": 0}, "quota.requests_at_once"),
+        ({"requests_at_once": -3}, "quota.requests_at_once"),
     ],
 )
 def test_a_bad_config_names_the_field_and_the_fix(values, field):
@@ -252,6 +254,43 @@ def test_a_bad_config_names_the_field_and_the_fix(values, field):
     assert caught.value.fix
 
 
+def test_requests_at_once_are_refused_beyond_their_bound_until_one_ends():
+    quota = Quota(QuotaConfig(requests_at_once=2))
+    first, second = quota.reserve(10, 10, now=0), quota.reserve(10, 10, now=0)
+    refused = quota.reserve(10, 10, now=0)
+    assert isinstance(refused, Refusal)
+    assert (refused.status, refused.code) == (429, "concurrency_limit_exceeded")
+    assert refused.retry_after_s >= 1.0
+    assert "2 requests at once" in refused.reason
+    quota.settle(first, 20)
+    third = quota.reserve(10, 10, now=0)
+    assert isinstance(third, Reservation)
+    quota.release(second)
+    quota.settle(third, 0)
+    assert quota.running == 0
+    assert quota.headers(0) == {}
+
+
+def test_a_refusal_for_another_reason_takes_no_place():
+    quota = Quota(QuotaConfig(tokens_per_minute=60, requests_at_once=1))
+    assert isinstance(quota.reserve(1, 59, now=0), Reservation)
+    quota = Quota(QuotaConfig(tokens_per_minute=60, requests_at_once=1))
+    for _ in range(3):
+        assert isinstance(quota.reserve(1_000, 1_000, now=0), Refusal)
+    assert quota.running == 0
+    assert isinstance(quota.reserve(1, 59, now=0), Reservation)
+
+
+@pytest.mark.parametrize(("share", "allowed"), [(1.0, 8), (0.5, 4), (0.26, 2), (0.01, 1), (0.0, 1)])
+def test_a_gateway_allows_its_share_at_once_and_one_at_least(share, allowed):
+    quota = Quota(QuotaConfig(requests_at_once=8))
+    quota.lease(share)
+    got = [quota.reserve(1, 1, now=0) for _ in range(10)]
+    assert sum(isinstance(one, Reservation) for one in got) == allowed
+    quota.lease(1.0)
+    assert isinstance(quota.reserve(1, 1, now=0), Reservation) == (allowed < 8)
+
+
 class QuotaMachine(RuleBasedStateMachine):
     """Whatever is asked for and settled, the net grant stays below burst + rate x time."""
 
@@ -259,9 +298,11 @@ class QuotaMachine(RuleBasedStateMachine):
         rpm=st.sampled_from([6.0, 60.0, 100.0]),
         tpm=st.sampled_from([600.0, 10_000.0]),
         burst_s=st.sampled_from([10.0, 60.0]),
+        at_once=st.sampled_from([None, 1, 3]),
     )
-    def build(self, rpm, tpm, burst_s):
-        self.quota = Quota(QuotaConfig(rpm, tpm, burst_s=burst_s))
+    def build(self, rpm, tpm, burst_s, at_once):
+        self.quota = Quota(QuotaConfig(rpm, tpm, burst_s=burst_s, requests_at_once=at_once))
+        self.at_once = at_once or 1_000_000
         self.rpm, self.tpm, self.burst_s = rpm, tpm, burst_s
         self.now = self.began = 1_000
         self.open = []
@@ -312,6 +353,10 @@ class QuotaMachine(RuleBasedStateMachine):
     def no_more_is_granted_than_the_rate_allows(self):
         assert self.requests <= self.allowed(self.rpm)
         assert self.tokens <= self.allowed(self.tpm)
+
+    @invariant()
+    def no_more_run_at_once_than_allowed(self):
+        assert self.quota.running == len(self.open) <= self.at_once
 
     @invariant()
     def the_headers_stay_within_their_limits(self):

@@ -419,6 +419,23 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         scope=Scope.FLEET,
         standing=True,
     ),
+    Cause.SUPERVISOR_FROZEN: CauseRule(
+        Class.ROUTING,
+        (proof(Sign.SUPERVISOR_FROZEN, at=0.95),),
+        story="The process of `holdfast serve` or `up` that starts all others is stopped or stuck. "
+        "Control and gateways go on, and clients are served; but whoever of them dies or freezes "
+        "is not replaced, and a signal to the fleet has no effect.",
+        look="The pid in the evidence: `ps -o pid,stat,wchan -p PID`; T is stopped. Who sends "
+        "signals on this host: a job control (Ctrl-Z), a batch scheduler, a backup that suspends "
+        "processes?",
+        fix="Wake it with `kill -CONT PID`. If it does not turn again, start "
+        "`holdfast serve --takeover` with the same file and then end the old one with "
+        "`kill -KILL PID` (its children drain and end); where models are launched, end it first "
+        "and start it anew: control adopts what runs[. It has stood still for {lasted_s:s}].",
+        remedy=Remedy.PAGE,
+        scope=Scope.FLEET,
+        standing=True,
+    ),
     Cause.OWN_SHORTAGE: CauseRule(
         Class.ROUTING,
         (proof(Sign.OWN_SHORTAGE, at=0.9),),

@@ -1,10 +1,15 @@
-"""Quotas of tenants: token buckets that limit requests and tokens per minute.
+"""Quotas of tenants: requests and tokens per minute, and requests at once.
 
 A bucket fills at the tenant's rate and holds at most one burst. A request takes its worst case when
 it comes (prompt + max_tokens of each choice) and gives back what it did not use when it ends, so a
 tenant cannot promise itself more than it has by asking for many long answers at once. What it used
 is the engine's own count, where the engine gives one. What it used beyond its reservation is
 debited too: the bucket may go below zero, and the tenant waits until it has filled.
+
+Requests at once are counted from arrival to end, those that wait in a queue included. With several
+gateways each allows its share of them, and one at least: a tenant whose share has not followed its
+demand yet is not turned away while it runs nothing. So ``n`` gateways allow at most ``n - 1`` more
+than the bound, and for a moment what they begin before they hear that their share has shrunk.
 
 Rejected: fixed windows of a minute; a tenant may spend two quotas within a second, at the seam.
 Rejected: charging only what was used, when it is known; a hundred requests in flight then all see
@@ -109,6 +114,7 @@ class QuotaConfig:
     tokens_per_minute: float | None = None  # prompt + answer
     burst_s: float = 60.0  # seconds of the rate that may be spent at once: a whole minute's quota
     output_tokens_default: int = 256  # reserved when the client gave no max_tokens; then settled
+    requests_at_once: int | None = None  # under way, waiting ones included; none: no such bound
 
     def __post_init__(self) -> None:
         for name in ("requests_per_minute", "tokens_per_minute"):
@@ -123,6 +129,10 @@ class QuotaConfig:
             f"is {self.output_tokens_default}",
             "use 0 or more",
         )
+        most = self.requests_at_once
+        fix = "use 1 or more, or leave it out for unlimited"
+        fits = most is None or 1 <= most < 1e9
+        require(fits, "quota.requests_at_once", f"is {most}", fix)
         for name in ("requests_per_minute", "tokens_per_minute"):
             rate = getattr(self, name)
             require(
@@ -149,13 +159,16 @@ _UNLIMITED = Reservation(0)
 class Quota:
     """The quota of one tenant at one gateway: reserve at arrival, settle at the end."""
 
-    __slots__ = ("_requests", "_tokens", "_unlimited", "config")
+    __slots__ = ("_at_once", "_requests", "_tokens", "_unlimited", "config", "running")
 
     def __init__(self, config: QuotaConfig) -> None:
         self.config = config
         self._requests = _bucket(config.requests_per_minute, config.burst_s)
         self._tokens = _bucket(config.tokens_per_minute, config.burst_s)
-        self._unlimited = self._requests is None and self._tokens is None
+        self._at_once = config.requests_at_once  # this gateway's share of them
+        self.running = 0  # requests that hold a reservation; counted where anything is limited
+        rates = self._requests is None and self._tokens is None
+        self._unlimited = rates and self._at_once is None
 
     def reserve(
         self, prompt_tokens: int, max_tokens: int, now: int, choices: int = 1
@@ -166,6 +179,8 @@ class Quota:
         """
         if self._unlimited:
             return _UNLIMITED
+        if self._at_once is not None and self.running >= self._at_once:
+            return refusals.too_many_at_once(self.config.requests_at_once or 0)
         asked = prompt_tokens + (max_tokens or self.config.output_tokens_default) * choices
         requests, tokens = self._requests, self._tokens
         if tokens is not None and asked > tokens.burst:
@@ -183,6 +198,7 @@ class Quota:
             if requests is not None:
                 requests.give_back(1.0)
             return refusals.over_quota("tokens", tokens.per_minute, tokens.wait_s(asked, now))
+        self.running += 1
         return Reservation(asked)
 
     def lease(self, share: float) -> None:
@@ -191,12 +207,15 @@ class Quota:
         for bucket in (self._requests, self._tokens):
             if bucket is not None:
                 bucket.lease(least)
+        if self.config.requests_at_once is not None:
+            self._at_once = max(1, floor(self.config.requests_at_once * share + _ROUNDING))
 
     def settle(self, reservation: Reservation, used_tokens: int) -> None:
         """End a reservation: give back the unused tokens, or debit those used beyond it."""
         if reservation is _UNLIMITED:
             return
         _close(reservation)
+        self.running -= 1
         self.correct(used_tokens - reservation.tokens)
 
     def correct(self, tokens: int) -> None:

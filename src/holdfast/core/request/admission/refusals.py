@@ -49,6 +49,16 @@ def over_quota(what: str, limit_per_minute: float, wait_s: float) -> Refusal:
     )
 
 
+def too_many_at_once(limit: int) -> Refusal:
+    """The tenant has as many requests under way as it may have; when one ends is not known."""
+    return Refusal(
+        429,  # Too Many Requests: the limit is the client's own, our fleet may be idle
+        "concurrency_limit_exceeded",
+        RETRY_AFTER_MIN_S,
+        f"over the quota of {limit} requests at once",
+    )
+
+
 def beyond_quota(asked: int, burst: float) -> Refusal:
     """More tokens in one request than the bucket can ever hold."""
     return Refusal(
@@ -133,5 +143,6 @@ __all__ = [
     "over_quota",
     "queue_full",
     "retry_after_s",
+    "too_many_at_once",
     "wait_expired",
 ]

@@ -57,6 +57,17 @@ def test_a_process_that_stays_stopped_or_late_is_told_now_and_then() -> None:
         assert "killed" not in told[0].text
 
 
+@pytest.mark.parametrize(("condition", "lasted_s"), [(STOPPED, 10.0), (STUCK, 31.0)])
+def test_a_supervisor_that_stands_still_is_a_sign_of_its_own(condition, lasted_s) -> None:
+    (evidence,) = signs(seen("supervisor", condition, lasted_s, replaced=False))
+    assert (evidence.sign, evidence.source) == (Sign.SUPERVISOR_FROZEN, "supervisor")
+    investigation = Investigation()
+    investigation.take(seen("supervisor", condition, lasted_s, replaced=False), SECOND)
+    (incident,) = investigation.incidents.values()
+    assert (incident.cause, incident.about) == (Cause.SUPERVISOR_FROZEN, About())
+    assert "kill -CONT" in incident.fix
+
+
 @pytest.mark.parametrize(
     "fact",
     [
@@ -65,6 +76,8 @@ def test_a_process_that_stays_stopped_or_late_is_told_now_and_then() -> None:
         seen("gateway-0", Condition.TRACED, 600.0, replaced=False),  # somebody looks at it
         seen("gateway-0", Condition.STARTING, 60.0, replaced=False),
         seen("control", LATE, 60.0, replaced=False),  # it tells of that itself
+        seen("supervisor", STOPPED, 9.0, replaced=False),
+        seen("supervisor", LATE, 60.0, replaced=False),  # a busy machine, again
     ],
     ids=str,
 )

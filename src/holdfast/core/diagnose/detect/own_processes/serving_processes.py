@@ -5,7 +5,8 @@
 A process that the supervisor replaced was frozen beyond doubt, and is a sign at once. One that is
 stopped and still there is a sign only after longer than the supervisor takes to replace it. One
 that is merely late is a sign after a while, because a busy machine makes everybody late for
-seconds. Of a control that is late ``control_lateness`` judges: control knows it best itself.
+seconds. Of a control that is late ``control_lateness`` judges: control knows it best itself. The
+supervisor is seen by control; nobody replaces it, so it is a sign after the longer time, too.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,10 @@ from holdfast.core.diagnose.facts import ServingProcessFrozen
 from holdfast.core.health.process_watch import Condition
 from holdfast.core.types import require
 
-_CONTROL: Final = "control"
+_FROZEN_SIGNS: Final = {
+    "control": Sign.CONTROL_FROZEN,
+    "supervisor": Sign.SUPERVISOR_FROZEN,  # as control sees it
+}
 _STANDS: Final = frozenset({Condition.STOPPED, Condition.STUCK})
 _WORDS: Final = {
     Condition.STOPPED: "was stopped (SIGSTOP or the like)",
@@ -66,11 +70,10 @@ class ServingProcessDetector:
         return (Evidence(sign, About(), now, fact.process, text, numbers),)
 
     def _sign(self, fact: ServingProcessFrozen) -> Sign | None:
-        control = fact.process == _CONTROL
         if fact.condition in _STANDS:
             if fact.replaced or fact.lasted_s >= self._config.frozen_s:
-                return Sign.CONTROL_FROZEN if control else Sign.GATEWAY_FROZEN
-        elif fact.condition is Condition.LATE and not control:
+                return _FROZEN_SIGNS.get(fact.process, Sign.GATEWAY_FROZEN)
+        elif fact.condition is Condition.LATE and fact.process not in _FROZEN_SIGNS:
             return Sign.GATEWAY_LATE if fact.lasted_s >= self._config.late_s else None
         return None
 
