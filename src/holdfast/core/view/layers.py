@@ -14,6 +14,8 @@ of hosts cannot be drawn from changes, and an incident cannot be timed from stat
 
 from dataclasses import dataclass
 
+from holdfast.core.gpu import GpuDevice, GpuUse
+
 
 @dataclass(slots=True, frozen=True)
 class Part:
@@ -70,6 +72,7 @@ class Host:
     load: float | None = None  # processes that run or wait for a CPU, mean of the last minute
     disk_bytes: int | None = None  # of its own filesystem that is nearest to full
     disk_free_bytes: int | None = None
+    devices: tuple[GpuDevice, ...] = ()  # its GPUs one by one, as far as somebody reads them
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,6 +112,8 @@ class Placed:
     ready: bool | None = None  # its platform's own probes say so
     served: bool = False  # it had been ready in the life that ended last
     ended_began_at: float | None = None  # when that life began
+    gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
+    devices: tuple[str, ...] = ()  # ids of the GPUs it runs on
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,6 +7,8 @@ small has been decided by ``snapshot_join``. Every value that can be unknown can
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.core.gpu import GpuDevice, GpuUse
+
 
 @dataclass(slots=True, frozen=True)
 class SourceRow:
@@ -78,6 +80,8 @@ class HostRow:
     age_s: float | None = None
     faults: tuple[str, ...] = ()
     incidents: tuple[str, ...] = ()
+    gpu: GpuUse | None = None  # all its GPUs together; None: it has none, or nobody reads them
+    devices: tuple[GpuDevice, ...] = ()  # one by one
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,6 +124,7 @@ class ReplicaRow:
     age_s: float | None = None
     faults: tuple[str, ...] = ()
     incidents: tuple[str, ...] = ()
+    gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
 
 
 @dataclass(slots=True, frozen=True)
