@@ -14,6 +14,7 @@ from holdfast.core.gpu import GpuDevice, GpuUse, use_of
 from holdfast.sources.nvml import Gpu, GpuReport
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+IDLE_SHARE: Final = 0.05  # of a GPU's memory that the driver keeps for itself at most
 _NOT_TOLD: Final = (1 << 64) - 1  # how the driver says of a process that it does not know
 
 
@@ -84,6 +85,16 @@ def held_by(pids: Collection[int], report: GpuReport | None, visible: str | None
     return HeldGpus(tuple(device_of(gpu) for gpu, _ in found), tuple(held for _, held in found))
 
 
+def idle_gpus(report: GpuReport) -> int | None:
+    """GPUs that nobody uses; None where one of them does not tell."""
+    idle = 0
+    for gpu in report.gpus:
+        if gpu.memory_used is None or not gpu.memory_total:
+            return None
+        idle += not gpu.processes and gpu.memory_used < IDLE_SHARE * gpu.memory_total
+    return idle
+
+
 def _only(gpu: Gpu) -> int | None:
     """What the one process on a GPU holds; None where there are several, or none is shown."""
     held = [one for _, one in gpu.processes]
@@ -95,4 +106,13 @@ def _is_named(gpu: Gpu, visible: str) -> bool:
     return str(gpu.index) in words or (gpu.uuid is not None and gpu.uuid in words)
 
 
-__all__ = ["NOTHING", "VISIBLE", "HeldGpus", "device_of", "devices_of", "held_by"]
+__all__ = [
+    "IDLE_SHARE",
+    "NOTHING",
+    "VISIBLE",
+    "HeldGpus",
+    "device_of",
+    "devices_of",
+    "held_by",
+    "idle_gpus",
+]

@@ -23,7 +23,7 @@ from typing import Any, Final
 from holdfast.core.types import require
 from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
 from holdfast.sources.background_call import BackgroundCall
-from holdfast.sources.gpu_devices import devices_of, held_by
+from holdfast.sources.gpu_devices import IDLE_SHARE, devices_of, held_by, idle_gpus
 from holdfast.sources.mounts import Mounts
 from holdfast.sources.nvml import GpuReport, read_gpus
 from holdfast.sources.pressure import HostUse, free_space, read_host
@@ -39,7 +39,6 @@ _STOPPED_S: Final = 600.0  # for so long an end is shown
 # What hangs on none of the rows: one mount that is dead, or one replica that is not there, must not
 # make the others look old.
 _NOBODY: Final = ("nobody",)
-_IDLE_SHARE: Final = 0.05  # of a GPU's memory that the driver keeps for itself at most
 
 
 @dataclass(slots=True, frozen=True)
@@ -291,16 +290,6 @@ class LocalHost:
         )
 
 
-def _idle(report: GpuReport) -> int | None:
-    """GPUs that nobody uses; None where one of them does not tell."""
-    idle = 0
-    for gpu in report.gpus:
-        if gpu.memory_used is None or not gpu.memory_total:
-            return None
-        idle += not gpu.processes and gpu.memory_used < _IDLE_SHARE * gpu.memory_total
-    return idle
-
-
 def _gpus_of(
     usage: ProcessTreeUsage, one: LocalReplica, report: GpuReport | None, proc: Path
 ) -> dict[str, Any]:
@@ -324,7 +313,7 @@ def _hides_processes(report: GpuReport, proc: Path) -> bool:
         if any(not (proc / str(pid)).exists() for pid, _ in gpu.processes):
             return True
         used, whole = gpu.memory_used, gpu.memory_total
-        if not gpu.processes and used and whole and used >= _IDLE_SHARE * whole:
+        if not gpu.processes and used and whole and used >= IDLE_SHARE * whole:
             return True
     return False
 
@@ -344,7 +333,7 @@ def _with_gpus(host: Host, report: GpuReport | None) -> Host:
     return replace(
         host,
         gpus=len(report.gpus),
-        gpus_free=_idle(report),
+        gpus_free=idle_gpus(report),
         gpu_memory_bytes=sum(total) if total else None,
         gpu_used_bytes=sum(used) if used else None,
         gpu_busy=sum(busy) / len(busy) if busy else None,

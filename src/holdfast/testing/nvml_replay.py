@@ -100,13 +100,13 @@ class ReplayedNvml:
         """A set of events."""
         return "events"
 
-    def nvmlEventSetFree(self, events: str) -> None:  # noqa: N802
+    def nvmlEventSetFree(self, _events: str) -> None:  # noqa: N802
         """Do nothing."""
 
-    def nvmlDeviceRegisterEvents(self, board: int, kinds: int, events: str) -> None:  # noqa: N802
+    def nvmlDeviceRegisterEvents(self, _board: int, _kinds: int, _events: str) -> None:  # noqa: N802
         """Do nothing: all faults are heard."""
 
-    def nvmlEventSetWait_v2(self, events: str, timeout_ms: int) -> Any:  # noqa: N802
+    def nvmlEventSetWait_v2(self, _events: str, _timeout_ms: int) -> Any:  # noqa: N802
         """The next of ``xids``; where there is none, the error that says so."""
         if not self.xids:
             raise ReplayedError("Timeout", TIMEOUT)

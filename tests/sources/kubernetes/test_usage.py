@@ -51,7 +51,8 @@ def test_both_spellings_of_the_host_are_understood(label):
 
 def test_memory_of_a_gpu_that_pods_share_is_nobodys_own():
     text = "".join(
-        f'DCGM_FI_DEV_FB_{kind}{{gpu="0",UUID="GPU-a",hostname="n",pod="{pod}",namespace="d"}} {v}\n'
+        f'DCGM_FI_DEV_FB_{kind}{{gpu="0",UUID="GPU-a",hostname="n",'
+        f'pod="{pod}",namespace="d"}} {v}\n'
         for pod in ("one", "two")
         for kind, v in (("USED", 500), ("FREE", 1_500))
     )

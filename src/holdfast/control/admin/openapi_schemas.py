@@ -19,6 +19,7 @@ from holdfast.control.fleet.disturbances import KINDS as KINDS_MADE
 from holdfast.control.fleet.disturbances import SECONDS_MAX
 from holdfast.control.incidents.fact_reports import FACTS_MAX, KINDS
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.gpu import GpuDevice, GpuUse
 from holdfast.core.view import snapshot as view
 from holdfast.ports import StoredOrder
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
@@ -93,6 +94,7 @@ class ReplicaStatus(TypedDict):
     used_bytes: int | None
     started_at: TimeOrNull
     requests_share: Annotated[float | None, Meta(description="Of its model's requests.")]
+    gpu: Annotated[GpuUse | None, Meta(description="Of the GPUs it runs on, where they are known.")]
     exhausted_in_s: Annotated[float | None, Meta(description="Until its memory is full.")]
 
 
@@ -342,6 +344,8 @@ ROWS: Final[dict[str, Any]] = {
     "QueueRow": view.QueueRow,
     "DiskRow": view.DiskRow,
     "UnmetRow": view.UnmetRow,
+    "GpuUse": GpuUse,
+    "GpuDevice": GpuDevice,
     "IncidentRow": view.IncidentRow,
 }
 # Units that the names of members do not say.
@@ -349,6 +353,9 @@ _UNITS: Final = {
     **dict.fromkeys((("Event", "at"), ("Order", "at"), ("View", "at")), "Seconds since 1970."),
     **dict.fromkeys((("Gpu", "memory_used"), ("Gpu", "memory_total")), "Bytes."),
     ("Gpu", "utilisation"): "0 to 1: the share of time with work.",
+    ("GpuUse", "utilisation"): "0 to 1: the share of time with work.",
+    ("GpuDevice", "utilisation"): "0 to 1: the share of time with work.",
+    ("GpuUse", "memory_share"): "0 to 1: held of what it could have, on its fullest device.",
     ("View", "version"): "Grows with each that differs.",
 }
 

@@ -30,8 +30,17 @@ from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.host_watch import HostWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.notifier import Notifier
-from holdfast.core.diagnose.facts import Declared, Fact, Gone, HostSeen, QueueSeen, VersionsSeen
+from holdfast.core.diagnose.facts import (
+    Declared,
+    Fact,
+    Gone,
+    GpuSeen,
+    HostSeen,
+    QueueSeen,
+    VersionsSeen,
+)
 from holdfast.core.diagnose.observations import Observations
+from holdfast.core.gpu import GpuUse
 from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,
@@ -121,6 +130,15 @@ class IncidentWatch:
     def declared(self) -> Mapping[str, Declared]:
         """What is declared of all replicas, of the fleet file and of platforms, by id."""
         return self._declared
+
+    @property
+    def host(self) -> str:
+        """The name of the host that control runs on."""
+        return self._hosts.name
+
+    def gpu_use(self, replica: str) -> GpuUse | None:
+        """What a launched replica has of this host's GPUs; None: unknown, or it has none."""
+        return self._hosts.gpu_use(replica)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -236,6 +254,8 @@ class IncidentWatch:
 
     def _knows_better(self, fact: Fact) -> bool:
         """Whether a source's fact is about control's own host, of which control knows more."""
+        if isinstance(fact, GpuSeen):
+            return fact.host == self._hosts.name
         own = isinstance(fact, HostSeen) and fact.host == self._hosts.name
         return own and bool(self._deployments.units)
 

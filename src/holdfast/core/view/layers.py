@@ -157,6 +157,7 @@ class DesiredReplicas:
     pending: int | None = None
     reason: str = ""  # what the platform last said about not being able to
     since: float | None = None
+    gpus: int | None = None  # that each replica needs
 
 
 @dataclass(slots=True, frozen=True)

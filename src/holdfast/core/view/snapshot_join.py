@@ -66,6 +66,7 @@ from holdfast.core.view.staleness import (
 
 ROWS_MAX: Final = 10_000  # of each kind; what is left out is said in a note
 ENDED_S: Final = 900.0  # an ended task stays in sight for so long, or while an incident names it
+_UNKNOWN: Final = (None, "", ())
 _STATES: Final = {"running": 3, "pending": 2, "stopping": 1}
 
 LayerT = TypeVar("LayerT", Host, Placed)
@@ -187,9 +188,9 @@ def _filled(first: LayerT, second: LayerT) -> LayerT:
     """What the first does not know, the second may."""
     missing: dict[str, Any] = {}
     for one in fields(first):
-        if getattr(first, one.name) in (None, ""):
+        if getattr(first, one.name) in _UNKNOWN:
             value = getattr(second, one.name)
-            if value not in (None, ""):
+            if value not in _UNKNOWN:
                 missing[one.name] = value
     return replace(first, **missing) if missing else first
 

@@ -374,6 +374,7 @@ def _wishes(
             (wish.pending or 0) + waits,
             reason,
             since,
+            max(wish.gpus or 0, pod.gpus) or None,
         )
     return tuple(found.values())
 

@@ -160,7 +160,9 @@ class GpuDevices:
         found = list(self.devices.values())
         alone = [len(self.users.get(one.id, ())) == 1 for one in found]
         memory = [one.memory_used_bytes for one in found]
-        return use_of(found, [used if own else None for used, own in zip(memory, alone, strict=True)])
+        return use_of(
+            found, [used if own else None for used, own in zip(memory, alone, strict=True)]
+        )
 
 
 class GpuExporters:
