@@ -70,6 +70,7 @@ class GpuUse:
     memory_total_bytes: int | None = None
     held_bytes: int | None = None  # of that, what this replica itself has taken
     memory_share: float | None = None  # held of what it could have, on its fullest device
+    limit_bytes: int | None = None  # what it could hold in all before one of its devices is full
     utilisation: float | None = None  # mean of the devices
     temperature_c: float | None = None  # of the hottest
     power_w: float | None = None  # of all together
@@ -78,13 +79,6 @@ class GpuUse:
     xid: int | None = None
     throttle: tuple[str, ...] | None = None
     faults: tuple[str, ...] = ()  # what is wrong with a device, for people
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """How much the replica could hold in all before one of its devices is full."""
-        if self.held_bytes is None or not self.memory_share:
-            return None
-        return round(self.held_bytes / self.memory_share)
 
 
 def use_of(devices: Sequence[GpuDevice], held: Sequence[int | None] | None = None) -> GpuUse | None:
@@ -99,14 +93,16 @@ def use_of(devices: Sequence[GpuDevice], held: Sequence[int | None] | None = Non
         return None
     own = list(held[: len(devices)]) if held is not None else [None] * len(devices)
     busy = [one.utilisation for one in devices if one.utilisation is not None]
+    whole, share = _all(own), _share(devices, own)
     slowed = [one.throttle for one in devices if one.throttle is not None]
     reasons = tuple(dict.fromkeys(reason for one in slowed for reason in one))
     return GpuUse(
         count=len(devices),
         memory_used_bytes=_all(one.memory_used_bytes for one in devices),
         memory_total_bytes=_all(one.memory_total_bytes for one in devices),
-        held_bytes=_all(own),
-        memory_share=_share(devices, own),
+        held_bytes=whole,
+        memory_share=None if share is None else round(share, 4),
+        limit_bytes=round(whole / share) if whole is not None and share else None,
         utilisation=round(sum(busy) / len(busy), 4) if busy else None,
         temperature_c=max(
             (one.temperature_c for one in devices if one.temperature_c is not None), default=None
@@ -152,7 +148,7 @@ def _share(devices: Sequence[GpuDevice], held: Sequence[int | None]) -> float | 
         if free is None or own is None:
             return None
         shares.append(own / (own + free) if own + free else 1.0)
-    return round(max(shares), 4)
+    return max(shares)
 
 
 def _all(values: Iterable[int | None]) -> int | None:

@@ -109,6 +109,13 @@ class ProcessStatus(TypedDict):
     for_s: Annotated[float, Meta(description="Seconds in this condition.")]
 
 
+class GpuSummary(TypedDict):
+    """Whether control's host has GPUs."""
+
+    available: bool
+    reason: Annotated[str, Meta(description="How many, or why none can be seen.")]
+
+
 class StatusAnswer(TypedDict):
     """The state of gateways, replicas and models, and the config that runs."""
 
@@ -118,6 +125,7 @@ class StatusAnswer(TypedDict):
     gateways: list[dict[str, Any]]
     processes: list[ProcessStatus]
     replicas: list[ReplicaStatus]
+    gpus: GpuSummary
     models: dict[str, Any]
     panic: Annotated[list[str], Meta(description="Models whose pools fail open.")]
     breakers_overruled: Annotated[
@@ -309,6 +317,7 @@ SERVED: Final[dict[str, Any]] = {
     "Status": StatusAnswer,
     "ReplicaStatus": ReplicaStatus,
     "ProcessStatus": ProcessStatus,
+    "GpuSummary": GpuSummary,
     "Incidents": IncidentsAnswer,
     "Incident": IncidentAnswer,
     "IncidentLine": IncidentLine,
@@ -389,6 +398,7 @@ __all__ = [
     "ROWS",
     "SERVED",
     "CanaryLine",
+    "GpuSummary",
     "ProcessStatus",
     "ReloadAnswer",
     "ReplicaStatus",

@@ -82,6 +82,11 @@ class GpuWatch:
             return {"available": False, "reason": "not looked yet", "gpus": []}
         return self._report.as_dict()
 
+    def summary(self) -> dict[str, Any]:
+        """Whether this host has GPUs: how many, or why none can be seen."""
+        told = self.report()
+        return {"available": told["available"], "reason": told["reason"]}
+
     def gauges(self) -> dict[str, float]:
         """Gauges of each GPU (memory, utilisation, temperature, …); unknown ones are left out."""
         found: dict[str, float] = {}

@@ -26,6 +26,7 @@ from holdfast.ui.terminal.top.figure_format import (
     share,
     span,
 )
+from holdfast.ui.terminal.top.gpu_columns import gpu_columns
 from holdfast.ui.terminal.top.row_status import (
     INCIDENT,
     MARK,
@@ -98,6 +99,7 @@ REPLICAS: Final = Table(
             tone=bad,
             order=lambda row: row.exhausted_in_s,
         ),
+        *gpu_columns(7),
         Column("busy", lambda row: count(row.inflight), rank=4, order=lambda row: row.inflight),
         Column("wait", lambda row: count(row.waiting), rank=5, order=lambda row: row.waiting),
         Column(
