@@ -45,6 +45,16 @@ from holdfast.core.diagnose.detect.platform import PlatformConfig, PlatformDetec
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
+from holdfast.core.diagnose.detect.resources.gpu_health import GpuHealthConfig, GpuHealthDetector
+from holdfast.core.diagnose.detect.resources.gpu_idle import GpuIdleConfig, GpuIdleDetector
+from holdfast.core.diagnose.detect.resources.latency_tail import (
+    LatencyTailConfig,
+    LatencyTailDetector,
+)
+from holdfast.core.diagnose.detect.resources.stranded_gpus import (
+    StrandedGpusConfig,
+    StrandedGpusDetector,
+)
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
 from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.diagnose.detect.stall import StallConfig, StallDetector
@@ -88,6 +98,10 @@ class InvestigationConfig:
     serving_processes: ServingProcessConfig = field(default_factory=ServingProcessConfig)
     platform: PlatformConfig = field(default_factory=PlatformConfig)
     own_shortage: OwnShortageConfig = field(default_factory=OwnShortageConfig)
+    gpu_health: GpuHealthConfig = field(default_factory=GpuHealthConfig)
+    gpu_idle: GpuIdleConfig = field(default_factory=GpuIdleConfig)
+    stranded_gpus: StrandedGpusConfig = field(default_factory=StrandedGpusConfig)
+    tail: LatencyTailConfig = field(default_factory=LatencyTailConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
 
@@ -146,6 +160,10 @@ class Investigation:
             ServingProcessDetector(config.serving_processes),
             PlatformDetector(config.platform),
             OwnShortageDetector(config.own_shortage),
+            GpuHealthDetector(config.gpu_health, self.census),
+            GpuIdleDetector(config.gpu_idle, self.census),
+            StrandedGpusDetector(config.stranded_gpus, self.census),
+            LatencyTailDetector(config.tail, self.census),
         )
         self._readers: dict[type, list[Detector]] = {
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES
