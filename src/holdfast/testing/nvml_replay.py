@@ -103,7 +103,7 @@ class ReplayedNvml:
     def nvmlEventSetFree(self, _events: str) -> None:  # noqa: N802
         """Do nothing."""
 
-    def nvmlDeviceRegisterEvents(self, _board: int, _kinds: int, _events: str) -> None:  # noqa: N802
+    def nvmlDeviceRegisterEvents(self, _board: int, _kinds: int, _set: str) -> None:  # noqa: N802
         """Do nothing: all faults are heard."""
 
     def nvmlEventSetWait_v2(self, _events: str, _timeout_ms: int) -> Any:  # noqa: N802

@@ -353,6 +353,7 @@ ROWS: Final[dict[str, Any]] = {
     "QueueRow": view.QueueRow,
     "DiskRow": view.DiskRow,
     "UnmetRow": view.UnmetRow,
+    "WarningRow": view.WarningRow,
     "GpuUse": GpuUse,
     "GpuDevice": GpuDevice,
     "IncidentRow": view.IncidentRow,

@@ -137,10 +137,10 @@ class IncidentWatch:
         What an agent says may ask for more replicas, and puts nobody out of service.
         """
         used = memory_share(fact)
-        if used is not None and not fact.reporter and self._grows(fact.replica):
+        if used is not None and not fact.reporter and self.memory_grows(fact.replica):
             self._loop().tell(DeviceMemory(fact.replica, used))
 
-    def _grows(self, replica: str) -> bool:
+    def memory_grows(self, replica: str) -> bool:
         """Whether a replica's GPU memory goes with its work; False where it is not of the fleet."""
         deployed = self._loop().deployed.get(replica)
         return deployed is not None and not dialect(deployed.engine).takes_memory_at_start
@@ -151,7 +151,7 @@ class IncidentWatch:
         For engines that take their memory at the start it says nothing; they tell their KV cache.
         """
         found = ((name, self.figures.device_memory(name, now)) for name in self._loop().deployed)
-        return {name: used for name, used in found if used is not None and self._grows(name)}
+        return {name: used for name, used in found if used is not None and self.memory_grows(name)}
 
     @property
     def declared(self) -> Mapping[str, Declared]:

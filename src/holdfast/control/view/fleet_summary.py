@@ -214,6 +214,7 @@ class FleetSummary:
             pid=unit.pid if unit is not None else None,
             last_phase=unit.phase if unit is not None else "",
             gpu=self._lookout.gpu_use(row["id"]),
+            memory_grows=self._lookout.memory_grows(row["id"]),
             **figures,
         )
 

@@ -46,6 +46,7 @@ class ReplicaRecord:
     canary_verdict: str = ""  # empty: it has not been asked
     restarts: int | None = None
     gpu: GpuUse | None = None  # of a launched one, by its processes; None: unknown, or none
+    memory_grows: bool = False  # its GPU memory goes with its work; else it is taken at the start
     region: str = field(default="", compare=False)
     routing_share: float | None = field(default=None, compare=False)  # as gateways are told
     canary: object = field(default=None, compare=False)  # the last one, as control keeps it

@@ -198,6 +198,16 @@ class UnmetRow:
 
 
 @dataclass(slots=True, frozen=True)
+class WarningRow:
+    """The row of one early warning: something fills up, and is no incident yet."""
+
+    kind: str  # filesystem or replica
+    about: str  # its id
+    used_share: float  # of what is permitted
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
 class IncidentRow:
     """The row of one incident that is not closed."""
 
@@ -234,6 +244,7 @@ class Snapshot:
     incidents: tuple[IncidentRow, ...] = ()
     totals: dict[str, Any] = field(default_factory=dict)  # requests_s, tokens_s, gateways …
     notes: tuple[str, ...] = ()
+    warnings: tuple[WarningRow, ...] = ()
 
 
 __all__ = [
@@ -247,4 +258,5 @@ __all__ = [
     "Snapshot",
     "SourceRow",
     "UnmetRow",
+    "WarningRow",
 ]

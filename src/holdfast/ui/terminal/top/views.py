@@ -32,7 +32,14 @@ from holdfast.ui.terminal.top.figure_format import (
     size,
     words_span,
 )
-from holdfast.ui.terminal.top.fleet_tables import INCIDENTS, MODELS, QUEUES, REPLICAS, UNMET
+from holdfast.ui.terminal.top.fleet_tables import (
+    INCIDENTS,
+    MODELS,
+    QUEUES,
+    REPLICAS,
+    UNMET,
+    WARNINGS,
+)
 from holdfast.ui.terminal.top.gpu_columns import NO_GPU, gpu_facts
 from holdfast.ui.terminal.top.row_status import faulty, state_tone
 from holdfast.ui.terminal.top.table import FieldsSection, Section, TableSection, TextSection
@@ -53,6 +60,7 @@ def overview(snapshot: Snapshot) -> list[Section]:
         TableSection(INCIDENTS, snapshot.incidents),
         TableSection(GROUPS, snapshot.groups, empty="no source tells of groups; see ':sources'"),
         TableSection(UNMET, snapshot.unmet),
+        TableSection(WARNINGS, snapshot.warnings),
         TableSection(QUEUES, snapshot.queues, empty="no queue is known"),
         TableSection(REPLICAS, unwell[:_UNWELL_SHOWN], title=title),
         TableSection(MODELS, snapshot.models),

@@ -165,6 +165,13 @@ export const unmetColumns = [
   { label: "source", text: (r) => text(r.source) },
 ];
 
+export const warningColumns = [
+  { label: "what fills up", head: true, text: (r) => r.about, href: (r) => r.kind === "replica" ? path.replica(r.about) : "" },
+  { label: "kind", text: (r) => r.kind },
+  { label: "used", num: true, text: (r) => share(r.used_share), cls: () => "warn mark" },
+  { label: "warning", text: (r) => r.text, cls: () => "wider" },
+];
+
 export const sourceColumns = [
   { label: "source", head: true, text: (r) => `${r.source} · ${r.part}` },
   { label: "age", num: true, text: (r) => lasts(r.age_s), cls: (r) => r.error ? "bad mark" : "" },
