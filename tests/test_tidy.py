@@ -43,7 +43,7 @@ SIM_MAY_IMPORT: Final = {"sim", "core", "config"}
 # the modules on the lowest line: they stand directly in the unit's folder and all may use them.
 PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "core": (
-        ("types", "failure", "canary", "messages", "stats"),
+        ("types", "failure", "canary", "messages", "stats", "gpu"),
         ("deploy", "plan", "intake"),
         ("request",),
         ("health",),

@@ -24,6 +24,8 @@ NOW = 1_800_000_000.0
 KNOWN = ModelPeriod(
     "m",
     memory_used=0.7,
+    gpu_busy=0.5,
+    gpu_temperature_c=71,
     kv_used=0.7,
     queued=12,
     requests=100,

@@ -97,6 +97,21 @@ class FakeNvml:
     def nvmlDeviceGetTotalEccErrors(self, handle, kind, since):
         return 7 if kind == self.NVML_MEMORY_ERROR_TYPE_CORRECTED else 0
 
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+        return 0x4
+
+    def nvmlDeviceGetRemappedRows(self, handle):
+        return [3, 1, 1, 0]
+
+    def nvmlDeviceGetTemperatureThreshold(self, handle, which):
+        return {1: 89, 3: 87}[which]
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
+        return 500_000
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle):
+        return 700_000
+
     def nvmlEventSetCreate(self):
         self.sets += 1
         return "set"
@@ -131,6 +146,8 @@ def test_all_that_gpus_tell_is_in_the_report():
     assert (gpu.temperature_c, gpu.power_w) == (41, 70.5)
     assert (gpu.ecc_uncorrected, gpu.ecc_corrected) == (0, 7)
     assert (gpu.xid, gpu.problem) == ((), None)
+    assert (gpu.throttle, gpu.remap_pending, gpu.remap_failed) == (("power cap",), True, False)
+    assert (gpu.temperature_max_c, gpu.power_limit_w, gpu.power_default_w) == (87, 500.0, 700.0)
     assert library.opened == 0
     assert json.loads(json.dumps(report.as_dict()))["gpus"][0]["uuid"] == "GPU-0"
 

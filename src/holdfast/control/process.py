@@ -53,6 +53,7 @@ from holdfast.control.incidents.incident_watch import IncidentWatch
 from holdfast.control.incidents.own_shortages import OwnShortages
 from holdfast.control.view.costs_and_exports import CostsAndExports
 from holdfast.control.view.fleet_summary import FleetSummary
+from holdfast.control.view.gpu_gauges import gpu_gauges
 from holdfast.control.view.history import Sampler
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import SourcePoller
@@ -361,10 +362,11 @@ class Control:
 
     def _load_gauges(self) -> dict[str, float]:
         """Gauges of the load, from gateways, deployments, engines and GPUs."""
+        now = time.monotonic_ns()
         gauges = gateway_gauges(gateway.gauges for gateway in self._hub.gateways.values())
         for part in (self._deployments, self._demand_tracker, self._gpus):
             gauges |= part.gauges()
-        return gauges
+        return gauges | gpu_gauges(self.view.snapshot(), self._lookout.device_memory(now))
 
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 
@@ -488,7 +490,9 @@ class Control:
 
     def demand(self, model: str, now: int) -> Demand:
         """The present demand for a model."""
-        return self._demand_tracker.of(model, self.gateway_gauges(now), self.loop.replicas(), now)
+        memory = self._lookout.device_memory(now)
+        gauges, rows = self.gateway_gauges(now), self.loop.replicas()
+        return self._demand_tracker.of(model, gauges, rows, now, memory)
 
     def gateways(self) -> list[Gateway]:
         """The connected gateways."""

@@ -93,6 +93,11 @@ class Cause(StrEnum):
     ENVIRONMENT_CHANGED = "environment_changed"  # the same question takes longer
     VERSION_SKEW = "version_skew"
     GPU_FAULT = "gpu_fault"
+    GPU_OVERHEATED = "gpu_overheated"  # hot or slowed, for minutes
+    GPU_POWER_LIMITED = "gpu_power_limited"  # at a power limit that somebody lowered
+    GPU_RESET_DUE = "gpu_reset_due"  # a bad row of memory waits for a reset
+    GPU_IDLE = "gpu_idle"  # requests wait, and the GPU does nothing
+    LATENCY_TAIL = "latency_tail"  # a few wait ten times as long as half of them
     CUDA_CORRUPTED = "cuda_corrupted"
     KV_EXHAUSTED = "kv_exhausted"
     COLLECTIVE_TIMEOUT = "collective_timeout"
@@ -101,6 +106,7 @@ class Cause(StrEnum):
     MISPLACED = "misplaced"  # on a host that cannot carry it
     UNREACHABLE = "unreachable"
     HOST_UNAVAILABLE = "host_unavailable"  # its host is not ready, out of reach or leaving
+    GPUS_STRANDED = "gpus_stranded"  # free in total, on no host enough
     NOT_PLACED = "not_placed"  # wanted, and its platform cannot run it
     SOURCE_BLIND = "source_blind"  # a platform cannot be read
     OVERLOADED = "overloaded"

@@ -362,6 +362,18 @@ class EngineLoads:
 
 
 @dataclass(slots=True)
+class DeviceMemory:
+    """What a replica holds of its GPUs, as a share of what it could have there.
+
+    Told only of engines whose device memory goes with their work: one that takes its memory at the
+    start would look full for ever.
+    """
+
+    replica_id: str
+    used: float  # 0 to 1, on its fullest device
+
+
+@dataclass(slots=True)
 class SpotNotice:
     """The platform announced that it will take the host of a replica away."""
 
@@ -452,6 +464,7 @@ FleetEvent = (
     | Exited
     | Frozen
     | EngineLoads
+    | DeviceMemory
     | SpotNotice
     | CanaryResult
     | Seen
@@ -553,6 +566,7 @@ __all__ = [
     "CanaryAsked",
     "CanaryResult",
     "ClientGone",
+    "DeviceMemory",
     "Dispatch",
     "DrainAsked",
     "Ended",

@@ -95,6 +95,7 @@ class Dialect:
     loading_header: tuple[str, str] | None = None  # name and value that say the same of a 503
     missing_bodies: tuple[bytes, ...] = ()  # any of these in a 400 or 404 says: no such model here
     canary_shape: Shape = Shape.CHAT  # what it is asked unless the config says otherwise
+    takes_memory_at_start: bool = False  # what it holds of a GPU says nothing of its load
     bit_stable: bool = False  # greedy output is the same alone, under load and from a warm cache
     phases: tuple[tuple[str, LoadPhase], ...] = ()  # words of a log line, first match counts
     fatals: tuple[tuple[str, Kind, str], ...] = ()  # words, what they mean, and that for people

@@ -28,6 +28,7 @@ from holdfast.engines.prometheus import load_reader
 
 DIALECT: Final = Dialect(
     name="llamacpp",
+    takes_memory_at_start=True,
     health_path="/health",
     metrics_path="/metrics",
     version_page=("/props", "build_info"),

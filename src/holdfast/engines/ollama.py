@@ -21,6 +21,7 @@ _ON_DEMAND: Final = LoadPhase("loading", None)  # the server itself is there and
 
 DIALECT: Final = Dialect(
     name="ollama",
+    takes_memory_at_start=True,
     health_path="/api/version",
     metrics_path=None,
     version_page=("/api/version", "version"),

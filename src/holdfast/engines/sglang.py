@@ -47,6 +47,7 @@ def rank_samples(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:
 
 DIALECT: Final = Dialect(
     name="sglang",
+    takes_memory_at_start=True,
     health_path="/health",
     metrics_path="/metrics",
     version_page=("/server_info", "version"),

@@ -26,6 +26,7 @@ from holdfast.engines.prometheus import load_reader
 
 DIALECT: Final = Dialect(
     name="tgi",
+    takes_memory_at_start=True,
     health_path="/health",
     metrics_path="/metrics",
     version_page=("/info", "version"),

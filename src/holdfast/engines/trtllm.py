@@ -27,6 +27,7 @@ from holdfast.engines.prometheus import load_reader
 
 DIALECT: Final = Dialect(
     name="trtllm",
+    takes_memory_at_start=True,
     health_path="/health",
     metrics_path="/prometheus/metrics",
     version_page=("/version", "version"),

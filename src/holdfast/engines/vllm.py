@@ -32,6 +32,7 @@ from holdfast.engines.prometheus import load_reader
 
 DIALECT: Final = Dialect(
     name="vllm",
+    takes_memory_at_start=True,
     health_path="/health",
     metrics_path="/metrics",
     version_page=("/version", "version"),

@@ -3,9 +3,9 @@
     GPUMemoryUtilization, InferenceQueueDepth, AvgInferenceLatencyMs and a few more, by Model
 
 The first is the share of memory that requests fill: of the KV cache where an engine reports it,
-else of this host's GPUs. Engines that set their cache aside at the start use 90 % of a GPU for
-ever, and an autoscaler on that figure would scale once and never again. What is not known is not
-sent: a zero would distort an average.
+else of the replicas' GPUs. Of engines that set their cache aside at the start and report none it
+is not sent: they use 90 % of a GPU for ever, and an autoscaler would scale once and never again.
+What is not known is not sent: a zero would distort an average.
 
 boto3 is imported when the first bundle is sent, in the exporter's own thread; without the extra
 ``aws`` there is a clear error at the start instead.
@@ -36,7 +36,7 @@ class Point:
 
     name: str
     value: float
-    unit: str  # of CloudWatch's: Percent, Count, Milliseconds, Count/Second
+    unit: str  # of CloudWatch's: Percent, Count, Milliseconds, Count/Second, None
     at: float  # seconds since 1970
     model: str = ""  # empty: of the whole fleet
     more: Mapping[str, str] = field(default_factory=dict)  # further dimensions
@@ -57,6 +57,8 @@ class ModelPeriod:
     tokens_s: float | None = None
     ready: int | None = None
     desired: int | None = None
+    gpu_busy: float | None = None  # share of the time with work, mean of its replicas
+    gpu_temperature_c: float | None = None  # of the hottest
 
 
 # Metric, unit, field, factor. The first three are what the usual autoscaling recipes expect.
@@ -71,6 +73,8 @@ _METRICS: Final = (
     ("ErrorCount", "Count", "errors", 1.0),
     ("ReadyReplicas", "Count", "ready", 1.0),
     ("DesiredReplicas", "Count", "desired", 1.0),
+    ("GPUUtilization", "Percent", "gpu_busy", 100.0),
+    ("GPUTemperature", "None", "gpu_temperature_c", 1.0),
 )
 NAMES: Final = (*(name for name, *_ in _METRICS), "OpenIncidents")
 

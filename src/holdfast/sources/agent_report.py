@@ -140,7 +140,11 @@ def _row(where: str, row: Any) -> Iterator[tuple[str, str]]:
 
 
 def _value(where: str, value: object) -> Iterator[tuple[str, str]]:
-    if isinstance(value, tuple):
+    if is_dataclass(value):  # figures of GPUs, inside the row of a host or of a replica
+        yield from _row(where, value)
+    elif isinstance(value, tuple):
+        if len(value) > ROWS_MAX:
+            yield where, f"Expected at most {ROWS_MAX} things, got {len(value)}"
         for one in value:
             yield from _value(where, one)
     elif isinstance(value, str):

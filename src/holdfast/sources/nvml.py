@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from holdfast.sources.nvml_health import read_health
+
 GPUS_MAX: Final = 64  # more than any machine holds; a driver gone mad does not fill the memory
 PROCESSES_MAX: Final = 256  # of one GPU
 XIDS_KEPT: Final = 16  # per GPU
@@ -69,6 +71,11 @@ class Xid:
     needs_reset: bool  # until then nothing on this GPU can be trusted
 
 
+def xid_needs_reset(code: int) -> bool:
+    """Whether a fault of this code ends what runs on the GPU until it is reset or replaced."""
+    return _XIDS.get(code, ("", False))[1]
+
+
 @dataclass(slots=True, frozen=True)
 class Gpu:
     """Figures of one GPU; None where the library does not give a value."""
@@ -86,6 +93,12 @@ class Gpu:
     xid: tuple[Xid, ...] = ()  # recent ones, as far as somebody listened
     problem: str | None = None  # the first question that failed in a way that is no mere lack
     processes: tuple[tuple[int, int | None], ...] = ()  # pid as the driver counts, bytes it holds
+    temperature_max_c: int | None = None  # above it, the board's maker does not want it to run
+    power_limit_w: float | None = None
+    power_default_w: float | None = None  # the limit that the board came with
+    remap_pending: bool | None = None  # a bad row of memory is replaced at the next reset
+    remap_failed: bool | None = None  # no spare row is left for it
+    throttle: tuple[str, ...] | None = None  # why it runs slower than it could; (): it does not
 
 
 @dataclass(slots=True, frozen=True)
@@ -300,6 +313,8 @@ def _gpu(library: Any, index: int, watch: XidWatch | None) -> Gpu:
         xid=watch.recent(uuid) if watch else (),
         problem=problems[0] if problems else None,
         processes=_processes(library, handle.value),
+        # What is asked for its health alone may be unknown to a board: that is no problem of it.
+        **read_health(lambda name, *more: _ask(library, name, handle.value, *more).value),
     )
 
 
@@ -346,4 +361,14 @@ if __name__ == "__main__":
     sys.exit(main())
 
 
-__all__ = ["Gpu", "GpuReport", "Xid", "XidWatch", "ask", "main", "open_library", "read_gpus"]
+__all__ = [
+    "Gpu",
+    "GpuReport",
+    "Xid",
+    "XidWatch",
+    "ask",
+    "main",
+    "open_library",
+    "read_gpus",
+    "xid_needs_reset",
+]

@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from holdfast.core.types import require
 from holdfast.core.view.layers import Group, Host, Part, Placed, Reading
 from holdfast.sources.background_call import BackgroundCall
+from holdfast.sources.gpu_devices import IDLE_SHARE, devices_of, held_by, idle_gpus
 from holdfast.sources.mounts import Mounts
 from holdfast.sources.nvml import GpuReport, read_gpus
 from holdfast.sources.pressure import HostUse, free_space, read_host
@@ -38,7 +39,6 @@ _STOPPED_S: Final = 600.0  # for so long an end is shown
 # What hangs on none of the rows: one mount that is dead, or one replica that is not there, must not
 # make the others look old.
 _NOBODY: Final = ("nobody",)
-_IDLE_SHARE: Final = 0.05  # of a GPU's memory that the driver keeps for itself at most
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,6 +80,7 @@ class LocalReplica:
     phase: str = ""
     spoke_at: float | None = None
     missing: str = ""  # why nobody knows its process
+    visible_gpus: str = ""  # its CUDA_VISIBLE_DEVICES, where its launcher set it
 
 
 @dataclass(slots=True, frozen=True)
@@ -250,8 +251,8 @@ class LocalHost:
         life.used_bytes = _used(usage, life) if usage is not None else life.used_bytes
         row = self._row(name, one, life)
         if usage is not None:
-            gpus, held = _gpus_of(usage, self.gpus)
-            row = replace(row, gpus=gpus, gpu_used_bytes=held, read_bytes=usage.read_bytes)
+            gpus = _gpus_of(usage, one, self.gpus, self._roots.proc)
+            row = replace(row, read_bytes=usage.read_bytes, **gpus)
             row = replace(row, used_bytes=life.used_bytes)
         return [*rows, replace(row, phase=one.phase, spoke_at=one.spoke_at)]
 
@@ -289,24 +290,32 @@ class LocalHost:
         )
 
 
-def _idle(report: GpuReport) -> int | None:
-    """GPUs that nobody uses; None where one of them does not tell."""
-    idle = 0
-    for gpu in report.gpus:
-        if gpu.memory_used is None or not gpu.memory_total:
-            return None
-        idle += not gpu.processes and gpu.memory_used < _IDLE_SHARE * gpu.memory_total
-    return idle
-
-
-def _gpus_of(usage: ProcessTreeUsage, report: GpuReport | None) -> tuple[int | None, int | None]:
-    """How many a tree is on, and what it holds of their memory."""
+def _gpus_of(
+    usage: ProcessTreeUsage, one: LocalReplica, report: GpuReport | None, proc: Path
+) -> dict[str, Any]:
+    """The members of its row that tell of GPUs; none where no GPU can be seen."""
     if report is None or not report.available:
-        return None, None
-    mine = set(usage.pids)
-    holds = [[held for pid, held in gpu.processes if pid in mine] for gpu in report.gpus]
-    known = [held for one in holds for held in one if held is not None]
-    return sum(bool(one) for one in holds), sum(known) if known else None
+        return {}
+    held = held_by(usage.pids, report, one.visible_gpus)
+    use = held.use
+    unknown = use is None and _hides_processes(report, proc)
+    return {
+        "gpus": None if unknown else len(held.devices),
+        "gpu_used_bytes": use.held_bytes if use is not None else None,
+        "gpu": use,
+        "devices": held.ids,
+    }
+
+
+def _hides_processes(report: GpuReport, proc: Path) -> bool:
+    """Whether GPUs are used by processes that cannot be seen here, as in a container."""
+    for gpu in report.gpus:
+        if any(not (proc / str(pid)).exists() for pid, _ in gpu.processes):
+            return True
+        used, whole = gpu.memory_used, gpu.memory_total
+        if not gpu.processes and used and whole and used >= IDLE_SHARE * whole:
+            return True
+    return False
 
 
 def _with_gpus(host: Host, report: GpuReport | None) -> Host:
@@ -324,11 +333,12 @@ def _with_gpus(host: Host, report: GpuReport | None) -> Host:
     return replace(
         host,
         gpus=len(report.gpus),
-        gpus_free=_idle(report),
+        gpus_free=idle_gpus(report),
         gpu_memory_bytes=sum(total) if total else None,
         gpu_used_bytes=sum(used) if used else None,
         gpu_busy=sum(busy) / len(busy) if busy else None,
         gpu_fault="; ".join(faults)[:_TEXT_MAX],
+        devices=devices_of(report),
     )
 
 

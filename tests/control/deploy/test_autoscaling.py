@@ -55,6 +55,13 @@ def test_what_all_gateways_say_comes_together():
     )
 
 
+def test_memory_of_gpus_is_told_of_ready_replicas_alone():
+    rows = [row(), row("m-2", "loading"), row("m-3"), row("n-1", model="n")]
+    memory = {"m-1": 0.95, "m-2": 0.99, "n-1": 0.5}
+    assert DemandTracker().of("m", [], rows, NOW, memory).memory_used == (0.95,)
+    assert DemandTracker().of("m", [], rows, NOW).memory_used == ()
+
+
 def test_a_request_that_nobody_saw_running_is_no_idleness():
     active = {'active_requests{model="m"}': 1}
     assert DemandTracker().of("m", [said(0, 0) | active], [row()], NOW).running == 1

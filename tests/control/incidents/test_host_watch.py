@@ -11,6 +11,7 @@ from holdfast.core.diagnose.facts import (
     ChainDeclared,
     Declared,
     GpuFault,
+    GpuSeen,
     HostSeen,
     MemorySeen,
     PhaseSeen,
@@ -187,22 +188,56 @@ def test_a_new_process_tells_its_versions_again_and_a_rollout_waits(stage):
     assert stage.said(VersionsSeen) == [VersionsSeen(newcomer.id, engine="2.0")]
 
 
+def gpu_report(*gpus):
+    return GpuReport(available=True, reason="", driver="580", cuda="13.0", gpus=gpus)
+
+
 def test_memory_of_gpus_is_told_where_the_driver_knows_the_process(stage):
+    """Its bound is what is free there beside it: a neighbour's memory leaves it less."""
     stage.add()
-    stage.report = GpuReport(
-        available=True,
-        reason="",
-        driver="580",
-        cuda="13.0",
-        gpus=(
-            Gpu(0, "GPU-0", memory_total=80 * GB, processes=((101, 20 * GB), (9, GB))),
-            Gpu(1, "GPU-1", memory_total=80 * GB, processes=((100, 10 * GB), (101, None))),
-        ),
+    stage.report = gpu_report(
+        Gpu(0, "GPU-0", memory_used=50 * GB, memory_total=80 * GB, processes=((101, 20 * GB),)),
+        Gpu(1, "GPU-1", memory_used=60 * GB, memory_total=80 * GB, processes=((9, 60 * GB),)),
     )
     stage.look()
-    assert stage.said(MemorySeen)[1] == MemorySeen("m-1", 30 * GB, 160 * GB, "gpu")
-    assert stage.said(HostSeen)[0].gpus == 2
-    assert stage.said(VersionsSeen)[0].driver == "580"
+    assert stage.said(MemorySeen)[1] == MemorySeen("m-1", 20 * GB, 50 * GB, "gpu")
+    first, second = stage.said(GpuSeen)
+    assert (first.gpu, first.replicas, first.memory_used_bytes) == ("GPU-0", ("m-1",), 50 * GB)
+    assert (second.gpu, second.replicas) == ("GPU-1", ())
+    assert stage.watch.gpu_use("m-1").memory_share == 0.4
+    host = stage.said(HostSeen)[0]
+    assert (host.gpus, host.gpus_free, stage.said(VersionsSeen)[0].driver) == (2, 0, "580")
+
+
+def test_memory_that_the_driver_does_not_tell_of_one_process_is_unknown(stage):
+    stage.add()
+    stage.report = gpu_report(
+        Gpu(0, "GPU-0", memory_total=80 * GB, processes=((101, 20 * GB), (9, GB))),
+        Gpu(1, "GPU-1", memory_total=80 * GB, processes=((100, 10 * GB), (101, None))),
+    )
+    stage.look()
+    assert [fact.device for fact in stage.said(MemorySeen)] == ["host"]
+    use = stage.watch.gpu_use("m-1")
+    assert (use.count, use.held_bytes, use.memory_total_bytes) == (2, None, 160 * GB)
+
+
+def test_a_replica_started_for_a_device_is_on_it_where_process_ids_do_not_match(stage):
+    """In a container the driver counts processes by other ids than control does."""
+    stage.add(environment={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+    stage.report = gpu_report(
+        Gpu(0, "GPU-0", memory_used=GB, memory_total=80 * GB, processes=((77_001, GB),)),
+        Gpu(1, "GPU-1", memory_used=9 * GB, memory_total=80 * GB, processes=((77_002, 8 * GB),)),
+    )
+    stage.look()
+    assert stage.watch.gpu_use("m-1").held_bytes == 8 * GB
+    assert [fact.replicas for fact in stage.said(GpuSeen)] == [(), ("m-1",)]
+    two = ((77_002, 8 * GB), (77_003, 8 * GB))
+    stage.report = gpu_report(
+        Gpu(1, "GPU-1", memory_used=20 * GB, memory_total=80 * GB, processes=two)
+    )
+    stage.look()
+    use = stage.watch.gpu_use("m-1")
+    assert (use.count, use.memory_used_bytes, use.held_bytes) == (1, 20 * GB, None)
 
 
 def test_a_mistake_while_looking_does_not_end_the_watch(stage, world):

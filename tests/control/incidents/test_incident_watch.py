@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -374,6 +375,44 @@ def test_memory_of_a_launched_replica_is_told_with_its_limit_and_its_requests(st
             await control._lookout._hosts.look()
             seen = stage.said(MemorySeen)[-1]
             assert (seen.replica, seen.limit_bytes, seen.requests) == ("m-1", 10**9, 0)
+
+    asyncio.run(main())
+
+
+FULL_GPU = MemorySeen("m-1", 76 * 10**9, 80 * 10**9, "gpu")
+
+
+@pytest.mark.parametrize(("engine", "full"), [("vllm", False), ("openai", True)])
+def test_gpu_memory_counts_where_it_goes_with_the_work(stage, engine, full):
+    """vLLM takes 90 % of a GPU at its start: that asks for no replica and takes none out."""
+
+    async def main():
+        text = LAUNCHED.format(count=2, more="").replace("engine: vllm", f"engine: {engine}")
+        async with stage.running(text) as control:
+            await stage.ready("m-1", "m-2")
+            reported = replace(FULL_GPU, replica="m-2", reporter="agent a")
+            for fact in (FULL_GPU, FULL_GPU, reported, reported):
+                control.saw(fact)
+            demand = control.demand("m", time.monotonic_ns())
+            assert demand.memory_used == ((0.95, 0.95) if full else ())
+            gauge = 'holdfast_replica_gpu_memory_used_ratio{model="m",replica="m-1"} 0.95'
+            assert (gauge in (await ask(control, "/metrics"))[1].decode()) is full
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("engine", "full"), [("vllm", False), ("openai", True)])
+def test_readiness_looks_at_gpu_memory_where_it_goes_with_the_work(stage, engine, full):
+    async def main():
+        text = LAUNCHED.format(count=3, more="").replace("engine: vllm", f"engine: {engine}")
+        async with stage.running(text) as control:
+            await stage.ready("m-1", "m-2", "m-3")
+            used = replace(FULL_GPU, used_bytes=78 * 10**9)
+            reported = replace(used, replica="m-2", reporter="agent a")
+            for fact in (used, used, reported, reported):
+                control.saw(fact)
+            assert control.health("m-1").full is full
+            assert not control.health("m-2").full  # an agent's word alone puts nobody out
 
     asyncio.run(main())
 

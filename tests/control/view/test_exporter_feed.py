@@ -56,18 +56,27 @@ def test_gauges_of_all_gateways_and_engines_are_put_together():
     assert (other.queued, other.kv_used, other.memory_used, other.ready) == (None, None, None, 1)
 
 
-def test_memory_is_the_cache_where_engines_tell_else_the_gpus():
+def test_memory_is_the_cache_where_engines_tell_else_their_own_gpus():
+    """A device that another model fills, or an engine that took all at its start, is no load."""
     gauges = {
-        'gpu_memory_used_bytes{gpu="0"}': 30,
-        'gpu_memory_used_bytes{gpu="1"}': 10,
+        'gpu_memory_used_bytes{gpu="0"}': 50,
         'gpu_memory_total_bytes{gpu="0"}': 50,
-        'gpu_memory_total_bytes{gpu="1"}': 50,
         'replica_kv_used{model="m",replica="m-1"}': 0.25,
+        'replica_gpu_memory_used_ratio{model="m",replica="m-1"}': 0.9,
+        'replica_gpu_memory_used_ratio{model="n",replica="n-1"}': 0.3,
+        'replica_gpu_memory_used_ratio{model="n",replica="n-2"}': 0.5,
+        'replica_gpu_memory_used_bytes{model="vllm",replica="v-1"}': 50,
+        'replica_gpu_utilisation_ratio{model="n",replica="n-1"}': 0.5,
+        'replica_gpu_temperature_celsius{model="n",replica="n-1"}': 70,
+        'replica_gpu_temperature_celsius{model="n",replica="n-2"}': 81,
     }
-    rows = [row(), row("n", replica="n-1")]
-    assert memory_used(gauges, rows) == {"m": 0.25, "n": 0.4}
+    rows = [row(), row("n", replica="n-1"), row("vllm", replica="v-1")]
+    assert memory_used(gauges, rows) == {"m": 0.25, "n": pytest.approx(0.4)}
     assert memory_gauges(gauges, rows)['model_memory_used_ratio{model="n"}'] == 0.4
     assert memory_used({}, rows) == {}
+    _, second, third = ExportFigures().of(ExportInputs({}, gauges, rows))
+    assert (second.gpu_busy, second.gpu_temperature_c) == (0.5, 81)
+    assert (third.memory_used, third.gpu_busy, third.gpu_temperature_c) == (None, None, None)
 
 
 class Sends:

@@ -32,6 +32,7 @@ def test_serialised_names_of_facts_are_a_promise() -> None:
         "FilesystemSeen",
         "QueueSeen",
         "GpuFault",
+        "GpuSeen",
         "ProcessEnded",
         "ProcessFrozen",
         "PhaseSeen",

@@ -13,6 +13,7 @@ from holdfast.core.health.health import HealthConfig, Signal
 from holdfast.core.messages import (
     CallBackCanary,
     CanaryResult,
+    DeviceMemory,
     DrainAsked,
     EngineLoads,
     Exited,
@@ -1218,6 +1219,31 @@ def test_the_line_is_the_models_own():
     control = Control("r1", "r2", "r3", canary=CanaryConfig(headroom_min=0.0))
     control.kv("r1", 1.0, 1.0, 1.0)
     assert control.state("r1") is State.READY
+
+
+def test_a_full_gpu_takes_out_a_replica_that_tells_no_cache():
+    control = Control("r1", "r2", "r3")
+    assert notices(control.tell(DeviceMemory("r1", 0.97))) == []  # once may be a spike
+    (notice,) = notices(control.tell(DeviceMemory("r1", 0.97)))
+    assert "97% of the GPU memory it could have is in use" in notice.reason
+    assert control.state("r1") is State.QUARANTINED
+    control.tell(DeviceMemory("r1", 0.5))
+    control.wait(10.0)
+    assert control.state("r1") is State.READY
+
+
+def test_a_full_gpu_says_nothing_of_a_replica_that_tells_its_cache():
+    """An engine that takes its memory at the start is full for ever, and serves."""
+    control = Control("r1", "r2", "r3")
+    control.kv("r1", 0.2)
+    for _ in range(5):
+        control.tell(DeviceMemory("r1", 0.99))
+    assert control.state("r1") is State.READY
+    for used in (float("nan"), float("inf")):
+        control.tell(DeviceMemory("r2", used))
+        control.tell(DeviceMemory("r2", used))
+    assert control.state("r2") is State.READY
+    assert control.tell(DeviceMemory("nobody", 1.0)) == []
 
 
 def test_room_and_one_right_answer_bring_it_back_and_a_little_room_does_not():

@@ -15,6 +15,7 @@ from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
     CanaryResult,
+    DeviceMemory,
     DrainAsked,
     EngineLoads,
     Exited,
@@ -203,6 +204,11 @@ class FleetUnderFire(RuleBasedStateMachine):
     def headroom(self, name, used, count):
         for _ in range(count):
             self.tell(EngineLoads((LoadReported("chat", name, kv_used=used),)))
+
+    @rule(name=NAME, used=st.sampled_from([0.1, 0.93, 0.99, 0.99]), count=st.integers(1, 3))
+    def device_memory(self, name, used, count):
+        for _ in range(count):
+            self.tell(DeviceMemory(name, used))
 
     # --- evidence --------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from holdfast.core.diagnose.facts import (
     FellSilent,
     FilesystemSeen,
     Gone,
+    GpuFault,
+    GpuSeen,
     HostConditionSeen,
     HostSeen,
     Looked,
@@ -23,6 +25,7 @@ from holdfast.core.diagnose.facts import (
 )
 from holdfast.core.diagnose.investigation import Investigation
 from holdfast.core.failure import Cause, Class
+from holdfast.core.gpu import GpuDevice, use_of
 from holdfast.core.types import ConfigError, HostCondition, nanos
 from holdfast.core.view import reading_diff as module
 from holdfast.core.view.layers import (
@@ -56,6 +59,49 @@ def facts(diff, *placed, after=0.0, **more):
 
 def of(found, kind):
     return [fact for fact in found if isinstance(fact, kind)]
+
+
+# --- GPUs -----------------------------------------------------------------------------------------
+
+DEVICE = GpuDevice(
+    "GPU-a", 0, memory_used_bytes=50, memory_total_bytes=80, utilisation=0.1, temperature_c=40
+)
+
+
+def gpu_facts(diff, after=0.0, kind="kubernetes", device=DEVICE, held=30):
+    use = use_of((device,), (held,))
+    row = task(host="n1", gpu=use, devices=(device.id,))
+    made = Reading("k8s", kind, WALL, hosts=(Host("n1", devices=(device,)),), placed=(row,))
+    return diff.take(made, nanos(1_000 + after), WALL + after)
+
+
+def test_figures_of_gpus_are_told_with_the_replicas_on_them_and_not_too_often():
+    diff = ReadingDiff()
+    (seen,) = of(gpu_facts(diff), GpuSeen)
+    assert (seen.host, seen.gpu, seen.label, seen.replicas) == ("n1", "GPU-a", "GPU 0", ("t1",))
+    assert (seen.utilisation, seen.temperature_c, seen.reporter) == (0.1, 40, "")
+    assert of(gpu_facts(diff, 5.0), GpuSeen) == []
+    assert len(of(gpu_facts(diff, 10.0), GpuSeen)) == 1
+
+
+def test_memory_of_a_gpu_is_told_with_what_is_free_beside_it():
+    (memory,) = of(gpu_facts(ReadingDiff()), MemorySeen)
+    assert memory == MemorySeen("t1", 30, 60, "gpu")
+    assert of(gpu_facts(ReadingDiff(), held=None), MemorySeen) == []  # only the device's sum
+    (memory,) = of(gpu_facts(ReadingDiff(), kind="agent"), MemorySeen)
+    assert memory.reporter == "agent of k8s"
+
+
+def test_an_xid_is_news_once_and_history_at_first_sight():
+    diff, lost = ReadingDiff(), replace(DEVICE, xid=79, xid_fatal=True)
+    assert of(gpu_facts(diff, device=lost), GpuFault) == []
+    diff = ReadingDiff()
+    assert of(gpu_facts(diff), GpuFault) == []
+    assert of(gpu_facts(diff, 5.0, device=lost), GpuFault) == [GpuFault("t1", 79, fatal=True)]
+    assert of(gpu_facts(diff, 10.0, device=lost), GpuFault) == []
+    diff = ReadingDiff()  # agents tell their faults one by one, as they hear them
+    gpu_facts(diff, kind="agent")
+    assert of(gpu_facts(diff, 5.0, kind="agent", device=lost), GpuFault) == []
 
 
 # --- replicas -------------------------------------------------------------------------------------

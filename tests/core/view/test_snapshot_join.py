@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.diagnose.evidence import About, Evidence, Incident, Sign
 from holdfast.core.failure import Cause, Class
+from holdfast.core.gpu import POWER_CAP, THERMAL, GpuDevice, use_of
 from holdfast.core.types import SECOND, nanos
 from holdfast.core.view import snapshot_join
 from holdfast.core.view.fleet_records import FleetRecords, ModelRecord, ReplicaRecord
@@ -46,6 +47,53 @@ def incident(cause=Cause.UNDERSIZED, about=None, replicas=("t1",), **more):
     made = Incident("inc-1", cause, Class.RUNTIME, about, CORE - 90 * SECOND, 0.9, **more)
     made.replicas = replicas
     return made
+
+
+# --- GPUs -----------------------------------------------------------------------------------------
+
+HOT = GpuDevice(
+    "GPU-a",
+    0,
+    memory_used_bytes=60 * GB,
+    memory_total_bytes=80 * GB,
+    utilisation=0.5,
+    temperature_c=88,
+    power_w=300.0,
+    throttle=(THERMAL,),
+)
+COOL = replace(HOT, id="GPU-b", index=1, temperature_c=50, throttle=(POWER_CAP,))
+
+
+def test_what_a_platform_knows_of_gpus_is_on_the_rows_of_replica_and_host():
+    use = use_of((HOT, COOL), (10 * GB, 20 * GB))
+    host = replace(GPU, devices=(HOT, COOL), gpus=2)
+    seen = joined(read(task("t1", host="i-gpu", gpu=use), hosts=(host,)))
+    (row,) = seen.replicas
+    assert (row.gpu.count, row.gpu.held_bytes, row.gpu.memory_total_bytes) == (2, 30 * GB, 160 * GB)
+    assert (row.gpu.temperature_c, row.gpu.power_w, row.gpu.utilisation) == (88, 600.0, 0.5)
+    assert row.gpu.memory_share == 0.5  # of what it could have: a neighbour has the rest
+    assert row.faults == ("GPU 0: slowed (thermal)",)
+    (shown,) = seen.hosts
+    assert (shown.gpu.memory_used_bytes, shown.gpu.held_bytes) == (120 * GB, None)
+    assert shown.devices == (HOT, COOL)
+    assert "GPU 0: slowed (thermal)" in shown.faults
+    assert not any("GPU 1" in fault for fault in shown.faults)  # busy at its limit is no fault
+
+
+def test_control_knows_the_gpus_of_a_replica_that_no_platform_lists():
+    use = use_of((COOL,), (GB,))
+    known = FleetRecords((ReplicaRecord("m-1", "m", "ready", host="here", gpu=use),))
+    (row,) = joined(known=known).replicas
+    assert (row.gpu, row.gpus) == (use, 1)
+
+
+def test_without_a_gpu_nothing_is_said_of_one():
+    (row,) = joined(read(task("t1", gpus=0))).replicas
+    assert (row.gpu, row.gpus) == (None, 0)
+    unknown = use_of((GpuDevice("GPU-a"),), (None,))
+    assert unknown.memory_share is unknown.held_bytes is unknown.memory_used_bytes is None
+    assert unknown.limit_bytes is unknown.throttle is None
+    assert use_of(()) is None
 
 
 # --- groups and hosts -----------------------------------------------------------------------------

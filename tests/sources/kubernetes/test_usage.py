@@ -19,7 +19,11 @@ DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",NAME="%(name)s"} 90
 DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-b",NAME="%(name)s"} 10
 DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-a",NAME="%(name)s",err_msg="odd \\" text}"} 79
 DCGM_FI_DEV_XID_ERRORS{gpu="1",UUID="GPU-b",NAME="%(name)s"} 0
-DCGM_FI_DEV_GPU_TEMP{gpu="1",NAME="%(name)s"} 60
+DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-b",NAME="%(name)s"} 60
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-a",NAME="%(name)s"} 301.5
+DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="0",UUID="GPU-a",NAME="%(name)s"} 2
+DCGM_FI_DEV_ROW_REMAP_PENDING{gpu="0",UUID="GPU-a",NAME="%(name)s"} 1
+DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{gpu="0",UUID="GPU-a",NAME="%(name)s"} 64
 """
 
 
@@ -33,10 +37,42 @@ def page(label, name="node-1"):
 def test_both_spellings_of_the_host_are_understood(label):
     hosts, pods = read_page(page(label))
     found = hosts["node-1"]
-    assert (found.used_bytes, found.total_bytes) == (21_000 * MIB, 47_000 * MIB)
-    assert found.busy == [0.9, 0.1]
-    assert (found.faults, found.driver) == (["XID 79 on GPU 0"], "570.86")
-    assert pods["default/m-1"].used_bytes == 20_000 * MIB
+    first, second = found.devices["GPU-a"], found.devices["GPU-b"]
+    assert (first.memory_used_bytes, first.memory_total_bytes) == (21_000 * MIB, 24_000 * MIB)
+    assert (second.memory_used_bytes, second.memory_total_bytes) == (0, 23_000 * MIB)
+    assert (first.utilisation, second.utilisation) == (0.9, 0.1)
+    assert (first.xid, first.xid_fatal, second.xid) == (79, True, None)
+    assert (first.power_w, first.ecc_uncorrected, first.remap_pending) == (301.5, 2, True)
+    assert (first.throttle, second.throttle) == (("thermal",), None)
+    assert (second.temperature_c, second.label, found.driver) == (60, "GPU 1", "570.86")
+    use = pods["default/m-1"].use()
+    assert (use.count, use.held_bytes, use.memory_share) == (1, 21_000 * MIB, 0.875)
+
+
+def test_memory_of_a_gpu_that_pods_share_is_nobodys_own():
+    text = "".join(
+        f'DCGM_FI_DEV_FB_{kind}{{gpu="0",UUID="GPU-a",hostname="n",'
+        f'pod="{pod}",namespace="d"}} {v}\n'
+        for pod in ("one", "two")
+        for kind, v in (("USED", 500), ("FREE", 1_500))
+    )
+    hosts, pods = read_page(text)
+    device = hosts["n"].devices["GPU-a"]
+    assert (device.memory_used_bytes, device.memory_total_bytes) == (500 * MIB, 2_000 * MIB)
+    use = pods["d/one"].use()
+    assert (use.memory_used_bytes, use.held_bytes, use.memory_share) == (500 * MIB, None, None)
+
+
+def test_slices_of_one_gpu_are_devices_of_their_own():
+    text = "".join(
+        f'DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-a",GPU_I_ID="{n}",hostname="n"'
+        f',pod="p{n}",namespace="d"}} {100 * n}\n'
+        f'DCGM_FI_DEV_FB_FREE{{gpu="0",UUID="GPU-a",GPU_I_ID="{n}",hostname="n"}} 100\n'
+        for n in (1, 2)
+    )
+    hosts, pods = read_page(text)
+    assert set(hosts["n"].devices) == {"GPU-a/1", "GPU-a/2"}
+    assert pods["d/p2"].use().held_bytes == 200 * MIB
 
 
 @pytest.mark.parametrize(

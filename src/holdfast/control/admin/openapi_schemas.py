@@ -19,6 +19,7 @@ from holdfast.control.fleet.disturbances import KINDS as KINDS_MADE
 from holdfast.control.fleet.disturbances import SECONDS_MAX
 from holdfast.control.incidents.fact_reports import FACTS_MAX, KINDS
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.gpu import GpuDevice, GpuUse
 from holdfast.core.view import snapshot as view
 from holdfast.ports import StoredOrder
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
@@ -93,6 +94,7 @@ class ReplicaStatus(TypedDict):
     used_bytes: int | None
     started_at: TimeOrNull
     requests_share: Annotated[float | None, Meta(description="Of its model's requests.")]
+    gpu: Annotated[GpuUse | None, Meta(description="Of the GPUs it runs on, where they are known.")]
     exhausted_in_s: Annotated[float | None, Meta(description="Until its memory is full.")]
 
 
@@ -107,6 +109,13 @@ class ProcessStatus(TypedDict):
     for_s: Annotated[float, Meta(description="Seconds in this condition.")]
 
 
+class GpuSummary(TypedDict):
+    """Whether control's host has GPUs."""
+
+    available: bool
+    reason: Annotated[str, Meta(description="How many, or why none can be seen.")]
+
+
 class StatusAnswer(TypedDict):
     """The state of gateways, replicas and models, and the config that runs."""
 
@@ -116,6 +125,7 @@ class StatusAnswer(TypedDict):
     gateways: list[dict[str, Any]]
     processes: list[ProcessStatus]
     replicas: list[ReplicaStatus]
+    gpus: GpuSummary
     models: dict[str, Any]
     panic: Annotated[list[str], Meta(description="Models whose pools fail open.")]
     breakers_overruled: Annotated[
@@ -331,6 +341,7 @@ SERVED: Final[dict[str, Any]] = {
     "Status": StatusAnswer,
     "ReplicaStatus": ReplicaStatus,
     "ProcessStatus": ProcessStatus,
+    "GpuSummary": GpuSummary,
     "Incidents": IncidentsAnswer,
     "Incident": IncidentAnswer,
     "IncidentLine": IncidentLine,
@@ -368,6 +379,9 @@ ROWS: Final[dict[str, Any]] = {
     "QueueRow": view.QueueRow,
     "DiskRow": view.DiskRow,
     "UnmetRow": view.UnmetRow,
+    "WarningRow": view.WarningRow,
+    "GpuUse": GpuUse,
+    "GpuDevice": GpuDevice,
     "IncidentRow": view.IncidentRow,
 }
 # Units that the names of members do not say.
@@ -375,6 +389,9 @@ _UNITS: Final = {
     **dict.fromkeys((("Event", "at"), ("Order", "at"), ("View", "at")), "Seconds since 1970."),
     **dict.fromkeys((("Gpu", "memory_used"), ("Gpu", "memory_total")), "Bytes."),
     ("Gpu", "utilisation"): "0 to 1: the share of time with work.",
+    ("GpuUse", "utilisation"): "0 to 1: the share of time with work.",
+    ("GpuDevice", "utilisation"): "0 to 1: the share of time with work.",
+    ("GpuUse", "memory_share"): "0 to 1: held of what it could have, on its fullest device.",
     ("View", "version"): "Grows with each that differs.",
 }
 
@@ -408,6 +425,7 @@ __all__ = [
     "ROWS",
     "SERVED",
     "CanaryLine",
+    "GpuSummary",
     "ProcessStatus",
     "ReloadAnswer",
     "ReplicaStatus",

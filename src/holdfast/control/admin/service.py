@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from holdfast.control.access.admin_access import AdminAccess
-from holdfast.control.admin.openapi_schemas import CanaryLine, ReplicaStatus, StatusAnswer
+from holdfast.control.admin.openapi_schemas import (
+    CanaryLine,
+    GpuSummary,
+    ReplicaStatus,
+    StatusAnswer,
+)
 from holdfast.control.admin.platform_logs import PlatformLogs, placed_at
 from holdfast.control.deploy.deployments import HELD, Deployments
 from holdfast.control.deploy.discovery import Discovery
@@ -125,6 +130,7 @@ class AdminService:
             "gateways": [gateway.snapshot() for gateway in self._parts.hub.gateways.values()],
             "processes": self._parts.serving_processes.rows(),
             "replicas": cast("list[ReplicaStatus]", self._parts.summary.status_rows()),
+            "gpus": cast("GpuSummary", self._parts.gpus.summary()),
             "models": self._parts.deployments.snapshot(),
             "panic": self._parts.loop.panic(),
             "breakers_overruled": self._parts.breakers.overruled(time.monotonic_ns()),

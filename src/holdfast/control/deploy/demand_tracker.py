@@ -34,17 +34,20 @@ class DemandTracker:
         gauges: Sequence[Mapping[str, float]],
         rows: Sequence[Mapping[str, Any]],
         now: int,
+        device_memory: Mapping[str, float] | None = None,
     ) -> Demand:
         """Compute a model's demand from gateways, engines' loads and replicas; ``None`` is unknown.
 
         ``gauges`` has one mapping per gateway, empty if silent. ``rows`` has the replicas of all
-        models: the loads of engines that are not among them are forgotten.
+        models: the loads of engines that are not among them are forgotten. ``device_memory`` has
+        the share of GPU memory in use, by replica, of engines whose memory goes with their work.
         """
         self._forget_all_but({row["id"] for row in rows})
         mine = [row for row in rows if row["model"] == model]
         states = [row["state"] for row in mine]
         ready = [row["id"] for row in mine if row["state"] == State.READY.value]
         kv = [load.kv_used for name in ready if (load := self._loads.get(name)) is not None]
+        memory = device_memory or {}
         late = _said(gauges, "first_token_p95_seconds", model)
         rate = _said(gauges, "tokens_per_second", model)
         # Looked at once a second, a short request is seldom in flight: what ran since counts, too.
@@ -55,7 +58,7 @@ class DemandTracker:
             queued=self._queued(_said(gauges, "queued_requests", model), mine),
             running=max(sum(int(row["inflight"]) for row in mine), round(sum(active))),
             kv_used=tuple(used for used in kv if used is not None),
-            memory_used=(),
+            memory_used=tuple(memory[name] for name in ready if name in memory),
             first_token_p95=max((one for one in late if one is not None), default=None),
             token_rate=_whole(rate),
             ready=len(ready),

@@ -31,6 +31,7 @@ from holdfast.core.stats import RecentSketch
 from holdfast.core.types import SECOND, seconds
 
 FADE_S: Final = 10.0  # rates look back about that far
+MEMORY_FRESH: Final = 120 * SECOND  # exporters of clusters are read every half minute
 FRESH: Final = 10 * SECOND  # engines are asked once a second: older words of theirs are unknown
 SAMPLE_S: Final = 10.0
 MEDIAN_EVERY: Final = 5 * SECOND  # a median of a minute does not leap meanwhile
@@ -97,6 +98,8 @@ class _Replica:
     load: LoadSeen | None = None
     load_at: int = 0
     memory: MemorySeen | None = None
+    device_memory: MemorySeen | None = None
+    device_memory_at: int = 0
     attempts: _Rate = field(default_factory=_Rate)
     tokens: _Rate = field(default_factory=_Rate)  # as gateways counted them
     generated: _Rate = field(default_factory=_Rate)  # as the engine did
@@ -157,8 +160,10 @@ class Figures:
         elif isinstance(fact, MemorySeen):
             if fact.device == "host":
                 one.memory = fact
+            else:
+                one.device_memory, one.device_memory_at = fact, now
         else:
-            one.memory = one.load = one.first = one.pace = None
+            one.memory = one.load = one.first = one.pace = one.device_memory = None
 
     def _one(self, replica: str) -> _Replica | None:
         one = self._replicas.get(replica)
@@ -213,6 +218,13 @@ class Figures:
             "tpot_s": one.pace.median(now) if one.pace is not None else None,
             "used_bytes": one.memory.used_bytes if one.memory is not None else None,
         }
+
+    def device_memory(self, replica: str, now: int) -> float | None:
+        """The share of the GPU memory it could have that a replica holds; None: unknown."""
+        one = self._replicas.get(replica)
+        if one is None or one.device_memory is None or now - one.device_memory_at > MEMORY_FRESH:
+            return None
+        return memory_share(one.device_memory)
 
     def prefix_hits(self, replicas: Iterable[str], now: int) -> float | None:
         """The recent share of prompt tokens found in replicas' prefix caches; None: unknown."""
@@ -289,6 +301,11 @@ class Figures:
         return at, models.get(name, _Counted())
 
 
+def memory_share(fact: MemorySeen) -> float | None:
+    """The part of its bound that a replica's memory fills, up to 1; None where it has no bound."""
+    return min(1.0, fact.used_bytes / fact.limit_bytes) if fact.limit_bytes else None
+
+
 def _grown(count: int | None, before: int | None) -> int | None:
     """The increase of a counter; None where it is unknown or was reset."""
     if count is None or before is None or count < before:
@@ -318,4 +335,4 @@ def _median(before: list[tuple[float, float]], after: list[tuple[float, float]])
     return None
 
 
-__all__ = ["ERROR_BUDGET", "FADE_S", "SAMPLE_S", "Figures", "ModelFigures"]
+__all__ = ["ERROR_BUDGET", "FADE_S", "SAMPLE_S", "Figures", "ModelFigures", "memory_share"]

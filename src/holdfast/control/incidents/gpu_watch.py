@@ -6,6 +6,7 @@ old figures.
 """
 
 import asyncio
+import time
 from collections import deque
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ class GpuWatch:
         self._report: GpuReport | None = None
         self._xids = XidWatch(library)
         self._fresh: deque[Xid] = deque(maxlen=XIDS_MAX)
+        self.read_at: float | None = None  # when the last report came, seconds since 1970
 
     async def run(self) -> None:
         """Poll the GPUs until cancelled; a driver that does not answer is reported as such."""
@@ -48,6 +50,7 @@ class GpuWatch:
                     why = f"the driver has not answered for {self._patience_s:g} s"
                     self._report = GpuReport(available=False, reason=why)
                 self._report = await look
+                self.read_at = time.time()
                 await asyncio.sleep(self._period_s if self._report.available else self._absent_s)
         finally:
             if look is not None and look.done():  # else closing would hang as the look does
@@ -78,6 +81,11 @@ class GpuWatch:
         if self._report is None:
             return {"available": False, "reason": "not looked yet", "gpus": []}
         return self._report.as_dict()
+
+    def summary(self) -> dict[str, Any]:
+        """Whether this host has GPUs: how many, or why none can be seen."""
+        told = self.report()
+        return {"available": told["available"], "reason": told["reason"]}
 
     def gauges(self) -> dict[str, float]:
         """Gauges of each GPU (memory, utilisation, temperature, …); unknown ones are left out."""

@@ -21,11 +21,13 @@ from holdfast.control.deploy.declarations import versions_of, weights_size
 from holdfast.control.deploy.launched_replica import LaunchedReplica
 from holdfast.control.detached_call import detached
 from holdfast.core.diagnose.facts import Declared, Fact, GpuFault, HostSeen, MemorySeen, PhaseSeen
+from holdfast.core.gpu import GpuUse
+from holdfast.core.view.reading_diff import gpu_seen
+from holdfast.sources.gpu_devices import NOTHING, VISIBLE, HeldGpus, devices_of, held_by, idle_gpus
 from holdfast.sources.nvml import GpuReport, Xid
 from holdfast.sources.process_memory import ProcessTreeUsage, host_memory, read_trees
 
 PERIOD_S: Final = 10.0
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 _log = structlog.get_logger("holdfast.control.incidents.host_watch")
 
@@ -61,6 +63,7 @@ class HostWatch:
         self._host: HostSeen | None = None
         self._memory: int | None = None
         self._pids: dict[str, tuple[int, ...]] = {}  # of each replica's tree, at the last look
+        self._held: dict[str, HeldGpus] = {}  # GPUs of each replica, at the last look
 
     async def run(self) -> None:
         """Read the host once per period, until cancelled."""
@@ -78,7 +81,7 @@ class HostWatch:
         unsized = [path for path in paths if self.sizes.get(path) is None]
         found, sizes, self._memory = await detached(self._look, list(roots.values()), unsized)
         self.sizes = {path: sizes.get(path, self.sizes.get(path)) for path in paths}
-        self._pids = {}
+        self._pids, self._held = {}, {}
         for name, pid in roots.items():
             unit, usage = self._units.get(name), found.get(pid)
             if unit is None or unit.pid != pid or usage is None:
@@ -87,6 +90,7 @@ class HostWatch:
             self._tell_memory(unit, usage)
         self._tell_versions()
         self._tell_host()
+        self._tell_gpus()
 
     def _look(
         self, roots: list[int], paths: list[str]
@@ -100,15 +104,21 @@ class HostWatch:
         if not unit.loaded and usage.read_bytes is not None:
             total = declared.weights_bytes if declared is not None else None
             self._saw(PhaseSeen(unit.id, unit.doing, usage.read_bytes, total))
-        report = self._gpus()
-        held = total_bytes = 0
-        for gpu in report.gpus if report is not None else ():
-            mine = [used for pid, used in gpu.processes if pid in usage.pids and used is not None]
-            if mine:
-                held += sum(mine)
-                total_bytes += gpu.memory_total or 0
-        if held:
-            self._saw(MemorySeen(unit.id, held, total_bytes or None, "gpu"))
+        held = held_by(usage.pids, self._gpus(), unit.environment.get(VISIBLE))
+        self._held[unit.id] = held
+        use = held.use
+        if use is not None and use.held_bytes is not None:
+            self._saw(MemorySeen(unit.id, use.held_bytes, use.limit_bytes, "gpu"))
+
+    def _tell_gpus(self) -> None:
+        """Report the figures of this host's GPUs, with the launched replicas that are on each."""
+        for device in devices_of(self._gpus()):
+            on_it = tuple(name for name, held in self._held.items() if device.id in held.ids)
+            self._saw(gpu_seen(self.name, device, on_it))
+
+    def gpu_use(self, replica: str) -> GpuUse | None:
+        """What a launched replica has of this host's GPUs; None: unknown, or it has none."""
+        return self._held.get(replica, NOTHING).use
 
     def _tell_versions(self) -> None:
         builds: dict[str, set[str]] = {}
@@ -135,7 +145,8 @@ class HostWatch:
             free = max(0, self._memory - sum(known))
         report = self._gpus()
         gpus = len(report.gpus) if report is not None and report.available else None
-        host = HostSeen(self.name, gpus, self._memory, free)
+        unused = idle_gpus(report) if gpus is not None and report is not None else None
+        host = HostSeen(self.name, gpus, self._memory, free, gpus_free=unused)
         if self._units and host != self._host:
             self._host = host
             self._saw(host)
@@ -156,12 +167,12 @@ class HostWatch:
         if seen:
             return seen
         named = [unit.id for unit in running if _names(unit, xid)]
-        alone = len(gpus) == 1 and not any(_VISIBLE in unit.environment for unit in running)
+        alone = len(gpus) == 1 and not any(VISIBLE in unit.environment for unit in running)
         return named or ([unit.id for unit in running] if alone else [])
 
 
 def _names(unit: LaunchedReplica, xid: Xid) -> bool:
-    words = [word.strip() for word in unit.environment.get(_VISIBLE, "").split(",")]
+    words = [word.strip() for word in unit.environment.get(VISIBLE, "").split(",")]
     return str(xid.index) in words or (xid.uuid is not None and xid.uuid in words)
 
 

@@ -22,7 +22,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy.declarations import chains_of, declared_of, with_placed
 from holdfast.control.deploy.demand_tracker import queued_at_gateways
 from holdfast.control.deploy.deployments import Deployments
-from holdfast.control.fleet.figures import Figures
+from holdfast.control.fleet.figures import Figures, memory_share
 from holdfast.control.fleet.loop import FleetLoop
 from holdfast.control.fleet.versions import VersionWatch
 from holdfast.control.incidents.fact_reports import FactReports
@@ -30,11 +30,22 @@ from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.host_watch import HostWatch
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.control.incidents.notifier import Notifier
-from holdfast.core.diagnose.facts import Declared, Fact, Gone, HostSeen, QueueSeen, VersionsSeen
+from holdfast.core.diagnose.facts import (
+    Declared,
+    Fact,
+    Gone,
+    GpuSeen,
+    HostSeen,
+    MemorySeen,
+    QueueSeen,
+    VersionsSeen,
+)
 from holdfast.core.diagnose.observations import Observations
+from holdfast.core.gpu import GpuUse
 from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,
+    DeviceMemory,
     Notice,
     RestartAsked,
     Seen,
@@ -43,6 +54,7 @@ from holdfast.core.messages import (
 from holdfast.core.types import State, seconds
 from holdfast.core.view.layers import Reading
 from holdfast.core.view.reading_diff import ReadingDiff
+from holdfast.engines import dialect
 from holdfast.frames import BlockFrame, SeenFrame, ToGateway
 from holdfast.ports import Store, StoreError
 
@@ -120,11 +132,44 @@ class IncidentWatch:
     def _found(self, fact: Fact) -> None:
         self.figures.take(fact, time.monotonic_ns())
         self.incidents.take(fact)
+        if isinstance(fact, MemorySeen) and fact.device != "host":
+            self._tell_device_memory(fact)
+
+    def _tell_device_memory(self, fact: MemorySeen) -> None:
+        """Let readiness know how full a GPU is, where that says anything of the replica's room.
+
+        What an agent says may ask for more replicas, and puts nobody out of service.
+        """
+        used = memory_share(fact)
+        if used is not None and not fact.reporter and self.memory_grows(fact.replica):
+            self._loop().tell(DeviceMemory(fact.replica, used))
+
+    def memory_grows(self, replica: str) -> bool:
+        """Whether a replica's GPU memory goes with its work; False where it is not of the fleet."""
+        deployed = self._loop().deployed.get(replica)
+        return deployed is not None and not dialect(deployed.engine).takes_memory_at_start
+
+    def device_memory(self, now: int) -> dict[str, float]:
+        """The share of GPU memory in use, by replica, of those whose memory goes with their work.
+
+        For engines that take their memory at the start it says nothing; they tell their KV cache.
+        """
+        found = ((name, self.figures.device_memory(name, now)) for name in self._loop().deployed)
+        return {name: used for name, used in found if used is not None and self.memory_grows(name)}
 
     @property
     def declared(self) -> Mapping[str, Declared]:
         """What is declared of all replicas, of the fleet file and of platforms, by id."""
         return self._declared
+
+    @property
+    def host(self) -> str:
+        """The name of the host that control runs on."""
+        return self._hosts.name
+
+    def gpu_use(self, replica: str) -> GpuUse | None:
+        """What a launched replica has of this host's GPUs; None: unknown, or it has none."""
+        return self._hosts.gpu_use(replica)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -251,6 +296,8 @@ class IncidentWatch:
 
     def _knows_better(self, fact: Fact) -> bool:
         """Whether a source's fact is about control's own host, of which control knows more."""
+        if isinstance(fact, GpuSeen):
+            return fact.host == self._hosts.name
         own = isinstance(fact, HostSeen) and fact.host == self._hosts.name
         return own and bool(self._deployments.units)
 

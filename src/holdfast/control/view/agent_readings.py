@@ -52,7 +52,7 @@ def shown(name: str, agent: AgentRecord, silent_s: float | None, wall: float) ->
     if silent_s is not None:
         told = f"no report for {silent_s:.0f} s"
         own = replace(own, error=told, failing_since=agent.arrived_at)
-        hosts = tuple(replace(host, state="silent") for host in hosts)
+        hosts = tuple(replace(host, state="silent", devices=()) for host in hosts)
         parts = ()
     return replace(
         reading,
@@ -92,7 +92,9 @@ def _sum(values: list[float | None]) -> float | None:
 
 def faded(row: Placed) -> Placed:
     """Clear a row's measured figures, because its agent is silent; what and where it is stays."""
-    return replace(row, used_bytes=None, read_bytes=None, spoke_at=None)
+    return replace(
+        row, used_bytes=None, read_bytes=None, spoke_at=None, gpu_used_bytes=None, gpu=None
+    )
 
 
 def _notes(agent: AgentRecord) -> list[str]:

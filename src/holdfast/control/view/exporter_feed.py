@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from holdfast.config.exporters import ExportersSection
+from holdfast.control.view.gpu_gauges import MEMORY_RATIO
 from holdfast.exporters.cloudwatch import CloudWatchExporter, ModelPeriod, points
 from holdfast.exporters.delivery import Delivery, MissingExtraError
 from holdfast.exporters.traces import TraceExporter
@@ -76,6 +77,7 @@ class ExportFigures:
             waiting = own.get("queued_requests", []) + own.get("replica_waiting", [])
             desired = own.get("desired_replicas")
             p95, rate = own.get("first_token_p95_seconds"), own.get("tokens_per_second")
+            heat = own.get("replica_gpu_temperature_celsius")
             mine = [row for row in rows if row["model"] == model]
             requests = errors = latency_s = None
             if before:
@@ -95,6 +97,8 @@ class ExportFigures:
                     tokens_s=sum(rate) if rate else None,
                     ready=sum(row["state"] == _READY for row in mine),
                     desired=int(desired[0]) if desired else None,
+                    gpu_busy=_mean(own.get("replica_gpu_utilisation_ratio")),
+                    gpu_temperature_c=max(heat) if heat else None,
                 )
             )
         return found
@@ -103,22 +107,17 @@ class ExportFigures:
 def memory_used(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:
     """By model, the share of memory that requests fill, 0 to 1.
 
-    It is the KV cache of the replicas whose engine reports it, else the memory of this host's GPUs.
+    It is the KV cache of the replicas whose engine reports it, else the GPU memory of those whose
+    memory goes with their work. Of an engine that takes its memory at the start and reports no
+    cache it is unknown: the device would look full for ever.
     """
     by_model = _by_model(gauges)
-    used = total = 0.0
-    for series, value in gauges.items():
-        if series.startswith("gpu_memory_used_bytes"):
-            used += value
-        elif series.startswith("gpu_memory_total_bytes"):
-            total += value
     found: dict[str, float] = {}
     for model in {str(row["model"]) for row in replicas}:
-        kv = by_model.get(model, {}).get("replica_kv_used")
-        if kv:
-            found[model] = sum(kv) / len(kv)
-        elif total:
-            found[model] = used / total
+        own = by_model.get(model, {})
+        used = own.get("replica_kv_used") or own.get(MEMORY_RATIO)
+        if used:
+            found[model] = sum(used) / len(used)
     return found
 
 
@@ -126,6 +125,10 @@ def memory_gauges(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[
     """``memory_used`` as Prometheus gauges, for autoscalers."""
     found = memory_used(gauges, replicas)
     return {f'model_memory_used_ratio{{model="{m}"}}': share for m, share in found.items()}
+
+
+def _mean(values: list[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _by_model(gauges: Mapping[str, float]) -> dict[str, dict[str, list[float]]]:

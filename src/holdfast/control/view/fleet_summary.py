@@ -21,6 +21,7 @@ from holdfast.control.fleet.loop import FleetLoop
 from holdfast.control.gateways.hub import Gateway
 from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.incidents.incident_watch import IncidentWatch
+from holdfast.control.view.own_host import own_host_reading
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.facts import Declared
@@ -28,6 +29,7 @@ from holdfast.core.types import SECOND
 from holdfast.core.view.fleet_records import FleetRecords, ModelRecord, ReplicaRecord
 from holdfast.core.view.layers import Reading
 from holdfast.core.view.model_rows import exhausted_in
+from holdfast.sources.gpu_devices import VISIBLE
 from holdfast.sources.local import LocalReplica
 from holdfast.sources.nvml import GpuReport
 
@@ -36,6 +38,7 @@ STATUS_MEMBERS: Final = (
     *("id", "model", "revision", "state", "reason", "zone", "region", "endpoint", "inflight"),
     *("share", "canary", "launched", "pid", "phase", "host", "kv_used", "running", "waiting"),
     *("tokens_s", "ttft_s", "tpot_s", "canary_s", "used_bytes", "started_at", "requests_share"),
+    "gpu",
 )
 _IN_RECORD: Final = {"share": "routing_share", "phase": "last_phase", "requests_share": "share"}
 _P95: Final = "first_token_p95_seconds"
@@ -95,8 +98,14 @@ class FleetSummary:
         return FleetRecords(tuple(replicas), tuple(models), totals)
 
     def readings(self) -> list[Reading]:
-        """The last reading of each source."""
-        return self._control.source_poller.readings()
+        """The last reading of each source; where none reads this host's GPUs, control's own."""
+        found = self._control.source_poller.readings()
+        own = own_host_reading(self._lookout.host, self._gpus.last, self._gpus.read_at)
+        if own is None or any(
+            host.devices for one in found for host in one.hosts if host.id == own.hosts[0].id
+        ):
+            return found
+        return [*found, own]
 
     def unclosed(self) -> list[Incident]:
         """The incidents that are not closed."""
@@ -204,6 +213,8 @@ class FleetSummary:
             canary=asked,
             pid=unit.pid if unit is not None else None,
             last_phase=unit.phase if unit is not None else "",
+            gpu=self._lookout.gpu_use(row["id"]),
+            memory_grows=self._lookout.memory_grows(row["id"]),
             **figures,
         )
 
@@ -257,6 +268,7 @@ def _local(unit: LaunchedReplica, declared: Declared | None) -> LocalReplica:
         reserved_bytes=declared.reserved_bytes if declared is not None else None,
         limit_bytes=declared.limit_bytes if declared is not None else None,
         phase="" if unit.loaded else unit.doing,
+        visible_gpus=unit.environment.get(VISIBLE, ""),
     )
 
 

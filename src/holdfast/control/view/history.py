@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from holdfast.control.access.guard import json_answer
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.gpu import GpuUse
 from holdfast.core.types import State
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.storage.history import FILE_NAME, History, HistoryError, Question
@@ -37,6 +38,10 @@ REPLICA_METRICS: Final = (
     *("used_bytes", "limit_bytes", "canary_s", "ttft_s", "tpot_s", "tokens_s", "kv_used"),
     *("inflight", "share"),
 )
+GPU_METRICS: Final = (
+    *("held_bytes", "memory_used_bytes", "memory_total_bytes", "utilisation", "temperature_c"),
+    *("power_w", "ecc_uncorrected"),
+)  # of a replica and of a host, as ``replica/NAME/gpu_held_bytes``
 MODEL_METRICS: Final = (
     *("waiting", "inflight", "requests_s", "tokens_s", "kv_used", "prefix_hits", "ttft_s"),
     *("errors_share", "burn", "ready"),
@@ -139,8 +144,17 @@ class Sampler:
                 if value is not None:
                     values[name] = value
 
+        def keep_gpu(scope: str, row_id: str, use: GpuUse | None) -> None:
+            for metric in GPU_METRICS if use is not None else ():
+                value = getattr(use, metric)
+                if value is not None:
+                    values[f"{scope}/{row_id}/gpu_{metric}"] = value
+
+        for host in snapshot.hosts:
+            keep_gpu("host", host.id, host.gpu)
         for replica in snapshot.replicas:
             keep("replica", replica.id, replica, REPLICA_METRICS)
+            keep_gpu("replica", replica.id, replica.gpu)
             number = _NUMBERS.get(replica.state)
             if number is not None:
                 values[f"replica/{replica.id}/state"] = number
@@ -352,6 +366,7 @@ def history_metrics(history: History) -> tuple[dict[str, float], dict[str, float
 __all__ = [
     "ASKED_MAX",
     "DISK_METRICS",
+    "GPU_METRICS",
     "MODEL_METRICS",
     "QUEUE_METRICS",
     "REPLICA_METRICS",

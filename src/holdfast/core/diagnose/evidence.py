@@ -50,6 +50,14 @@ class Sign(StrEnum):
     LOG_ENGINE_DEAD = "log_engine_dead"
     LOG_WATCHDOG = "log_watchdog"
     GPU_FAULT = "gpu_fault"  # Xid
+    # its GPUs
+    GPU_HOT = "gpu_hot"  # at its bound, for minutes
+    GPU_THROTTLED = "gpu_throttled"  # slowed by heat or by its power supply
+    GPU_POWER_LIMITED = "gpu_power_limited"  # at a power limit that somebody lowered
+    GPU_MEMORY_ERRORS = "gpu_memory_errors"  # more that could not be corrected
+    GPU_ROWS_EXHAUSTED = "gpu_rows_exhausted"  # no spare row is left for a bad one
+    GPU_RESET_DUE = "gpu_reset_due"  # a bad row is replaced at the next reset
+    GPU_IDLE = "gpu_idle"  # requests wait, and it does nothing
     # users' requests there
     REFUSES = "refuses"  # nobody listens
     UNREACHABLE = "unreachable"  # connects time out
@@ -85,6 +93,7 @@ class Sign(StrEnum):
     KV_FULL = "kv_full"
     PREEMPTS = "preempts"
     SLOW_TOKENS = "slow_tokens"  # tokens come, far apart
+    LATENCY_TAIL = "latency_tail"  # a few wait ten times as long as half of them
     SLOW_ANSWERS = "slow_answers"  # its users wait many times longer than its peers' users
     # how it is deployed
     VERSIONS_DIFFER = "versions_differ"
@@ -105,6 +114,7 @@ class Sign(StrEnum):
     ATTRACTS = "attracts"  # a failing replica gets more than its share
     SAME_REQUEST_KILLS = "same_request_kills"  # one fingerprint on several deaths
     NO_REPLICA_READY = "no_replica_ready"
+    GPUS_STRANDED = "gpus_stranded"  # free in total, on no host enough
     NOT_PLACED = "not_placed"  # replicas are wanted, and their platform runs none of them
     # who watches
     SOURCE_BLIND = "source_blind"  # a platform could not be read for long

@@ -24,6 +24,7 @@ from holdfast.core.diagnose.facts import (
     Fact,
     FilesystemSeen,
     Gone,
+    GpuSeen,
     HostConditionSeen,
     HostSeen,
     LineSeen,
@@ -73,6 +74,8 @@ class _Concern:
                 return not (self.replicas or self.models or self.hosts or self.filesystems)
             case HostSeen() | HostConditionSeen():
                 return fact.host in self.hosts
+            case GpuSeen():
+                return fact.host in self.hosts or not self.replicas.isdisjoint(fact.replicas)
             case FilesystemSeen():
                 return fact.filesystem in self.filesystems
             case QueueSeen() | RolloutSeen() | CanariesDoubted() | ReplicasWanted():

@@ -102,6 +102,7 @@ class HostSeen:
     memory_bytes: int | None = None
     free_bytes: int | None = None  # not reserved by anybody
     group: str = ""
+    gpus_free: int | None = None  # that nobody has taken
 
 
 @dataclass(slots=True, frozen=True)
@@ -158,6 +159,28 @@ class GpuFault:
     xid: int
     fatal: bool
     detail: str = ""
+    reporter: str = ""  # who told control; empty: control saw it itself
+
+
+@dataclass(slots=True, frozen=True)
+class GpuSeen:
+    """Figures of one GPU of a host, and the replicas that run on it as far as they are known."""
+
+    host: str
+    gpu: str  # its id: the driver's UUID, or its index
+    label: str = ""  # how people call it
+    replicas: tuple[str, ...] = ()
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    utilisation: float | None = None  # 0 to 1
+    temperature_c: float | None = None
+    temperature_max_c: float | None = None  # the board's own bound
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    ecc_uncorrected: int | None = None  # since the driver was loaded
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    throttle: tuple[str, ...] | None = None  # of core.gpu: THERMAL, POWER_BRAKE …
     reporter: str = ""  # who told control; empty: control saw it itself
 
 
@@ -226,6 +249,7 @@ class MemorySeen:
     limit_bytes: int | None = None
     device: str = "host"  # host or gpu
     requests: int | None = None  # served so far in this life
+    reporter: str = ""  # who told control; empty: control saw it itself, or its platform did
 
 
 # --- what it answers ------------------------------------------------------------------------------
@@ -377,6 +401,7 @@ class ReplicasWanted:
     waited_s: float
     reason: str
     source: str
+    gpus: int | None = None  # that each of them needs
 
 
 @dataclass(slots=True, frozen=True)
@@ -419,6 +444,7 @@ Fact = (
     | FilesystemSeen
     | QueueSeen
     | GpuFault
+    | GpuSeen
     | ProcessEnded
     | ProcessFrozen
     | PhaseSeen
@@ -454,6 +480,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     FilesystemSeen: "FilesystemSeen",
     QueueSeen: "QueueSeen",
     GpuFault: "GpuFault",
+    GpuSeen: "GpuSeen",
     ProcessEnded: "ProcessEnded",
     ProcessFrozen: "ProcessFrozen",
     PhaseSeen: "PhaseSeen",
@@ -492,6 +519,7 @@ __all__ = [
     "FinishesSeen",
     "Gone",
     "GpuFault",
+    "GpuSeen",
     "HostConditionSeen",
     "HostSeen",
     "LineSeen",

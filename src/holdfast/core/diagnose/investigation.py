@@ -49,6 +49,16 @@ from holdfast.core.diagnose.detect.platform import PlatformConfig, PlatformDetec
 from holdfast.core.diagnose.detect.poison import PoisonConfig, PoisonDetector
 from holdfast.core.diagnose.detect.process_ends import ProcessEndConfig, ProcessEndDetector
 from holdfast.core.diagnose.detect.queues import QueuesConfig, QueuesDetector
+from holdfast.core.diagnose.detect.resources.gpu_health import GpuHealthConfig, GpuHealthDetector
+from holdfast.core.diagnose.detect.resources.gpu_idle import GpuIdleConfig, GpuIdleDetector
+from holdfast.core.diagnose.detect.resources.latency_tail import (
+    LatencyTailConfig,
+    LatencyTailDetector,
+)
+from holdfast.core.diagnose.detect.resources.stranded_gpus import (
+    StrandedGpusConfig,
+    StrandedGpusDetector,
+)
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
 from holdfast.core.diagnose.detect.slowness import SlownessConfig, SlownessDetector
 from holdfast.core.diagnose.detect.stall import StallConfig, StallDetector
@@ -93,6 +103,10 @@ class InvestigationConfig:
     platform: PlatformConfig = field(default_factory=PlatformConfig)
     hosts: HostConditionConfig = field(default_factory=HostConditionConfig)
     own_shortage: OwnShortageConfig = field(default_factory=OwnShortageConfig)
+    gpu_health: GpuHealthConfig = field(default_factory=GpuHealthConfig)
+    gpu_idle: GpuIdleConfig = field(default_factory=GpuIdleConfig)
+    stranded_gpus: StrandedGpusConfig = field(default_factory=StrandedGpusConfig)
+    tail: LatencyTailConfig = field(default_factory=LatencyTailConfig)
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     acting: RemedyConfig = field(default_factory=RemedyConfig)
 
@@ -152,6 +166,10 @@ class Investigation:
             PlatformDetector(config.platform),
             HostConditionDetector(config.hosts, self.census),
             OwnShortageDetector(config.own_shortage),
+            GpuHealthDetector(config.gpu_health, self.census),
+            GpuIdleDetector(config.gpu_idle, self.census),
+            StrandedGpusDetector(config.stranded_gpus, self.census),
+            LatencyTailDetector(config.tail, self.census),
         )
         self._readers: dict[type, list[Detector]] = {
             kind: [one for one in self.detectors if kind in one.reads] for kind in FACT_NAMES

@@ -10,6 +10,7 @@ changed. Driven by the control loop with real time and by the simulator with vir
 """
 
 from collections.abc import Callable
+from math import isfinite
 from random import Random
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from holdfast.core.messages import (
     CallBackCanary,
     CanaryAsked,
     CanaryResult,
+    DeviceMemory,
     DrainAsked,
     EngineLoads,
     Exited,
@@ -106,6 +108,7 @@ class Fleet:
             Exited: self._on_exited,
             Frozen: self._on_frozen,
             EngineLoads: self._on_engine_loads,
+            DeviceMemory: self._on_device_memory,
             SpotNotice: self._on_spot_notice,
             CanaryResult: self._on_canary,
             Seen: self._on_seen,
@@ -283,21 +286,29 @@ class Fleet:
                 member.waiting = load.waiting
                 self._make_room(member, actions)
                 if load.kv_used is not None:  # not told: neither full nor empty, nothing changes
-                    self._on_headroom(member, load.kv_used, now, actions)
+                    member.tells_kv = True
+                    self._on_headroom(member, load.kv_used, "its KV cache", now, actions)
+
+    def _on_device_memory(self, event: DeviceMemory, now: int, actions: list[FleetAction]) -> None:
+        member = self._members.get(event.replica_id)
+        # Its own word on its cache is better: that is what its requests need.
+        if member is not None and not member.tells_kv and isfinite(event.used):
+            what = "the GPU memory it could have"
+            self._on_headroom(member, event.used, what, now, actions)
 
     def _make_room(self, member: Member, actions: list[FleetAction]) -> None:
         if member.call_back_canary():
             actions.append(CallBackCanary(member.replica.id))
 
     def _on_headroom(
-        self, member: Member, kv_used: float, now: int, actions: list[FleetAction]
+        self, member: Member, used: float, what: str, now: int, actions: list[FleetAction]
     ) -> None:
         """Two readings in a row take it out; half as much again as the least brings it back."""
-        free, least = 1.0 - kv_used, member.canary.headroom_min
+        free, least = 1.0 - used, member.canary.headroom_min
         if free < least:
             member.full_readings += 1
             if member.full_readings >= 2 and not member.health.full:
-                told = f"{kv_used:.0%} of its KV cache is in use"
+                told = f"{used:.0%} of {what} is in use"
                 self._signal(member, Signal.NO_HEADROOM, now, actions, told)
             return
         member.full_readings = 0

@@ -50,6 +50,7 @@ class Member:
         "served_at",
         "silent_from",
         "slow",
+        "tells_kv",
         "told_at",
         "unanswered",
         "waiting",
@@ -92,7 +93,8 @@ class Member:
         self.moved_at = 0  # users last got tokens from it, or began to wait for some
         self.told_at: dict[str, int] = {}  # when each gateway last said anything of it
         self.served_at = self.failed_at = 0  # users were last answered there, or failed
-        self.full_readings = 0  # in a row, of a KV cache without room
+        self.full_readings = 0  # in a row, of memory without room
+        self.tells_kv = False  # its engine has told how full its cache is
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
     def call_back_canary(self) -> bool:

@@ -7,6 +7,8 @@ so that a display need not compare each row to know that. Times are points, not 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from holdfast.core.gpu import GpuUse
+
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRecord:
@@ -43,6 +45,8 @@ class ReplicaRecord:
     canary_s: float | None = None
     canary_verdict: str = ""  # empty: it has not been asked
     restarts: int | None = None
+    gpu: GpuUse | None = None  # of a launched one, by its processes; None: unknown, or none
+    memory_grows: bool = False  # its GPU memory goes with its work; else it is taken at the start
     region: str = field(default="", compare=False)
     routing_share: float | None = field(default=None, compare=False)  # as gateways are told
     canary: object = field(default=None, compare=False)  # the last one, as control keeps it

@@ -14,6 +14,7 @@ from typing import Final
 
 from holdfast.core.diagnose.causes.rule import spell_time
 from holdfast.core.diagnose.detect.memory_limits import GB
+from holdfast.core.gpu import device_faults, use_of
 from holdfast.core.health.lifecycle import ROUTABLE
 from holdfast.core.types import State
 from holdfast.core.view.fleet_records import ReplicaRecord
@@ -109,6 +110,7 @@ def replica_row(
     reserved = placed.reserved_bytes if placed.reserved_bytes is not None else own.reserved_bytes
     limit = placed.limit_bytes if placed.limit_bytes is not None else own.limit_bytes
     stopped = placed.state not in _RUNS
+    gpu = None if stopped else placed.gpu or own.gpu
     faults = (
         *origin.errors,
         *_fleet_faults(record),
@@ -117,6 +119,7 @@ def replica_row(
         *_size_faults(reserved, limit, used),
         *(() if stopped else _silence_faults(placed, silent)),
         *_restart_faults(placed.restarts),
+        *(gpu.faults if gpu is not None else ()),
     )
     return ReplicaRow(
         own.id,
@@ -134,7 +137,7 @@ def replica_row(
         reserved_bytes=reserved,
         limit_bytes=limit,
         used_bytes=used,
-        gpus=placed.gpus,
+        gpus=placed.gpus if placed.gpus is not None or gpu is None else gpu.count,
         uptime_s=None if stopped else _since(now, placed.started_at),
         silent_s=None if stopped else silent,
         restarts=placed.restarts,
@@ -153,6 +156,7 @@ def replica_row(
         tpot_s=own.tpot_s,
         canary_s=own.canary_s,
         canary_verdict=own.canary_verdict,
+        gpu=gpu,
     )
 
 
@@ -292,6 +296,8 @@ def host_row(
         host.pressure,
         origin.age_s,
         tuple([*origin.errors, *_host_faults(host, bootstrap, here, misplaced)][:_FAULTS_MAX]),
+        gpu=use_of(host.devices),
+        devices=host.devices,
     )
 
 
@@ -315,6 +321,8 @@ def _host_faults(
         yield f"memory is waited for {host.pressure:.0%} of the time"
     if bootstrap is not None and BOOTSTRAP_S < bootstrap < REJOINED_S:
         yield f"took {spell_time(bootstrap)} from its launch to its first use"
+    for device in host.devices:
+        yield from device_faults(device)
 
 
 def never_joined(hosts: Sequence[Host], now: float) -> Mapping[str, str]:

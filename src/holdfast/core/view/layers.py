@@ -14,6 +14,7 @@ of hosts cannot be drawn from changes, and an incident cannot be timed from stat
 
 from dataclasses import dataclass
 
+from holdfast.core.gpu import GpuDevice, GpuUse
 from holdfast.core.types import HostCondition
 
 
@@ -75,6 +76,7 @@ class Host:
     condition: HostCondition | None = None  # whether it can run replicas; None: nobody says
     condition_reason: str = ""  # in its platform's words
     condition_since: float | None = None
+    devices: tuple[GpuDevice, ...] = ()  # its GPUs one by one, as far as somebody reads them
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,6 +118,8 @@ class Placed:
     ended_began_at: float | None = None  # when that life began
     ports: tuple[tuple[str, int], ...] = ()  # that it declares, with their names
     port_said: str = ""  # the one that its engine listens on, as the pod itself says
+    gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
+    devices: tuple[str, ...] = ()  # ids of the GPUs it runs on
 
 
 @dataclass(slots=True, frozen=True)
@@ -159,6 +163,7 @@ class DesiredReplicas:
     pending: int | None = None
     reason: str = ""  # what the platform last said about not being able to
     since: float | None = None
+    gpus: int | None = None  # that each replica needs
 
 
 @dataclass(slots=True, frozen=True)

@@ -30,6 +30,8 @@ from holdfast.core.diagnose.facts import (
     FellSilent,
     FilesystemSeen,
     Gone,
+    GpuFault,
+    GpuSeen,
     HostConditionSeen,
     HostSeen,
     MemorySeen,
@@ -40,6 +42,7 @@ from holdfast.core.diagnose.facts import (
     SourceFailing,
     VersionsSeen,
 )
+from holdfast.core.gpu import DEVICES_MAX, GpuDevice
 from holdfast.core.types import HostCondition, nanos, require
 from holdfast.core.view.layers import Host, Placed, Reading
 from holdfast.core.view.staleness import (
@@ -77,6 +80,8 @@ _ORDERED: Final = (
     *("scaling activity", "deployment", "user initiated", "userinitiated", "serviceschedulerinit"),
     *("stopped by", "spot interruption", "spotinterruption", "host ec2", "draining", "deleted"),
 )
+_AGENT: Final = "agent"  # the kind of a reading that another host's agent sent
+_OWN_XIDS: Final = ("local", _AGENT)  # faults of their GPUs are told one by one, as they happen
 _BY_ITSELF: Final = "essential container"  # a platform's words for an end that nobody ordered
 _TAKEN: Final = "evicted"  # its host ran short of something: in good order, and nobody's wish
 
@@ -93,11 +98,12 @@ class ReadingDiffConfig:
     request_s: float = 300.0  # after the word that a request came; long answers end before
     beats: float = 4.0  # of its own longest pause: three beats may be lost on the way
     beat_least_s: float = 60.0  # whatever its habit: logs are read in pieces
+    gpu_every_s: float = 10.0  # figures of a GPU: detectors want minutes of them, not each one
 
     def __post_init__(self) -> None:
         for name in (
             *("keep_s", "past_s", "again_s", "loading_s", "compile_s", "request_s"),
-            "beat_least_s",
+            *("beat_least_s", "gpu_every_s"),
         ):
             value = getattr(self, name)
             fix = "use seconds above 0, up to a day"
@@ -125,6 +131,7 @@ class _Book:
     replicas: dict[str, _Known] = field(default_factory=dict)
     told: dict[tuple[str, str], tuple[Fact, int]] = field(default_factory=dict)  # kind and name
     ends: dict[tuple[str, int], bool] = field(default_factory=dict)  # whether each was news
+    gpus: dict[str, tuple[int, int | None]] = field(default_factory=dict)  # told when, and its Xid
 
 
 class ReadingDiff:
@@ -160,6 +167,7 @@ class ReadingDiff:
             facts += self._replicas(book, reading, freshness, now, wall)
         if freshness.fresh(HOSTS):
             facts += self._hosts(book, reading, now, wall)
+            facts += self._gpus(book, reading, now)
         if freshness.fresh(DISKS):
             facts += _disks(reading)
         if freshness.fresh(QUEUES):
@@ -217,6 +225,8 @@ class ReadingDiff:
         measured = freshness.fresh(MEMORY)
         for name, rows in by_name.items():
             yield from self._one(book, name, rows, now, wall, measured=measured)
+            if measured:
+                yield from _device_memory(name, _living(rows), reading)
             known, live = book.replicas.get(name), _living(rows)
             if known is None or live is None:
                 continue
@@ -349,7 +359,7 @@ class ReadingDiff:
             free = None
             if host.memory_bytes is not None and host.reserved_bytes is not None:
                 free = max(0, host.memory_bytes - host.reserved_bytes)
-            fact = HostSeen(host.id, host.gpus, host.memory_bytes, free, host.group)
+            fact = HostSeen(host.id, host.gpus, host.memory_bytes, free, host.group, host.gpus_free)
             if host.id and self._due(book, "host", host.id, fact, now):
                 yield fact
             yield from self._condition(book, reading.source, host, now, wall)
@@ -370,6 +380,29 @@ class ReadingDiff:
             since = host.condition_since
             yield replace(fact, lasted_s=None if since is None else max(0.0, wall - since))
 
+    def _gpus(self, book: _Book, reading: Reading, now: int) -> Iterator[Fact]:
+        """Figures of each GPU, and a fault where an exporter's last Xid has changed."""
+        users: dict[tuple[str, str], list[str]] = {}
+        for placed in reading.placed:
+            if placed.state in _LIVE:
+                for device_id in placed.devices:
+                    users.setdefault((placed.host, device_id), []).append(self.name_of(placed))
+        reporter = _reporter(reading)
+        every, known = nanos(self._config.gpu_every_s), book.gpus
+        book.gpus = {}
+        for host in reading.hosts[:ROWS_MAX]:
+            for device in host.devices[:DEVICES_MAX]:
+                key = f"{host.id}/{device.id}"
+                told_at, xid = known.get(key, (now - every, device.xid))
+                replicas = tuple(users.get((host.id, device.id), ()))
+                if device.xid is not None and device.xid != xid and reading.kind not in _OWN_XIDS:
+                    for name in replicas:
+                        yield GpuFault(name, device.xid, device.xid_fatal, reporter=reporter)
+                if now - told_at >= every:
+                    told_at = now
+                    yield gpu_seen(host.id, device, replicas, reporter)
+                book.gpus[key] = (told_at, device.xid)
+
     def _due(self, book: _Book, kind: str, name: str, fact: Fact, now: int) -> bool:
         """Whether it is news, or was said long enough ago."""
         before = book.told.get((kind, name))
@@ -378,6 +411,42 @@ class ReadingDiff:
             return False
         book.told[kind, name] = (fact, now)
         return True
+
+
+def gpu_seen(
+    host: str, device: GpuDevice, replicas: tuple[str, ...], reporter: str = ""
+) -> GpuSeen:
+    """The figures of one device as a fact."""
+    return GpuSeen(
+        host=host,
+        gpu=device.id,
+        label=device.label,
+        replicas=replicas,
+        memory_used_bytes=device.memory_used_bytes,
+        memory_total_bytes=device.memory_total_bytes,
+        utilisation=device.utilisation,
+        temperature_c=device.temperature_c,
+        temperature_max_c=device.temperature_max_c,
+        power_limit_w=device.power_limit_w,
+        power_default_w=device.power_default_w,
+        ecc_uncorrected=device.ecc_uncorrected,
+        remap_pending=device.remap_pending,
+        remap_failed=device.remap_failed,
+        throttle=device.throttle,
+        reporter=reporter,
+    )
+
+
+def _reporter(reading: Reading) -> str:
+    return f"{_AGENT} of {reading.source}" if reading.kind == _AGENT else ""
+
+
+def _device_memory(name: str, live: Placed | None, reading: Reading) -> Iterator[Fact]:
+    """What a replica itself holds of its GPUs; nothing where only the devices' sums are known."""
+    use = live.gpu if live is not None else None
+    if use is not None and use.held_bytes is not None:
+        reporter = _reporter(reading)
+        yield MemorySeen(name, use.held_bytes, use.limit_bytes, "gpu", reporter=reporter)
 
 
 def _living(rows: list[Placed]) -> Placed | None:
@@ -476,6 +545,7 @@ def _wishes(reading: Reading, wall: float) -> Iterator[Fact]:
                 max(0.0, wall - wish.since),
                 wish.reason,
                 reading.source,
+                wish.gpus,
             )
 
 
@@ -519,4 +589,5 @@ __all__ = [
     "SOURCES_MAX",
     "ReadingDiff",
     "ReadingDiffConfig",
+    "gpu_seen",
 ]

@@ -7,6 +7,8 @@ small has been decided by ``snapshot_join``. Every value that can be unknown can
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.core.gpu import GpuDevice, GpuUse
+
 
 @dataclass(slots=True, frozen=True)
 class SourceRow:
@@ -78,6 +80,8 @@ class HostRow:
     age_s: float | None = None
     faults: tuple[str, ...] = ()
     incidents: tuple[str, ...] = ()
+    gpu: GpuUse | None = None  # all its GPUs together; None: it has none, or nobody reads them
+    devices: tuple[GpuDevice, ...] = ()  # one by one
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,6 +124,7 @@ class ReplicaRow:
     age_s: float | None = None
     faults: tuple[str, ...] = ()
     incidents: tuple[str, ...] = ()
+    gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
 
 
 @dataclass(slots=True, frozen=True)
@@ -193,6 +198,16 @@ class UnmetRow:
 
 
 @dataclass(slots=True, frozen=True)
+class WarningRow:
+    """The row of one early warning: something fills up, and is no incident yet."""
+
+    kind: str  # filesystem or replica
+    about: str  # its id
+    used_share: float  # of what is permitted
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
 class IncidentRow:
     """The row of one incident that is not closed."""
 
@@ -229,6 +244,7 @@ class Snapshot:
     incidents: tuple[IncidentRow, ...] = ()
     totals: dict[str, Any] = field(default_factory=dict)  # requests_s, tokens_s, gateways …
     notes: tuple[str, ...] = ()
+    warnings: tuple[WarningRow, ...] = ()
 
 
 __all__ = [
@@ -242,4 +258,5 @@ __all__ = [
     "Snapshot",
     "SourceRow",
     "UnmetRow",
+    "WarningRow",
 ]

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core.diagnose.causes.rule import spell_time
 from holdfast.core.diagnose.evidence import Incident
+from holdfast.core.view.early_warnings import early_warnings
 from holdfast.core.view.fleet_records import FleetRecords, ReplicaRecord
 from holdfast.core.view.host_rows import (
     MisplacedReplicas,
@@ -66,6 +67,11 @@ from holdfast.core.view.staleness import (
 
 ROWS_MAX: Final = 10_000  # of each kind; what is left out is said in a note
 ENDED_S: Final = 900.0  # an ended task stays in sight for so long, or while an incident names it
+_TABLES: Final = (
+    *("groups", "hosts", "replicas", "models", "queues", "disks", "unmet", "incidents"),
+    "warnings",
+)
+_UNKNOWN: Final = (None, "", ())
 _STATES: Final = {"running": 3, "pending": 2, "stopping": 1}
 
 LayerT = TypeVar("LayerT", Host, Placed)
@@ -131,7 +137,10 @@ def join(
         totals=dict(records.totals),
     )
     notes = [f"{one.source}: {note}" for one in readings for note in one.notes]
-    return _bounded(_with_incidents(snapshot, open_ones), notes)
+    marked_rows = _with_incidents(snapshot, open_ones)
+    grows = {one.id: one.memory_grows for one in records.replicas}
+    found = early_warnings(marked_rows.disks, marked_rows.replicas, grows)
+    return _bounded(replace(marked_rows, warnings=tuple(found)), notes)
 
 
 # --- sources --------------------------------------------------------------------------------------
@@ -187,9 +196,9 @@ def _filled(first: LayerT, second: LayerT) -> LayerT:
     """What the first does not know, the second may."""
     missing: dict[str, Any] = {}
     for one in fields(first):
-        if getattr(first, one.name) in (None, ""):
+        if getattr(first, one.name) in _UNKNOWN:
             value = getattr(second, one.name)
-            if value not in (None, ""):
+            if value not in _UNKNOWN:
                 missing[one.name] = value
     return replace(first, **missing) if missing else first
 
@@ -335,7 +344,7 @@ def _with_incidents(snapshot: Snapshot, incidents: Sequence[Incident]) -> Snapsh
 
 def _bounded(snapshot: Snapshot, notes: list[str]) -> Snapshot:
     cut: dict[str, Any] = {}
-    for name in ("groups", "hosts", "replicas", "models", "queues", "disks", "unmet", "incidents"):
+    for name in _TABLES:
         rows = getattr(snapshot, name)
         if len(rows) > ROWS_MAX:
             cut[name] = rows[:ROWS_MAX]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from holdfast.core.gpu import DEVICES_MAX, GpuUse, use_of
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Reading
 from holdfast.core.view.selectors import parse_selector
 from holdfast.core.view.staleness import PLACED, WISHES
@@ -33,7 +34,8 @@ TAIL_BYTES_MAX: Final = 1 << 20
 NOTES_MAX: Final = 16
 NEWS_S: Final = 600.0
 
-_Kept = dict[str, tuple[Placed, tuple[str, str, int | None, int | None], Placed]]
+_Added = tuple[str, str, int | None, int | None, GpuUse | None, tuple[str, ...]]
+_Kept = dict[str, tuple[Placed, _Added, Placed]]
 
 
 class KubernetesSource:
@@ -200,16 +202,19 @@ class KubernetesSource:
         if warning is not None and not reason and not pod.ready and placed.state != "stopped":
             reason = f"{warning.reason}: {warning.message}"
         devices = gpus.get(placed.id)
+        use = devices.use() if devices is not None else None
         added = (
             self.replica_of(placed.id),
             reason,
             self._usage.pods.get(placed.id),
-            devices.used_bytes if devices is not None else None,
+            use.held_bytes if use is not None else None,
+            use,
+            tuple(devices.devices) if devices is not None else (),
         )
         before, said, made = self._made.get(placed.id, (None, None, placed))
         # Most pods are as they were five seconds ago, and a copy costs more than all else here.
         if before is not placed or said != added:
-            names = ("replica", "reason", "used_bytes", "gpu_used_bytes")
+            names = ("replica", "reason", "used_bytes", "gpu_used_bytes", "gpu", "devices")
             made = replace(placed, **dict(zip(names, added, strict=True)))  # type: ignore[arg-type]
         kept[placed.id] = (placed, added, made)
         return made
@@ -249,13 +254,18 @@ class KubernetesSource:
             )
         if devices is None:
             return host
+        found = list(devices.devices.values())
+        use = use_of(found)
+        assert use is not None, "an exporter's page has a host for its GPUs"
+        faults = [f"XID {one.xid} on {one.label}" for one in found if one.xid]
         return replace(
             host,
-            gpu_memory_bytes=devices.total_bytes or None,
-            gpu_used_bytes=devices.used_bytes,
-            gpu_busy=sum(devices.busy) / len(devices.busy) if devices.busy else None,
-            gpu_fault=", ".join(devices.faults[:8]),
+            gpu_memory_bytes=use.memory_total_bytes,
+            gpu_used_bytes=use.memory_used_bytes,
+            gpu_busy=use.utilisation,
+            gpu_fault=", ".join(faults[:8]),
             driver=host.driver or devices.driver,
+            devices=tuple(found[:DEVICES_MAX]),
         )
 
     def _notes(self, warnings: Iterable[EventWarning]) -> tuple[str, ...]:
@@ -367,6 +377,7 @@ def _wishes(
             (wish.pending or 0) + waits,
             reason,
             since,
+            max(wish.gpus or 0, pod.gpus) or None,
         )
     return tuple(found.values())
 

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Final
 
+from holdfast.core.gpu import GpuDevice, GpuUse, use_of
 from holdfast.core.view.layers import Part
 from holdfast.core.view.staleness import MEMORY
 from holdfast.sources.kubernetes.api import KubernetesApi, KubernetesApiError
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.quantities import whole
+from holdfast.sources.nvml import xid_needs_reset
+from holdfast.sources.nvml_health import throttle_reasons
 
 METRICS: Final = "apis/metrics.k8s.io/v1beta1"
 LOOK_AGAIN_S: Final = 600.0  # for a metrics-server where there was none
@@ -27,13 +30,25 @@ MIB: Final = 1 << 20
 _FORBIDDEN: Final = 403  # of this alone; with the others there is nobody to ask
 _OBJECTS: Final = ("nodes", "pods")
 
-_WANTED: Final = (
-    "DCGM_FI_DEV_FB_USED",
-    "DCGM_FI_DEV_FB_FREE",
-    "DCGM_FI_DEV_FB_RESERVED",
-    "DCGM_FI_DEV_GPU_UTIL",
-    "DCGM_FI_DEV_XID_ERRORS",
-)
+# Series of a dcgm-exporter, and the member of a GPU that they fill. Memory and faults are below.
+_FIGURES: Final = {
+    "DCGM_FI_DEV_GPU_UTIL": ("utilisation", 0.01),
+    "DCGM_FI_DEV_GPU_TEMP": ("temperature_c", 1.0),
+    "DCGM_FI_DEV_GPU_MAX_OP_TEMP": ("temperature_max_c", 1.0),
+    "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": ("power_limit_w", 1.0),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF": ("power_default_w", 1.0),
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("ecc_uncorrected", 1.0),
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": ("ecc_corrected", 1.0),
+    "DCGM_FI_DEV_ROW_REMAP_PENDING": ("remap_pending", 1.0),
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("remap_failed", 1.0),
+}
+_WHOLE: Final = ("ecc_uncorrected", "ecc_corrected")
+_FLAGS: Final = ("remap_pending", "remap_failed")
+_MEMORY: Final = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
+_REASONS: Final = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
+_XID: Final = "DCGM_FI_DEV_XID_ERRORS"
+_WANTED: Final = (*_FIGURES, *_MEMORY, *_REASONS, _XID)
 _SERIES: Final = re.compile(
     rf"^({'|'.join(_WANTED)})"
     r'\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+)\}[ \t]++(\S{1,64}+)',
@@ -157,14 +172,25 @@ def _used(answer: Any, most: int) -> Iterator[tuple[str, int]]:
 
 @dataclass(slots=True)
 class GpuDevices:
-    """Memory, load and faults of the GPUs of one host, or of those that one pod uses."""
+    """The GPUs of one host, or those that one pod uses, as an exporter's page tells them."""
 
-    used_bytes: int = 0
-    total_bytes: int = 0
-    busy: list[float] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    devices: dict[str, GpuDevice] = field(default_factory=dict)  # by id, slices apart
+    users: dict[str, set[str]] = field(default_factory=dict)  # the pods of each, by its id
     driver: str = ""
-    pods: set[str] = field(default_factory=set)
+
+    @property
+    def pods(self) -> set[str]:
+        """All pods that use one of these GPUs."""
+        return set().union(*self.users.values())
+
+    def use(self) -> GpuUse | None:
+        """All devices taken together; memory is a pod's own where it is the only one there."""
+        found = list(self.devices.values())
+        alone = [len(self.users.get(one.id, ())) == 1 for one in found]
+        memory = [one.memory_used_bytes for one in found]
+        return use_of(
+            found, [used if own else None for used, own in zip(memory, alone, strict=True)]
+        )
 
 
 class GpuExporters:
@@ -214,9 +240,9 @@ class GpuExporters:
 
 
 def read_page(text: str) -> tuple[dict[str, GpuDevices], dict[str, GpuDevices]]:
-    """Parse an exporter's page into figures by host, and by pod where it names pods."""
+    """Parse an exporter's page into GPUs by host, and by pod where it names pods."""
     hosts: dict[str, GpuDevices] = {}
-    pods: dict[str, GpuDevices] = {}
+    figures: dict[tuple[str, str], dict[str, Any]] = {}
     for number, line in enumerate(_SERIES.finditer(text)):
         if number >= SERIES_MAX:
             break
@@ -226,27 +252,74 @@ def read_page(text: str) -> tuple[dict[str, GpuDevices], dict[str, GpuDevices]]:
         host = labels.get("hostname") or labels.get("Hostname") or ""
         if value is None or not host:
             continue
-        devices = hosts.setdefault(host, GpuDevices())
-        devices.driver = labels.get("DCGM_FI_DRIVER_VERSION") or devices.driver
-        _count(devices, line[1], value, labels)
+        found = hosts.setdefault(host, GpuDevices())
+        found.driver = labels.get("DCGM_FI_DRIVER_VERSION") or found.driver
+        device = _device_id(labels)
+        said = figures.setdefault((host, device), _new_figures(device, labels))
         name = labels.get("pod") or labels.get("exported_pod")
         space = labels.get("namespace") or labels.get("exported_namespace")
         if name and space:
-            devices.pods.add(f"{space}/{name}")
-            _count(pods.setdefault(f"{space}/{name}", GpuDevices()), line[1], value, labels)
-    return hosts, pods
+            found.users.setdefault(device, set()).add(f"{space}/{name}")
+        _note(said, line[1], value)
+    for (host, device), said in figures.items():
+        hosts[host].devices[device] = _device(said)
+    return hosts, _by_pod(hosts)
 
 
-def _count(devices: GpuDevices, metric: str, value: float, labels: dict[str, str]) -> None:
-    if metric.startswith("DCGM_FI_DEV_FB_"):
-        amount = round(value * MIB)
-        devices.total_bytes += amount
-        if not metric.endswith("FREE"):  # what is reserved is as gone as what is used
-            devices.used_bytes += amount
-    elif metric == "DCGM_FI_DEV_GPU_UTIL":
-        devices.busy.append(min(1.0, value / 100))
-    elif value:
-        devices.faults.append(f"XID {value:.0f} on GPU {labels.get('gpu', '?')}")
+def _by_pod(hosts: dict[str, GpuDevices]) -> dict[str, GpuDevices]:
+    pods: dict[str, GpuDevices] = {}
+    for found in hosts.values():
+        for device, users in found.users.items():
+            for pod in users:
+                own = pods.setdefault(pod, GpuDevices(driver=found.driver))
+                own.devices[device] = found.devices[device]
+                own.users[device] = users
+    return pods
+
+
+def _device_id(labels: dict[str, str]) -> str:
+    """The GPU's UUID, and which slice of it; a GPU that several pods share is one."""
+    whole = labels.get("UUID") or labels.get("gpu", "?")
+    slice_of_it = labels.get("GPU_I_ID", "")
+    return f"{whole}/{slice_of_it}" if slice_of_it else whole
+
+
+def _new_figures(device: str, labels: dict[str, str]) -> dict[str, Any]:
+    index = labels.get("gpu", "")
+    return {
+        "id": device,
+        "index": int(index) if index.isdecimal() and len(index) < 5 else None,
+        "name": labels.get("modelName", ""),
+        "memory": {},
+    }
+
+
+def _note(said: dict[str, Any], metric: str, value: float) -> None:
+    """Keep one value. A GPU that pods share is told once for each of them, with one value."""
+    if metric in _MEMORY:
+        said["memory"][metric] = round(value * MIB)
+    elif metric in _REASONS:
+        said["throttle"] = throttle_reasons(int(value))
+    elif metric == _XID:
+        said["xid"] = int(value) or None
+        said["xid_fatal"] = xid_needs_reset(int(value))
+    else:
+        member, factor = _FIGURES[metric]
+        amount: Any = round(value * factor, 4)
+        if member in _WHOLE:
+            amount = int(amount)
+        said[member] = bool(amount) if member in _FLAGS else amount
+
+
+def _device(said: dict[str, Any]) -> GpuDevice:
+    memory = said.pop("memory")
+    if memory:
+        said["memory_total_bytes"] = sum(memory.values())
+        # What is reserved is as gone as what is used.
+        said["memory_used_bytes"] = sum(memory.values()) - memory.get(_MEMORY[1], 0)
+    if "utilisation" in said:
+        said["utilisation"] = min(1.0, said["utilisation"])
+    return GpuDevice(**said)
 
 
 def _number(written: str) -> float | None:

@@ -50,6 +50,8 @@ def show_status(status: Mapping[str, Any], events: Sequence[Row]) -> None:
         _show_replicas(console, rows)
     else:
         console.print("no replicas yet")
+    for text in _gpus(status, rows):
+        console.print(text, soft_wrap=True)
     console.print(_gateways(status.get("gateways") or []), soft_wrap=True)
     for line in _processes(status.get("processes") or []):
         console.print(line, soft_wrap=True)
@@ -79,16 +81,19 @@ def _models(status: Mapping[str, Any]) -> list[Text]:
 # --- replicas -------------------------------------------------------------------------------------
 
 _COLUMNS: Final = ("id", "model", "rev", "state", "zone", "pid", "busy", "canary")
+_GPU_COLUMNS: Final = ("gpu mem", "gpu", "°C")  # where the GPU of any replica is known
 
 
 def _show_replicas(console: Console, rows: Sequence[Row]) -> None:
     """Rows with their reasons between them; so the widths are worked out here."""
-    cells = [_cells(row) for row in rows]
+    known = any(row.get("gpu") for row in rows)
+    columns = (*_COLUMNS, *_GPU_COLUMNS) if known else _COLUMNS
+    cells = [[*_cells(row), *(_gpu_cells(row) if known else ())] for row in rows]
     widths = [
         max(len(heading), *(len(line[place]) for line in cells))
-        for place, heading in enumerate(_COLUMNS)
+        for place, heading in enumerate(columns)
     ]
-    console.print(Text(_joined(_COLUMNS, widths), "bold"), soft_wrap=True)
+    console.print(Text(_joined(columns, widths), "bold"), soft_wrap=True)
     for row, line in zip(rows, cells, strict=True):
         text = Text(_joined(line, widths))
         begin = sum(widths[:3]) + 2 * 3
@@ -114,6 +119,34 @@ def _cells(row: Row) -> list[str]:
         str(row.get("inflight", "–")),
         _canary(row),
     ]
+
+
+def _gpu_cells(row: Row) -> tuple[str, str, str]:
+    """What it holds of its GPUs, how busy and how hot they are."""
+    use: Any = row.get("gpu")
+    if not isinstance(use, Mapping):
+        return "–", "–", "–"
+    used = use.get("held_bytes")
+    used = use.get("memory_used_bytes") if used is None else used
+    whole, busy, heat = (
+        use.get(name) for name in ("memory_total_bytes", "utilisation", "temperature_c")
+    )
+    memory = "–" if used is None or not whole else f"{used / 1e9:.1f}/{whole / 1e9:.0f} GB"
+    return memory, "–" if busy is None else f"{busy:.0%}", "–" if heat is None else f"{heat:.0f}"
+
+
+def _gpus(status: Mapping[str, Any], rows: Sequence[Row]) -> list[Text]:
+    """What is wrong with GPUs of replicas; where no GPU is known anywhere, that and why."""
+    known = [row for row in rows if isinstance(row.get("gpu"), Mapping)]
+    if known:
+        told = [(row.get("id", ""), fault) for row in known for fault in row["gpu"]["faults"]]
+        return [Text(f"{name}: {fault}", "red") for name, fault in told]
+    own: Any = status.get("gpus")
+    if not isinstance(own, Mapping):  # an older control
+        return []
+    if own.get("available"):
+        return [Text(f"{own.get('reason', '')} on control's host; no replica is known on them")]
+    return [Text(f"no GPU on control's host: {own.get('reason', '')}", "dim")]
 
 
 def _canary(row: Row) -> str:

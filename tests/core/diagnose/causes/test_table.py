@@ -17,6 +17,8 @@ NUMBERS = {
     *("readers", "silent_s", "code", "signal", "ends", "xid", "replicas", "odd", "waiting"),
     *("needed_bytes", "room_bytes", "kv_used", "pace", "peers", "late_s", "window_s"),
     *("lasted_s", "pending", "running", "failing_s", "descriptors"),
+    *("errors", "temperature_c", "limit_w", "default_w", "idle_s", "times", "requests", "seen"),
+    *("needed", "free", "hosts", "largest"),
 }
 
 

@@ -10,9 +10,17 @@ from holdfast.core.diagnose.evidence import Remedy, Sign
 from holdfast.core.failure import Cause, Class
 
 # Work that does not get done waits somewhere: whatever stops a replica can show as these.
-FLOW: Final = frozenset({Cause.QUEUE_STALLED, Cause.CHAIN_BACKED_UP, Cause.OVERLOADED})
+FLOW: Final = frozenset(
+    {
+        *(Cause.QUEUE_STALLED, Cause.CHAIN_BACKED_UP, Cause.OVERLOADED),
+        *(Cause.GPU_IDLE, Cause.LATENCY_TAIL),
+    }
+)
 WAITING: Final = frozenset(
-    {Sign.QUEUE_GROWS, Sign.DEAD_LETTERS, Sign.CHAIN_WAITS, Sign.NO_REPLICA_READY}
+    {
+        *(Sign.QUEUE_GROWS, Sign.DEAD_LETTERS, Sign.CHAIN_WAITS, Sign.NO_REPLICA_READY),
+        *(Sign.GPU_IDLE, Sign.LATENCY_TAIL),
+    }
 )
 _NOT_THERE: Final = frozenset(
     {

@@ -36,6 +36,8 @@ SURROUNDINGS: Final[dict[Cause, CauseRule]] = {
         (
             proof(Sign.GPU_FAULT, at=0.85),
             proof(Sign.LOG_GPU_DAMAGED, at=0.85),
+            proof(Sign.GPU_MEMORY_ERRORS, at=0.8),
+            proof(Sign.GPU_ROWS_EXHAUSTED, at=0.85),
         ),
         story="The GPU itself failed: the driver reported a fault, memory that cannot be "
         "corrected, or a device that fell off the bus. What ran on it is lost, and a restart on "
@@ -43,7 +45,7 @@ SURROUNDINGS: Final[dict[Cause, CauseRule]] = {
         look="`dmesg | grep -i xid` and `nvidia-smi -q` (ECC errors, pending retirements) on its "
         "host.",
         fix="Move the replica to another GPU, reset or drain the host, and have the device "
-        "replaced if it comes back[. Xid {xid}].",
+        "replaced if it comes back[. Xid {xid}][. {errors} memory errors could not be corrected].",
         remedy=Remedy.RELOCATE,
         scope=Scope.HOST,
         consequences=_FAILS | {Sign.LOG_CUDA_CORRUPTED, Sign.CANARY_WRONG, Sign.DEGENERATE},
@@ -51,7 +53,7 @@ SURROUNDINGS: Final[dict[Cause, CauseRule]] = {
         | _STANDS
         | _DIES
         | {Cause.CUDA_CORRUPTED, Cause.COLLECTIVE_TIMEOUT, Cause.TRANSFER_FAILED}
-        | {Cause.DEGENERATE_OUTPUT, Cause.WRONG_OUTPUT, Cause.LOAD_FAILED},
+        | {Cause.DEGENERATE_OUTPUT, Cause.WRONG_OUTPUT, Cause.LOAD_FAILED, Cause.GPU_RESET_DUE},
     ),
     Cause.CUDA_CORRUPTED: CauseRule(
         Class.RUNTIME,

@@ -26,6 +26,7 @@ from holdfast.ui.terminal.top.figure_format import (
     share,
     span,
 )
+from holdfast.ui.terminal.top.gpu_columns import gpu_columns
 from holdfast.ui.terminal.top.row_status import (
     INCIDENT,
     MARK,
@@ -98,6 +99,7 @@ REPLICAS: Final = Table(
             tone=bad,
             order=lambda row: row.exhausted_in_s,
         ),
+        *gpu_columns(7),
         Column("busy", lambda row: count(row.inflight), rank=4, order=lambda row: row.inflight),
         Column("wait", lambda row: count(row.waiting), rank=5, order=lambda row: row.waiting),
         Column(
@@ -304,6 +306,27 @@ UNMET: Final = Table(
     about=lambda row: row.reason,
 )
 
+WARNINGS: Final = Table(
+    "warnings",
+    "EARLY WARNINGS",
+    (
+        MARK,
+        name_column(lambda row: row.about),
+        Column("kind", lambda row: row.kind, rank=5, left=True),
+        Column(
+            "used",
+            lambda row: share(row.used_share),
+            rank=1,
+            tone=lambda row: fill_tone(row.used_share),
+            order=lambda row: row.used_share,
+        ),
+        Column("what", lambda row: row.text, left=True, least=24),
+    ),
+    key=lambda row: f"{row.kind}/{row.about}/{row.text}",
+    faulty=lambda _: False,
+    about=lambda row: row.text,
+)
+
 _STAGES: Final = {"open": Tone.BAD, "mending": Tone.WARN, "closed": Tone.GOOD}
 _CLASSES: Final = {"loading": Tone.WARN, "runtime": Tone.BAD, "routing": Tone.INFO}
 
@@ -338,4 +361,4 @@ INCIDENTS: Final = Table(
     about=about_incident,
 )
 
-__all__ = ["INCIDENTS", "MODELS", "QUEUES", "REPLICAS", "UNMET"]
+__all__ = ["INCIDENTS", "MODELS", "QUEUES", "REPLICAS", "UNMET", "WARNINGS"]

@@ -30,6 +30,7 @@ from holdfast.ui.terminal.top.figure_format import (
     size,
     span,
 )
+from holdfast.ui.terminal.top.gpu_columns import gpu_columns
 from holdfast.ui.terminal.top.row_status import (
     INCIDENT,
     MARK,
@@ -152,6 +153,7 @@ HOSTS: Final = Table(
         _MARKET,
         _UP,
         *_resources(),
+        *gpu_columns(11),
         Column("state", lambda row: row.state, rank=15, left=True),
         Column(
             "stall",

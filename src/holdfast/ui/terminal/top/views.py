@@ -32,7 +32,15 @@ from holdfast.ui.terminal.top.figure_format import (
     size,
     words_span,
 )
-from holdfast.ui.terminal.top.fleet_tables import INCIDENTS, MODELS, QUEUES, REPLICAS, UNMET
+from holdfast.ui.terminal.top.fleet_tables import (
+    INCIDENTS,
+    MODELS,
+    QUEUES,
+    REPLICAS,
+    UNMET,
+    WARNINGS,
+)
+from holdfast.ui.terminal.top.gpu_columns import NO_GPU, gpu_facts
 from holdfast.ui.terminal.top.row_status import faulty, state_tone
 from holdfast.ui.terminal.top.table import FieldsSection, Section, TableSection, TextSection
 from holdfast.ui.terminal.top.tables import DISKS, GROUPS, HOSTS, SOURCES
@@ -52,6 +60,7 @@ def overview(snapshot: Snapshot) -> list[Section]:
         TableSection(INCIDENTS, snapshot.incidents),
         TableSection(GROUPS, snapshot.groups, empty="no source tells of groups; see ':sources'"),
         TableSection(UNMET, snapshot.unmet),
+        TableSection(WARNINGS, snapshot.warnings),
         TableSection(QUEUES, snapshot.queues, empty="no queue is known"),
         TableSection(REPLICAS, unwell[:_UNWELL_SHOWN], title=title),
         TableSection(MODELS, snapshot.models),
@@ -155,6 +164,7 @@ def _host(snapshot: Snapshot, row: HostRow) -> list[Section]:
                 ("usable after", _time(row.bootstrap_s), Tone.PLAIN),
                 *_resources(row),
                 ("memory stall", share(row.pressure), Tone.PLAIN),
+                *(gpu_facts(row.gpu, row.gpus) if row.gpu is not None else ()),
                 ("cuda", row.cuda, Tone.PLAIN),
                 ("driver", row.driver, Tone.PLAIN),
                 ("source", row.source, Tone.PLAIN),
@@ -188,7 +198,7 @@ def _replica(snapshot: Snapshot, row: ReplicaRow) -> list[Section]:
                 ("reserved", size(row.reserved_bytes), Tone.PLAIN),
                 ("limit", size(row.limit_bytes), Tone.PLAIN),
                 ("full in", full, Tone.BAD),
-                ("gpus", _known(row.gpus), Tone.PLAIN),
+                *gpu_facts(row.gpu, row.gpus),
                 ("up", _time(row.uptime_s), Tone.PLAIN),
                 ("restarts", _known(row.restarts), Tone.PLAIN),
                 ("last output", _ago(row.silent_s), Tone.PLAIN),
@@ -331,9 +341,13 @@ def _resources(row: GroupRow | HostRow) -> tuple[tuple[str, str, Tone], ...]:
         ("cpu left", f"{amount(row.cpus_free)} of {amount(row.cpus)}", Tone.PLAIN),
         ("memory reserved", of_total(row.reserved_bytes, row.memory_bytes), Tone.PLAIN),
         ("memory in use", size(row.used_bytes), Tone.PLAIN),
-        ("gpus free", f"{_known(row.gpus_free)} of {_known(row.gpus)}", Tone.PLAIN),
+        ("gpus free", _gpus_free(row), Tone.PLAIN),
         ("tasks", tasks, Tone.PLAIN),
     )
+
+
+def _gpus_free(row: GroupRow | HostRow) -> str:
+    return NO_GPU if row.gpus == 0 else f"{_known(row.gpus_free)} of {_known(row.gpus)}"
 
 
 def _engine(row: ReplicaRow) -> str:

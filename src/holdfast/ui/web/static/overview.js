@@ -37,6 +37,7 @@ class Overview {
     this.tables = {
       incidents: table("Open incidents", rows.incidentColumns, (r) => r.id, "No open incident."),
       unmet: table("Demands that cannot be met", rows.unmetColumns, (r) => r.model + r.reason, "All demands are met."),
+      warnings: table("Early warnings", rows.warningColumns, (r) => r.about + r.text, "Nothing fills up."),
       models: table("Models", rows.modelColumns, (r) => r.name, "No model.", true),
       replicas: table("Replicas", rows.replicaColumns, (r) => r.id, "No replica matches.", true),
       groups: table("Groups of hosts", rows.groupColumns, (r) => r.source + r.name, "No source tells of groups."),
@@ -69,9 +70,11 @@ class Overview {
     this.past.addEventListener("toggle", () => this.pastIncidents());
     this.notes = h("ul", { class: "notes" });
     const { tables } = this;
+    this.warned = panel("Early warnings", {}, tables.warnings.element);
     root.append(h("h1", { class: "unseen" }, "Overview"), this.verdict, this.tiles.element,
       panel("Incidents", {}, tables.incidents.element, this.past),
       panel("Demands that cannot be met", {}, tables.unmet.element),
+      this.warned,
       h("div", { class: "pair" }, this.traffic.panel(), this.burn.panel()),
       panel("Models", {}, tables.models.element),
       panel("Replicas", {}, h("div", { class: "tools" },
@@ -99,6 +102,9 @@ class Overview {
     const { tables } = this;
     tables.incidents.update(view.incidents);
     tables.unmet.update(view.unmet);
+    const warnings = view.warnings ?? [];
+    tables.warnings.update(warnings);
+    if (this.warned.hidden !== !warnings.length) this.warned.hidden = !warnings.length;
     const models = worstFirst(view.models, (m) => m.burn > 1).sort((a, b) => burning(b) - burning(a));
     tables.models.update(tables.models.order(models));
     this.replicas(view.replicas);

@@ -39,6 +39,18 @@ const canaryColumns = [
   { label: "why", text: (r) => f.text(r.detail), cls: () => "wider" },
 ];
 
+// The GPUs of a replica in one line; what is not known is left out.
+function gpu(g) {
+  if (!g) return f.DASH;
+  const told = [f.of(g.held_bytes ?? g.memory_used_bytes, g.memory_total_bytes, f.bytes)];
+  if (g.utilisation !== null) told.push(`${f.share(g.utilisation)} busy`);
+  if (g.temperature_c !== null) told.push(`${f.count(g.temperature_c)} °C`);
+  if (g.power_w !== null) told.push(`${f.count(Math.round(g.power_w))} W`);
+  if (g.ecc_uncorrected) told.push(`${g.ecc_uncorrected} uncorrected memory errors`);
+  if (g.xid) told.push(`Xid ${g.xid}`);
+  return told.join(", ");
+}
+
 class ReplicaPage {
   constructor(root, id) {
     this.id = id;
@@ -129,7 +141,7 @@ class ReplicaPage {
       ["reserved", f.bytes(row.reserved_bytes)], ["silent", f.lasts(row.silent_s)], ["up", f.lasts(row.uptime_s)],
       ["restarts", f.count(row.restarts)], ["revision", f.text(row.revision)], ["phase", f.text(row.phase)],
       ["host", f.text(row.host)], ["group", f.text(row.group)], ["zone", f.text(row.zone)],
-      ["GPUs", f.count(row.gpus)], ["endpoint", f.text(row.endpoint)], ["image", f.text(row.image)],
+      ["GPUs", row.gpus === 0 ? "no GPU" : f.count(row.gpus)], ["GPU", gpu(row.gpu)], ["endpoint", f.text(row.endpoint)], ["image", f.text(row.image)],
       ["filesystem", f.text(row.filesystem)], ["log stream", f.text(row.log_stream)], ["seen by", row.age_s === null ? row.source : `${row.source}, ${f.lasts(row.age_s)} ago`]];
     if (!this.cells) {
       this.cells = facts.map(() => h("dd", {}));

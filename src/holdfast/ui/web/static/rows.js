@@ -53,6 +53,18 @@ const memory = (r) => of(r.used_bytes, r.limit_bytes ?? r.reserved_bytes, bytes)
 const tight = (r) => r.used_bytes && (r.limit_bytes || r.reserved_bytes)
   ? r.used_bytes / (r.limit_bytes || r.reserved_bytes) : null;
 
+// Of GPUs: what a replica itself holds, else what is used on its devices.
+const gpuUsed = (g) => g.held_bytes ?? g.memory_used_bytes;
+const gpuColumns = [
+  { label: "GPU memory", num: true, only: "gpu", hint: "held by it, of its GPUs",
+    text: (r) => r.gpu ? of(gpuUsed(r.gpu), r.gpu.memory_total_bytes, bytes) : DASH,
+    cls: (r) => r.gpu?.memory_share > 0.9 ? "warn mark" : "", sort: (r) => r.gpu ? gpuUsed(r.gpu) : null },
+  { label: "GPU", num: true, only: "gpu", hint: "share of the time with work",
+    text: (r) => share(r.gpu?.utilisation ?? null), pure: true, sort: (r) => r.gpu?.utilisation ?? null },
+  { label: "°C", num: true, only: "gpu", hint: "its hottest GPU",
+    text: (r) => count(r.gpu?.temperature_c ?? null), pure: true, sort: (r) => r.gpu?.temperature_c ?? null },
+];
+
 export const replicaColumns = [
   { label: "replica", head: true, text: (r) => r.id, href: (r) => path.replica(r.id), sort: (r) => r.id },
   { label: "state", text: (r) => r.state, cls: (r) => stateClass(r.state), pure: true, sort: (r) => r.state },
@@ -70,6 +82,7 @@ export const replicaColumns = [
   { label: "canary", num: true, text: (r) => took(r.canary_s), pure: true, sort: (r) => r.canary_s },
   { label: "memory", num: true, text: memory, sort: tight, hint: "used of its limit",
     cls: (r) => r.exhausted_in_s !== null || tight(r) > 1 ? "warn mark" : "" },
+  ...gpuColumns,
   { label: "silent", num: true, text: (r) => lasts(r.silent_s), pure: true, sort: (r) => r.silent_s },
   { label: "up", num: true, text: (r) => lasts(r.uptime_s), pure: true, sort: (r) => r.uptime_s },
   { label: "host", text: (r) => text(r.host), pure: true, sort: (r) => r.host },
@@ -108,6 +121,7 @@ export const hostColumns = [
   { label: "memory", num: true, text: (r) => of(r.used_bytes, r.memory_bytes, bytes) },
   { label: "reserved", num: true, text: (r) => of(r.reserved_bytes, r.memory_bytes, bytes) },
   { label: "GPUs free", num: true, text: (r) => of(r.gpus_free, r.gpus) },
+  ...gpuColumns,
   { label: "tasks", num: true,
     text: (r) => r.running === null && r.pending === null ? DASH : `${count(r.running)}+${count(r.pending)}` },
   { label: "pressure", num: true, text: (r) => share(r.pressure),
@@ -149,6 +163,13 @@ export const unmetColumns = [
   { label: "since", num: true, text: (r) => lasts(r.since_s) },
   { label: "why", text: (r) => text(r.reason), cls: () => "wider" },
   { label: "source", text: (r) => text(r.source) },
+];
+
+export const warningColumns = [
+  { label: "what fills up", head: true, text: (r) => r.about, href: (r) => r.kind === "replica" ? path.replica(r.about) : "" },
+  { label: "kind", text: (r) => r.kind },
+  { label: "used", num: true, text: (r) => share(r.used_share), cls: () => "warn mark" },
+  { label: "warning", text: (r) => r.text, cls: () => "wider" },
 ];
 
 export const sourceColumns = [

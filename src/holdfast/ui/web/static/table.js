@@ -22,7 +22,7 @@ function remember(table) {
 }
 
 // A column: {label, text(row), cls?(row), href?(row), links?(row) -> [[text, href]], num?, hint?,
-// sort?(row), pure?}. Where it is pure, text and class follow from what it sorts by, and are not
+// sort?(row), pure?, only?}. A column with only is hidden while no row has a member of that name. Where it is pure, text and class follow from what it sorts by, and are not
 // made again while that is the same. A figure (num) stands in a box of its own that needs no layout
 // of the table; its column is as wide as the longest one was.
 export class KeyedTable {
@@ -39,6 +39,8 @@ export class KeyedTable {
     this.box = scroller(label, this.table);
     this.element = h("div", {}, this.box, this.none);
     this.shown = null;
+    this.optional = [...new Set(columns.map((column) => column.only).filter(Boolean))];
+    this.without = null;
     this.records = new WeakMap(); // by element
     this.turns = new Set(); // records, the one that was written longest ago first
     this.characters = columns.map(() => CHARACTERS); // of the longest figure
@@ -61,7 +63,7 @@ export class KeyedTable {
   }
 
   head(column, place, sortable) {
-    const attributes = { scope: "col", class: column.num ? "num" : "", title: column.hint };
+    const attributes = { scope: "col", class: column.num ? "num" : "", title: column.hint, "data-only": column.only };
     if (!sortable || !column.sort) return h("th", attributes, column.label);
     const button = h("button", { type: "button", class: "sort" }, column.label);
     const cell = h("th", attributes, button);
@@ -126,12 +128,20 @@ export class KeyedTable {
       }
     }
     this.follow();
+    this.hideEmpty(rows);
     const any = seen.size > 0;
     if (any !== this.shown) {
       this.shown = any;
       this.box.hidden = !any;
       this.none.hidden = any;
     }
+  }
+
+  hideEmpty(rows) {
+    const without = this.optional.filter((name) => !rows.some((row) => row[name])).join(" ");
+    if (without === this.without) return;
+    this.without = without;
+    this.table.dataset.without = without;
   }
 
   // Rows in sight first.
@@ -156,7 +166,7 @@ export class KeyedTable {
   make() {
     const cells = this.columns.map((column) => {
       const td = h(column.head ? "th" : "td",
-        { class: column.num ? "num" : null, scope: column.head ? "row" : null });
+        { class: column.num ? "num" : null, scope: column.head ? "row" : null, "data-only": column.only });
       let box = td, into = td;
       if (column.num) td.append(box = into = h("div", { class: "figure" }));
       if (column.href) box.append(into = h("a", { class: column.head ? "row" : null }));

@@ -1,0 +1,1 @@
+"""Detectors of hardware and of room: GPUs that are ill, idle or stranded, and tails of latency."""
