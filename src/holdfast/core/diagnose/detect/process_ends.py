@@ -287,8 +287,6 @@ def _was_loading(fact: ProcessEnded, life: _Life, state: State | None) -> bool:
     phase = fact.phase or life.phase
     if phase:
         return phase != SERVING
-    if life.ready_at is not None or state in ROUTABLE:
-        return False
     return state in (State.STARTING, State.LOADING, State.WARMING)
 
 
