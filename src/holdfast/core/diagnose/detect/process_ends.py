@@ -32,7 +32,7 @@ from holdfast.core.diagnose.facts import (
     StateChanged,
 )
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
-from holdfast.core.health.lifecycle import ROUTABLE, Conclusion, Signal
+from holdfast.core.health.lifecycle import Conclusion, Signal
 from holdfast.core.types import SECOND, State, nanos, require, seconds
 
 _KILL: Final = 9
