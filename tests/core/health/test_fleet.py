@@ -1703,6 +1703,28 @@ def test_a_replica_that_drips_with_a_slot_free_is_not_busy_for_ever(waiting, out
     assert control.state("r2") is State.READY
 
 
+def test_answers_in_one_piece_that_take_long_on_all_replicas_are_no_stall():
+    control = Control("r1", "r2", "r3", slots=2)
+    for second in range(1, 13):  # a short machine: every answer takes twelve seconds
+        for name in ("r1", "r2", "r3"):
+            control.tally(name, inflight=2)
+        control.after(1.0)
+        beside = control.fleet.users_beside("r3", control.now - 6 * SECOND, control.now)
+        assert beside.progress is None, second
+        assert beside.running == 2
+
+
+def test_a_replica_whose_whole_answers_do_not_come_while_its_peers_do_stands():
+    control = Control("r1", "r2", "r3", slots=2)
+    for second in range(12):
+        for name in ("r1", "r2"):
+            control.tally(name, inflight=2, successes=second % 2, tokens=20 * (second % 2))
+        control.tally("r3", inflight=2)
+        control.after(1.0)
+    beside = control.fleet.users_beside("r3", control.now - 6 * SECOND, control.now)
+    assert beside.progress is False
+
+
 def test_a_second_silence_in_a_row_is_judged_by_what_was_heard_since_the_first():
     control = Control("r1", "r2", "r3", slots=8)
     control.answers["r1"] = None

@@ -116,6 +116,15 @@ class CanaryEvidence:
             if not (member.slow and (peer.slow or peer.canary_out)):
                 peer.call_canary(now)
 
+    def peers_stillness(self, member: Member, now: int) -> int:
+        """For how long the liveliest of its busy peers showed nothing of late; 0: none is busy.
+
+        Where answers come in one piece, or the machine is short, well replicas show nothing for
+        seconds. One whose peers do so too is busy, not dead.
+        """
+        still = (peer.stillness(now) for peer in self._peers(member) if peer.inflight)
+        return min(still, default=0)
+
     def _canaries(self, model: str) -> tuple[list[LatestCanary], int]:
         """The latest canary of each replica that could have passed one, and how many there are."""
         latest = []
@@ -253,8 +262,12 @@ def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> De
     return _EVERYBODY_SILENT
 
 
-def users_beside(member: Member, since: int, now: int) -> UsersBeside:
-    """What gateways reported of users' requests on a replica since its canary began."""
+def users_beside(member: Member, since: int, now: int, peers_still: int = 0) -> UsersBeside:
+    """What gateways reported of users' requests on a replica since its canary began.
+
+    Whether they move is unknown where they show nothing for less than twice as long as its peers'
+    did of late (``peers_still``).
+    """
     if not member.inflight_at:
         return UsersBeside()
     # A summary covers the second before it: what it tells of earlier is not meant.
@@ -264,6 +277,7 @@ def users_beside(member: Member, since: int, now: int) -> UsersBeside:
     waiting = [member.told_at[gateway] for gateway, n in member.inflight_at.items() if n]
     # One that let a summary and a half go by will not say that tokens moved.
     known = min(waiting, default=told) >= told or 2 * (now - told) >= 3 * SECOND
+    known = known and (not waiting or now - member.moved_at >= 2 * peers_still)
     return UsersBeside(member.inflight, progress=False if known else None)
 
 

@@ -135,7 +135,9 @@ class Fleet:
     def users_beside(self, replica_id: str, since: int, now: int) -> UsersBeside:
         """What users' requests did on a replica since then: explains why a canary got no answer."""
         member = self._members.get(replica_id)
-        return users_beside(member, since, now) if member is not None else UsersBeside()
+        if member is None:
+            return UsersBeside()
+        return users_beside(member, since, now, self._evidence.peers_stillness(member, now))
 
     # --- membership ------------------------------------------------------------------------------
 
@@ -326,7 +328,8 @@ class Fleet:
         if event.verdict.computed:  # an error at once took nothing from anybody
             charged = member.canary_charged and event.verdict is not CanaryVerdict.FAIL
             member.budget.spent(event.tokens, now, charged=charged)
-        signal, why = read_canary(event, stands=member.stands(now, self._unserved))
+        patience = max(self._unserved, 2 * self._evidence.peers_stillness(member, now))
+        signal, why = read_canary(event, stands=member.stands(now, patience))
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._evidence.in_good_time(member, event)
         member.note_silence(event, now)

@@ -12,6 +12,8 @@ from holdfast.core.messages import CanaryResult, Tally
 from holdfast.core.types import SECOND, Replica, State
 
 _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
+_STILLS_MAX: Final = 64  # times between signs of users' requests; one a second for a while
+_STILLS_FOR: Final = 30 * SECOND
 _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
 
 
@@ -51,6 +53,7 @@ class Member:
         "silent_from",
         "slow",
         "tells_kv",
+        "stills",
         "told_at",
         "unanswered",
         "waiting",
@@ -77,6 +80,7 @@ class Member:
         self.only_busy_since: int | None = None
         self.waiting: int | None = None  # requests in its engine's own queue; None: not known
         self.unanswered = 0  # canaries in a row that got nothing within their time
+        self.stills: deque[tuple[int, int]] = deque(maxlen=_STILLS_MAX)  # when it ended; how long
         self.silent_from = 0  # since when no canary and no user got anything there; 0: they do
         self.canary_out = False
         self.canary_asked_at = self.canary_until = 0  # the one under way, or the last
@@ -142,6 +146,8 @@ class Member:
         A failure calls a canary: where few requests come, a breaker would wait for the fifth.
         """
         if told.tokens or told.moved or not self.inflight:
+            if self.inflight:
+                self.stills.append((now, now - self.moved_at))
             self.moved_at = now
         self.progress_at = now if told.progressed else self.progress_at
         self.inflight_at[gateway] = told.inflight
@@ -152,6 +158,15 @@ class Member:
         self.failed_at = now if told.failures or told.withdrawn else self.failed_at
         if told.failures:
             self.call_canary(now)
+
+    def stillness(self, now: int) -> int:
+        """The longest time of late in which requests were there and none showed anything.
+
+        About a second for streams; for answers that come in one piece, as long as they take.
+        """
+        lasting = now - self.moved_at if self.inflight else 0
+        lately = (still for at, still in self.stills if now - at <= _STILLS_FOR)
+        return max((lasting, *lately))
 
     def stands(self, now: int, patience: int) -> bool:
         """Whether requests are on the replica and none got a token for ``patience``."""
