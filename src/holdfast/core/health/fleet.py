@@ -328,8 +328,10 @@ class Fleet:
         if event.verdict.computed:  # an error at once took nothing from anybody
             charged = member.canary_charged and event.verdict is not CanaryVerdict.FAIL
             member.budget.spent(event.tokens, now, charged=charged)
-        patience = max(self._unserved, 2 * self._evidence.peers_stillness(member, now))
-        signal, why = read_canary(event, stands=member.stands(now, patience))
+        late = event.verdict is CanaryVerdict.TIMEOUT
+        peers_still = self._evidence.peers_stillness(member, now) if late else 0
+        stands = member.stands(now, max(self._unserved, 2 * peers_still))
+        signal, why = read_canary(event, stands=stands)
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._evidence.in_good_time(member, event)
         member.note_silence(event, now)
