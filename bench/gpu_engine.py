@@ -24,12 +24,12 @@ torch: Any = import_module("torch")
 THREADS: Final = 1024  # of a block; two of them fill a multiprocessor
 LOOK_S: Final = 0.5
 SPIN: Final = r"""
-extern "C" __global__ void spin(long long ns) {
+extern "C" __global__ void spin(int lasts_ms) {
     unsigned long long begun, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));
     do {
         asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    } while (now - begun < ns);
+    } while (now - begun < 1000000ULL * lasts_ms);
 }
 """
 
@@ -74,7 +74,7 @@ class Orders:
         multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            kernel((2 * multiprocessors, 1, 1), (THREADS, 1, 1), (int(lasts_s * 1e9),))
+            kernel((2 * multiprocessors, 1, 1), (THREADS, 1, 1), (int(lasts_s * 1_000),))
 
 
 def main() -> None:

@@ -75,18 +75,19 @@ class GpuFleet(RealFleet):
     def __init__(self, folder: Path, model: Path, replicas: int = 2, **settings: Any) -> None:
         self.orders = folder / "orders"
         self.orders.mkdir(parents=True)
-        command = [sys.executable, str(ENGINE), str(self.orders), str(model), "--port", "{port}"]
+        command = ["env", f"--chdir={model.parent}", sys.executable, str(ENGINE), str(self.orders)]
+        command += [model.name, "--port", "{port}"]
         command += ["--host", "127.0.0.1", "--continuous-batching"]
         command += ["--cb-max-memory-percent", "0.15"]
         told = {
-            "name": str(model),
+            "name": model.name,
             "engine": "openai",
             "launch": {"command": command, "pass_env": ["PYTHONPATH"]},
         }
         file = folder / "given.yaml"
         file.write_text(yaml.safe_dump({"models": [told]}))
         super().__init__(folder, settings, replicas, file)
-        self.model = str(model)
+        self.model = model.name
 
     def ask(self, content: str, tokens: int) -> Answer:
         """A streamed chat, read to its end."""
@@ -188,7 +189,8 @@ def view(model: Path) -> list[str]:
         rows = fleet.replicas()
         for row in rows.values():
             print(json.dumps({"id": row["id"], "pid": row["pid"], "gpu": row.get("gpu")}))
-        print(json.dumps(call(f"{fleet.admin}/view"), indent=1)[:6_000])
+        view = call(f"{fleet.admin}/view")
+        print(json.dumps({"hosts": view["hosts"], "replicas": view["replicas"]}, indent=1))
         unknown = [name for name, row in rows.items() if not row.get("gpu")]
     return [f"nothing is known of the GPU of {name}" for name in unknown]
 

@@ -249,11 +249,11 @@ class Answer:
         self.read_s = chunk.get("timings", {}).get("prompt_ms", self.read_s * 1000) / 1000
         self.continued = chunk.get("holdfast", {}).get("continued", self.continued)
         for choice in chunk["choices"]:
-            delta = choice["delta"]
+            delta = choice.get("delta", {})
             self.roles += "role" in delta
             if delta.get("content"):
                 self.texts.append((now, delta["content"]))
-            if choice["finish_reason"]:
+            if choice.get("finish_reason"):
                 self.finishes.append(choice["finish_reason"])
 
 
