@@ -160,6 +160,17 @@ def test_a_gpu_that_another_program_uses_is_left_alone_until_that_ends(world, st
     on(host, scene, pairs(1), world, store)
 
 
+def test_a_gpu_whose_fault_needs_a_reset_is_taken_last_and_so_are_its_slices():
+    host = FakeGpuHost(2)
+    host.gpus[1].slices = [10]
+
+    async def main():
+        found = await HostGpus({}, host, faulty=lambda: {1}).read()
+        assert [(one.label, one.faulty) for one in found.devices] == [("0", False), ("1:0", True)]
+
+    asyncio.run(main())
+
+
 def test_those_who_share_stand_beside_each_other(world, store):
     async def scene(stage):
         await stage.until(lambda: len(stage.ready()) == 2 and lacking(stage))
