@@ -122,7 +122,9 @@ class Control:
         self._json = config.config if config else self._source.json
         term = earlier.view.epoch + 1 if earlier else 1
         self._book = stored_answers(store)
-        self._deployments = Deployments(launcher, store, self, gpus or HostGpus(environment))
+        self._gpus = GpuWatch()
+        own = HostGpus(environment, faulty=self._gpus.need_reset)
+        self._deployments = Deployments(launcher, store, self, gpus or own)
         canaries = Canaries(environment, self._book, self._keep_answers, self._version)
         self.loop = FleetLoop(
             self, LoopWatch(TICK, now), canaries, self._deployments, term, earlier
@@ -136,7 +138,6 @@ class Control:
         self._demand_tracker = DemandTracker()
         self._view: ViewFrame | None = None
         self._reloading = asyncio.Lock()
-        self._gpus = GpuWatch()
         self._lookout = IncidentWatch(
             self,
             self._source.file,

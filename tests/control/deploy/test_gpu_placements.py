@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +136,7 @@ def test_what_is_kept_of_a_replica_tells_its_devices_and_one_of_before_is_read()
     model = pairs().models[0]
     unit = new_launched_replica(model, 1, "a", "", "", set())
     unit.gpus = ["GPU-0", "GPU-1"]
+    assert unit.visible_gpus == "GPU-0,GPU-1"
     again = LaunchedReplica.from_store(unit.to_store())
     assert (again.gpus, again.gpu_request) == (unit.gpus, unit.gpu_request)
     assert unit.sibling("m-2", "a", set()).gpu_request == unit.gpu_request
@@ -158,6 +160,17 @@ def test_a_gpu_that_another_program_uses_is_left_alone_until_that_ends(world, st
         await stage.settled(1)
 
     on(host, scene, pairs(1), world, store)
+
+
+def test_a_gpu_whose_fault_needs_a_reset_is_taken_last_and_so_are_its_slices():
+    host = FakeGpuHost(2)
+    host.gpus[1].slices = [10]
+
+    async def main():
+        found = await HostGpus({}, host, faulty=lambda: {1}).read()
+        assert [(one.label, one.faulty) for one in found.devices] == [("0", False), ("1:0", True)]
+
+    asyncio.run(main())
 
 
 def test_those_who_share_stand_beside_each_other(world, store):
@@ -443,6 +456,27 @@ def test_with_a_spare_gpu_a_rollout_starts_first(world, store):
         assert least(stage) == 2
 
     on(FakeGpuHost(6), scene, pairs(2), world, store)
+
+
+def test_a_rollout_goes_by_a_new_look_at_the_host_and_not_by_that_of_the_start(
+    world, store, monkeypatch
+):
+    host = FakeGpuHost(2)
+    host.gpus[1].memory_used = 70 * GIB
+
+    async def scene(stage):
+        await stage.settled(1)
+        await stage.until(lambda: stage.said("rollout finished"))
+        looks = host.reads
+        stage.deployments.tick(time.monotonic_ns())
+        assert host.reads == looks  # nothing to roll out: nobody looks
+        host.gpus[1].memory_used = 0  # whoever had it is gone
+        monkeypatch.setattr(gpu_placements, "STALE_S", 0.0)  # the last look was long ago
+        stage.follow(fleet_file(1, "2", launch={"gpus": 1}))
+        await stage.settled(1, "2")
+        assert not [n for n in stage.notices if "drained first" in n.reason]
+
+    on(host, scene, fleet_file(1, "1", launch={"gpus": 1}), world, store)
 
 
 def test_a_stranger_model_that_waits_does_not_take_what_a_rollout_passes_on(world, store):

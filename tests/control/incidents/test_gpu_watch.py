@@ -142,6 +142,7 @@ def test_faults_are_handed_out_once(world):
         assert found.last is None or found.last.available
         await world.until(lambda: taken.extend(found.take_xids()) or taken)
         assert found.take_xids() == []
+        await world.until(lambda: found.need_reset() == {0})
 
     watch(world, driver, scene)
     assert [(xid.code, xid.uuid, xid.needs_reset) for xid in taken] == [(79, "GPU-0", True)]

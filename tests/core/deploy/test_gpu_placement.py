@@ -87,6 +87,14 @@ def test_kinds_are_not_mixed_where_that_can_be(ledger):
     assert ledger.claim("m-1", PAIR, host, NOW).uuids == ("GPU-0", "GPU-2")
 
 
+def test_a_gpu_that_needs_a_reset_is_taken_last(ledger):
+    host = four()
+    host[0] = replace(host[0], faulty=True)
+    assert ledger.claim("a", PAIR, host, NOW).uuids == ("GPU-2", "GPU-3")
+    assert ledger.claim("b", GpuRequest(1), host, NOW).uuids == ("GPU-1",)
+    assert ledger.claim("c", GpuRequest(1), host, NOW).uuids == ("GPU-0",)
+
+
 @pytest.mark.parametrize(
     ("share", "fit"), [(1.0, 1), (0.9, 1), (0.5, 2), (1 / 3, 3), (0.3, 3), (0.1, 10), (0.01, 100)]
 )

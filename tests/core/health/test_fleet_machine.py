@@ -29,6 +29,7 @@ from holdfast.core.messages import (
     Notice,
     Phase,
     Publish,
+    Queued,
     Report,
     RestartAsked,
     RunCanary,
@@ -162,6 +163,10 @@ class FleetUnderFire(RuleBasedStateMachine):
     @rule(name=NAME, phase=st.sampled_from([State.STARTING, State.LOADING, State.WARMING]))
     def phase(self, name, phase):
         self.tell(Phase(name, phase))
+
+    @rule(name=NAME)
+    def waits_for_hardware(self, name):
+        self.tell(Queued(name, "2 GPUs wanted"))
 
     @rule(name=NAME, kind=st.sampled_from([Kind.EXITED, Kind.OUT_OF_MEMORY]))
     def exit(self, name, kind):

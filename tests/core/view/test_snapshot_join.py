@@ -398,8 +398,14 @@ def test_demands_that_cannot_be_met():
             ),
         ),
         known=FleetRecords(
-            (ReplicaRecord("x-1", "x", "dead"), ReplicaRecord("x-2", "x", "ready")),
-            (ModelRecord("x", 2), ModelRecord("y", 0), ModelRecord("z")),
+            (
+                *(ReplicaRecord("x-1", "x", "dead"), ReplicaRecord("x-2", "x", "ready")),
+                ReplicaRecord("w-1", "w", "starting"),
+            ),
+            (
+                *(ModelRecord("x", 2), ModelRecord("y", 0), ModelRecord("z")),
+                ModelRecord("w", 1, "2 GPUs wanted", unplaced=1),
+            ),
         ),
     )
     assert [(row.model, row.missing, row.reason, row.source) for row in shot.unmet] == [
@@ -409,6 +415,7 @@ def test_demands_that_cannot_be_met():
         ("told", 2, "unable to place a task", "aws"),
         ("alone", 1, "no memory left", "aws"),
         ("x", 1, "its replicas are down or not started", "fleet"),
+        ("w", 1, "2 GPUs wanted", "fleet"),
     ]
     assert shot.unmet[0].since_s == 60.0
     assert {row.name: row.desired for row in shot.models}["short"] == 4

@@ -258,6 +258,8 @@ class Deployments:
             if any(one.revision != build for one in has):
                 self._host.saw(RolloutSeen(name, model.revision, "began"))
         rollout, spare = self._rollouts[name], self._has_spare(name, model, build)
+        if spare is None:  # the host is being looked at: a moment later it is known
+            return
         for step in rollout.decide(wish, has, now, spare=spare):
             if isinstance(step, Add):
                 self._add(model, step, now)
@@ -274,14 +276,17 @@ class Deployments:
                 told = f"every replica runs {step.revision}"
                 self._host.note(Notice(now, name, "", "rollout finished", told))
 
-    def _has_spare(self, name: str, model: ModelSection, build: str) -> bool:
-        """Whether one more replica would find GPUs; asked only where a rollout may want one."""
+    def _has_spare(self, name: str, model: ModelSection, build: str) -> bool | None:
+        """Whether one more replica would find GPUs; asked only where a rollout may want one.
+
+        None: that is not known yet.
+        """
         mine = [unit for unit in self.units.values() if unit.model == name]
         if all(unit.build == build and not unit.lacks and not unit.failed for unit in mine):
             return True
         request, placements = gpu_request_of(model), self.launches.placements
         builds = {build, self._rollouts[name].good or build}
-        return any(placements.has_room(request, heir_of(name, each)) for each in builds)
+        return placements.has_room(request, [heir_of(name, each) for each in builds])
 
     def _has(self, unit: LaunchedReplica) -> Has:
         health = self._host.health(unit.id)

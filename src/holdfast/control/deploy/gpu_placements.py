@@ -10,6 +10,7 @@ here is on the way of a request.
 
 import asyncio
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -139,18 +140,25 @@ class GpuPlacements:
         if heir and unit.gpus:
             self._promised[unit.id] = heir
 
-    def has_room(self, request: GpuRequest | None, heir: str) -> bool:
-        """Whether one more replica would find devices; true where that is not known yet."""
+    def has_room(self, request: GpuRequest | None, heirs: Collection[str]) -> bool | None:
+        """Whether one more replica, of any of these heirs, would find devices.
+
+        None: the host is looked at first, ask again. The answer to whoever asks again goes by that
+        look, however long ago it was by then.
+        """
         if request is None:
             return True
-        now = time.monotonic_ns()
-        if now - self._seen_at > nanos(STALE_S) and (self._refresh is None or self._refresh.done()):
-            self._refresh = asyncio.create_task(self._read())
-        if self._seen is None:
-            return True
-        if not self._seen.devices:
+        now, seen = time.monotonic_ns(), self._seen
+        if seen is None or now - self._seen_at > nanos(STALE_S):
+            if self._refresh is None:
+                self._refresh = asyncio.create_task(self._read())
+            if not self._refresh.done():
+                return None
+            seen, self._refresh = self._refresh.result(), None
+        if not seen.devices:
             return request.overcommit is not Overcommit.NEVER
-        return self._ledger.has_room(request, self._seen.devices, now, heir)
+        devices = seen.devices
+        return any(self._ledger.has_room(request, devices, now, heir) for heir in heirs)
 
     async def close(self) -> None:
         """Stop serving those that wait."""

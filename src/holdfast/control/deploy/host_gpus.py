@@ -1,7 +1,8 @@
 """Reads this host's GPUs for the placement of replicas, without waiting for a driver that hangs."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.config.launch import VISIBLE
@@ -23,10 +24,12 @@ class HostGpus:
         environment: Mapping[str, str],
         library: Any = None,
         *,
+        faulty: Callable[[], Collection[int]] = tuple,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._visible = environment.get(VISIBLE)
         self._library = library  # what stands in for the driver's; None = the real one
+        self._faulty = faulty  # numbers of GPUs that need a reset
         self._patience_s = patience_s
         self._look: asyncio.Task[GpuInventory] | None = None
 
@@ -40,7 +43,12 @@ class HostGpus:
         if not done:
             why = f"no GPU: the driver has not answered for {self._patience_s:g} s"
             return GpuInventory(reason=why)
-        return look.result()
+        seen, faulty = look.result(), {str(number) for number in self._faulty()}
+        devices = (
+            replace(device, faulty=device.label.partition(":")[0] in faulty)
+            for device in seen.devices
+        )
+        return replace(seen, devices=tuple(devices))
 
 
 __all__ = ["PATIENCE_S", "HostGpus"]

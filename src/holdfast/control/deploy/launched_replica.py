@@ -83,6 +83,11 @@ class LaunchedReplica:
             return {VISIBLE: ",".join(numbers), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return {VISIBLE: ",".join(self.gpus)}
 
+    @property
+    def visible_gpus(self) -> str:
+        """The GPUs that its process may see: those chosen for it, or what the file says; or all."""
+        return ",".join(self.gpus) or self.environment.get(VISIBLE, "")
+
     def adopt_gpus(self, order: Order) -> None:
         """Take the devices that a running process was started with, by its own order."""
         told = order.note.get(GPUS, "")

@@ -76,6 +76,11 @@ class GpuWatch:
             taken.append(self._fresh.popleft())
         return taken
 
+    def need_reset(self) -> set[int]:
+        """Numbers of the GPUs of which a fault was reported that only a reset or repair ends."""
+        gpus = self._report.gpus if self._report is not None else ()
+        return {gpu.index for gpu in gpus if any(xid.needs_reset for xid in gpu.xid)}
+
     def report(self) -> dict[str, Any]:
         """The last GPU report as plain data; before the first poll it says so."""
         if self._report is None:

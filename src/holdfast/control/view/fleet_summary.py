@@ -236,6 +236,7 @@ class FleetSummary:
         for model in self._control.file.models:
             name = model.name
             wish = wishes.get(name, {})
+            lacking: Mapping[str, str] = wish.get("unplaced", {})
             counted = self._lookout.figures.model(name, now)
             late = [one for said in gauges if (one := _said(said, _P95, name)) is not None]
             tokens = [one for said in gauges if (one := _said(said, _TOKENS, name)) is not None]
@@ -243,7 +244,7 @@ class FleetSummary:
                 ModelRecord(
                     name,
                     wish.get("wished", len(model.endpoints)),
-                    "",
+                    next(iter(lacking.values()), ""),
                     queued_at_gateways(name, gauges),
                     inflight.get(name, 0),
                     counted.requests_s,
@@ -252,6 +253,7 @@ class FleetSummary:
                     counted.ttft_s if counted.ttft_s is not None else max(late, default=None),
                     counted.errors_share,
                     counted.burn,
+                    len(lacking),
                 )
             )
         return found

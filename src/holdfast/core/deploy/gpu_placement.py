@@ -61,6 +61,7 @@ class PlacementDevice:
     neighbours: frozenset[str] = frozenset()  # UUIDs of those that NVLink reaches
     is_slice: bool = False
     processes: tuple[int, ...] = ()  # that compute on it, by the driver's count of pids
+    faulty: bool = False  # the driver reported a fault that needs a reset: taken last
 
 
 @dataclass(slots=True, frozen=True)
@@ -289,6 +290,7 @@ class GpuLedger:
             links = sum(len(device.neighbours & inside) for device in chosen)
             cut = sum(len((device.neighbours & places.keys()) - inside) for device in chosen)
             return (
+                sum(device.faulty for device in chosen),
                 len({device.name for device in chosen}),
                 sum(_waste(device, request) for device in chosen),
                 -links,

@@ -60,7 +60,7 @@ class ModelRecord:
 
     name: str
     desired: int | None = None
-    reason: str = ""  # why that many are wished for
+    reason: str = ""  # why replicas that are wished for do not run
     queued: int | None = None  # at gateways
     inflight: int | None = None
     requests_s: float | None = None
@@ -69,6 +69,7 @@ class ModelRecord:
     ttft_s: float | None = None
     errors_share: float | None = None
     burn: float | None = None
+    unplaced: int = 0  # launched replicas that wait for hardware
 
 
 @dataclass(slots=True, frozen=True)

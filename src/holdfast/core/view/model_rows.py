@@ -243,7 +243,7 @@ def unmet_rows(
             told.append(UnmetRow(model, len(said), said[0], source=source))
     there = Counter(row.model for row in replicas if row.routed and row.state not in _AWAY)
     for one in records:
-        missing = (one.desired or 0) - there[one.name]
+        missing = max(0, (one.desired or 0) - there[one.name]) + one.unplaced
         if missing > 0:
             why = one.reason or "its replicas are down or not started"
             told.append(UnmetRow(one.name, missing, why, source=FLEET))
