@@ -160,6 +160,7 @@ SAID_HERE: Final = {
     "InvestigationConfig.ends": "processes that end",
     "InvestigationConfig.lines": "lines of logs",
     "InvestigationConfig.attempts": "users' requests that fail there",
+    "InvestigationConfig.inferences": "inferences that fail, as their server counts",
     "InvestigationConfig.probing": "what canaries bring back",
     "InvestigationConfig.control_lateness": "control itself, where its loop stands still",
     "InvestigationConfig.platform": "sources that cannot be read, and replicas that nobody runs",
@@ -225,6 +226,9 @@ SAID_HERE: Final = {
     "models.ModelSection.launch": "how to start its replicas; this or `endpoints`",
     "models.ModelSection.revision": "of the weights and the template; an answer is never "
     "continued on another one",
+    "models.ModelSection.metrics_url": "where each replica's metrics page is, with `{host}`, "
+    "`{port}`, `{side_port}` and `{second_side_port}` of its own address; left out: where the "
+    "engine has it, which is port 8002 beside 8000 for Triton",
     "models.ModelSection.served_as": "its name at the engines; left out: `name`",
     "models.ModelSection.api_key_env": "the environment variable that holds the engines' own "
     "bearer token; the token itself is never written down",
@@ -269,6 +273,7 @@ SAID_HERE: Final = {
     "LaunchSection.slots": "requests that a replica runs at once; 0: the engine's own",
     "LaunchSection.threads": "of the processor, for each replica; 0: the engine's own",
     "LaunchSection.embedded": "true: the llama.cpp that comes with holdfast; only for `llamacpp`",
+    "EndpointSection.metrics_url": "the whole URL of its metrics page; left out: as its model says",
     "EndpointSection.url": "`http://host:port` or `https://host:port`, with a path if there is "
     "one, without `/v1`",
     "EndpointSection.id": "its name in headers, metrics and logs; left out: the model's name and "

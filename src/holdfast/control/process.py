@@ -348,7 +348,7 @@ class Control:
     def _load_gauges(self) -> dict[str, float]:
         """Gauges of the load, from gateways, deployments, engines and GPUs."""
         gauges = gateway_gauges(gateway.gauges for gateway in self._hub.gateways.values())
-        for part in (self._deployments, self._demand_tracker, self._gpus):
+        for part in (self._deployments, self._demand_tracker, self._gpus, self._lookout):
             gauges |= part.gauges()
         return gauges
 

@@ -3,9 +3,9 @@
     GPUMemoryUtilization, InferenceQueueDepth, AvgInferenceLatencyMs and a few more, by Model
 
 The first is the share of memory that requests fill: of the KV cache where an engine reports it,
-else of this host's GPUs. Engines that set their cache aside at the start use 90 % of a GPU for
-ever, and an autoscaler on that figure would scale once and never again. What is not known is not
-sent: a zero would distort an average.
+else of the GPUs that an inference server tells of, else of this host's GPUs. Engines that set their
+cache aside at the start use 90 % of a GPU for ever, and an autoscaler on that figure would scale
+once and never again. What is not known is not sent: a zero would distort an average.
 
 boto3 is imported when the first bundle is sent, in the exporter's own thread; without the extra
 ``aws`` there is a clear error at the start instead.
@@ -57,6 +57,10 @@ class ModelPeriod:
     tokens_s: float | None = None
     ready: int | None = None
     desired: int | None = None
+    queue_s: float | None = None  # mean wait in inference servers' queues
+    compute_s: float | None = None  # mean time of an execution there
+    batch: float | None = None  # inferences for each execution there
+    failed_share: float | None = None  # of what ended there, by their own counts, 0 to 1
 
 
 # Metric, unit, field, factor. The first three are what the usual autoscaling recipes expect.
@@ -71,6 +75,10 @@ _METRICS: Final = (
     ("ErrorCount", "Count", "errors", 1.0),
     ("ReadyReplicas", "Count", "ready", 1.0),
     ("DesiredReplicas", "Count", "desired", 1.0),
+    ("InferenceQueueMs", "Milliseconds", "queue_s", 1_000.0),
+    ("InferenceComputeMs", "Milliseconds", "compute_s", 1_000.0),
+    ("InferenceBatchSize", "Count", "batch", 1.0),
+    ("InferenceFailures", "Percent", "failed_share", 100.0),
 )
 NAMES: Final = (*(name for name, *_ in _METRICS), "OpenIncidents")
 

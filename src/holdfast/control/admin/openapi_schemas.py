@@ -93,6 +93,14 @@ class ReplicaStatus(TypedDict):
     used_bytes: int | None
     started_at: TimeOrNull
     requests_share: Annotated[float | None, Meta(description="Of its model's requests.")]
+    inferences_s: Annotated[float | None, Meta(description="By an inference server's counts.")]
+    failed_share: Annotated[float | None, Meta(description="Of those, in the last minute.")]
+    queue_s: Annotated[float | None, Meta(description="Mean wait in the server's queue.")]
+    compute_s: Annotated[float | None, Meta(description="Mean time of an execution.")]
+    batch: Annotated[float | None, Meta(description="Inferences for each execution.")]
+    batch_max: Annotated[int | None, Meta(description="The largest since its start.")]
+    engine_gpu_used_bytes: Annotated[int | None, Meta(description="Of its devices.")]
+    engine_gpu_total_bytes: int | None
     exhausted_in_s: Annotated[float | None, Meta(description="Until its memory is full.")]
 
 

@@ -331,11 +331,20 @@ class IncidentWatch:
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
         """Counters and gauges of facts and incidents."""
-        counted = {
+        counted: dict[str, float] = {
             "facts_reported_total": self.reported.taken,
             "fact_reports_refused_total": self.reported.refused,
         }
+        counted |= self._inference_series()[0]
         return self.incidents.counters() | counted, self.incidents.gauges()
+
+    def gauges(self) -> dict[str, float]:
+        """Gauges of what inference servers tell of themselves, for each replica."""
+        return self._inference_series()[1]
+
+    def _inference_series(self) -> tuple[dict[str, float], dict[str, float]]:
+        known = ((one.model, name) for name, one in self._declared.items())
+        return self.figures.inference_series(known, time.monotonic_ns())
 
 
 def _kept_secret(store: Store) -> bytes:

@@ -11,7 +11,7 @@ stop serving because it cannot be monitored there.
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -86,7 +86,7 @@ class ExportFigures:
                 ModelPeriod(
                     model,
                     memory_used=memory.get(model),
-                    kv_used=sum(kv) / len(kv) if kv else None,
+                    kv_used=_mean(kv),
                     queued=sum(waiting) if waiting else None,
                     requests=requests,
                     errors=errors,
@@ -95,6 +95,10 @@ class ExportFigures:
                     tokens_s=sum(rate) if rate else None,
                     ready=sum(row["state"] == _READY for row in mine),
                     desired=int(desired[0]) if desired else None,
+                    queue_s=_mean(own.get("engine_queue_seconds")),
+                    compute_s=_mean(own.get("engine_compute_seconds")),
+                    batch=_mean(own.get("engine_batch_size")),
+                    failed_share=_mean(own.get("engine_failed_ratio")),
                 )
             )
         return found
@@ -103,7 +107,8 @@ class ExportFigures:
 def memory_used(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:
     """By model, the share of memory that requests fill, 0 to 1.
 
-    It is the KV cache of the replicas whose engine reports it, else the memory of this host's GPUs.
+    It is the KV cache of the replicas whose engine reports it, else the memory of the GPUs that
+    their inference servers tell of, else that of this host's GPUs.
     """
     by_model = _by_model(gauges)
     used = total = 0.0
@@ -114,12 +119,20 @@ def memory_used(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[st
             total += value
     found: dict[str, float] = {}
     for model in {str(row["model"]) for row in replicas}:
-        kv = by_model.get(model, {}).get("replica_kv_used")
+        own = by_model.get(model, {})
+        kv = own.get("replica_kv_used")
+        devices = sum(own.get("engine_gpu_memory_total_bytes", ()))
         if kv:
             found[model] = sum(kv) / len(kv)
+        elif devices:
+            found[model] = sum(own.get("engine_gpu_memory_used_bytes", ())) / devices
         elif total:
             found[model] = used / total
     return found
+
+
+def _mean(values: Sequence[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def memory_gauges(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:

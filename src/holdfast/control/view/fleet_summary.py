@@ -36,6 +36,8 @@ STATUS_MEMBERS: Final = (
     *("id", "model", "revision", "state", "reason", "zone", "region", "endpoint", "inflight"),
     *("share", "canary", "launched", "pid", "phase", "host", "kv_used", "running", "waiting"),
     *("tokens_s", "ttft_s", "tpot_s", "canary_s", "used_bytes", "started_at", "requests_share"),
+    *("inferences_s", "failed_share", "queue_s", "compute_s", "batch", "batch_max"),
+    *("engine_gpu_used_bytes", "engine_gpu_total_bytes"),
 )
 _IN_RECORD: Final = {"share": "routing_share", "phase": "last_phase", "requests_share": "share"}
 _P95: Final = "first_token_p95_seconds"
@@ -163,7 +165,7 @@ class FleetSummary:
                 row,
                 declared.get(row["id"]),
                 units.get(row["id"]),
-                figures.of(row["id"], now),
+                figures.of(row["id"], now) | figures.inference(row["id"], now),
                 _share(own[row["id"]], given[row["model"]]),
             )
             for row in rows

@@ -35,7 +35,7 @@ from holdfast.storage.recall import POINTS_MAX, VALUES
 
 REPLICA_METRICS: Final = (
     *("used_bytes", "limit_bytes", "canary_s", "ttft_s", "tpot_s", "tokens_s", "kv_used"),
-    *("inflight", "share"),
+    *("inflight", "share", "failed_share", "queue_s", "compute_s", "batch"),
 )
 MODEL_METRICS: Final = (
     *("waiting", "inflight", "requests_s", "tokens_s", "kv_used", "prefix_hits", "ttft_s"),

@@ -277,6 +277,25 @@ class LoadSeen:
 
 
 @dataclass(slots=True, frozen=True)
+class InferencesSeen:
+    """An inference server's own counts of one model since its start: ended, waited, computed."""
+
+    replica: str
+    successes: int | None = None
+    failures: int | None = None  # in the server; refused and cancelled requests are not in it
+    inferences: int | None = None
+    executions: int | None = None
+    queue_s: float | None = None  # of all requests together
+    compute_s: float | None = None
+    pending: int | None = None  # now
+    batch_max: int | None = None
+    model_gpu_bytes: int | None = None
+    gpu_used_bytes: int | None = None  # of its devices, with what others use there
+    gpu_total_bytes: int | None = None
+    gpu_busy: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
 class OutputSeen:
     """One statistic of finished answers, a number for each answer, never its text."""
 
@@ -415,6 +434,7 @@ Fact = (
     | CanaryAnswered
     | AttemptsSeen
     | LoadSeen
+    | InferencesSeen
     | OutputSeen
     | FinishesSeen
     | Compared
@@ -449,6 +469,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     CanaryAnswered: "CanaryAnswered",
     AttemptsSeen: "AttemptsSeen",
     LoadSeen: "LoadSeen",
+    InferencesSeen: "InferencesSeen",
     OutputSeen: "OutputSeen",
     FinishesSeen: "FinishesSeen",
     Compared: "Compared",
@@ -478,6 +499,7 @@ __all__ = [
     "Gone",
     "GpuFault",
     "HostSeen",
+    "InferencesSeen",
     "LineSeen",
     "LoadSeen",
     "Looked",

@@ -24,6 +24,10 @@ from holdfast.core.diagnose.detect.drift.detector import (
     OutputDriftDetector,
 )
 from holdfast.core.diagnose.detect.finish_reasons import FinishReasonConfig, FinishReasonDetector
+from holdfast.core.diagnose.detect.inference.failures import (
+    InferenceConfig,
+    InferenceFailureDetector,
+)
 from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
@@ -74,6 +78,7 @@ class InvestigationConfig:
     ends: ProcessEndConfig = field(default_factory=ProcessEndConfig)
     lines: LogLineConfig = field(default_factory=LogLineConfig)
     attempts: AttemptsConfig = field(default_factory=AttemptsConfig)
+    inferences: InferenceConfig = field(default_factory=InferenceConfig)
     probing: ProbingConfig = field(default_factory=ProbingConfig)
     stall: StallConfig = field(default_factory=StallConfig)
     slowness: SlownessConfig = field(default_factory=SlownessConfig)
@@ -132,6 +137,7 @@ class Investigation:
             StallDetector(config.stall, self.census),
             SlownessDetector(config.slowness, self.census),
             AttemptsDetector(config.attempts, self.census),
+            InferenceFailureDetector(config.inferences, self.census),
             ProbingDetector(config.probing, self.census),
             self._poison,
             PeerComparison(config.comparison, self.census),

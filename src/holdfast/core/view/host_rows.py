@@ -153,7 +153,14 @@ def replica_row(
         tpot_s=own.tpot_s,
         canary_s=own.canary_s,
         canary_verdict=own.canary_verdict,
+        **{name: getattr(own, name) for name in _OF_INFERENCES},
     )
+
+
+_OF_INFERENCES: Final = (
+    *("inferences_s", "failed_share", "queue_s", "compute_s", "batch", "batch_max"),
+    *("engine_gpu_used_bytes", "engine_gpu_total_bytes"),
+)
 
 
 def _as_placed(record: ReplicaRecord) -> Placed:

@@ -120,6 +120,14 @@ class ReplicaRow:
     age_s: float | None = None
     faults: tuple[str, ...] = ()
     incidents: tuple[str, ...] = ()
+    inferences_s: float | None = None  # of an inference server: requests that ended in it
+    failed_share: float | None = None  # of those, by its own counts
+    queue_s: float | None = None  # mean wait before an execution, in the last minute
+    compute_s: float | None = None  # mean time in an execution
+    batch: float | None = None  # inferences for each execution
+    batch_max: int | None = None  # the largest since its start
+    engine_gpu_used_bytes: int | None = None  # of its devices, by its server; with others' use
+    engine_gpu_total_bytes: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
