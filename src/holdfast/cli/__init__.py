@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "audit": "audit:audit",
     "serve": "serve:serve",
     "incidents": "incidents:incidents",
+    "baseline": "baseline:baseline",
     "explain": "explain:explain",
     "cost": "cost:cost",
     "doctor": "doctor:doctor",

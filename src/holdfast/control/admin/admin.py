@@ -26,6 +26,7 @@ from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.audit import LIMIT_DEFAULT, LIMIT_MAX
 from holdfast.control.access.guard import Guard, json_answer
 from holdfast.control.access.roles import OPEN, READY
+from holdfast.control.admin.baselines import BaselineAnswers, baseline_routes
 from holdfast.control.admin.logs import follow, read_tail
 from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.admin.openapi_schemas import CanaryLine, ReloadAnswer, StatusAnswer
@@ -53,8 +54,8 @@ _NOT_FOLLOWED: Final = "its platform has this log, and it is not followed here; 
 _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
-class IncidentAnswers(Protocol):
-    """What the admin port asks about incidents: list, read, export, close."""
+class IncidentAnswers(BaselineAnswers, Protocol):
+    """What the admin port asks about incidents: list, read, export, close; and of baselines."""
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
         """The latest incidents, newest last, without evidence, consequences and timeline."""
@@ -197,6 +198,7 @@ class _Admin:
             Route("/incidents/{incident_id}/export", self.export),
             Route("/incidents/{incident_id}/close", self.close, methods=["POST"]),
             *view_routes(lambda: facts.view),
+            *baseline_routes(lambda: facts.incidents),
             Route("/gpus", self.gpus),
             Route("/cost", self.cost),
             Route("/openapi.json", self.openapi),

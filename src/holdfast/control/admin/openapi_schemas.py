@@ -47,6 +47,39 @@ class ScaleOrder(msgspec.Struct, forbid_unknown_fields=True):
     replicas: Annotated[int, Meta(description="How many are wanted.", ge=0, le=256)]
 
 
+class BaselineOrder(msgspec.Struct):
+    """The body of an order about baselines."""
+
+    why: Annotated[
+        str, Meta(description="The reason, for the audit trail.", min_length=1, max_length=200)
+    ]
+
+
+class BaselineLine(TypedDict):
+    """One baseline of a model, frozen or being learned, beside the latest answers."""
+
+    revision: str
+    statistic: Annotated[str, Meta(description="`length`, `score`, or of a tensor `NAME.mean`.")]
+    state: Annotated[str, Meta(description="`frozen` or `learning`.")]
+    version: int
+    samples: int
+    needed: Annotated[int | None, Meta(description="Of one that is learned.")]
+    mean: float | None
+    sd: float | None
+    p95: float | None
+    latest: Annotated[int, Meta(description="How many latest answers are kept.")]
+    latest_mean: float | None
+    latest_p95: float | None
+    level: Annotated[float | None, Meta(description="How far it moved; at 1 it is told.")]
+    moved: Annotated[str, Meta(description="Where to, while it holds.")]
+
+
+class BaselineAnswer(TypedDict):
+    """The baselines of one model."""
+
+    baselines: list[BaselineLine]
+
+
 class DisturbOrder(msgspec.Struct):
     """The body of an order to make trouble on purpose."""
 
@@ -310,6 +343,9 @@ SERVED: Final[dict[str, Any]] = {
     "Error": RefusalAnswer,
     "Taken": TakenAnswer,
     "Scale": ScaleOrder,
+    "BaselineOrder": BaselineOrder,
+    "BaselineLine": BaselineLine,
+    "Baselines": BaselineAnswer,
     "Disturb": DisturbOrder,
     "Reloaded": ReloadAnswer,
     "Status": StatusAnswer,

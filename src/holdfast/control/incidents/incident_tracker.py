@@ -352,6 +352,31 @@ class IncidentTracker:
         self._do(Closed(incident), now)
         return True, f"{name} is closed"
 
+    # --- baselines of healthy answers -------------------------------------------------------------
+
+    def baselines_of(self, model: str) -> list[dict[str, Any]]:
+        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        return self._investigation.describe_baselines(model)
+
+    def accept_baselines(self, model: str, why: str) -> tuple[bool, str]:
+        """Make the latest answers of a model its baselines; whether any was, and what was done."""
+        return self._replaced(model, "baseline accepted", why, self._investigation.accept_baselines)
+
+    def reset_baselines(self, model: str, why: str) -> tuple[bool, str]:
+        """Drop the baselines of a model and learn them anew; whether any was, and what was done."""
+        return self._replaced(model, "baseline reset", why, self._investigation.reset_baselines)
+
+    def _replaced(
+        self, model: str, what: str, why: str, order: Callable[[str], tuple[int, str]]
+    ) -> tuple[bool, str]:
+        self.drain()  # what was seen before the order is judged before it
+        count, told = order(model)
+        if count:
+            self.keep_baselines()
+            now = time.monotonic_ns()
+            self._hands.note(Notice(now, model, "", what, f"{told}; because: {why}"))
+        return bool(count), told
+
     # --- the end, and figures --------------------------------------------------------------------
 
     def keep_baselines(self) -> None:

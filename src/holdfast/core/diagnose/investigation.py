@@ -250,6 +250,18 @@ class Investigation:
         """The learned baselines of healthy output, as JSON-ready data."""
         return self._drift.baselines()
 
+    def describe_baselines(self, model: str) -> list[dict[str, Any]]:
+        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        return self._drift.describe(model)
+
+    def accept_baselines(self, model: str) -> tuple[int, str]:
+        """Make the latest answers of a model its baselines; how many, and what was done."""
+        return self._drift.accept(model)
+
+    def reset_baselines(self, model: str) -> tuple[int, str]:
+        """Drop the baselines of a model, to learn them anew; how many there were, in words."""
+        return self._drift.reset(model)
+
     def drift_figures(self) -> dict[str, DriftFigures]:
         """How far each model's answers have moved from their baseline, for charts."""
         return self._drift.figures()
