@@ -56,7 +56,7 @@ def examples(help_text: str) -> list[str]:
 LIVE = (
     *("up", "down", "status", "logs", "scale", "drain", "undrain", "restart"),
     *("serve", "stand-in", "incidents", "explain", "doctor", "chaos", "keys hash"),
-    *("top", "history", "cost", "agent", "audit", "sign-in", "keys list", "baseline"),
+    *("top", "history", "cost", "agent", "audit", "sign-in", "keys list", "baseline", "versions"),
 )
 
 EXAMPLES = sorted(

@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "serve": "serve:serve",
     "incidents": "incidents:incidents",
     "baseline": "baseline:baseline",
+    "versions": "versions:versions",
     "explain": "explain:explain",
     "cost": "cost:cost",
     "doctor": "doctor:doctor",

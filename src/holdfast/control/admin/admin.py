@@ -35,6 +35,7 @@ from holdfast.control.fleet.loop import Happened
 from holdfast.control.incidents.fact_reports import REPORT_BYTES_MAX, BadReportError, TooMuchError
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.control.view.live_view import LiveView, view_routes
+from holdfast.core.diagnose.version_bill import VersionLine
 from holdfast.ports import UnreadableError
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
@@ -65,6 +66,9 @@ class IncidentAnswers(BaselineAnswers, Protocol):
 
     async def export(self, name: str) -> list[bytes] | None:
         """One incident and its facts as lines of JSON, for a replay; None: no such incident."""
+
+    def versions(self) -> list[VersionLine]:
+        """What each replica runs on, where it differs from its deployment, and warnings."""
 
     def close(self, name: str) -> tuple[bool, str]:
         """Close an incident on an operator's order; whether that was done, and why (not)."""
@@ -200,6 +204,7 @@ class _Admin:
             *view_routes(lambda: facts.view),
             *baseline_routes(lambda: facts.incidents),
             Route("/gpus", self.gpus),
+            Route("/versions", self.versions),
             Route("/cost", self.cost),
             Route("/openapi.json", self.openapi),
             Route("/audit", self.audit),
@@ -259,6 +264,9 @@ class _Admin:
 
     async def gpus(self, _: Request) -> Response:
         return json_answer(self._facts.gpus())
+
+    async def versions(self, _: Request) -> Response:
+        return json_answer({"versions": self._facts.incidents.versions()})
 
     async def cost(self, _: Request) -> Response:
         return json_answer(self._facts.cost())

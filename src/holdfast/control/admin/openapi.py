@@ -137,6 +137,11 @@ def _questions() -> _Data:
             "The GPUs of this machine, or why none can be seen.",
             {"200": _json("As they were read last.", "Gpus")},
         ),
+        "/versions": _get(
+            "versions",
+            "What each replica runs on: driver, CUDA, NCCL, engine, weights and image.",
+            {"200": _json("With what differs in a deployment, and warnings.", "Versions")},
+        ),
         "/cost": _get(
             "cost",
             "GPU-seconds, tokens and their price, by tenant, model, route and use.",

@@ -19,6 +19,7 @@ from holdfast.control.fleet.disturbances import KINDS as KINDS_MADE
 from holdfast.control.fleet.disturbances import SECONDS_MAX
 from holdfast.control.incidents.fact_reports import FACTS_MAX, KINDS
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.diagnose.version_bill import VersionLine
 from holdfast.core.view import snapshot as view
 from holdfast.ports import StoredOrder
 from holdfast.sources.nvml import Gpu, GpuReport, Xid
@@ -78,6 +79,12 @@ class BaselineAnswer(TypedDict):
     """The baselines of one model."""
 
     baselines: list[BaselineLine]
+
+
+class VersionsAnswer(TypedDict):
+    """The versions of all replicas."""
+
+    versions: list[VersionLine]
 
 
 class DisturbOrder(msgspec.Struct):
@@ -345,6 +352,7 @@ SERVED: Final[dict[str, Any]] = {
     "Scale": ScaleOrder,
     "BaselineOrder": BaselineOrder,
     "BaselineLine": BaselineLine,
+    "Versions": VersionsAnswer,
     "Baselines": BaselineAnswer,
     "Disturb": DisturbOrder,
     "Reloaded": ReloadAnswer,
@@ -375,6 +383,7 @@ SERVED: Final[dict[str, Any]] = {
 }
 # Dataclasses that are served whole: a member with a default is in the answer all the same.
 ROWS: Final[dict[str, Any]] = {
+    "VersionLine": VersionLine,
     "Event": Happened,
     "Order": StoredOrder,
     "View": view.Snapshot,

@@ -104,14 +104,19 @@ def versions_of(
     cuda: str | None,
     engine: str = "",
 ) -> VersionsSeen:
-    """The versions (CUDA, driver, engine, weights) that a launched replica runs on.
+    """The versions (CUDA, driver, NCCL, engine, weights) that a launched replica runs on.
 
     CUDA of the replica's image counts before the one that the driver allows.
     """
     own = unit.environment.get(_CUDA) or environment.get(_CUDA) or cuda or ""
     digests = {path_of(name): known.sha256 for name, known in KNOWN.items()}
     return VersionsSeen(
-        unit.id, own, driver or "", unit.version or engine, digests.get(unit.spec.weights, "")
+        unit.id,
+        own,
+        driver or "",
+        unit.version or engine,
+        digests.get(unit.spec.weights, ""),
+        nccl=unit.nccl,
     )
 
 

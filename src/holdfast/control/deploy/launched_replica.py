@@ -49,6 +49,7 @@ class LaunchedReplica:
     early_exits: int = 0  # before it was ever ready
     failed: str = ""  # why it can never be admitted
     fatal: tuple[Kind, str] | None = None  # what its log named last as a cause
+    nccl: str = ""  # its version, as its log told
 
     @property
     def url(self) -> str:

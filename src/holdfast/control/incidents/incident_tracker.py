@@ -38,6 +38,7 @@ from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.diagnose.remedy_execution import RemedyExecution, RemedyHands
 from holdfast.core.diagnose.remedy_policy import Act
+from holdfast.core.diagnose.version_bill import VersionLine
 from holdfast.core.messages import Notice
 from holdfast.core.types import MILLISECOND, SECOND
 from holdfast.ports import Store, StoreError
@@ -351,6 +352,10 @@ class IncidentTracker:
             self._hands.put_back(replica, f"{name} was closed by an operator")
         self._do(Closed(incident), now)
         return True, f"{name} is closed"
+
+    def versions(self) -> list[VersionLine]:
+        """What each replica runs on, where it differs from its deployment, and warnings."""
+        return self._investigation.versions()
 
     # --- baselines of healthy answers -------------------------------------------------------------
 

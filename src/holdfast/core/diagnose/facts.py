@@ -106,7 +106,7 @@ class HostSeen:
 
 @dataclass(slots=True, frozen=True)
 class VersionsSeen:
-    """Software versions of a replica: CUDA, driver, engine, weights, image; empty: unknown."""
+    """Software versions of a replica, from its driver to its image; an empty text is unknown."""
 
     replica: str
     cuda: str = ""
@@ -114,6 +114,9 @@ class VersionsSeen:
     engine: str = ""
     digest: str = ""  # of the model's weights
     image: str = ""  # of its container, with tag or digest
+    nccl: str = ""
+    image_digest: str = ""  # of the bytes that run, where the platform says so beside the name
+    image_asked: str = ""  # the name in its definition, where ``image`` has more; empty: ``image``
 
 
 @dataclass(slots=True, frozen=True)

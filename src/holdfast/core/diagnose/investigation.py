@@ -65,6 +65,7 @@ from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looke
 from holdfast.core.diagnose.incident_case import IncidentCase
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.diagnose.version_bill import VersionLine, bill_of_versions
 
 
 @dataclass(slots=True, frozen=True)
@@ -261,6 +262,10 @@ class Investigation:
     def reset_baselines(self, model: str) -> tuple[int, str]:
         """Drop the baselines of a model, to learn them anew; how many there were, in words."""
         return self._drift.reset(model)
+
+    def versions(self) -> list[VersionLine]:
+        """What each replica runs on, where it differs from its deployment, and warnings."""
+        return bill_of_versions(self.census.replicas.values(), self.census.versions)
 
     def drift_figures(self) -> dict[str, DriftFigures]:
         """How far each model's answers have moved from their baseline, for charts."""

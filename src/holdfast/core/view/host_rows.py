@@ -141,6 +141,7 @@ def replica_row(
         filesystem=placed.filesystem or own.filesystem,
         log_stream=placed.log_stream,
         image=placed.image,
+        image_asked=placed.image_asked,
         age_s=origin.age_s,
         faults=tuple(dict.fromkeys(faults))[:_FAULTS_MAX],
         share=own.share,

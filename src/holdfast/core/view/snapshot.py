@@ -128,6 +128,7 @@ class ReplicaRow:
     batch_max: int | None = None  # the largest since its start
     engine_gpu_used_bytes: int | None = None  # of its devices, by its server; with others' use
     engine_gpu_total_bytes: int | None = None
+    image_asked: str = ""  # the image's name in its definition, where ``image`` has more
 
 
 @dataclass(slots=True, frozen=True)
