@@ -92,6 +92,8 @@ SAID_HERE: Final = {
     "FleetFile.prices": "what GPUs and tokens cost, for `holdfast cost`",
     "FleetFile.exporters": "who is told of figures and traces, beside whoever scrapes",
     "FleetFile.incidents": "how failures are found, what is done about them, and who is told",
+    "FleetFile.footprints": "what replicas of models need that are not served through Holdfast, "
+    "such as workers of a queue, by the model's name on its platform",
     "FleetFile.chains": "models that answer one after the other; a queue is then read along them",
     "FleetFile.sources": "platforms that are looked at; with one, a file needs no models",
     "AdminSection.tls": "the PEM files of this port; left out: plain HTTP",

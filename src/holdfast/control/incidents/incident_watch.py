@@ -137,7 +137,7 @@ class IncidentWatch:
     def _declare(self) -> None:
         file, units = self._file, self._deployments.units
         own = declared_of(file, units, self._hosts.name, self._hosts.sizes)
-        self._declared = with_placed(own, self._placed)
+        self._declared = with_placed(own, self._placed, file.footprint_of_models())
         urls = {one.replica.id: one.url for one in file.replicas()}
         self._sightings.follow({url: name for name, url in urls.items()}, units)
         addresses = {urlsplit(url).netloc: name for name, url in urls.items()}

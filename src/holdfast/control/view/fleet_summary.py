@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast.config.fleet_file import FleetFile
+from holdfast.control.deploy.declarations import reading_with_footprints
 from holdfast.control.deploy.demand_tracker import queued_at_gateways
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.deploy.launched_replica import LaunchedReplica
@@ -97,8 +98,10 @@ class FleetSummary:
         return FleetRecords(tuple(replicas), tuple(models), totals)
 
     def readings(self) -> list[Reading]:
-        """The last reading of each source."""
-        return self._control.source_poller.readings()
+        """The last reading of each source; what a model needs is as its footprint says."""
+        footprints = self._control.file.footprint_of_models()
+        readings = self._control.source_poller.readings()
+        return [reading_with_footprints(one, footprints) for one in readings]
 
     def unclosed(self) -> list[Incident]:
         """The incidents that are not closed."""
