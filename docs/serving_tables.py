@@ -456,6 +456,7 @@ def _scrape() -> str:
         _deployments=deployments,
         _demand_tracker=demands,
         _gpus=gpus,
+        _lookout=SimpleNamespace(gauges=lambda: _inference_series()[1]),
         lacked=lacked,
     )
     sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
@@ -533,8 +534,7 @@ def _incidents_say() -> tuple[dict[str, float], dict[str, float]]:
         reported=SimpleNamespace(taken=0, refused=0),
         _inference_series=_inference_series,
     )
-    counters, gauges = IncidentWatch.metrics(lookout)
-    return counters, gauges | IncidentWatch.gauges(lookout)
+    return IncidentWatch.metrics(lookout)
 
 
 def _inference_series() -> tuple[dict[str, float], dict[str, float]]:
