@@ -51,7 +51,7 @@ test-engines: $(ENGINES_STAMP)
 
 $(ENGINES_STAMP): requirements.lock requirements-engines.txt pyproject.toml
 	$(PYTHON) -m venv $(ENGINES)
-	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-engines.txt
+	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock -r requirements-engines.txt
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(ENGINES_STAMP)
 

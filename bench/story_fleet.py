@@ -100,6 +100,11 @@ class StoryFleet:
         told = call(f"{self.admin}/incidents?limit=200")["incidents"]
         return [call(f"{self.admin}/incidents/{one['id']}") for one in told]
 
+    def versions(self) -> list[dict[str, Any]]:
+        """The bill of versions: a line for each replica."""
+        told: list[dict[str, Any]] = call(f"{self.admin}/versions")["versions"]
+        return told
+
     def events(self, replica: str) -> list[dict[str, Any]]:
         """What happened to one replica."""
         told: list[dict[str, Any]] = call(f"{self.admin}/events?replica={replica}")["events"]

@@ -92,6 +92,8 @@ SAID_HERE: Final = {
     "FleetFile.prices": "what GPUs and tokens cost, for `holdfast cost`",
     "FleetFile.exporters": "who is told of figures and traces, beside whoever scrapes",
     "FleetFile.incidents": "how failures are found, what is done about them, and who is told",
+    "FleetFile.footprints": "what replicas of models need that are not served through Holdfast, "
+    "such as workers of a queue, by the model's name on its platform",
     "FleetFile.chains": "models that answer one after the other; a queue is then read along them",
     "FleetFile.sources": "platforms that are looked at; with one, a file needs no models",
     "AdminSection.tls": "the PEM files of this port; left out: plain HTTP",
@@ -162,6 +164,7 @@ SAID_HERE: Final = {
     "InvestigationConfig.ends": "processes that end",
     "InvestigationConfig.lines": "lines of logs",
     "InvestigationConfig.attempts": "users' requests that fail there",
+    "InvestigationConfig.inferences": "inferences that fail, as their server counts",
     "InvestigationConfig.probing": "what canaries bring back",
     "InvestigationConfig.control_lateness": "control itself, where its loop stands still",
     "InvestigationConfig.platform": "sources that cannot be read, and replicas that nobody runs",
@@ -232,6 +235,9 @@ SAID_HERE: Final = {
     "models.ModelSection.launch": "how to start its replicas; this or `endpoints`",
     "models.ModelSection.revision": "of the weights and the template; an answer is never "
     "continued on another one",
+    "models.ModelSection.metrics_url": "where each replica's metrics page is, with `{host}`, "
+    "`{port}`, `{side_port}` and `{second_side_port}` of its own address; left out: where the "
+    "engine has it, which is port 8002 beside 8000 for Triton",
     "models.ModelSection.served_as": "its name at the engines; left out: `name`",
     "models.ModelSection.api_key_env": "the environment variable that holds the engines' own "
     "bearer token; the token itself is never written down",
@@ -281,6 +287,7 @@ SAID_HERE: Final = {
     "LaunchSection.slots": "requests that a replica runs at once; 0: the engine's own",
     "LaunchSection.threads": "of the processor, for each replica; 0: the engine's own",
     "LaunchSection.embedded": "true: the llama.cpp that comes with holdfast; only for `llamacpp`",
+    "EndpointSection.metrics_url": "the whole URL of its metrics page; left out: as its model says",
     "EndpointSection.url": "`http://host:port` or `https://host:port`, with a path if there is "
     "one, without `/v1`",
     "EndpointSection.id": "its name in headers, metrics and logs; left out: the model's name and "

@@ -30,6 +30,7 @@ from holdfast.control.admin.service import AdminService
 from holdfast.control.deploy import source
 from holdfast.control.deploy.demand_tracker import DemandTracker
 from holdfast.control.deploy.deployments import Deployments
+from holdfast.control.fleet.figures import Figures
 from holdfast.control.gateways.metrics import Totals
 from holdfast.control.gateways.process_report import ProcessReport, ProcessRow
 from holdfast.control.gateways.serving_processes import ServingProcesses
@@ -45,6 +46,7 @@ from holdfast.control.view.exporter_feed import memory_gauges
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import PolledSource, SourcePoller
 from holdfast.core.diagnose.evidence import Sign, Stage
+from holdfast.core.diagnose.facts import InferencesSeen
 from holdfast.core.failure import Cause, Class, Kind
 from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
 from holdfast.core.health.process_watch import Condition
@@ -322,6 +324,20 @@ _METRICS: Final = {
     "admin_connections_closed_total": "connections of the admin port that were closed because they "
     "stood still, by what for",
     "series_overflow_total": "counts that found no room for their own series",
+    "engine_inferences_total": "requests that ended in an inference server since its start, by "
+    "model, replica and outcome, as it counts them; it begins anew with its process",
+    "engine_pending_requests": "requests that wait in an inference server for their execution",
+    "engine_queue_seconds": "mean wait of a request in an inference server's queue, in the last "
+    "minute",
+    "engine_compute_seconds": "mean time of a request in its execution, in the last minute",
+    "engine_batch_size": "inferences for each execution of the model, in the last minute",
+    "engine_failed_ratio": "share of what ended in an inference server that failed, in the last "
+    "minute",
+    "engine_gpu_memory_used_bytes": "memory in use on an inference server's devices, by its own "
+    "word, with what others use there",
+    "engine_gpu_memory_total_bytes": "memory of these devices",
+    "engine_gpu_busy_ratio": "share of the time that they compute, the mean of them",
+    "engine_model_gpu_bytes": "GPU memory of one model alone, where its backend tells",
     "requests_in_flight": "requests under way, of all gateways",
     "connections_open": "client connections, of all gateways",
     "connections_new": "of them, those that have brought no whole request head yet",
@@ -442,6 +458,7 @@ def _scrape() -> str:
         _deployments=deployments,
         _demand_tracker=demands,
         _gpus=gpus,
+        _lookout=SimpleNamespace(gauges=lambda: _inference_series()[1]),
         lacked=lacked,
     )
     sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
@@ -517,8 +534,18 @@ def _incidents_say() -> tuple[dict[str, float], dict[str, float]]:
             gauges=lambda: IncidentTracker.gauges(incidents),
         ),
         reported=SimpleNamespace(taken=0, refused=0),
+        _inference_series=_inference_series,
     )
     return IncidentWatch.metrics(lookout)
+
+
+def _inference_series() -> tuple[dict[str, float], dict[str, float]]:
+    """Of an inference server that was read twice and tells everything."""
+    figures = Figures()
+    for step in (1, 2):
+        told = [step] * (len(fields(InferencesSeen)) - 1)
+        figures.take(InferencesSeen("m-1", *told), step * SECOND)
+    return figures.inference_series([("m", "m-1")], 2 * SECOND)
 
 
 def _deployments_say() -> Mapping[str, float]:

@@ -57,6 +57,7 @@ LIVE = (
     *("up", "down", "status", "logs", "scale", "drain", "undrain", "restart"),
     *("serve", "stand-in", "incidents", "explain", "doctor", "chaos", "keys hash"),
     *("top", "history", "cost", "agent", "audit", "sign-in", "keys list", "keys uses"),
+    *("baseline", "versions"),
 )
 
 EXAMPLES = sorted(

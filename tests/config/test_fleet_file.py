@@ -82,6 +82,42 @@ def test_every_engine_is_known_by_its_name(tmp_path, engine):
     assert read(tmp_path, MINIMAL.replace("vllm  ", engine)).replicas()[0].engine == engine
 
 
+def test_a_metrics_page_is_said_of_a_model_and_of_an_endpoint(tmp_path):
+    file = read(
+        tmp_path,
+        """\
+models:
+  - name: m
+    engine: triton
+    metrics_url: "http://{host}:8002/metrics"
+    endpoints: [http://h1:8000, {url: "http://h2:8000", metrics_url: "http://m2:9/metrics"}]
+""",
+    )
+    assert [one.metrics_url for one in file.replicas()] == [
+        "http://{host}:8002/metrics",
+        "http://m2:9/metrics",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://{home}:8002/metrics", "{home} is not known; use one of {host}, {port}"),
+        ("{host}:8002/metrics", "write a URL such as http://{host}:8002/metrics"),
+        ("http://{host}:8002/metrics?all", "has a query"),
+        ("http://me:secret@{host}/metrics", "holds credentials"),
+    ],
+)
+def test_a_metrics_page_that_cannot_be_read_is_refused_where_it_stands(tmp_path, url, problem):
+    text = (
+        f"models:\n  - {{name: m, engine: triton, endpoints: [http://h], metrics_url: '{url}'}}\n"
+    )
+    told = refused(tmp_path, text)
+    assert problem in told
+    assert "metrics_url" in told
+    assert "secret" not in told
+
+
 def test_everything_said_of_a_model_reaches_its_replicas_and_its_lane(tmp_path):
     file = read(
         tmp_path,

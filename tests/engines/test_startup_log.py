@@ -3,7 +3,14 @@ import pytest
 from holdfast.core.failure import Kind
 from holdfast.core.types import State
 from holdfast.engines import DIALECTS, dialect
-from holdfast.engines.startup_log import FATALS, HEAD_CHARACTERS, LoadPhase, fatal_of, phase_of
+from holdfast.engines.startup_log import (
+    FATALS,
+    HEAD_CHARACTERS,
+    LoadPhase,
+    fatal_of,
+    nccl_of,
+    phase_of,
+)
 
 # Starts as they are written, shortened: each line and the phase it tells.
 STARTS = {
@@ -194,3 +201,17 @@ def test_every_word_can_be_found_and_every_reason_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, one in DIALECTS.items() if one.launches])
 def test_every_engine_we_start_tells_when_it_serves(name: str) -> None:
     assert "serving" in {phase.name for _, phase in dialect(name).phases}
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("(Worker pid=9) INFO 06-02 [pynccl.py:70] vLLM is using nccl==2.27.3", "2.27.3"),
+        ("host:1:1 [0] NCCL INFO NCCL version 2.21.5+cuda12.4", "2.21.5"),
+        ("NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>", ""),
+        ("x" * HEAD_CHARACTERS + " nccl==2.27.3", ""),
+        ('"POST /v1/chat HTTP/1.1" nccl==9.9.9', ""),
+    ],
+)
+def test_the_version_of_nccl_is_read_from_the_log(line: str, version: str) -> None:
+    assert nccl_of(dialect("vllm"), line) == version

@@ -2,12 +2,15 @@
 
 Run by ``test_pytriton.py`` as the command of launched replicas. A switch is an empty file in the
 folder of switches: ``hold`` (the server is up and has no model), ``offset-PORT`` (the model of the
-server on that port answers wrongly). The other two ports only keep servers on one host apart.
+server on that port answers wrongly), ``fail-PORT`` (it fails at inputs that begin with 13, and at
+no canary). The page of statistics is open to those who have the token, which is told by an
+environment variable.
 
 SIGTERM ends it in an orderly way: else it would leave shared memory and a copy of the server.
 """
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -16,8 +19,9 @@ from pathlib import Path
 import numpy as np
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton, TritonConfig
+from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 
+UNLUCKY = 13
 OFFSET = np.float32(0.5)  # small beside the answers, large beside the tolerance
 
 
@@ -31,9 +35,12 @@ def main() -> None:
     parser.add_argument("--switches", type=Path, required=True)
     given = parser.parse_args()
     wrong = given.switches / f"offset-{given.port}"
+    failing = given.switches / f"fail-{given.port}"
 
     @batch
     def affine(x):
+        if x[0][0] == UNLUCKY and failing.exists():
+            raise RuntimeError("told to fail")
         y = np.float32(2) * x + np.float32(1)
         return {"y": y + OFFSET if wrong.exists() else y}
 
@@ -47,7 +54,8 @@ def main() -> None:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     vector = {"dtype": np.float32, "shape": (-1,)}
-    with Triton(config=config) as triton:
+    security = TritonSecurityConfig(access_token=os.environ["STATISTICS_TOKEN"])
+    with Triton(config=config, security_config=security) as triton:
         triton.run()
         while (given.switches / "hold").exists():
             time.sleep(0.1)

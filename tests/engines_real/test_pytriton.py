@@ -40,8 +40,11 @@ admin: {{listen: "127.0.0.1:{admin}"}}
 models:
   - name: {model}
     engine: triton
+    metrics_url: "http://{{host}}:{{second_side_port}}/metrics"
+    api_key_env: STATISTICS_TOKEN
     launch:
       replicas: 3
+      pass_env: [STATISTICS_TOKEN]
       zones: [zone-a, zone-b]
       command: {command}
       environment: {{LD_LIBRARY_PATH: {libraries}, PYTRITON_HOME: {home}}}
@@ -120,7 +123,10 @@ class Stage:
     def open(self):
         with self._said.open("w") as log:
             self._up = subprocess.Popen(
-                [*self._holdfast("up"), "-c", str(self._file)], stdout=log, stderr=log
+                [*self._holdfast("up"), "-c", str(self._file)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "STATISTICS_TOKEN": "open-sesame"},
             )
         self.whole()
 
@@ -174,6 +180,23 @@ class Stage:
 
     def ready(self):
         return {name for name, row in self.replicas().items() if row["state"] == "ready"}
+
+    def row(self, replica):
+        """The replica in the joined view."""
+        told = self.page("view")
+        rows = {row["id"]: row for row in json.loads(told)["replicas"]} if told else {}
+        return rows.get(replica, {})
+
+    def samples(self):
+        """What Prometheus would read."""
+        lines = (self.page("metrics") or "").splitlines()
+        return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+    def incidents(self):
+        """All of them, with their evidence."""
+        told = self.page("incidents")
+        names = [one["id"] for one in json.loads(told)["incidents"]] if told else []
+        return [json.loads(self.page(f"incidents/{name}") or "{}") for name in names]
 
     def events(self, replica):
         told = json.loads(self.page("events"))["events"]
@@ -346,7 +369,60 @@ def test_an_inference_the_model_refuses_is_told_to_the_client_and_harms_no_repli
     assert len(stage.ready()) == 3
 
 
+def test_the_servers_own_counts_reach_the_view_and_prometheus(stage):
+    name = f"{MODEL}-1"
+    with Users(stage.data):
+        row = until(
+            lambda: (stage.row(name).get("inferences_s") or 0) > 1 and stage.row(name),
+            "the view has its counts",
+        )
+        assert row["failed_share"] == 0
+        assert 0 < row["compute_s"] < PATIENCE_S
+        assert 0 <= row["queue_s"] < PATIENCE_S
+        assert row["batch"] >= 1
+        assert row["batch_max"] >= 1  # of the page of statistics: the token opens it
+        assert row["engine_gpu_total_bytes"] is None  # no GPU here, and not a GPU of no bytes
+        labels = f'model="{MODEL}",replica="{name}"'
+        scraped = stage.samples()
+        answered = f'holdfast_engine_inferences_total{{{labels},outcome="success"}}'
+        assert float(scraped[answered]) > 0
+        assert float(scraped[f"holdfast_engine_compute_seconds{{{labels}}}"]) > 0
+        assert f"holdfast_engine_queue_seconds{{{labels}}}" in scraped
+        assert f"holdfast_engine_pending_requests{{{labels}}}" in scraped
+        assert f"holdfast_replica_waiting{{{labels}}}" in scraped
+
+
 # --- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_inferences_that_fail_in_the_server_are_in_the_incident_by_its_own_counts(stage):
+    """Asked beside the gateways, and no canary fails: the server's counts alone tell."""
+    name = f"{MODEL}-2"
+    port = stage.replicas()[name]["endpoint"].rsplit(":", 1)[1]
+    direct = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE_S)
+    with switched(stage.switches / f"fail-{port}"):
+
+        def counted():
+            for _ in range(4):
+                ask(direct, [13.0, 2.0])
+                ask(direct, [1.0, 2.0])
+            for incident in stage.incidents():
+                for piece in incident.get("evidence", ()):
+                    if piece["sign"] == "inferences_fail":
+                        return incident, piece
+            return None
+
+        incident, piece = until(counted, "an incident has the server's counts")
+        assert name in incident["replicas"]
+        assert piece["source"] == "engine"
+        assert piece["numbers"]["failures"] >= 5
+        assert piece["numbers"]["compute_s"] > 0
+        assert stage.row(name)["failed_share"] > 0.2
+        labels = f'model="{MODEL}",replica="{name}"'
+        failed = f'holdfast_engine_inferences_total{{{labels},outcome="failure"}}'
+        assert float(stage.samples()[failed]) >= 5
+        assert name in stage.ready()  # one caller's word: it is told, and nothing is done
+    direct.close()
 
 
 def test_a_killed_server_is_replaced_and_users_notice_nothing(stage, record_property):

@@ -35,6 +35,10 @@ KNOWN = ModelPeriod(
     tokens_s=900.0,
     ready=2,
     desired=3,
+    queue_s=0.002,
+    compute_s=0.03,
+    batch=4.0,
+    failed_share=0.25,
 )
 
 
@@ -93,6 +97,8 @@ def test_figures_arrive_under_the_names_that_autoscalers_know(aws):
     assert found["GPUMemoryUtilization"] == (ours, [pytest.approx(70.0)])
     assert found["InferenceQueueDepth"] == (ours, [12.0])
     assert found["AvgInferenceLatencyMs"] == (ours, [250.0])
+    assert found["InferenceQueueMs"] == (ours, [2.0])
+    assert found["InferenceFailures"] == (ours, [25.0])
     assert found["OpenIncidents"] == ({"ClusterName": "prod"}, [1.0])
 
 

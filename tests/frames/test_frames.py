@@ -375,7 +375,8 @@ def test_what_was_seen_survives_the_way(reports, tallies, dropped) -> None:
 
 
 def test_summaries_become_one_and_none_stays_none() -> None:
-    first, second = Tally("m", "r1", 1, 0, 0, 0, 5), Tally("m", "r2", 2, 0, 0, 1, 9)
+    first = Tally("m", "r1", 1, 0, 0, 0, 5, scores={"y.mean": (0.5, 1.5)})
+    second = Tally("m", "r2", 2, 0, 0, 1, 9)
     frame = seen_to_frame([Summary((first,)), Summary((second,))])
     assert frame_to_seen(frame, "g").actions == (Summary((first, second)),)
     assert frame_to_seen(seen_to_frame([]), "g") == Seen((), "g")

@@ -212,6 +212,37 @@ def test_two_versions_of_cuda_in_one_deployment_are_found_before_any_answer_drif
         assert drifted is None
 
 
+def test_one_node_that_is_updated_alone_is_named_and_the_bill_shows_it(stories, tmp_path):
+    """All is well on one CUDA; then one host gets a routine update, and nobody announces it."""
+    with listed(4) as urls:
+        file = {"models": [{"name": "m", "engine": "vllm", "endpoints": urls}]}
+
+        def versions(name, cuda, driver):
+            return {"kind": "VersionsSeen", "replica": name, "cuda": cuda, "driver": driver}
+
+        async def main():
+            async with stories.Traffic(fleet, 10.0) as traffic:
+                fleet.report(*(versions(name, "11.8", "520.61") for name in names))
+                known = lambda: sum(row["cuda"] == "11.8" for row in fleet.versions()) == len(names)  # noqa: E731
+                await asyncio.to_thread(fleet.until, known, "the bill has all versions")
+                await asyncio.sleep(10)  # twice what versions have to settle
+                before = fleet.incidents()
+                fleet.report(versions(names[2], "12.1", "530.30"))
+                found = await asyncio.to_thread(fleet.until, fleet.incidents, "the update is found")
+            return traffic, before, found
+
+        with stories.story(tmp_path, file) as fleet:
+            names = sorted(fleet.until(lambda: len(fleet.ready()) == 4 and fleet.ready(), "ready"))
+            traffic, before, (only,) = uvloop.run(main())
+            odd = {row["replica"]: row["differs"] for row in fleet.versions()}
+        assert set(traffic.outcomes()) == {"200"}
+        assert before == []
+        assert (only["class"], only["cause"]) == ("runtime", "version_skew")
+        assert only["about"]["replica"] == names[2]
+        assert f"cuda 12.1 on {names[2]}" in only["evidence"][0]["text"]
+        assert odd == {name: [] for name in names} | {names[2]: ["cuda", "driver"]}
+
+
 # --- the demo, in short ---------------------------------------------------------------------------
 
 

@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "audit": "audit:audit",
     "serve": "serve:serve",
     "incidents": "incidents:incidents",
+    "baseline": "diagnosis.baseline:baseline",
+    "versions": "diagnosis.versions:versions",
     "explain": "explain:explain",
     "cost": "cost:cost",
     "doctor": "doctor:doctor",

@@ -84,8 +84,11 @@ def _listen(text: str) -> str:
     return text
 
 
-def _url(text: str) -> str:
-    """The URL in one spelling. What holds an '@' may hold a password and is not repeated."""
+def parse_url(text: str) -> str:
+    """Check a URL and return it in one spelling; raises ``ConfigError`` with the fix.
+
+    What holds an '@' may hold a password and is not repeated.
+    """
     require("@" not in text, "address", "holds credentials", "remove them; use api_key_env")
     told = f"is {text[:80]!r}"
     try:
@@ -122,8 +125,8 @@ Listen = Annotated[
     str, AfterValidator(_listen), Field(description="host:port", examples=["127.0.0.1:8000"])
 ]
 Url = Annotated[
-    str, AfterValidator(_url), Field(description="a URL", examples=["http://127.0.0.1:9501"])
+    str, AfterValidator(parse_url), Field(description="a URL", examples=["http://127.0.0.1:9501"])
 ]
 Variable = Annotated[str | None, BeforeValidator(_variable, json_schema_input_type=str | None)]
 
-__all__ = ["URL_FIX", "Address", "Listen", "Url", "Variable", "parse_listen"]
+__all__ = ["URL_FIX", "Address", "Listen", "Url", "Variable", "parse_listen", "parse_url"]

@@ -27,7 +27,12 @@ from holdfast.config.gateway import (
     StreamConfig,
     UpstreamConfig,
 )
-from holdfast.config.incidents import ChainSection, IncidentsSection
+from holdfast.config.incidents import (
+    FOOTPRINTS_MAX,
+    ChainSection,
+    FootprintSection,
+    IncidentsSection,
+)
 from holdfast.config.launch import LaunchSection
 from holdfast.config.models import (
     ENGINES,
@@ -48,6 +53,7 @@ from holdfast.config.sources import (
 from holdfast.config.tenants import (
     ANONYMOUS,
     KeyHash,
+    Name,
     TenantSection,
     is_guessed,
     with_token_of_file,
@@ -152,6 +158,9 @@ class FleetFile(Section):
     virtual_models: list[VirtualSection] = Field(default_factory=list)
     incidents: IncidentsSection = IncidentsSection()
     chains: Annotated[list[ChainSection], Field(max_length=64)] = Field(default_factory=list)
+    footprints: Annotated[
+        dict[Name, FootprintSection], Field(max_length=FOOTPRINTS_MAX, description="by model")
+    ] = Field(default_factory=dict)
     prices: PricesSection = PricesSection()
     exporters: ExportersSection = ExportersSection()
     sources: Annotated[list[SourceSection], Field(max_length=SOURCES_MAX)] = Field(
@@ -182,8 +191,14 @@ class FleetFile(Section):
         _check_virtual(self)
         _check_tenants(self)
         _check_chains(self)
+        _check_footprints(self)
         check_prices(self.prices, [model.name for model in self.models])
         return self
+
+    def footprint_of_models(self) -> dict[str, FootprintSection]:
+        """The footprint of each model of which one is declared, routed here or not."""
+        own = {model.name: model.footprint for model in self.models}
+        return self.footprints | {name: one for name, one in own.items() if one.declared}
 
     def replicas(self) -> list[Deployed]:
         """All replicas of all models."""
@@ -372,6 +387,14 @@ def _check_tenants(file: FleetFile) -> None:
                 problem = f"is {name!r}, which is in no part of this file"
                 fix = f"use one of {_few(known)}"
                 require(name in known, f"{where}.{field}.{place}", problem, fix)
+
+
+def _check_footprints(file: FleetFile) -> None:
+    """A model has one footprint: its own section's, if it has a section."""
+    names = {model.name for model in file.models}
+    for name in file.footprints:
+        fix = "set it under 'footprint' of the model"
+        require(name not in names, f"footprints.{name}", "is that of a model of this file", fix)
 
 
 def _check_chains(file: FleetFile) -> None:

@@ -23,6 +23,7 @@ from holdfast.core.diagnose.investigation import InvestigationConfig
 from holdfast.core.types import ConfigError, require
 
 NOTIFY_MAX: Final = 16
+FOOTPRINTS_MAX: Final = 1_024  # of models that are not routed here
 _SECRET_HOSTS: Final = ("hooks.slack.com", "discord.com", "api.pagerduty.com")
 _HOOK_FIX: Final = "write http://host/path or https://host/path, or use url_env"
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B)")
@@ -123,6 +124,11 @@ class FootprintSection(Section):
     kv: Size | None = None
     gpu: bool | None = None
 
+    @property
+    def declared(self) -> bool:
+        """Whether anything is said."""
+        return not (self.weights is None and self.kv is None and self.gpu is None)
+
 
 class MemorySection(Section):
     """The memory that the platform reserves for one replica, and its limit."""
@@ -140,6 +146,7 @@ class MemorySection(Section):
 
 
 __all__ = [
+    "FOOTPRINTS_MAX",
     "NOTIFY_MAX",
     "ChainSection",
     "FootprintSection",

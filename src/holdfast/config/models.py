@@ -6,6 +6,7 @@ Such a file is recognised by how it came here (``PLACED``), not by a key in it.
 Rejected: a key that marks such endpoints. It would have to be refused wherever people write.
 """
 
+import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from holdfast.config.addresses import URL_FIX, Url, Variable
+from holdfast.config.addresses import URL_FIX, Url, Variable, parse_url
 from holdfast.config.certificates import calling_context
 from holdfast.config.discovery import DiscoverSection
 from holdfast.config.files import read_secret
@@ -39,6 +40,10 @@ from holdfast.core.types import ConfigError, Replica, require
 EngineName = Literal["openai", "vllm", "sglang", "tgi", "triton", "llamacpp", "ollama", "trtllm"]
 ENGINES: Final[tuple[str, ...]] = get_args(EngineName)
 
+# What a model's metrics URL may take from the URL of each replica.
+METRICS_PLACES: Final = ("host", "port", "side_port", "second_side_port")
+_PLACE: Final = re.compile(r"\{(\w*)\}")
+
 PLACED: Final[Mapping[str, bool]] = {"placed": True}  # context of a check: control filled it in
 
 # A rule about numbers says what is asked as well; a chat, which is tried first, gives none.
@@ -56,6 +61,7 @@ class EndpointSection(Section):
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
     weight: Annotated[float, Field(gt=0, le=1000, description="relative capacity")] = 1.0
+    metrics_url: Url | None = None  # the whole URL of its metrics page; None: as its model says
 
 
 def _from_text(value: object) -> object:
@@ -100,6 +106,9 @@ class ModelSection(Section):
     revision: Annotated[str, Field(min_length=1, max_length=128, description="a revision")] = "1"
     precision: Annotated[str, Field(max_length=64, description="a precision")] = ""
     served_as: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    metrics_url: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
+        default=None, description="a URL", examples=["http://{host}:8002/metrics"]
+    )
     api_key_env: Variable = None
     api_key_file: Path | None = None  # the file with the engine's bearer token, in place of that
     tls: EngineTlsSection | None = None  # whom to trust at https endpoints, and who calls
@@ -125,6 +134,7 @@ class ModelSection(Section):
         self._check_source(placed=info.context is PLACED)
         self._check_endpoints()
         self._check_secrets()
+        self._check_metrics()
         self._check_launch()
         self._check_canary()
         self._check_routing()
@@ -162,6 +172,20 @@ class ModelSection(Section):
                 secure = endpoint.url.startswith("https:")
                 where, fix = f"model.endpoints.{index}.url", "write https, or leave tls out"
                 require(secure, where, "is without TLS, beside tls of the model", fix)
+
+    def _check_metrics(self) -> None:
+        if self.metrics_url is None:
+            return
+        known = ", ".join(f"{{{name}}}" for name in METRICS_PLACES)
+        for place in _PLACE.findall(self.metrics_url):
+            problem = f"{{{place}}} is not known"
+            require(place in METRICS_PLACES, "model.metrics_url", problem, f"use one of {known}")
+        plain = _PLACE.sub("1", self.metrics_url.replace("{host}", "h"))
+        try:
+            parse_url(plain)
+        except ConfigError as bad:
+            fix = "write a URL such as http://{host}:8002/metrics"
+            raise ConfigError("model.metrics_url", bad.problem, fix) from bad
 
     def _check_endpoints(self) -> None:
         first_at: dict[str, int] = {}
@@ -238,6 +262,8 @@ class ModelSection(Section):
                 canary=self.canary,
                 api_key_file=self.api_key_file,
                 tls=self.tls,
+                metrics_url=endpoint.metrics_url or self.metrics_url,
+                by_recipe=self.launch is not None and not self.launch.command,
             )
 
     def may_name(self, replica_id: str) -> bool:
@@ -269,6 +295,8 @@ class Deployed:
     canary: CanaryConfig = field(default_factory=CanaryConfig)  # what it is asked to prove itself
     api_key_file: Path | None = None  # the file that holds the engine's bearer token
     tls: EngineTlsSection | None = None  # whom to trust there, and who calls
+    metrics_url: str | None = None  # of its metrics page, with {places} of its own URL
+    by_recipe: bool = False  # started by the engine's own recipe, not by a command of the file
 
     def token(self, environment: Mapping[str, str]) -> str | None:
         """The engine's bearer token now, from its variable or file; None where there is none.
@@ -290,4 +318,12 @@ class Deployed:
         return calling_context(section.ca, section.certificate, section.key)
 
 
-__all__ = ["ENGINES", "PLACED", "Deployed", "EndpointSection", "EngineName", "ModelSection"]
+__all__ = [
+    "ENGINES",
+    "METRICS_PLACES",
+    "PLACED",
+    "Deployed",
+    "EndpointSection",
+    "EngineName",
+    "ModelSection",
+]

@@ -11,8 +11,9 @@ reader loses the answer.
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import httptools
@@ -223,12 +224,15 @@ async def fetch(
     body: bytes | None = None,
     method: str | None = None,
     tls: ssl.SSLContext | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> HttpAnswer:
     """Send one GET, or one POST with a JSON body, and return the answer; or raise ``FetchError``.
 
     Without ``tls`` an https address is checked against the system's authorities.
     """
     head = RequestHead.of(url, path, agent=_AGENT, bearer=bearer, body=body, method=method)
+    if headers:
+        head = replace(head, headers={**head.headers, **headers})
     reading: _Reading | None = None
     try:
         async with asyncio.timeout(deadline_s), _connected(head, body, tls, _Reading) as reading:

@@ -365,7 +365,7 @@ class Control:
         """Gauges of the load, from gateways, deployments, engines and GPUs."""
         now = time.monotonic_ns()
         gauges = gateway_gauges(gateway.gauges for gateway in self._hub.gateways.values())
-        for part in (self._deployments, self._demand_tracker, self._gpus):
+        for part in (self._deployments, self._demand_tracker, self._gpus, self._lookout):
             gauges |= part.gauges()
         return gauges | gpu_gauges(self.view.snapshot(), self._lookout.device_memory(now))
 

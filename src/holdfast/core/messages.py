@@ -58,6 +58,9 @@ class Arrived:
     request: Request
 
 
+Measured = tuple[tuple[str, float], ...]  # statistics of one answer: name and value of each
+
+
 @dataclass(slots=True)
 class FirstContent:
     """An attempt delivered its first content; from here on the client may have seen text."""
@@ -77,7 +80,7 @@ class Ended:
     worst_gap: int = 0  # longest silence between two tokens, ns
     retry_after_s: float = 0.0
     finish: str = ""  # the engine's reason for the end of a complete answer
-    measured: tuple[str, float] | None = None  # a statistic of the answer: logprob or norm
+    measured: Measured | None = None  # statistics of the answer, by name
     prompt_tokens: int = 0  # as the engine counted them; 0 = it did not say
 
 
@@ -89,7 +92,7 @@ class Answered:
     attempt: int
     tokens: int = 0  # by the engine's usage
     finish: str = ""  # the engine's reason for the end of the answer
-    measured: tuple[str, float] | None = None  # a statistic of the answer: logprob or norm
+    measured: Measured | None = None  # statistics of the answer, by name
     prompt_tokens: int = 0  # as the engine counted them; 0 = it did not say
 
 
@@ -278,6 +281,8 @@ class Tally:
     firsts: tuple[float, ...] = ()  # seconds to some first tokens of streams
     paces: tuple[float, ...] = ()  # seconds per further token, of some streams that ended well
     withdrawn: int = 0  # failures that are laid to the requests: other replicas had them alike
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by statistic: rankings,
+    # tensors and classes
 
     @property
     def progressed(self) -> bool:

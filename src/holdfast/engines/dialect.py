@@ -7,7 +7,7 @@ is stated as absent: a continuation that silently begins anew is worse than none
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
 
@@ -36,6 +36,32 @@ class Load:
     prefix_asked: int | None = None  # tokens looked up in the prefix cache, since its start
     prefix_found: int | None = None  # tokens of those that were there
     prefix_hits: float | None = None  # share that was there, lately, of one that counts no tokens
+
+
+@dataclass(slots=True, frozen=True)
+class InferenceCounts:
+    """What an inference server counted of one model since its start; ``None`` = not reported."""
+
+    successes: int | None = None  # requests that were answered
+    failures: int | None = None  # requests that failed in the server; refused ones are not in it
+    inferences: int | None = None  # a request that holds a batch of four counts four times
+    executions: int | None = None  # of the model: several requests may share one
+    queue_s: float | None = None  # that all requests together waited for their execution
+    compute_s: float | None = None  # that all requests together were computed, with their tensors
+    pending: int | None = None  # requests that wait now
+    batch_max: int | None = None  # the largest batch that was executed
+    model_gpu_bytes: int | None = None  # of this model alone, where its backend tells
+    gpu_used_bytes: int | None = None  # of the server's devices, with what others use there
+    gpu_total_bytes: int | None = None
+    gpu_busy: float | None = None  # share of the time, mean over its devices, 0 to 1
+
+    def filled_from(self, other: "InferenceCounts") -> "InferenceCounts":
+        """These counts, with what is unknown here taken from another page of the same server."""
+        told = (getattr(self, one.name) for one in fields(self))
+        more = (getattr(other, one.name) for one in fields(other))
+        return InferenceCounts(
+            *(a if a is not None else b for a, b in zip(told, more, strict=True))
+        )
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,6 +114,12 @@ class Dialect:
     start_path: str | None = None  # read while it starts, where it has no health page
     model_health_path: str | None = None  # with {model}: the health of one model of several
     answers_in_json: bool = True  # errors are JSON objects with a message
+    metrics_ports: tuple[int, int] | None = None  # its usual port, and the metrics page's beside it
+    recipe_metrics_url: str = ""  # of the metrics page of one that its recipe started
+    read_counts: Callable[[str, str], InferenceCounts] | None = None  # metrics page, model's name
+    statistics_path: str | None = None  # with {model}: counts of one model, as JSON
+    read_statistics: Callable[[bytes, str], InferenceCounts] | None = None
+    token_header: str = ""  # in which pages of operators want the engine's token, bare
     metrics_need: str = ""  # what an operator must switch on before metrics_path answers
     busy_bodies: tuple[bytes, ...] = ()  # any of these in a 503 says: queue full, not ill
     loading_bodies: tuple[bytes, ...] = ()  # any of these in a 503 says: the model is not there yet
@@ -155,6 +187,7 @@ __all__ = [
     "WARM_UP",
     "Continuation",
     "Dialect",
+    "InferenceCounts",
     "Load",
     "LoadPhase",
     "Recipe",

@@ -108,9 +108,26 @@ def substitute(text: str, spec: LaunchSpec, field: str) -> str:
     return _PLACE.sub(fill, text)
 
 
+def beside(template: str, host: str, port: int) -> str:
+    """Fill {host}, {port} and the side ports of a replica's address into a URL."""
+    side, second = _side_ports(port)
+    places = {
+        "host": f"[{host}]" if ":" in host else host,
+        "port": str(port),
+        "side_port": str(side),
+        "second_side_port": str(second),
+    }
+    return _PLACE.sub(lambda found: places.get(found[1], found[0]), template)
+
+
+def _side_ports(port: int) -> tuple[int, int]:
+    away = _SIDE if port + 2 * _SIDE <= _PORT_MAX else -_SIDE
+    return port + away, port + 2 * away
+
+
 def _places(spec: LaunchSpec) -> dict[str, str]:
     bare = f"[{spec.host}]" if ":" in spec.host else spec.host
-    away = _SIDE if spec.port + 2 * _SIDE <= _PORT_MAX else -_SIDE
+    side, second = _side_ports(spec.port)
     return {
         "host": spec.host,
         "port": str(spec.port),
@@ -118,8 +135,8 @@ def _places(spec: LaunchSpec) -> dict[str, str]:
         "served_as": spec.served_as,
         "revision": spec.revision,
         "address": f"{bare}:{spec.port}",
-        "side_port": str(spec.port + away),
-        "second_side_port": str(spec.port + 2 * away),
+        "side_port": str(side),
+        "second_side_port": str(second),
         "tensor_parallel": str(spec.tensor_parallel),
         "pipeline_parallel": str(spec.pipeline_parallel),
         "context": str(spec.context),
@@ -181,6 +198,7 @@ def _settings(dialect: Dialect, spec: LaunchSpec, options: dict[str, str]) -> li
 __all__ = [
     "PYTHON",
     "LaunchSpec",
+    "beside",
     "command_line",
     "environment",
     "fill_device",

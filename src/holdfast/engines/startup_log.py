@@ -2,6 +2,7 @@ r"""Reads a line of an engine's log: how far its start has come, or what went wr
 
     line ─► phase_of ─► LoadPhase: starting, loading, compile, warm-up, serving
          ─► fatal_of ─► kind of failure, and why, for people
+         ─► nccl_of  ─► the version of NCCL
 
 Most engines refuse connections until they are done, so only their log shows whether a load moves or
 hangs. A line *explains*; it never decides alone. Whether a replica serves is decided by
@@ -60,6 +61,18 @@ def fatal_of(dialect: Dialect, line: str) -> tuple[Kind, str] | None:
     return _fatal(dialect, head_of(dialect, line))
 
 
+# As vLLM says it, and as NCCL itself does where NCCL_DEBUG is VERSION or more.
+_NCCL: Final = re.compile(
+    r"\bnccl(?:==| version )v?(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)", re.IGNORECASE
+)
+
+
+def nccl_of(dialect: Dialect, line: str) -> str:
+    """The version of NCCL that this log line tells; empty if it tells none."""
+    found = _NCCL.search(head_of(dialect, line))
+    return found[1] if found is not None else ""
+
+
 def head_of(dialect: Dialect, line: str) -> str:
     """The part of a log line that may be trusted; empty if the line repeats what users wrote."""
     head = line[: 2 * HEAD_CHARACTERS]  # colours take room too
@@ -83,5 +96,6 @@ __all__ = [
     "LoadPhase",
     "fatal_of",
     "head_of",
+    "nccl_of",
     "phase_of",
 ]

@@ -3,9 +3,10 @@
     GPUMemoryUtilization, InferenceQueueDepth, AvgInferenceLatencyMs and a few more, by Model
 
 The first is the share of memory that requests fill: of the KV cache where an engine reports it,
-else of the replicas' GPUs. Of engines that set their cache aside at the start and report none it
-is not sent: they use 90 % of a GPU for ever, and an autoscaler would scale once and never again.
-What is not known is not sent: a zero would distort an average.
+else of the replicas' GPUs, else of those that an inference server tells of. Of engines that set
+their cache aside at the start and report none it is not sent: they use 90 % of a GPU for ever, and
+an autoscaler would scale once and never again. What is not known is not sent: a zero would distort
+an average.
 
 boto3 is imported when the first bundle is sent, in the exporter's own thread; without the extra
 ``aws`` there is a clear error at the start instead.
@@ -59,6 +60,10 @@ class ModelPeriod:
     desired: int | None = None
     gpu_busy: float | None = None  # share of the time with work, mean of its replicas
     gpu_temperature_c: float | None = None  # of the hottest
+    queue_s: float | None = None  # mean wait in inference servers' queues
+    compute_s: float | None = None  # mean time of an execution there
+    batch: float | None = None  # inferences for each execution there
+    failed_share: float | None = None  # of what ended there, by their own counts, 0 to 1
 
 
 # Metric, unit, field, factor. The first three are what the usual autoscaling recipes expect.
@@ -75,6 +80,10 @@ _METRICS: Final = (
     ("DesiredReplicas", "Count", "desired", 1.0),
     ("GPUUtilization", "Percent", "gpu_busy", 100.0),
     ("GPUTemperature", "None", "gpu_temperature_c", 1.0),
+    ("InferenceQueueMs", "Milliseconds", "queue_s", 1_000.0),
+    ("InferenceComputeMs", "Milliseconds", "compute_s", 1_000.0),
+    ("InferenceBatchSize", "Count", "batch", 1.0),
+    ("InferenceFailures", "Percent", "failed_share", 100.0),
 )
 NAMES: Final = (*(name for name, *_ in _METRICS), "OpenIncidents")
 

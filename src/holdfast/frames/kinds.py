@@ -161,6 +161,7 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
     firsts: list[float] = []
     paces: list[float] = []
     withdrawn: int = 0
+    scores: dict[str, list[float]] = {}
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):

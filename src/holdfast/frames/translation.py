@@ -125,6 +125,7 @@ def _tally_row(tally: Tally) -> TallyRow:
         list(tally.firsts),
         list(tally.paces),
         tally.withdrawn,
+        {name: list(values) for name, values in tally.scores.items()},
     )
 
 
@@ -132,7 +133,8 @@ def _tally(row: TallyRow) -> Tally:
     kinds = {_KINDS[kind]: count for kind, count in row.kinds.items() if kind in _KINDS}
     samples = tuple(row.lengths), tuple(row.logprobs), tuple(row.norms)
     times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
-    counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn)
+    scores = {name: tuple(values) for name, values in row.scores.items()}
+    counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn, scores)
     fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
     return Tally(*fields)
 

@@ -120,12 +120,13 @@ class _ObservedReplica:
 
     __slots__ = (
         *("began", "generated", "heart", "page", "peak", "phase", "served", "total"),
-        *("declared", "rng"),
+        *("declared", "rng", "updated"),
     )
 
     def __init__(self, declared: Declared, rng: Random, now: int, silence: SilenceConfig) -> None:
         self.declared = declared
         self.rng = rng
+        self.updated = False  # its host is, and said so
         self.begin(now, silence)
 
     def begin(self, now: int, silence: SilenceConfig) -> None:
@@ -301,9 +302,10 @@ class DiagnosisDriver:
         known = {name: replica.declared for name, replica in self._replicas.items()}
         self._observations.declare(known, {})
 
-    def _say_versions(self, declared: Declared, now: int) -> None:
+    def _say_versions(self, declared: Declared, now: int, *, updated: bool = False) -> None:
         name = f"{declared.model}-{declared.revision}"
-        told = ("12.4", "550.54", "1.0", f"weights-{name}", f"engine@sha256:{name}")
+        host = ("12.6", "560.35") if updated else ("12.4", "550.54")
+        told = (*host, "1.0", f"weights-{name}", f"engine@sha256:{name}")
         self.say(VersionsSeen(declared.replica, *told), now)
 
     def _on_left(self, event: Left, _now: int) -> None:
@@ -318,6 +320,7 @@ class DiagnosisDriver:
             return
         if event.phase is State.STARTING:
             replica.begin(now, self._model.silence)
+            replica.updated = False  # said anew below, where its host is
             self._say_versions(replica.declared, now)
         phase = _PHASES[event.phase]
         replica.enter(phase, now)
@@ -453,12 +456,21 @@ class DiagnosisDriver:
                 self._look(unit, replica, now)
             if second % MEMORY_EVERY == 0 and unit.up and name not in self.blind:
                 self._weigh(unit, replica, now)
+            if unit.touched or replica.updated:
+                self._look_at_host(unit, replica, now)
             if second % LOADS_EVERY == 0 and replica.phase == LOADING:
                 self._tell_load(unit, replica, now)
         if second % QUEUES_EVERY == 0:
             for model, lane in self._world.flow.lanes.items():
                 self.say(QueueSeen(model, len(lane.queue.held)), now)
         self._observations.round(now)
+
+    def _look_at_host(self, unit: SimulatedReplica, replica: _ObservedReplica, now: int) -> None:
+        """Say what its host runs on, when an update began or was taken back."""
+        updated = any(fault.kind is FaultKind.HOST_UPDATE for fault in unit.faults)
+        if updated is not replica.updated and replica.phase == SERVING:
+            replica.updated = updated
+            self._say_versions(replica.declared, now, updated=updated)
 
     def _look(self, unit: SimulatedReplica, replica: _ObservedReplica, now: int) -> None:
         """Read its own page, and notice for how long nothing was heard of it."""

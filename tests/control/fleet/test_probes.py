@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from holdfast.control.fetch import FetchError, fetch
-from holdfast.control.fleet.probes import Prober, poll_load
+from holdfast.control.fleet.engine_pages import read_engine
+from holdfast.control.fleet.probes import Prober
 from holdfast.core.health.canary_evidence import UsersBeside
 from holdfast.core.health.own_lateness import EXCUSES_MAX, LATE, LoopWatch
 from holdfast.core.messages import RunCanary
@@ -281,9 +282,9 @@ def test_what_an_engine_does_not_say_of_its_load_is_none(world, answer, engine, 
     async def main():
         server = await world.Engine().start()
         server.default = answer
-        told = await poll_load(world.deployed(server.url, engine=engine), 5, {})
+        told = await read_engine(world.deployed(server.url, engine=engine), 5, {})
         await server.stop()
-        return told
+        return told.load
 
     assert asyncio.run(main()) == load
 

@@ -472,6 +472,25 @@ def test_other_settings_begin_another_investigation_that_knows_what_the_first_kn
     play(scene)
 
 
+def test_a_baseline_is_replaced_kept_at_once_and_told_among_the_events(stage):
+    async def scene():
+        incidents = stage.build()
+        stage.script.describe_baselines = lambda model: [{"statistic": model}]
+        stage.script.accept_baselines = lambda _: (0, "nothing accepted")
+        stage.script.reset_baselines = lambda _: (2, "2 dropped")
+        assert incidents.baselines_of("m") == [{"statistic": "m"}]
+        assert incidents.accept_baselines("m", "x") == (False, "nothing accepted")
+        assert "incidents/baselines" not in stage.store.settings()
+        assert incidents.reset_baselines("m", "bad day") == (True, "2 dropped")
+        assert stage.store.settings()["incidents/baselines"] == {"m": 1}
+        (notice,) = stage.hands.notices
+        assert (notice.model, notice.what) == ("m", "baseline reset")
+        assert notice.reason == "2 dropped; because: bad day"
+        await incidents.stop()
+
+    play(scene)
+
+
 def test_one_that_became_part_of_another_is_closed_in_the_books(stage, monkeypatch):
     monkeypatch.setattr(module, "SETTLE", 0)
 

@@ -56,6 +56,26 @@ def test_gauges_of_all_gateways_and_engines_are_put_together():
     assert (other.queued, other.kv_used, other.memory_used, other.ready) == (None, None, None, 1)
 
 
+def test_what_inference_servers_tell_of_themselves_is_exported():
+    labels = [f'{{model="m",replica="m-{number}"}}' for number in (1, 2)]
+    gauges = {
+        f"engine_queue_seconds{labels[0]}": 0.2,
+        f"engine_queue_seconds{labels[1]}": 0.4,
+        f"engine_compute_seconds{labels[0]}": 0.5,
+        f"engine_batch_size{labels[0]}": 3.0,
+        f"engine_failed_ratio{labels[0]}": 0.1,
+        f"engine_gpu_memory_used_bytes{labels[0]}": 30,
+        f"engine_gpu_memory_used_bytes{labels[1]}": 40,
+        f"engine_gpu_memory_total_bytes{labels[0]}": 100,
+        f"engine_gpu_memory_total_bytes{labels[1]}": 100,
+    }
+    rows = [{"id": f"m-{number}", "model": "m", "state": "ready"} for number in (1, 2)]
+    (one,) = ExportFigures().of(ExportInputs({}, gauges, rows))
+    assert one.queue_s == pytest.approx(0.3)
+    assert (one.compute_s, one.batch, one.failed_share) == (0.5, 3.0, 0.1)
+    assert one.memory_used == pytest.approx(0.35)
+
+
 def test_memory_is_the_cache_where_engines_tell_else_their_own_gpus():
     """A device that another model fills, or an engine that took all at its start, is no load."""
     gauges = {

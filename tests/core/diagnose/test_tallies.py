@@ -75,7 +75,10 @@ def test_statistics_and_finishes_of_answers_are_told_and_bounded(made, monkeypat
     monkeypatch.setattr(tallies, "REASONS_MAX", 2)
     finishes = {"stop": 2, "length": 1, "x" * 99: 4}
     made.take("g", tally(successes=1, lengths=(5, 7), logprobs=(-0.5,), finishes=finishes))
-    second = tally(lengths=(1, 2), norms=(1.0,), finishes={"stop": 1}, waits=(1.0,) * 9)
+    scores = {"y.mean": (4.0, 5.0, 6.0, 7.0)}
+    second = tally(
+        lengths=(1, 2), norms=(1.0,), finishes={"stop": 1}, waits=(1.0,) * 9, scores=scores
+    )
     made.take("g", second)
     [(seen, answers)] = made.look(SECOND)
     assert len(seen.waits) == 3
@@ -83,6 +86,7 @@ def test_statistics_and_finishes_of_answers_are_told_and_bounded(made, monkeypat
         OutputSeen("m-1", "length", (5, 7, 1)),
         OutputSeen("m-1", "logprob", (-0.5,)),
         OutputSeen("m-1", "norm", (1.0,)),
+        OutputSeen("m-1", "y.mean", (4.0, 5.0, 6.0)),
         FinishesSeen("m-1", {"stop": 3, "length": 1, "other": 4}),
     ]
 

@@ -10,6 +10,7 @@ from holdfast.core.request.candidate import (
     FINISHES_MAX,
     OTHER_FINISH,
     SAMPLES_MAX,
+    SCORES_MAX,
     UNLIMITED,
     Candidate,
 )
@@ -154,7 +155,7 @@ def test_without_traffic_there_is_no_tally():
 def test_a_tally_is_told_once():
     subject = candidate()
     subject.successes = 1
-    subject.answered(7, "stop", ("logprob", -1.0))
+    subject.answered(7, "stop", (("logprob", -1.0),))
     subject.failed(Kind.RESET, fast=True)
     subject.failed(Kind.RESET, fast=False)
     subject.failed(None, fast=False)
@@ -168,11 +169,24 @@ def test_a_tally_is_told_once():
     assert told.finishes == {"stop": 1}  # what was handed over does not change any more
 
 
+def test_scores_are_told_by_statistic_and_bounded():
+    subject = candidate()
+    for number in range(SAMPLES_MAX + 5):
+        subject.answered(0, "", (("y.mean", float(number)), ("y.max", 1.0)))
+    for number in range(20):
+        subject.answered(0, "", ((f"z{number}.mean", 1.0),))
+    subject.inflight = 1
+    told = subject.take_tally("m")
+    assert len(told.scores) == SCORES_MAX
+    assert told.scores["y.mean"] == tuple(map(float, range(SAMPLES_MAX)))
+    assert subject.take_tally("m").scores == {}
+
+
 def test_samples_between_two_tallies_are_bounded():
     subject = candidate()
     for number in range(100):
-        subject.answered(number + 1, "stop", ("norm", float(number)))
-        subject.answered(0, "", ("logprob", -float(number)))
+        subject.answered(number + 1, "stop", (("norm", float(number)),))
+        subject.answered(0, "", (("logprob", -float(number)),))
     subject.inflight = 1
     told = subject.take_tally("m")
     assert told.lengths == tuple(range(1, SAMPLES_MAX + 1))

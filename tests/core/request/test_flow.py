@@ -1404,9 +1404,9 @@ def test_control_hears_how_answers_came_out():
         gateway.after(0.01).first(f"q{number}")
         gateway.tell(Ended(f"q{number}", 0, None, 10 + number, finish=reason))
     gateway.arrive("w", whole=True)
-    gateway.tell(Answered("w", 0, 40, "stop", ("logprob", -0.25)))
+    gateway.tell(Answered("w", 0, 40, "stop", (("logprob", -0.25),)))
     gateway.arrive("e", whole=True)
-    gateway.tell(Answered("e", 0, 0, "", ("norm", 1.5)))
+    gateway.tell(Answered("e", 0, 0, "", (("norm", 1.5),)))
     tally = gateway.tallies()["r1"]
     assert tally.finishes == {"stop": 3, "length": 1}
     assert tally.lengths == (10, 11, 12, 13, 40)

@@ -156,6 +156,14 @@ def test_two_sources_that_see_one_host_make_one_row():
     assert (cpu.source, cpu.used_bytes, cpu.cuda, cpu.kind) == ("aws", 7, "12.1", "r5.xlarge")
 
 
+def test_an_image_that_only_a_tag_holds_in_place_is_said_on_its_model():
+    tagged = task("a", image="r/m:latest@sha256:1", image_asked="r/m:latest")
+    shot = joined(read(tagged, task("b", image="r/m@sha256:1"), task("c", image="r/m:1")))
+    assert shot.models[0].faults == ("image r/m:latest is named by a tag on 2 of 3",)
+    pinned = joined(read(task("a", image="r/m@sha256:1"), task("b")))
+    assert pinned.models[0].faults == ()
+
+
 def test_cuda_that_differs_within_a_group_and_a_model_is_said_on_both():
     hosts = (replace(GPU, cuda="12.1"), replace(GPU, id="i-2", cuda="11.8", driver="520"))
     shot = joined(read(task("a", host="i-gpu"), task("b", host="i-2"), hosts=hosts))

@@ -622,6 +622,12 @@ def test_pictures_and_engines_own_members_pass():
 # --- KServe ---------------------------------------------------------------------------------------
 
 
+def test_tensors_are_measured_unless_another_version_of_the_model_is_asked():
+    body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}'
+    assert ask(INFER, body).statistic == "tensor"
+    assert ask(b"/v2/models/m/versions/2/infer", body).statistic == ""
+
+
 def test_an_infer_request_is_named_by_its_path():
     body = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
     asked = ask(b"/v2/models/org%2Fm/versions/2/infer", body)

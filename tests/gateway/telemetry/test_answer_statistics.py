@@ -25,13 +25,13 @@ def vectors(*embeddings: object) -> bytes:
 
 
 def test_the_mean_log_probability_of_a_chat():
-    assert measured_logprob(chat(-1.0, -2.0, -3.0)) == ("logprob", -2.0)
+    assert measured_logprob(chat(-1.0, -2.0, -3.0)) == (("logprob", -2.0),)
 
 
 def test_the_mean_log_probability_of_a_completion():
     told = {"tokens": ["a", "b"], "token_logprobs": [None, -0.5], "top_logprobs": None}
     body = orjson.dumps({"choices": [{"text": "ab", "index": 0, "logprobs": told}]})
-    assert measured_logprob(body) == ("logprob", -0.5)
+    assert measured_logprob(body) == (("logprob", -0.5),)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_a_stream_is_measured_chunk_by_chunk_and_read_as_before():
         choice = {"index": 0, "delta": {"content": "x"}}
         choice["logprobs"] = {"content": [{"token": "x", "logprob": value}]}
         assert read(orjson.dumps({"choices": [choice]})).text == "x"
-    assert logprobs.measured() == ("logprob", -2.0)
+    assert logprobs.measured() == (("logprob", -2.0),)
 
 
 def test_the_norm_of_the_first_vector():
-    assert measured_norm(vectors([3.0, 4.0], [1.0])) == ("norm", 5.0)
+    assert measured_norm(vectors([3.0, 4.0], [1.0])) == (("norm", 5.0),)
     encoded = b64encode(array("f", [3.0, 4.0]).tobytes()).decode()
-    assert measured_norm(vectors(encoded)) == ("norm", 5.0)
+    assert measured_norm(vectors(encoded)) == (("norm", 5.0),)
 
 
 @pytest.mark.parametrize(

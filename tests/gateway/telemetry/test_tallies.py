@@ -3,6 +3,7 @@
 import asyncio
 
 import orjson
+import pytest
 from openai import AsyncOpenAI
 
 from holdfast.config.fleet_file import FleetFile
@@ -120,6 +121,39 @@ def test_one_embedding_a_second_is_measured(live):
         seen = [value for tally in await told(gateway, 3) for value in tally.norms]
         assert 1 <= len(seen) <= 2
         assert all(value > 0 for value in seen)
+
+    live(body, replicas=1)
+
+
+def test_one_ranking_a_second_is_measured(live):
+    ranking = {"model": "m", "query": "q", "documents": ["a", "bb"]}
+
+    async def body(gateway):
+        async with client(gateway) as api:
+            for _ in range(3):
+                answer = await api.post("/rerank", body=ranking, cast_to=object)
+        best = max(one["relevance_score"] for one in answer["results"])
+        seen = [tally.scores for tally in await told(gateway, 3) if tally.scores]
+        values = [value for scores in seen for value in scores["score"]]
+        assert 1 <= len(values) <= 2
+        assert values[0] == pytest.approx(best)
+
+    live(body, replicas=1)
+
+
+def test_one_tensor_a_second_is_measured(live):
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0.5, 2.0]}
+
+    async def body(gateway):
+        root = gateway.url.removesuffix("/v1")
+        async with client(gateway) as api:
+            for _ in range(3):
+                url = f"{root}/v2/models/m/infer"
+                answer = await api.post(url, body={"inputs": [tensor]}, cast_to=object)
+        output = answer["outputs"][0]
+        seen = [tally.scores for tally in await told(gateway, 3) if tally.scores]
+        assert set(seen[0]) == {f"{output['name']}.mean", f"{output['name']}.max"}
+        assert 1 <= sum(len(scores[f"{output['name']}.max"]) for scores in seen) <= 2
 
     live(body, replicas=1)
 

@@ -207,6 +207,7 @@ def expected_task(fleet, plan, task, number):
         filesystem=fleet.filesystem,
         log_stream=f"{model}/{model}/{task.id}",
         image=f"registry/{model}:v1{DIGEST}",
+        image_asked=f"registry/{model}:v1",
         created_at=began - 960,
         started_at=began - 910,
         phase="serving",

@@ -26,6 +26,7 @@ from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.audit import LIMIT_DEFAULT, LIMIT_MAX
 from holdfast.control.access.guard import Guard, json_answer
 from holdfast.control.access.roles import OPEN, READY
+from holdfast.control.admin.baselines import BaselineAnswers, baseline_routes
 from holdfast.control.admin.logs import follow, read_tail
 from holdfast.control.admin.openapi import openapi_document
 from holdfast.control.admin.openapi_schemas import CanaryLine, ReloadAnswer, StatusAnswer
@@ -34,6 +35,7 @@ from holdfast.control.fleet.loop import Happened
 from holdfast.control.incidents.fact_reports import REPORT_BYTES_MAX, BadReportError, TooMuchError
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.control.view.live_view import LiveView, view_routes
+from holdfast.core.diagnose.version_bill import VersionLine
 from holdfast.ports import UnreadableError
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
@@ -53,8 +55,8 @@ _NOT_FOLLOWED: Final = "its platform has this log, and it is not followed here; 
 _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
-class IncidentAnswers(Protocol):
-    """What the admin port asks about incidents: list, read, export, close."""
+class IncidentAnswers(BaselineAnswers, Protocol):
+    """What the admin port asks about incidents: list, read, export, close; and of baselines."""
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
         """The latest incidents, newest last, without evidence, consequences and timeline."""
@@ -64,6 +66,9 @@ class IncidentAnswers(Protocol):
 
     async def export(self, name: str) -> list[bytes] | None:
         """One incident and its facts as lines of JSON, for a replay; None: no such incident."""
+
+    def versions(self) -> list[VersionLine]:
+        """What each replica runs on, where it differs from its deployment, and warnings."""
 
     def close(self, name: str) -> tuple[bool, str]:
         """Close an incident on an operator's order; whether that was done, and why (not)."""
@@ -200,7 +205,9 @@ class _Admin:
             Route("/incidents/{incident_id}/export", self.export),
             Route("/incidents/{incident_id}/close", self.close, methods=["POST"]),
             *view_routes(lambda: facts.view),
+            *baseline_routes(lambda: facts.incidents),
             Route("/gpus", self.gpus),
+            Route("/versions", self.versions),
             Route("/cost", self.cost),
             Route("/keys", self.keys),
             Route("/openapi.json", self.openapi),
@@ -261,6 +268,9 @@ class _Admin:
 
     async def gpus(self, _: Request) -> Response:
         return json_answer(self._facts.gpus())
+
+    async def versions(self, _: Request) -> Response:
+        return json_answer({"versions": self._facts.incidents.versions()})
 
     async def cost(self, _: Request) -> Response:
         return json_answer(self._facts.cost())

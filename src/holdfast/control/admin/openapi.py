@@ -137,6 +137,11 @@ def _questions() -> _Data:
             "The GPUs of this machine, or why none can be seen.",
             {"200": _json("As they were read last.", "Gpus")},
         ),
+        "/versions": _get(
+            "versions",
+            "What each replica runs on: driver, CUDA, NCCL, engine, weights and image.",
+            {"200": _json("With what differs in a deployment, and warnings.", "Versions")},
+        ),
         "/cost": _get(
             "cost",
             "GPU-seconds, tokens and their price, by tenant, model, route and use.",
@@ -455,6 +460,37 @@ def _orders() -> _Data:
     }
 
 
+def _baselines() -> _Data:
+    orders = {
+        "accept": "Take the model's latest answers for its baselines.",
+        "reset": "Drop the model's baselines and learn them anew.",
+    }
+    path = "/models/{model}/baseline"
+    return {
+        path: _get(
+            "baselines",
+            "What a model's answers are compared with, beside its latest answers.",
+            {"200": _json("Empty where no answer was measured.", "Baselines")},
+            _MODEL,
+        ),
+        **{
+            f"{path}/{what}": _post(
+                f"{what}_baselines",
+                told,
+                {
+                    "202": _json("Done; it stands in the audit trail.", "Taken"),
+                    "400": _json("The reason is missing or too long.", "Error"),
+                    "409": _json("There is no such baseline, or too few answers.", "Error"),
+                    "413": _json("The body is too large.", "Error"),
+                },
+                _MODEL,
+                requestBody=_body("BaselineOrder"),
+            )
+            for what, told in orders.items()
+        },
+    }
+
+
 def _reports() -> _Data:
     return {
         "/facts": _post(
@@ -490,6 +526,7 @@ def openapi_document() -> dict[str, Any]:
         | _series()
         | _incidents()
         | _orders()
+        | _baselines()
         | _reports()
         | _agents(),
         "components": {

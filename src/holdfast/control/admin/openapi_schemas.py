@@ -19,6 +19,7 @@ from holdfast.control.fleet.disturbances import KINDS as KINDS_MADE
 from holdfast.control.fleet.disturbances import SECONDS_MAX
 from holdfast.control.incidents.fact_reports import FACTS_MAX, KINDS
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.diagnose.version_bill import VersionLine
 from holdfast.core.gpu import GpuDevice, GpuUse
 from holdfast.core.view import snapshot as view
 from holdfast.ports import StoredOrder
@@ -46,6 +47,45 @@ class ScaleOrder(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an order to scale a model."""
 
     replicas: Annotated[int, Meta(description="How many are wanted.", ge=0, le=256)]
+
+
+class BaselineOrder(msgspec.Struct):
+    """The body of an order about baselines."""
+
+    why: Annotated[
+        str, Meta(description="The reason, for the audit trail.", min_length=1, max_length=200)
+    ]
+
+
+class BaselineLine(TypedDict):
+    """One baseline of a model, frozen or being learned, beside the latest answers."""
+
+    revision: str
+    statistic: Annotated[str, Meta(description="`length`, `score`, or of a tensor `NAME.mean`.")]
+    state: Annotated[str, Meta(description="`frozen` or `learning`.")]
+    version: int
+    samples: int
+    needed: Annotated[int | None, Meta(description="Of one that is learned.")]
+    mean: float | None
+    sd: float | None
+    p95: float | None
+    latest: Annotated[int, Meta(description="How many latest answers are kept.")]
+    latest_mean: float | None
+    latest_p95: float | None
+    level: Annotated[float | None, Meta(description="How far it moved; at 1 it is told.")]
+    moved: Annotated[str, Meta(description="Where to, while it holds.")]
+
+
+class BaselineAnswer(TypedDict):
+    """The baselines of one model."""
+
+    baselines: list[BaselineLine]
+
+
+class VersionsAnswer(TypedDict):
+    """The versions of all replicas."""
+
+    versions: list[VersionLine]
 
 
 class DisturbOrder(msgspec.Struct):
@@ -95,6 +135,14 @@ class ReplicaStatus(TypedDict):
     started_at: TimeOrNull
     requests_share: Annotated[float | None, Meta(description="Of its model's requests.")]
     gpu: Annotated[GpuUse | None, Meta(description="Of the GPUs it runs on, where they are known.")]
+    inferences_s: Annotated[float | None, Meta(description="By an inference server's counts.")]
+    failed_share: Annotated[float | None, Meta(description="Of those, in the last minute.")]
+    queue_s: Annotated[float | None, Meta(description="Mean wait in the server's queue.")]
+    compute_s: Annotated[float | None, Meta(description="Mean time of an execution.")]
+    batch: Annotated[float | None, Meta(description="Inferences for each execution.")]
+    batch_max: Annotated[int | None, Meta(description="The largest since its start.")]
+    engine_gpu_used_bytes: Annotated[int | None, Meta(description="Of its devices.")]
+    engine_gpu_total_bytes: int | None
     exhausted_in_s: Annotated[float | None, Meta(description="Until its memory is full.")]
 
 
@@ -336,6 +384,10 @@ SERVED: Final[dict[str, Any]] = {
     "Error": RefusalAnswer,
     "Taken": TakenAnswer,
     "Scale": ScaleOrder,
+    "BaselineOrder": BaselineOrder,
+    "BaselineLine": BaselineLine,
+    "Versions": VersionsAnswer,
+    "Baselines": BaselineAnswer,
     "Disturb": DisturbOrder,
     "Reloaded": ReloadAnswer,
     "Status": StatusAnswer,
@@ -368,6 +420,7 @@ SERVED: Final[dict[str, Any]] = {
 }
 # Dataclasses that are served whole: a member with a default is in the answer all the same.
 ROWS: Final[dict[str, Any]] = {
+    "VersionLine": VersionLine,
     "Event": Happened,
     "Order": StoredOrder,
     "View": view.Snapshot,

@@ -11,9 +11,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.config.incidents import FootprintSection
 from holdfast.control.deploy.launched_replica import LaunchedReplica
 from holdfast.core.diagnose.facts import ChainDeclared, Declared, VersionsSeen
 from holdfast.core.types import Replica
+from holdfast.core.view.layers import Reading
 from holdfast.launchers.weights import KNOWN, path_of
 
 FILES_MAX: Final = 4_096  # of one folder of weights
@@ -69,18 +71,47 @@ def _declared(
 
 
 def with_placed(
-    declared: Mapping[str, Declared], placed: Mapping[str, Declared]
+    declared: Mapping[str, Declared],
+    placed: Mapping[str, Declared],
+    footprints: Mapping[str, FootprintSection] | None = None,
 ) -> dict[str, Declared]:
     """Add what platforms declare: their own replicas, and fields that the file leaves open.
 
     Where a replica of the file runs is better known to its platform, which calls the host by the
-    name that it also describes it under.
+    name that it also describes it under. What a model needs is better known to its footprint: a
+    platform only says what was reserved, and a model without a reservation needs a GPU all the
+    same.
     """
     found = dict(declared)
     for name, one in placed.items():
         own = found.get(name)
-        found[name] = one if own is None else _filled(own, one)
+        footprint = footprints.get(one.model) if footprints else None
+        told = one if footprint is None else _with_footprint(one, footprint)
+        found[name] = told if own is None else _filled(own, told)
     return found
+
+
+def _with_footprint(placed: Declared, footprint: FootprintSection) -> Declared:
+    return replace(
+        placed,
+        needs_gpu=placed.needs_gpu if footprint.gpu is None else footprint.gpu,
+        weights_bytes=footprint.weights or placed.weights_bytes,
+        kv_bytes=footprint.kv or placed.kv_bytes,
+    )
+
+
+def reading_with_footprints(
+    reading: Reading, footprints: Mapping[str, FootprintSection]
+) -> Reading:
+    """A platform's reading in which a model's footprint, not a reservation, says what it needs."""
+    said = {name: one.gpu for name, one in footprints.items() if one.gpu is not None}
+    if all(said.get(row.model, row.needs_gpu) is row.needs_gpu for row in reading.placed):
+        return reading
+    rows = (
+        replace(row, needs_gpu=said[row.model]) if row.model in said else row
+        for row in reading.placed
+    )
+    return replace(reading, placed=tuple(rows))
 
 
 def _filled(own: Declared, placed: Declared) -> Declared:
@@ -104,14 +135,19 @@ def versions_of(
     cuda: str | None,
     engine: str = "",
 ) -> VersionsSeen:
-    """The versions (CUDA, driver, engine, weights) that a launched replica runs on.
+    """The versions (CUDA, driver, NCCL, engine, weights) that a launched replica runs on.
 
     CUDA of the replica's image counts before the one that the driver allows.
     """
     own = unit.environment.get(_CUDA) or environment.get(_CUDA) or cuda or ""
     digests = {path_of(name): known.sha256 for name, known in KNOWN.items()}
     return VersionsSeen(
-        unit.id, own, driver or "", unit.version or engine, digests.get(unit.spec.weights, "")
+        unit.id,
+        own,
+        driver or "",
+        unit.version or engine,
+        digests.get(unit.spec.weights, ""),
+        nccl=unit.nccl,
     )
 
 
@@ -133,6 +169,7 @@ __all__ = [
     "FILES_MAX",
     "chains_of",
     "declared_of",
+    "reading_with_footprints",
     "versions_of",
     "weights_size",
     "with_placed",

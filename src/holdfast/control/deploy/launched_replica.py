@@ -58,6 +58,7 @@ class LaunchedReplica:
     gpu_numbers: tuple[str, ...] = ()  # of its devices, in the driver's order, for the next start
     lacks: str = ""  # why it has no device yet, while it waits for one
     heir: str = ""  # whom its devices are kept for when it ends
+    nccl: str = ""  # its version, as its log told
 
     @property
     def url(self) -> str:

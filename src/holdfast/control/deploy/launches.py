@@ -35,7 +35,7 @@ from holdfast.core.messages import Exited, FleetEvent, Frozen, Phase
 from holdfast.core.types import ConfigError, State, nanos, seconds
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.log_marks import mark_of
-from holdfast.engines.startup_log import fatal_of, phase_of
+from holdfast.engines.startup_log import fatal_of, nccl_of, phase_of
 from holdfast.ports import Ended, GpuReader, Launcher, LaunchError
 
 GATE_LOOK_S: Final = 5.0  # at most, before whoever waits for its turn asks again
@@ -245,6 +245,7 @@ class Launches:
         meant = mark_of(known, text)
         if meant is not None:
             self._host.saw(LineSeen(replica_id, *meant))
+        unit.nccl = nccl_of(known, text) or unit.nccl
         fatal = fatal_of(known, text)
         if fatal is not None:
             unit.fatal = fatal

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from math import exp
 from typing import Any, Final
 
+from holdfast.core.diagnose.detect.inference.window import InferenceWindow
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     Fact,
     Gone,
+    InferencesSeen,
     LoadSeen,
     MemorySeen,
     ProcessEnded,
@@ -33,6 +35,7 @@ from holdfast.core.types import SECOND, seconds
 FADE_S: Final = 10.0  # rates look back about that far
 MEMORY_FRESH: Final = 120 * SECOND  # exporters of clusters are read every half minute
 FRESH: Final = 10 * SECOND  # engines are asked once a second: older words of theirs are unknown
+COUNTS_FRESH: Final = 30 * SECOND  # inference servers' counts come every five seconds
 SAMPLE_S: Final = 10.0
 MEDIAN_EVERY: Final = 5 * SECOND  # a median of a minute does not leap meanwhile
 TIMES_PER_FRAME: Final = 64  # of one replica and kind; a gateway tells 16
@@ -103,11 +106,12 @@ class _Replica:
     attempts: _Rate = field(default_factory=_Rate)
     tokens: _Rate = field(default_factory=_Rate)  # as gateways counted them
     generated: _Rate = field(default_factory=_Rate)  # as the engine did
-    counts: bool = False  # the engine counts its tokens
+    counts_tokens: bool = False  # the engine does
     prefix_asked: _Rate | None = None  # tokens looked up in its prefix cache; None: not counted
     prefix_found: _Rate = field(default_factory=_Rate)
     first: _Times | None = None  # to the first token; most replicas of a platform have no users
     pace: _Times | None = None  # of each further token
+    counts: InferenceWindow | None = None  # of an inference server
 
 
 @dataclass(slots=True, frozen=True)
@@ -146,13 +150,18 @@ class Figures:
         if isinstance(fact, Gone):
             self._replicas.pop(fact.replica, None)
             return
-        if not isinstance(fact, LoadSeen | AttemptsSeen | MemorySeen | ProcessEnded):
+        if not isinstance(
+            fact, LoadSeen | InferencesSeen | AttemptsSeen | MemorySeen | ProcessEnded
+        ):
             return
         one = self._one(fact.replica)
         if one is None:
             return
         if isinstance(fact, LoadSeen):
             self._load(one, fact, now)
+        elif isinstance(fact, InferencesSeen):
+            one.counts = one.counts or InferenceWindow()
+            one.counts.add(fact, now)
         elif isinstance(fact, AttemptsSeen):
             ended = fact.successes + fact.backpressure + sum(fact.failures.values())
             one.attempts.add(ended, now)
@@ -163,7 +172,8 @@ class Figures:
             else:
                 one.device_memory, one.device_memory_at = fact, now
         else:
-            one.memory = one.load = one.first = one.pace = one.device_memory = None
+            one.memory = one.load = one.first = one.pace = None
+            one.device_memory = one.counts = None
 
     def _one(self, replica: str) -> _Replica | None:
         one = self._replicas.get(replica)
@@ -192,7 +202,7 @@ class Figures:
     def _load(self, one: _Replica, fact: LoadSeen, now: int) -> None:
         generated = _grown(fact.generated, one.load.generated if one.load is not None else None)
         if generated is not None:
-            one.counts = True
+            one.counts_tokens = True
             one.generated.add(generated, now)
         asked = _grown(fact.prefix_asked, one.load.prefix_asked if one.load is not None else None)
         found = _grown(fact.prefix_found, one.load.prefix_found if one.load is not None else None)
@@ -208,7 +218,7 @@ class Figures:
         if one is None:
             return dict(_NOTHING)
         load = one.load if now - one.load_at <= FRESH else None
-        rate = one.generated if one.counts else one.tokens
+        rate = one.generated if one.counts_tokens else one.tokens
         return {
             "running": load.running if load is not None else None,
             "waiting": load.waiting if load is not None else None,
@@ -225,6 +235,44 @@ class Figures:
         if one is None or one.device_memory is None or now - one.device_memory_at > MEMORY_FRESH:
             return None
         return memory_share(one.device_memory)
+
+    def inference(self, replica: str, now: int) -> dict[str, Any]:
+        """What an inference server tells of one replica, by the names of the view's row."""
+        one = self._replicas.get(replica)
+        return _inference(one.counts if one is not None else None, now)
+
+    def inference_series(
+        self, replicas: Iterable[tuple[str, str]], now: int
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Prometheus counters and gauges of inference servers, for pairs of model and replica."""
+        counters: dict[str, float] = {}
+        gauges: dict[str, float] = {}
+        for model, name in replicas:
+            one = self._replicas.get(name)
+            window = one.counts if one is not None else None
+            if window is None or window.last is None or _stale(window, now):
+                continue
+            labels = f'model="{model}",replica="{name}"'
+            for outcome, count in (
+                ("success", window.last.successes),
+                ("failure", window.last.failures),
+            ):
+                if count is not None:
+                    counters[f'engine_inferences_total{{{labels},outcome="{outcome}"}}'] = count
+            for series, value in (
+                ("engine_pending_requests", window.last.pending),
+                ("engine_gpu_memory_used_bytes", window.last.gpu_used_bytes),
+                ("engine_gpu_memory_total_bytes", window.last.gpu_total_bytes),
+                ("engine_gpu_busy_ratio", window.last.gpu_busy),
+                ("engine_model_gpu_bytes", window.last.model_gpu_bytes),
+            ):
+                if value is not None:
+                    gauges[f"{series}{{{labels}}}"] = value
+            told = _inference(window, now)
+            for series, member in _SERIES_OF_INFERENCES:
+                if told[member] is not None:
+                    gauges[f"{series}{{{labels}}}"] = told[member]
+        return counters, gauges
 
     def prefix_hits(self, replicas: Iterable[str], now: int) -> float | None:
         """The recent share of prompt tokens found in replicas' prefix caches; None: unknown."""
@@ -313,9 +361,44 @@ def _grown(count: int | None, before: int | None) -> int | None:
     return count - before
 
 
+_INFERENCE: Final = (
+    *("inferences_s", "failed_share", "queue_s", "compute_s", "batch", "batch_max"),
+    *("engine_gpu_used_bytes", "engine_gpu_total_bytes"),
+)
+_SERIES_OF_INFERENCES: Final = (
+    ("engine_queue_seconds", "queue_s"),
+    ("engine_compute_seconds", "compute_s"),
+    ("engine_batch_size", "batch"),
+    ("engine_failed_ratio", "failed_share"),
+)
 _NOTHING: Final = dict.fromkeys(
     ("running", "waiting", "kv_used", "tokens_s", "ttft_s", "tpot_s", "used_bytes")
 )
+
+
+def _stale(window: InferenceWindow, now: int) -> bool:
+    return window.at is None or now - window.at > COUNTS_FRESH
+
+
+def _inference(window: InferenceWindow | None, now: int) -> dict[str, Any]:
+    """What an inference server told lately, by the names of the view's row; None is unknown."""
+    if window is None or window.last is None or _stale(window, now):
+        return dict.fromkeys(_INFERENCE)
+    last, figures = window.last, window.figures()
+    return {
+        "inferences_s": _rounded(figures.ended_s, 3) if figures is not None else None,
+        "failed_share": _rounded(figures.failed_share, 3) if figures is not None else None,
+        "queue_s": _rounded(figures.queue_s, 6) if figures is not None else None,
+        "compute_s": _rounded(figures.compute_s, 6) if figures is not None else None,
+        "batch": _rounded(figures.batch, 2) if figures is not None else None,
+        "batch_max": last.batch_max,
+        "engine_gpu_used_bytes": last.gpu_used_bytes,
+        "engine_gpu_total_bytes": last.gpu_total_bytes,
+    }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _median(before: list[tuple[float, float]], after: list[tuple[float, float]]) -> float | None:

@@ -1,25 +1,30 @@
-"""Polls each engine's load once a second and passes it on to gateways.
+"""Polls each engine's load once a second and passes it on to gateways and to the investigation.
 
 The replicas are polled at random moments within the second, and only some at a time, so that a
 fleet is not polled in one burst. An engine that does not answer in time is passed on as ``None``,
-and gateways then go by their own measurements.
+and gateways then go by their own measurements. What an inference server counts of a model is passed
+on every few rounds, with its page of statistics, to whoever looks for failures.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from random import Random
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.control.fleet.probes import poll_load
-from holdfast.core.diagnose.facts import LoadSeen
+from holdfast.control.fleet.engine_pages import read_engine
+from holdfast.core.diagnose.facts import InferencesSeen, LoadSeen
 from holdfast.core.messages import LoadReported
 from holdfast.engines import Load
+from holdfast.engines.dialect import InferenceCounts
 
 PERIOD_S: Final = 1.0
 DEADLINE_S: Final = 0.8  # below the period: rounds do not pile up
 AT_ONCE_MAX: Final = 16  # replicas asked at the same time
+COUNTS_EVERY: Final = 5  # rounds: counts are of minutes, and cost a second page
 _NOTHING: Final = Load()
+_UNCOUNTED: Final = InferenceCounts()
 _SPREAD_S: Final = 0.15  # of the moments within a round, so that it ends in its period
 
 
@@ -32,7 +37,7 @@ class Loads:
         tell: Callable[[list[LoadReported]], None],
         environment: Mapping[str, str],
         rng: Random,
-        saw: Callable[[LoadSeen], None] = lambda _: None,
+        saw: Callable[[LoadSeen | InferencesSeen], None] = lambda _: None,
     ) -> None:
         self._deployed = deployed
         self._tell = tell
@@ -41,6 +46,7 @@ class Loads:
         self._rng = rng
         self._gate = asyncio.Semaphore(AT_ONCE_MAX)
         self._spoke: set[str] = set()  # replicas that said something in the last round
+        self._rounds = 0
 
     async def run(self) -> None:
         """Poll all replicas once a second, until cancelled."""
@@ -57,17 +63,21 @@ class Loads:
         sent as unknown once.
         """
         replicas = list(self._deployed().values())
-        told = await asyncio.gather(*(self._ask(one) for one in replicas))
+        counted = self._rounds % COUNTS_EVERY == 0
+        self._rounds += 1
+        told = await asyncio.gather(*(self._ask(one, counted=counted) for one in replicas))
         news = [load for load in told if _says(load) or load.replica_id in self._spoke]
         self._spoke = {load.replica_id for load in told if _says(load)}
         if news:
             self._tell(news)
 
-    async def _ask(self, one: Deployed) -> LoadReported:
+    async def _ask(self, one: Deployed, *, counted: bool) -> LoadReported:
         await asyncio.sleep(self._rng.random() * _SPREAD_S)
         async with self._gate:
-            load = await poll_load(one, DEADLINE_S, self._environment)
-        name = one.replica.id
+            report = await read_engine(one, DEADLINE_S, self._environment, statistics=counted)
+        name, load = one.replica.id, report.load
+        if counted and report.counts is not None and report.counts != _UNCOUNTED:
+            self._saw(InferencesSeen(name, *astuple(report.counts)))
         if load != _NOTHING:
             told = (load.running, load.waiting, load.kv_used, load.generated, load.preemptions)
             prefixes = (load.prefix_asked, load.prefix_found, load.prefix_hits)
@@ -79,4 +89,4 @@ def _says(load: LoadReported) -> bool:
     return load.waiting is not None or load.kv_used is not None
 
 
-__all__ = ["AT_ONCE_MAX", "DEADLINE_S", "PERIOD_S", "Loads"]
+__all__ = ["AT_ONCE_MAX", "COUNTS_EVERY", "DEADLINE_S", "PERIOD_S", "Loads"]

@@ -6,13 +6,13 @@ whether the replica is at fault. What our own lateness excuses is ``core.health.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed
-from holdfast.control.fetch import FetchError, fetch
-from holdfast.control.fleet.canaries import Canaries, CanaryError, CanaryReport, bearer
+from holdfast.control.fetch import FetchError
+from holdfast.control.fleet.canaries import Canaries, CanaryError, CanaryReport
 from holdfast.control.http_client import ShortageError
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.failure import Kind
@@ -21,7 +21,6 @@ from holdfast.core.health.own_lateness import LatenessExcuses, LoopWatch, own_ti
 from holdfast.core.intake.descriptors import OwnResource
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.types import seconds
-from holdfast.engines import Load, dialect
 
 _UNANSWERED: Final = {
     "refused": CanaryVerdict.REFUSED,
@@ -135,24 +134,4 @@ class Prober:
         return CanaryReport(CanaryVerdict.UNKNOWN, f"no answer in time, and {told}")
 
 
-async def poll_load(deployed: Deployed, deadline_s: float, environment: Mapping[str, str]) -> Load:
-    """Read an engine's load from its metrics page; figures it does not give are None."""
-    known = dialect(deployed.engine)
-    if known.metrics_path is None:
-        return Load()
-    try:
-        answer = await fetch(
-            deployed.url,
-            known.metrics_path,
-            deadline_s,
-            bearer=bearer(deployed, environment),
-            tls=deployed.context(),
-        )
-    except FetchError:
-        return Load()
-    if answer.status != 200:
-        return Load()
-    return known.read_load(answer.body.decode("utf-8", "replace"))
-
-
-__all__ = ["Prober", "poll_load"]
+__all__ = ["Prober"]

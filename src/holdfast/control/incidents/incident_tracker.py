@@ -38,6 +38,7 @@ from holdfast.core.diagnose.facts import FACT_NAMES, Fact, Looked
 from holdfast.core.diagnose.investigation import CallCanaries, Investigation, InvestigationConfig
 from holdfast.core.diagnose.remedy_execution import RemedyExecution, RemedyHands
 from holdfast.core.diagnose.remedy_policy import Act
+from holdfast.core.diagnose.version_bill import VersionLine
 from holdfast.core.messages import Notice
 from holdfast.core.types import MILLISECOND, SECOND
 from holdfast.ports import Store, StoreError
@@ -351,6 +352,35 @@ class IncidentTracker:
             self._hands.put_back(replica, f"{name} was closed by an operator")
         self._do(Closed(incident), now)
         return True, f"{name} is closed"
+
+    def versions(self) -> list[VersionLine]:
+        """What each replica runs on, where it differs from its deployment, and warnings."""
+        return self._investigation.versions()
+
+    # --- baselines of healthy answers -------------------------------------------------------------
+
+    def baselines_of(self, model: str) -> list[dict[str, Any]]:
+        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        return self._investigation.describe_baselines(model)
+
+    def accept_baselines(self, model: str, why: str) -> tuple[bool, str]:
+        """Make the latest answers of a model its baselines; whether any was, and what was done."""
+        return self._replaced(model, "baseline accepted", why, self._investigation.accept_baselines)
+
+    def reset_baselines(self, model: str, why: str) -> tuple[bool, str]:
+        """Drop the baselines of a model and learn them anew; whether any was, and what was done."""
+        return self._replaced(model, "baseline reset", why, self._investigation.reset_baselines)
+
+    def _replaced(
+        self, model: str, what: str, why: str, order: Callable[[str], tuple[int, str]]
+    ) -> tuple[bool, str]:
+        self.drain()  # what was seen before the order is judged before it
+        count, told = order(model)
+        if count:
+            self.keep_baselines()
+            now = time.monotonic_ns()
+            self._hands.note(Notice(now, model, "", what, f"{told}; because: {why}"))
+        return bool(count), told
 
     # --- the end, and figures --------------------------------------------------------------------
 

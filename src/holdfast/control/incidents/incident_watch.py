@@ -186,7 +186,7 @@ class IncidentWatch:
     def _declare(self) -> None:
         file, units = self._file, self._deployments.units
         own = declared_of(file, units, self._hosts.name, self._hosts.sizes)
-        self._declared = with_placed(own, self._placed)
+        self._declared = with_placed(own, self._placed, file.footprint_of_models())
         urls = {one.replica.id: one.url for one in file.replicas()}
         self._sightings.follow({url: name for name, url in urls.items()}, units)
         addresses = {urlsplit(url).netloc: name for name, url in urls.items()}
@@ -393,11 +393,20 @@ class IncidentWatch:
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
         """Counters and gauges of facts and incidents."""
-        counted = {
+        counted: dict[str, float] = {
             "facts_reported_total": self.reported.taken,
             "fact_reports_refused_total": self.reported.refused,
         }
+        counted |= self._inference_series()[0]
         return self.incidents.counters() | counted, self.incidents.gauges()
+
+    def gauges(self) -> dict[str, float]:
+        """Gauges of what inference servers tell of themselves, for each replica."""
+        return self._inference_series()[1]
+
+    def _inference_series(self) -> tuple[dict[str, float], dict[str, float]]:
+        known = ((one.model, name) for name, one in self._declared.items())
+        return self.figures.inference_series(known, time.monotonic_ns())
 
 
 def _kept_secret(store: Store) -> bytes:

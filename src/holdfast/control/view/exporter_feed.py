@@ -11,7 +11,7 @@ stop serving because it cannot be monitored there.
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -88,7 +88,7 @@ class ExportFigures:
                 ModelPeriod(
                     model,
                     memory_used=memory.get(model),
-                    kv_used=sum(kv) / len(kv) if kv else None,
+                    kv_used=_mean(kv),
                     queued=sum(waiting) if waiting else None,
                     requests=requests,
                     errors=errors,
@@ -99,6 +99,10 @@ class ExportFigures:
                     desired=int(desired[0]) if desired else None,
                     gpu_busy=_mean(own.get("replica_gpu_utilisation_ratio")),
                     gpu_temperature_c=max(heat) if heat else None,
+                    queue_s=_mean(own.get("engine_queue_seconds")),
+                    compute_s=_mean(own.get("engine_compute_seconds")),
+                    batch=_mean(own.get("engine_batch_size")),
+                    failed_share=_mean(own.get("engine_failed_ratio")),
                 )
             )
         return found
@@ -108,17 +112,25 @@ def memory_used(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[st
     """By model, the share of memory that requests fill, 0 to 1.
 
     It is the KV cache of the replicas whose engine reports it, else the GPU memory of those whose
-    memory goes with their work. Of an engine that takes its memory at the start and reports no
-    cache it is unknown: the device would look full for ever.
+    memory goes with their work, else that of the GPUs that their inference servers tell of. Of an
+    engine that takes its memory at the start and reports no cache it is unknown: the device would
+    look full for ever.
     """
     by_model = _by_model(gauges)
     found: dict[str, float] = {}
     for model in {str(row["model"]) for row in replicas}:
         own = by_model.get(model, {})
         used = own.get("replica_kv_used") or own.get(MEMORY_RATIO)
+        devices = sum(own.get("engine_gpu_memory_total_bytes", ()))
         if used:
             found[model] = sum(used) / len(used)
+        elif devices:
+            found[model] = sum(own.get("engine_gpu_memory_used_bytes", ())) / devices
     return found
+
+
+def _mean(values: Sequence[float] | None) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def memory_gauges(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:

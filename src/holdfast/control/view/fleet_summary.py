@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast.config.fleet_file import FleetFile
+from holdfast.control.deploy.declarations import reading_with_footprints
 from holdfast.control.deploy.demand_tracker import queued_at_gateways
 from holdfast.control.deploy.deployments import Deployments
 from holdfast.control.deploy.launched_replica import LaunchedReplica
@@ -39,6 +40,8 @@ STATUS_MEMBERS: Final = (
     *("share", "canary", "launched", "pid", "phase", "host", "kv_used", "running", "waiting"),
     *("tokens_s", "ttft_s", "tpot_s", "canary_s", "used_bytes", "started_at", "requests_share"),
     "gpu",
+    *("inferences_s", "failed_share", "queue_s", "compute_s", "batch", "batch_max"),
+    *("engine_gpu_used_bytes", "engine_gpu_total_bytes"),
 )
 _IN_RECORD: Final = {"share": "routing_share", "phase": "last_phase", "requests_share": "share"}
 _P95: Final = "first_token_p95_seconds"
@@ -98,14 +101,18 @@ class FleetSummary:
         return FleetRecords(tuple(replicas), tuple(models), totals)
 
     def readings(self) -> list[Reading]:
-        """The last reading of each source; where none reads this host's GPUs, control's own."""
+        """The last reading of each source; where none reads this host's GPUs, control's own.
+
+        What a model needs is as its footprint says.
+        """
         found = self._control.source_poller.readings()
         own = own_host_reading(self._lookout.host, self._gpus.last, self._gpus.read_at)
-        if own is None or any(
+        if own is not None and not any(
             host.devices for one in found for host in one.hosts if host.id == own.hosts[0].id
         ):
-            return found
-        return [*found, own]
+            found = [*found, own]
+        footprints = self._control.file.footprint_of_models()
+        return [reading_with_footprints(one, footprints) for one in found]
 
     def unclosed(self) -> list[Incident]:
         """The incidents that are not closed."""
@@ -172,7 +179,7 @@ class FleetSummary:
                 row,
                 declared.get(row["id"]),
                 units.get(row["id"]),
-                figures.of(row["id"], now),
+                figures.of(row["id"], now) | figures.inference(row["id"], now),
                 _share(own[row["id"]], given[row["model"]]),
             )
             for row in rows

@@ -36,7 +36,7 @@ from holdfast.storage.recall import POINTS_MAX, VALUES
 
 REPLICA_METRICS: Final = (
     *("used_bytes", "limit_bytes", "canary_s", "ttft_s", "tpot_s", "tokens_s", "kv_used"),
-    *("inflight", "share"),
+    *("inflight", "share", "failed_share", "queue_s", "compute_s", "batch"),
 )
 GPU_METRICS: Final = (
     *("held_bytes", "memory_used_bytes", "memory_total_bytes", "utilisation", "temperature_c"),

@@ -67,6 +67,7 @@ class Sign(StrEnum):
     NO_FIRST_TOKEN = "no_first_token"  # noqa: S105
     NO_NEXT_TOKEN = "no_next_token"  # noqa: S105 streams began and stopped
     ERRORS = "errors"  # 5xx
+    INFERENCES_FAIL = "inferences_fail"  # by the server's own counts
     FAST_ERRORS = "fast_errors"  # faster than any real answer, and so attractive
     EMPTY_ANSWERS = "empty_answers"
     MALFORMED = "malformed"

@@ -118,7 +118,7 @@ class HostConditionSeen:
 
 @dataclass(slots=True, frozen=True)
 class VersionsSeen:
-    """Software versions of a replica: CUDA, driver, engine, weights, image; empty: unknown."""
+    """Software versions of a replica, from its driver to its image; an empty text is unknown."""
 
     replica: str
     cuda: str = ""
@@ -126,6 +126,9 @@ class VersionsSeen:
     engine: str = ""
     digest: str = ""  # of the model's weights
     image: str = ""  # of its container, with tag or digest
+    nccl: str = ""
+    image_digest: str = ""  # of the bytes that run, where the platform says so beside the name
+    image_asked: str = ""  # the name in its definition, where ``image`` has more; empty: ``image``
 
 
 @dataclass(slots=True, frozen=True)
@@ -314,6 +317,25 @@ class LoadSeen:
 
 
 @dataclass(slots=True, frozen=True)
+class InferencesSeen:
+    """An inference server's own counts of one model since its start: ended, waited, computed."""
+
+    replica: str
+    successes: int | None = None
+    failures: int | None = None  # in the server; refused and cancelled requests are not in it
+    inferences: int | None = None
+    executions: int | None = None
+    queue_s: float | None = None  # of all requests together
+    compute_s: float | None = None
+    pending: int | None = None  # now
+    batch_max: int | None = None
+    model_gpu_bytes: int | None = None
+    gpu_used_bytes: int | None = None  # of its devices, with what others use there
+    gpu_total_bytes: int | None = None
+    gpu_busy: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
 class OutputSeen:
     """One statistic of finished answers, a number for each answer, never its text."""
 
@@ -455,6 +477,7 @@ Fact = (
     | CanaryAnswered
     | AttemptsSeen
     | LoadSeen
+    | InferencesSeen
     | OutputSeen
     | FinishesSeen
     | Compared
@@ -491,6 +514,7 @@ FACT_NAMES: Final[Mapping[type, str]] = {
     CanaryAnswered: "CanaryAnswered",
     AttemptsSeen: "AttemptsSeen",
     LoadSeen: "LoadSeen",
+    InferencesSeen: "InferencesSeen",
     OutputSeen: "OutputSeen",
     FinishesSeen: "FinishesSeen",
     Compared: "Compared",
@@ -522,6 +546,7 @@ __all__ = [
     "GpuSeen",
     "HostConditionSeen",
     "HostSeen",
+    "InferencesSeen",
     "LineSeen",
     "LoadSeen",
     "Looked",

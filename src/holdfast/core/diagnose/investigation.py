@@ -28,6 +28,10 @@ from holdfast.core.diagnose.detect.hosts.host_conditions import (
     HostConditionConfig,
     HostConditionDetector,
 )
+from holdfast.core.diagnose.detect.inference.failures import (
+    InferenceConfig,
+    InferenceFailureDetector,
+)
 from holdfast.core.diagnose.detect.latency import CanaryDriftConfig, CanaryDriftDetector
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector
 from holdfast.core.diagnose.detect.log_lines import LogLineConfig, LogLineDetector
@@ -75,6 +79,7 @@ from holdfast.core.diagnose.facts import FACT_NAMES, Compared, Fact, Gone, Looke
 from holdfast.core.diagnose.incident_case import IncidentCase
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig, RemedyPolicy
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.diagnose.version_bill import VersionLine, bill_of_versions
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,6 +93,7 @@ class InvestigationConfig:
     ends: ProcessEndConfig = field(default_factory=ProcessEndConfig)
     lines: LogLineConfig = field(default_factory=LogLineConfig)
     attempts: AttemptsConfig = field(default_factory=AttemptsConfig)
+    inferences: InferenceConfig = field(default_factory=InferenceConfig)
     probing: ProbingConfig = field(default_factory=ProbingConfig)
     stall: StallConfig = field(default_factory=StallConfig)
     slowness: SlownessConfig = field(default_factory=SlownessConfig)
@@ -151,6 +157,7 @@ class Investigation:
             StallDetector(config.stall, self.census),
             SlownessDetector(config.slowness, self.census),
             AttemptsDetector(config.attempts, self.census),
+            InferenceFailureDetector(config.inferences, self.census),
             ProbingDetector(config.probing, self.census),
             self._poison,
             PeerComparison(config.comparison, self.census),
@@ -267,6 +274,22 @@ class Investigation:
     def baselines(self) -> dict[str, Any]:
         """The learned baselines of healthy output, as JSON-ready data."""
         return self._drift.baselines()
+
+    def describe_baselines(self, model: str) -> list[dict[str, Any]]:
+        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        return self._drift.describe(model)
+
+    def accept_baselines(self, model: str) -> tuple[int, str]:
+        """Make the latest answers of a model its baselines; how many, and what was done."""
+        return self._drift.accept(model)
+
+    def reset_baselines(self, model: str) -> tuple[int, str]:
+        """Drop the baselines of a model, to learn them anew; how many there were, in words."""
+        return self._drift.reset(model)
+
+    def versions(self) -> list[VersionLine]:
+        """What each replica runs on, where it differs from its deployment, and warnings."""
+        return bill_of_versions(self.census.replicas.values(), self.census.versions)
 
     def drift_figures(self) -> dict[str, DriftFigures]:
         """How far each model's answers have moved from their baseline, for charts."""

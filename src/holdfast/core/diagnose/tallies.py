@@ -26,6 +26,7 @@ from holdfast.core.messages import CanaryResult, Notice, Tally
 from holdfast.core.types import seconds
 
 VALUES_MAX: Final = 256  # of one statistic of one replica between two looks
+STATISTICS_MAX: Final = 16  # of one replica: lengths and scores, of several tensors
 REASONS_MAX: Final = 16  # of finishing, told apart; a client cannot invent more
 _REASON_CHARS: Final = 32
 
@@ -64,8 +65,9 @@ class _Sum:
             ("length", tally.lengths),
             ("logprob", tally.logprobs),
             ("norm", tally.norms),
+            *tally.scores.items(),
         ):
-            if values:
+            if values and (name in self.values or len(self.values) < STATISTICS_MAX):
                 kept = self.values.setdefault(name, [])
                 kept.extend(values[: VALUES_MAX - len(kept)])
 

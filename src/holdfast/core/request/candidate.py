@@ -8,13 +8,14 @@ zero nor full.
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Tally
+from holdfast.core.messages import Measured, Tally
 from holdfast.core.request.admission.limit import GradientLimit
 from holdfast.core.request.breaker import Breaker
 from holdfast.core.stats import PeakEwma
 from holdfast.core.types import Halt, Replica, State
 
 UNLIMITED: Final = 1_000_000  # a limit no gateway reaches: concurrency is not declared
+SCORES_MAX: Final = 8  # statistics of rankings and tensors of one model; engines name them
 SAMPLES_MAX: Final = 16  # of one statistic between two summaries: a thousand a minute are plenty
 FINISHES_MAX: Final = 8  # reasons that are told apart; engines know five or so
 OTHER_FINISH: Final = "other"  # all further ones
@@ -54,6 +55,7 @@ class Candidate:
         "reported_tokens",
         "reports",
         "revision",
+        "scores",
         "share",
         "slots",
         "state",
@@ -110,6 +112,7 @@ class Candidate:
         self.paces: list[float] = []  # seconds per further token, of streams that ended well
         self.logprobs: list[float] | None = None  # few clients ask for them
         self.norms: list[float] | None = None
+        self.scores: dict[str, list[float]] | None = None  # of rankings and tensors, by statistic
         self.doubt_from = 0  # no report that it is in doubt before this time
         self.told_inflight = 0  # as the last summary said
         if gradient is not None:
@@ -134,7 +137,7 @@ class Candidate:
             self.own_tokens = 0
             self.reports += 1
 
-    def answered(self, tokens: int, finish: str, measured: tuple[str, float] | None) -> None:
+    def answered(self, tokens: int, finish: str, measured: Measured | None) -> None:
         """Record the length, finish reason and statistic of a complete answer. Hot."""
         if tokens and len(self.lengths) < SAMPLES_MAX:
             self.lengths.append(tokens)
@@ -147,17 +150,24 @@ class Candidate:
             else:
                 finishes[OTHER_FINISH] = finishes.get(OTHER_FINISH, 0) + 1
         if measured is not None:
-            self._measure(*measured)
+            for statistic, value in measured:
+                self._measure(statistic, value)
 
     def _measure(self, statistic: str, value: float) -> None:
         if statistic == "norm":
             if self.norms is None:
                 self.norms = []
             kept = self.norms
-        else:
+        elif statistic == "logprob":
             if self.logprobs is None:
                 self.logprobs = []
             kept = self.logprobs
+        else:
+            if self.scores is None:
+                self.scores = {}
+            if statistic not in self.scores and len(self.scores) >= SCORES_MAX:
+                return
+            kept = self.scores.setdefault(statistic, [])
         if len(kept) < SAMPLES_MAX:
             kept.append(value)
 
@@ -194,10 +204,11 @@ class Candidate:
             firsts=tuple(self.firsts),
             paces=tuple(self.paces),
             withdrawn=self.withdrawn,
+            scores={name: tuple(values) for name, values in (self.scores or {}).items()},
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.withdrawn = 0
-        self.kinds = self.logprobs = self.norms = None
+        self.kinds = self.logprobs = self.norms = self.scores = None
         self.finishes = {}
         self.lengths.clear()
         self.waits.clear()
@@ -214,4 +225,4 @@ class Candidate:
         return f"Candidate({self.id!r}, inflight={self.inflight}, weight={self.weight})"
 
 
-__all__ = ["FINISHES_MAX", "OTHER_FINISH", "SAMPLES_MAX", "UNLIMITED", "Candidate"]
+__all__ = ["FINISHES_MAX", "OTHER_FINISH", "SAMPLES_MAX", "SCORES_MAX", "UNLIMITED", "Candidate"]

@@ -47,6 +47,14 @@ class ReplicaRecord:
     restarts: int | None = None
     gpu: GpuUse | None = None  # of a launched one, by its processes; None: unknown, or none
     memory_grows: bool = False  # its GPU memory goes with its work; else it is taken at the start
+    inferences_s: float | None = None  # of an inference server: requests that ended in it
+    failed_share: float | None = None  # of those, by its own counts
+    queue_s: float | None = None  # mean wait before an execution, in the last minute
+    compute_s: float | None = None  # mean time in an execution
+    batch: float | None = None  # inferences for each execution
+    batch_max: int | None = None  # the largest since its start
+    engine_gpu_used_bytes: int | None = None  # of its devices, by its server; with others' use
+    engine_gpu_total_bytes: int | None = None
     region: str = field(default="", compare=False)
     routing_share: float | None = field(default=None, compare=False)  # as gateways are told
     canary: object = field(default=None, compare=False)  # the last one, as control keeps it

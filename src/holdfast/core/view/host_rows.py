@@ -144,6 +144,7 @@ def replica_row(
         filesystem=placed.filesystem or own.filesystem,
         log_stream=placed.log_stream,
         image=placed.image,
+        image_asked=placed.image_asked,
         age_s=origin.age_s,
         faults=tuple(dict.fromkeys(faults))[:_FAULTS_MAX],
         share=own.share,
@@ -157,7 +158,14 @@ def replica_row(
         canary_s=own.canary_s,
         canary_verdict=own.canary_verdict,
         gpu=gpu,
+        **{name: getattr(own, name) for name in _OF_INFERENCES},
     )
+
+
+_OF_INFERENCES: Final = (
+    *("inferences_s", "failed_share", "queue_s", "compute_s", "batch", "batch_max"),
+    *("engine_gpu_used_bytes", "engine_gpu_total_bytes"),
+)
 
 
 def _as_placed(record: ReplicaRecord) -> Placed:

@@ -113,6 +113,7 @@ class Placed:
     labels: tuple[tuple[str, str], ...] = ()  # as its platform has them
     uid: str = ""  # differs where another took over the id
     digest: str = ""  # of its image, where the platform says which bytes run
+    image_asked: str = ""  # the image's name in its definition, where ``image`` has more
     ready: bool | None = None  # its platform's own probes say so
     served: bool | None = None  # it had been ready in the life that ended last; None: unknown
     ended_began_at: float | None = None  # when that life began

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from holdfast.core.diagnose.causes.rule import spell_time
+from holdfast.core.diagnose.detect.skew import is_pinned
 from holdfast.core.diagnose.evidence import Evidence, Incident, Sign
 from holdfast.core.failure import Cause
 from holdfast.core.types import seconds
@@ -43,6 +44,7 @@ FLEET: Final = "fleet"
 OLD_S: Final = 600.0  # the oldest of a queue waits so long: worth a word
 DISK_FULL: Final = 0.9  # of what is permitted, as the detector of contention has it
 _TEXTS_MAX: Final = 8
+_IMAGE_CHARS: Final = 80
 _OF_QUEUES: Final = (
     *(Sign.QUEUE_GROWS, Sign.DEAD_LETTERS, Sign.CHAIN_WAITS, Sign.NO_REPLICA_READY),
 )
@@ -182,6 +184,7 @@ def _model_row(
     if lost:
         faults.append(f"{lost} misplaced")
     faults += skewed("CUDA", {row.id: cuda.get(row.id, "") for row in living})
+    faults += _tags(living)
     kv = [row.kv_used for row in living if row.kv_used is not None]
     desired = record.desired if record is not None else None
     if desired is None and wish is not None:
@@ -208,6 +211,14 @@ def _model_row(
         burn=said.burn,
         faults=tuple(faults),
     )
+
+
+def _tags(living: Sequence[ReplicaRow]) -> Iterable[str]:
+    """A warning where only a tag holds the image of some replicas in place."""
+    asked = [row.image_asked or row.image for row in living]
+    loose = [image for image in asked if image and not is_pinned(image)]
+    if loose:
+        yield f"image {loose[0][:_IMAGE_CHARS]} is named by a tag on {len(loose)} of {len(living)}"
 
 
 # --- demands that cannot be met -------------------------------------------------------------------

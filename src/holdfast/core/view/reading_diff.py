@@ -307,7 +307,14 @@ class ReadingDiff:
     ) -> Iterator[Fact]:
         cuda, driver = (host.cuda, host.driver) if host is not None else ("", "")
         if cuda or driver or live.image:
-            fact = VersionsSeen(name, cuda=cuda, driver=driver, image=live.image)
+            fact = VersionsSeen(
+                name,
+                cuda=cuda,
+                driver=driver,
+                image=live.image,
+                image_digest=live.digest,
+                image_asked=live.image_asked,
+            )
             if self._due(book, "versions", name, fact, now):
                 yield fact
 

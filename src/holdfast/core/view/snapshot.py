@@ -125,6 +125,15 @@ class ReplicaRow:
     faults: tuple[str, ...] = ()
     incidents: tuple[str, ...] = ()
     gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
+    inferences_s: float | None = None  # of an inference server: requests that ended in it
+    failed_share: float | None = None  # of those, by its own counts
+    queue_s: float | None = None  # mean wait before an execution, in the last minute
+    compute_s: float | None = None  # mean time in an execution
+    batch: float | None = None  # inferences for each execution
+    batch_max: int | None = None  # the largest since its start
+    engine_gpu_used_bytes: int | None = None  # of its devices, by its server; with others' use
+    engine_gpu_total_bytes: int | None = None
+    image_asked: str = ""  # the image's name in its definition, where ``image`` has more
 
 
 @dataclass(slots=True, frozen=True)

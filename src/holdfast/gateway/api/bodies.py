@@ -89,7 +89,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     stores: bool = False  # the engine keeps the answer under an id of its own
     opaque: bool = False  # the answer is not JSON: only the client can judge it
     greedy: bool = False  # temperature 0: asked again, it says nearly the same
-    statistic: str = ""  # what can be measured in the answer: logprob or norm
+    statistic: str = ""  # what can be measured in the answer: logprob, norm, score or tensor
     members: Any = None  # the struct behind the body, where that has no other members
     fields: list[Field] | None = None  # of a form
     boundary: bytes = b""
@@ -314,6 +314,7 @@ def _read_embeddings(
 
 
 def _read_rerank(ask: ParsedRequest, m: known.RerankRequest, limits: BodyConfig, *_: object) -> int:
+    ask.statistic = "score"
     documents = _counted("documents", m.documents, limits.inputs_max)
     if not documents:
         raise _missing("documents")
@@ -443,6 +444,7 @@ def _parse_infer(
     if not inputs:
         raise _missing("inputs")
     ask = ParsedRequest(route, route.api, model, text, _JSON, version=version)
+    ask.statistic = "" if version else "tensor"  # another version is another distribution
     if length is not None:
         ask.body = text + tensors
         ask.content_type = _OCTETS

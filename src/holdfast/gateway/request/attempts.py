@@ -15,7 +15,15 @@ from typing import Final, Protocol
 
 from holdfast.core.failure import Kind, kind_of_status
 from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector
-from holdfast.core.messages import Answered, Dispatch, Ended, FirstContent, Quiet, Silent
+from holdfast.core.messages import (
+    Answered,
+    Dispatch,
+    Ended,
+    FirstContent,
+    Measured,
+    Quiet,
+    Silent,
+)
 from holdfast.core.request.answer_policy import (
     empty_is_asked_for,
     kind_of_error_status,
@@ -30,6 +38,7 @@ from holdfast.gateway.request.targets import Target
 from holdfast.gateway.telemetry.answer_statistics import measured_logprob, measured_norm
 from holdfast.gateway.telemetry.observed_request import ObservedRequest
 from holdfast.gateway.telemetry.observer import Observer
+from holdfast.gateway.telemetry.output_numbers import measured_score, measured_tensors
 
 _ERROR_BYTES_MAX: Final = 65_536  # of an engine's error; only a message is taken from it
 _TAIL: Final = 60  # characters: every cycle of up to six, and many longer, fits into it evenly
@@ -263,8 +272,8 @@ class Attempt(ABC):
         """
         return False
 
-    def measured(self) -> tuple[str, float] | None:
-        """Return a statistic of the answer, by name, or None."""
+    def measured(self) -> Measured | None:
+        """Return statistics of the answer, by name, or None."""
         return None
 
     def tokens(self) -> int:
@@ -371,18 +380,23 @@ class WholeAttempt(Attempt):
             self, proxied.request.prompt_tokens if read is None else read, tokens
         )
         reason = answer.finish_reason or ""
-        measured = self._measured(body) if proxied.ask.statistic else None
+        measured = self._measured(body, told) if proxied.ask.statistic else None
         proxied.port.tell(
             proxied.flow,
             Answered(proxied.serial, self.number, tokens, reason, measured, read or 0),
         )
 
-    def _measured(self, body: bytes) -> tuple[str, float] | None:
-        if self.proxied.ask.statistic == "logprob":
+    def _measured(self, body: bytes, told: bytes) -> Measured | None:
+        statistic = self.proxied.ask.statistic
+        if statistic == "logprob":
             return measured_logprob(body)
-        if self.proxied.observer.norm_due(self.target.replica_id):
+        if not self.proxied.observer.measure_due(self.target.replica_id):
+            return None
+        if statistic == "norm":
             return measured_norm(body)
-        return None
+        if statistic == "score":
+            return measured_score(body)
+        return measured_tensors(told, body[len(told) :] if told is not body else b"")
 
 
 class BytesAttempt(Attempt):

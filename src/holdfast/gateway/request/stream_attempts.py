@@ -16,7 +16,7 @@ from holdfast.core.health.degenerate import (
     DegenerateDetector,
     suspicious_opening,
 )
-from holdfast.core.messages import Dispatch
+from holdfast.core.messages import Dispatch, Measured
 from holdfast.core.request.answer_policy import Opening, end_is_believed, judge_opening
 from holdfast.gateway.api.answers import nothing_said
 from holdfast.gateway.api.chunks import (
@@ -283,7 +283,7 @@ class StreamAttempt(EventAttempt):
         """Return the payloads that are held back and were not sent, as event bytes."""
         return b"".join(map(framed, self._held))
 
-    def measured(self) -> tuple[str, float] | None:
+    def measured(self) -> Measured | None:
         """Return the mean log probability, if the client asked for log probabilities."""
         return None if self._logprobs is None else self._logprobs.measured()
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.core.messages import Measured
 from holdfast.gateway.api.answer_schema import decode_embeddings
 from holdfast.gateway.api.chunks import Chunk
 
@@ -83,22 +84,22 @@ class LogprobMean:
 
         return both
 
-    def measured(self) -> tuple[str, float] | None:
-        """Return ``("logprob", mean)``, or None if the answer had none or they were unreadable."""
+    def measured(self) -> Measured | None:
+        """Return ``(("logprob", mean),)``; None if the answer had none or they were unreadable."""
         if not (self._count and self.readable):
             return None
-        return ("logprob", self._sum / self._count)
+        return (("logprob", self._sum / self._count),)
 
 
-def measured_logprob(body: bytes) -> tuple[str, float] | None:
-    """Return ``("logprob", mean)`` of a whole answer, or None if it has no log probabilities."""
+def measured_logprob(body: bytes) -> Measured | None:
+    """Return ``(("logprob", mean),)`` of a whole answer, or None if it has no log probabilities."""
     logprobs = LogprobMean()
     logprobs.add(body)
     return logprobs.measured()
 
 
-def measured_norm(body: bytes) -> tuple[str, float] | None:
-    """Return ``("norm", length)`` of the first embedding in an answer; None if not measurable."""
+def measured_norm(body: bytes) -> Measured | None:
+    """Return ``(("norm", length),)`` of an answer's first embedding; None if not measurable."""
     if len(body) > _NORM_BYTES_MAX:
         return None
     try:
@@ -110,7 +111,7 @@ def measured_norm(body: bytes) -> tuple[str, float] | None:
     except (ValueError, IndexError, RecursionError):
         return None  # sparse vectors and tokens' own ones have no single length
     norm = hypot(*numbers)
-    return ("norm", norm) if numbers and isfinite(norm) else None
+    return (("norm", norm),) if numbers and isfinite(norm) else None
 
 
 __all__ = ["LogprobMean", "measured_logprob", "measured_norm"]

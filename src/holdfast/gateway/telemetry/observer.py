@@ -23,7 +23,7 @@ class Observer:
 
     __slots__ = (
         "_died_under",
-        "_norms",
+        "_measured_at",
         "counters",
         "deadly",
         "now_ns",
@@ -41,11 +41,12 @@ class Observer:
         self.traces: Traces | None = traces_of(trace_share, follow=trace_follow)
         # Replicas that died under a request, until the request is over.
         self._died_under: dict[ObservedRequest, list[str]] = {}
-        self._norms: dict[str, int] = {}  # by replica: when the next is due; bounded by the config
+        # By replica, when the next answer is to be measured; bounded by the config.
+        self._measured_at: dict[str, int] = {}
 
     def configure(self, *, trace_share: float, trace_follow: bool) -> None:
         """Apply the trace settings of a new config."""
-        self._norms.clear()
+        self._measured_at.clear()
         self.traces = traces_of(trace_share, follow=trace_follow, before=self.traces)
 
     # --- attempts --------------------------------------------------------------------------------
@@ -98,12 +99,12 @@ class Observer:
         if via is not DIRECT:
             proxied.spent = (model, read, said)
 
-    def norm_due(self, replica_id: str) -> bool:
-        """Whether to measure an embedding of this replica now; true at most once a second."""
+    def measure_due(self, replica_id: str) -> bool:
+        """Whether to measure an answer of this replica now; true at most once a second."""
         now = self.now_ns()
-        if now < self._norms.get(replica_id, 0):
+        if now < self._measured_at.get(replica_id, 0):
             return False
-        self._norms[replica_id] = now + SECOND
+        self._measured_at[replica_id] = now + SECOND
         return True
 
     # --- requests --------------------------------------------------------------------------------

@@ -226,6 +226,7 @@ def _placed(seen: AwsAnswers) -> Iterator[Placed]:
             filesystem="" if of is None else of.filesystem,
             log_stream=stream.name if stream is not None else "",
             image=task.image,
+            image_asked=task.image_asked,
             created_at=task.created_at,
             started_at=task.started_at,
             stopped_at=task.stopped_at,

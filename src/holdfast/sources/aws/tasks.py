@@ -70,6 +70,7 @@ class Task:
     definition: Definition | None
     revision: str
     image: str
+    image_asked: str  # in its definition
     gpu_ids: tuple[str, ...]
     address: str  # its own, where it has a network interface
     host_port: int | None  # on its host's address otherwise
@@ -214,6 +215,7 @@ def _task(told: dict[str, Any], definition: Definition | None, config: AwsConfig
         definition=definition,
         revision=revision,
         image=_image(main, definition),
+        image_asked=_image_asked(main, definition),
         gpu_ids=tuple(gpu for one in containers for gpu in one.get("gpuIds", ())),
         address=own[0] if own else "",
         host_port=ports[0] if ports else None,
@@ -256,9 +258,15 @@ def tag_of(tags: Iterable[dict[str, str]], key: str) -> str:
     return next((one.get("value", "") for one in tags if one.get("key") == key), "")
 
 
+def _image_asked(main: dict[str, Any], definition: Definition | None) -> str:
+    """As the definition names it: what the next task will be started from."""
+    image: str = main.get("image") or (definition.image if definition is not None else "")
+    return image
+
+
 def _image(main: dict[str, Any], definition: Definition | None) -> str:
     """With its digest: a tag may be moved, and then two replicas differ under one name."""
-    image: str = main.get("image") or (definition.image if definition is not None else "")
+    image = _image_asked(main, definition)
     digest = main.get("imageDigest")
     return f"{image}@{digest}" if digest and "@" not in image else image
 

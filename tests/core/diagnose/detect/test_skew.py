@@ -247,3 +247,23 @@ def test_it_speaks_only_of_deployments_that_differ_at_that_moment(facts: list[Fa
                 and name in known
             ]
             assert len(set(filter(None, group))) == 2
+
+
+def test_one_tag_that_means_two_images_and_two_versions_of_nccl_are_told() -> None:
+    fleet = Fleet()
+    fleet.take(*(Declared(name, "m", "1") for name in "abc"))
+    tag, first, second = "r/engine:latest", "sha256:aa", "sha256:bb"
+    fleet.take(VersionsSeen("a", image=tag, image_digest=first, nccl="2.21.5"))
+    fleet.take(VersionsSeen("b", image=tag, image_digest=first, nccl="2.21.5"))
+    said = fleet.take(VersionsSeen("c", image=tag, image_digest=second, nccl="2.19.3"))
+    told = " ".join(one.text for one in said if one.sign is Sign.VERSIONS_DIFFER)
+    assert "image digest sha256:bb on c, sha256:aa on a, b" in told
+    assert "nccl 2.19.3 on c" in told
+
+
+def test_a_tag_is_told_also_where_the_platform_says_which_bytes_run() -> None:
+    fleet = Fleet()
+    fleet.take(Declared("a", "m", "1"))
+    asked = VersionsSeen("a", image="r/engine:1@sha256:aa", image_asked="r/engine:1")
+    (said,) = [one for one in fleet.take(asked) if one.sign is Sign.MUTABLE_IMAGE]
+    assert "image r/engine:1 of" in said.text

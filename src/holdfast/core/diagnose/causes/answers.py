@@ -118,6 +118,9 @@ ANSWERS: Final[dict[Cause, CauseRule]] = {
         (
             proof(Sign.ERRORS, at=0.75),
             proof(Sign.CANARY_ERRORS, at=0.5),
+            # Callers that come through no gateway may cause it, and one of them alone: no act.
+            proof(Sign.INFERENCES_FAIL, at=0.6, acts=False),
+            proof(Sign.ERRORS, Sign.INFERENCES_FAIL, at=0.85),
         ),
         story="The replica answers with errors of its own (5xx) after trying. Its server works and "
         "what is behind it does not.",
@@ -141,7 +144,8 @@ ANSWERS: Final[dict[Cause, CauseRule]] = {
         fix=f"{_TAKE_OUT_FIX}. Behind another balancer, make failures count as slow there.",
         remedy=Remedy.TAKE_OUT,
         consequences=WAITING
-        | {Sign.ERRORS, Sign.CANARY_ERRORS, Sign.ATTRACTS, Sign.CONNECTIONS_LOST},
+        | {Sign.ERRORS, Sign.CANARY_ERRORS, Sign.ATTRACTS, Sign.CONNECTIONS_LOST}
+        | {Sign.INFERENCES_FAIL},
         explains=FLOW | {Cause.SERVER_ERRORS, Cause.CONNECTION_LOST},
     ),
     Cause.OUTPUT_DRIFT: CauseRule(

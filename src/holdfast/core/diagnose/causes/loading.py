@@ -129,7 +129,8 @@ LOADING: Final[dict[Cause, CauseRule]] = {
         "this one. Keep the host out of scheduling for this image until then.",
         remedy=Remedy.RELOCATE,
         scope=Scope.HOST,
-        consequences=_NOT_THERE | {Sign.LOG_CPU_FALLBACK, Sign.ERRORS, Sign.FAST_ERRORS},
+        consequences=_NOT_THERE
+        | {Sign.LOG_CPU_FALLBACK, Sign.ERRORS, Sign.FAST_ERRORS, Sign.INFERENCES_FAIL},
         explains=FLOW
         | {Cause.LOAD_FAILED, Cause.CRASHED, Cause.LOAD_STALLED, Cause.SERVER_ERRORS}
         | {Cause.FAST_FAILURES, Cause.SLOW, Cause.TRANSFER_FAILED},

@@ -15,6 +15,7 @@ _FAILS: Final = frozenset(
     {
         *(Sign.CANARY_SILENT, Sign.CANARY_ERRORS, Sign.CANARY_SLOW, Sign.NOTHING_ANSWERS),
         *(Sign.NO_FIRST_TOKEN, Sign.NO_NEXT_TOKEN, Sign.ERRORS, Sign.BACKPRESSURE),
+        Sign.INFERENCES_FAIL,
         *(Sign.STALLED, Sign.STARVED, Sign.SLOW_TOKENS, Sign.SILENT_SERVING, Sign.CANARY_DRIFTED),
         Sign.SLOW_ANSWERS,
         *WAITING,

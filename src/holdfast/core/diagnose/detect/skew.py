@@ -16,7 +16,7 @@ Rejected: one piece of evidence for each odd replica. A batch of newer hosts is 
 Rejected: a table of compatible versions; such a table is never kept up to date.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -33,6 +33,7 @@ from holdfast.core.diagnose.facts import (
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import State, nanos, require
 
+ASPECTS: Final = ("cuda", "driver", "nccl", "engine", "digest", "image", "image_digest")
 _SOURCE: Final = "skew"
 _PINNED: Final = "sha256:"
 _VALUE_CHARS: Final = 120  # of a version in a text; a digest has 71
@@ -46,33 +47,43 @@ _Fact = VersionsSeen | Declared | Gone | ProcessEnded | StateChanged | Looked
 class SkewConfig:
     """Which versions are compared, how long reports may settle, how many replicas are named."""
 
-    aspects: tuple[str, ...] = ("cuda", "driver", "engine", "digest", "image")  # all that is known
+    aspects: tuple[str, ...] = ASPECTS  # all that is known
     flag_mutable_images: bool = True  # a tag may mean another image tomorrow
     settle_s: float = 5.0  # replicas report one after the other: the majority shows when all did
     names_max: int = 8  # replicas named in one text; more are counted
 
     def __post_init__(self) -> None:
-        known = ("cuda", "driver", "engine", "digest", "image")
-        good = all(aspect in known for aspect in self.aspects)
-        require(good, "skew.aspects", f"is {self.aspects}", f"use names of {known}")
+        good = all(aspect in ASPECTS for aspect in self.aspects)
+        require(good, "skew.aspects", f"is {self.aspects}", f"use names of {ASPECTS}")
         settled = 0 <= self.settle_s <= 600
         require(settled, "skew.settle_s", f"is {self.settle_s}", "use seconds from 0 to 600")
         few = f"is {self.names_max}"
         require(1 <= self.names_max <= 100, "skew.names_max", few, "use 1 to 100")
 
 
-def _pinned(image: str) -> bool:
+def is_pinned(image: str) -> bool:
+    """Whether an image is named by its digest: a tag may mean another image tomorrow."""
     return image.startswith(_PINNED) or f"@{_PINNED}" in image
 
 
-def _comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
+def loose_image(seen: VersionsSeen) -> str:
+    """The name of a replica's image if only a tag holds it in place; empty: pinned or unknown."""
+    asked = (seen.image_asked or seen.image).strip()
+    return "" if is_pinned(asked) else asked
+
+
+def comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
     """What is compared with what, and the value; None for unknown."""
     value = str(getattr(seen, aspect)).strip()
     if not value:
         return None
+    if aspect == "image_digest":
+        return "image digest", value
     if aspect != "image":
         return aspect, value
-    if _pinned(value):
+    if seen.image_digest.strip():
+        return None  # the bytes are compared, whatever their names
+    if is_pinned(value):
         return "image digest", _PINNED + value.rpartition(_PINNED)[2]
     return "image", value
 
@@ -161,7 +172,7 @@ class SkewDetector:
         told: list[str] = []
         tied = False
         for aspect in self._config.aspects:
-            for what, holders in _holders(aspect, seen):
+            for what, holders in differences(aspect, seen):
                 most = max(len(names) for names in holders.values())
                 largest = [value for value, names in holders.items() if len(names) == most]
                 if len(largest) > 1:
@@ -203,8 +214,7 @@ class SkewDetector:
     ) -> Evidence | None:
         if not self._config.flag_mutable_images:
             return None
-        loose = {name: one.image for name, one in seen.items() if one.image.strip()}
-        loose = {name: image for name, image in loose.items() if not _pinned(image.strip())}
+        loose = {name: image for name, one in seen.items() if (image := loose_image(one))}
         if not loose:
             return None
         model, revision = deployment
@@ -218,19 +228,27 @@ class SkewDetector:
         return Evidence(Sign.MUTABLE_IMAGE, about, now, _SOURCE, text, numbers)
 
 
-def _holders(
-    aspect: str, seen: dict[str, VersionsSeen]
+def differences(
+    aspect: str, seen: Mapping[str, VersionsSeen]
 ) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Of one aspect, the values that differ and who holds them."""
+    """Of one aspect of one deployment, the values that differ and who holds them."""
     found: dict[str, dict[str, list[str]]] = {}
     for name, one in seen.items():
-        comparable = _comparable(aspect, one)
-        if comparable is not None:
-            what, value = comparable
+        found_value = comparable(aspect, one)
+        if found_value is not None:
+            what, value = found_value
             found.setdefault(what, {}).setdefault(value, []).append(name)
     for what, holders in found.items():
         if len(holders) > 1:
             yield what, holders
 
 
-__all__ = ["SkewConfig", "SkewDetector"]
+__all__ = [
+    "ASPECTS",
+    "SkewConfig",
+    "SkewDetector",
+    "comparable",
+    "differences",
+    "is_pinned",
+    "loose_image",
+]

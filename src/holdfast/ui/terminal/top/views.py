@@ -176,6 +176,21 @@ def _host(snapshot: Snapshot, row: HostRow) -> list[Section]:
     ]
 
 
+def _inferences(row: ReplicaRow) -> Iterable[tuple[str, str, Tone]]:
+    """What an inference server counts; nothing for other engines."""
+    if row.inferences_s is None:
+        return
+    failing = Tone.BAD if row.failed_share else Tone.PLAIN
+    yield "inferences/s", rate(row.inferences_s), Tone.PLAIN
+    yield "failed", share(row.failed_share), failing
+    yield "in its queue", latency(row.queue_s), Tone.PLAIN
+    yield "computing", latency(row.compute_s), Tone.PLAIN
+    yield "batch", "" if row.batch is None else f"{row.batch:.1f}", Tone.PLAIN
+    if row.engine_gpu_total_bytes:
+        of = f"{size(row.engine_gpu_used_bytes)} of {size(row.engine_gpu_total_bytes)}"
+        yield "gpu memory", of, Tone.PLAIN
+
+
 def _replica(snapshot: Snapshot, row: ReplicaRow) -> list[Section]:
     full = _time(row.exhausted_in_s) if row.exhausted_in_s is not None else ""
     routed = "by Holdfast" if row.routed else "not by Holdfast"
@@ -191,6 +206,7 @@ def _replica(snapshot: Snapshot, row: ReplicaRow) -> list[Section]:
                 ("requests", count(row.inflight), Tone.PLAIN),
                 ("in the engine", _engine(row), Tone.PLAIN),
                 ("kv cache", share(row.kv_used), Tone.PLAIN),
+                *_inferences(row),
                 ("tokens/s", rate(row.tokens_s), Tone.PLAIN),
                 ("first token", latency(row.ttft_s), Tone.PLAIN),
                 ("canary", latency(row.canary_s), Tone.PLAIN),

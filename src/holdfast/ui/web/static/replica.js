@@ -17,6 +17,14 @@ export function replica(root, id) {
   return { title: id, close() { leave(); clearInterval(timer); page.close(); } };
 }
 
+// What an inference server counts; nothing for other engines.
+function inferences(row) {
+  if (row.inferences_s === null) return [];
+  return [["inferences/s", f.short(row.inferences_s)], ["failed", f.share(row.failed_share)],
+    ["in its queue", f.took(row.queue_s)], ["computing", f.took(row.compute_s)], ["batch", f.short(row.batch)],
+    ["GPU memory", f.of(row.engine_gpu_used_bytes, row.engine_gpu_total_bytes, f.bytes)]];
+}
+
 const eventColumns = [
   { label: "when", head: true, text: (r) => f.clock(r.at) },
   { label: "ago", num: true, text: (r) => f.ago(r.at) },
@@ -137,6 +145,7 @@ class ReplicaPage {
     const facts = [["share of requests", f.share(row.share)], ["in flight", f.count(row.inflight)],
       ["in the engine", row.running === null && row.waiting === null ? f.DASH : `${f.count(row.running)} + ${f.count(row.waiting)} waiting`],
       ["TTFT", f.took(row.ttft_s)], ["per token", f.took(row.tpot_s)], ["tokens/s", f.short(row.tokens_s)], ["KV", f.share(row.kv_used)],
+      ...inferences(row),
       ["memory", f.of(row.used_bytes, row.limit_bytes ?? row.reserved_bytes, f.bytes)],
       ["reserved", f.bytes(row.reserved_bytes)], ["silent", f.lasts(row.silent_s)], ["up", f.lasts(row.uptime_s)],
       ["restarts", f.count(row.restarts)], ["revision", f.text(row.revision)], ["phase", f.text(row.phase)],

@@ -24,10 +24,12 @@ def test_the_two_sigma_line_is_that_of_the_values():
 
 def test_a_value_is_placed_by_its_rank():
     ruler = Ruler(learned(float(n) for n in range(KEPT_MAX)), slack=0.25, told_at=25.0)
-    middle, decile = ruler.place(KEPT_MAX / 2)
+    middle, _, decile = ruler.place(KEPT_MAX / 2)
     assert middle == pytest.approx(0.0, abs=0.01)
     assert decile == BINS // 2
-    assert ruler.place(-1e9) == (pytest.approx(-ruler.place(1e9)[0]), 0)
+    low, high = ruler.place(-1e9), ruler.place(1e9)
+    assert low == (pytest.approx(-high[0]), pytest.approx(high[1]), 0)
+    assert ruler.place(KEPT_MAX / 2)[1] < -1 < 3 < high[1]
     assert 2.5 < ruler.place(1e9)[0] < 4  # one absurd value weighs no more
     assert sum(ruler.shares) == pytest.approx(1.0)
 

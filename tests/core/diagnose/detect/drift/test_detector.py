@@ -10,7 +10,7 @@ from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.drift import detector as module
 from holdfast.core.diagnose.detect.drift.detector import DriftConfig, OutputDriftDetector
 from holdfast.core.diagnose.evidence import About, Sign
-from holdfast.core.diagnose.facts import Declared, OutputSeen
+from holdfast.core.diagnose.facts import Declared, OutputSeen, RolloutSeen
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.types import SECOND, ConfigError
 
@@ -349,3 +349,122 @@ def test_figures_show_the_statistic_that_moved_furthest():
     detector.restore({"baselines": lengths})
     feed(detector, "a", [10.0], now, "length")
     assert detector.figures()["m"].statistic == "score"
+
+
+# --- tensors, spreads and orders of people --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sd", "how"), [(4.0, "wider"), (1.0, "narrower")])
+def test_a_distribution_that_keeps_its_mean_and_changes_its_spread_is_told(sd, how):
+    rng = random.Random(31)
+    detector, now = learned(rng, census("a"), normal(0), "probabilities.max")
+    values = [rng.gauss(10, sd) for _ in range(300)]
+    told = feed(detector, "a", values, now, "probabilities.max")
+    assert told
+    assert f"probabilities.max of answers of a spread {how}" in told[0].text
+    assert told[0].numbers["now"] == pytest.approx(10, abs=1.5)
+    assert told[0].numbers["psi"] > 0.2
+    wider = told[0].numbers["now_p95"] > told[0].numbers["before_p95"]
+    assert wider is (how == "wider")
+
+
+def test_the_statistic_of_a_tensor_is_learned_and_other_names_are_refused():
+    rng = random.Random(32)
+    detector, now = learned(rng, census("a"), normal(0), "y.mean")
+    assert feed(detector, "a", [normal(2)(rng) for _ in range(100)], now, "y.mean")
+    for name in ("y.mode", "anything", "x" * 80 + ".mean"):
+        before = detector.refused
+        assert detector.take(OutputSeen("a", name, (1.0,)), now) == ()
+        assert detector.refused == before + 1
+
+
+def test_one_model_has_no_more_than_a_few_statistics():
+    detector = OutputDriftDetector(DriftConfig(), census("a"))
+    for number in range(40):
+        detector.take(OutputSeen("a", f"y{number}.mean", (1.0,)), 0)
+    assert len(detector.describe("m")) == module.STATISTICS_MAX
+
+
+def test_an_accepted_baseline_is_the_latest_answers_and_ends_the_drift():
+    rng = random.Random(33)
+    detector, now = learned(rng, census("a"), normal(0))
+    moved = [normal(2)(rng) for _ in range(300)]
+    assert feed(detector, "a", moved, now)
+    (row,) = detector.describe("m")
+    assert (row["state"], row["version"], row["moved"]) == ("frozen", 1, "up")
+    assert row["mean"] == pytest.approx(10, abs=0.3)
+    assert row["latest_mean"] == pytest.approx(14, abs=0.4)
+    assert row["latest_p95"] > row["p95"]
+    assert row["level"] >= 1
+    count, told = detector.accept("m")
+    assert (count, told) == (1, "accepted score (version 2)")
+    (row,) = detector.describe("m")
+    assert (row["version"], row["moved"], row["level"]) == (2, "", 0.0)
+    assert row["mean"] == pytest.approx(14, abs=0.4)
+    later = now + 400 * GAP
+    assert not feed(detector, "a", [normal(2)(rng) for _ in range(2_000)], later)
+    assert feed(detector, "a", [normal(0)(rng) for _ in range(200)], later + 2_100 * GAP)
+
+
+def test_a_baseline_with_few_answers_since_stays_as_it_is():
+    rng = random.Random(34)
+    detector, now = learned(rng, census("a"), normal(0))
+    feed(detector, "a", [1.0] * 99, now)
+    count, told = detector.accept("m")
+    assert count == 0
+    assert "100 answers" in told
+    assert "score of revision 1 has 99" in told
+    assert detector.describe("m")[0]["version"] == 1
+    count, told = detector.accept("other")
+    assert count == 0
+    assert told.endswith("other has no frozen baseline")
+
+
+def test_a_reset_baseline_is_learned_anew_and_counts_on_also_after_a_restart():
+    rng = random.Random(35)
+    detector, now = learned(rng, census("a"), normal(0))
+    assert detector.reset("other") == (0, "other has no baseline")
+    assert detector.reset("m") == (1, "1 dropped; new ones are learned in 24 h of healthy answers")
+    assert detector.describe("m") == []
+    kept = json.loads(json.dumps(detector.baselines()))
+    again = OutputDriftDetector(DriftConfig(), census("a"))
+    again.restore(kept)
+    for at in range(1_001):
+        fact = OutputSeen("a", "score", (normal(2)(rng),))
+        assert again.take(fact, now + at * DAY // 1_000) == ()
+    (row,) = again.describe("m")
+    assert (row["version"], row["state"]) == (2, "frozen")
+    assert row["mean"] == pytest.approx(14, abs=0.3)
+    with pytest.raises(ValueError, match="no version"):
+        again.restore({"versions": [["m", "1", "score"]]})
+
+
+@pytest.mark.parametrize(
+    ("steps", "stays"),
+    [
+        (["1 began", "1 finished"], False),  # started otherwise, under the same revision
+        (["1 began", "1 halted"], True),
+        (["1 began", "1 halted", "1 finished"], True),
+        (["2 began", "2 finished"], True),  # another revision has a baseline of its own
+        (["1 finished"], True),  # when it began, control was not there
+    ],
+)
+def test_a_rollout_starts_a_new_baseline_where_the_revision_stays(steps, stays):
+    rng = random.Random(36)
+    detector, now = learned(rng, census("a", "b"), normal(0))
+    for step in steps:
+        revision, what = step.split()
+        assert detector.take(RolloutSeen("m", revision, what), now) == ()
+    assert bool(detector.describe("m")) is stays
+
+
+def test_another_revision_learns_its_own_and_the_first_finds_its_own_again():
+    rng = random.Random(37)
+    people = census("a")
+    detector, now = learned(rng, people, normal(0))
+    people.take(Declared("a", "m", "2", host="h"))
+    assert not feed(detector, "a", [normal(3)(rng) for _ in range(300)], now)
+    rows = {row["revision"]: row["state"] for row in detector.describe("m")}
+    assert rows == {"1": "frozen", "2": "learning"}
+    people.take(Declared("a", "m", "1", host="h"))
+    assert feed(detector, "a", [normal(3)(rng) for _ in range(100)], now + 400 * GAP)

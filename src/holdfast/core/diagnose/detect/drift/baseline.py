@@ -1,11 +1,13 @@
 """Learns how a model's healthy answers are distributed, and ranks later values in that.
 
 A baseline is learned once from a window of answers, frozen and versioned; only its quantiles stay.
-A ruler places later values in it: by rank, as a normal score, and by decile.
+A ruler places later values in it: by rank, as a normal score, by its distance from the middle, and
+by decile.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite, sqrt
@@ -21,6 +23,7 @@ FIRST_VERSION: Final = 1  # kept in stores: a baseline that is learned anew woul
 _GRID: Final = 512  # quantiles that stay of it
 _PRECISE: Final = 4_096  # samples whose mean is within 0.016 sigma: no error worth a word
 _DAY: Final = 86_400 * SECOND
+LATEST_MAX: Final = 256  # values of one replica and statistic that are kept as they came: 2 KiB
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,32 +87,76 @@ class Learning:
             self._stride *= 2
         self._skip = self._stride
 
-    def freeze(self, key: Key, now: int) -> Baseline:
+    def freeze(self, key: Key, now: int, version: int = FIRST_VERSION) -> Baseline:
         """Build the finished baseline from the values collected so far."""
-        kept = sorted(self._kept)
-        count = len(kept)
-        points = min(_GRID, count)
-        grid = (kept[(2 * point + 1) * count // (2 * points)] for point in range(points))
         days = max(now - self.began, SECOND) / _DAY
-        return Baseline(
-            *key,
-            version=FIRST_VERSION,
-            samples=self.moments.count,
-            samples_per_day=self.moments.count / days / len(self.replicas),
-            mean=self.moments.mean,
-            sd=self.moments.sd or 0.0,
-            p95=kept[min(count - 1, count * 95 // 100)],
-            grid=tuple(grid),
-        )
+        per_day = self.moments.count / days / len(self.replicas)
+        return _frozen(key, version, per_day, self.moments, self._kept)
+
+
+def accepted(key: Key, before: Baseline, values: Sequence[float]) -> Baseline:
+    """Build the next version of a baseline from the latest values, as a person wants it."""
+    moments = Moments()
+    for value in values:
+        moments.add(value)
+    return _frozen(key, before.version + 1, before.samples_per_day, moments, values)
+
+
+def p95_of(values: Sequence[float]) -> float | None:
+    """The 95th percentile of these values; None where there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else None
+
+
+def _frozen(
+    key: Key, version: int, per_day: float, moments: Moments, values: Sequence[float]
+) -> Baseline:
+    kept = sorted(values)
+    count = len(kept)
+    points = min(_GRID, count)
+    grid = (kept[(2 * point + 1) * count // (2 * points)] for point in range(points))
+    return Baseline(
+        *key,
+        version=version,
+        samples=moments.count,
+        samples_per_day=per_day,
+        mean=moments.mean,
+        sd=moments.sd or 0.0,
+        p95=p95_of(kept) or 0.0,
+        grid=tuple(grid),
+    )
+
+
+class Latest:
+    """The latest values of one replica's statistic, the oldest overwritten first."""
+
+    __slots__ = ("_at", "_values")
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self._at = 0
+
+    def add(self, value: float) -> None:
+        """Add one value."""
+        if len(self._values) < LATEST_MAX:
+            self._values.append(value)
+            return
+        self._values[self._at] = value
+        self._at = (self._at + 1) % LATEST_MAX
+
+    def values(self) -> Sequence[float]:
+        """The values, in no order."""
+        return self._values
 
 
 class Ruler:
-    """Ranks values in a baseline: gives each its normal score and its decile."""
+    """Ranks values in a baseline: normal score, distance from the middle, and decile of each."""
 
     __slots__ = (
         "_deciles",
         "_grid",
         "_scores",
+        "_spreads",
         "baseline",
         "shares",
         "slack",
@@ -132,6 +179,7 @@ class Ruler:
             own.add(scores[self._rank(value)])
         sd = max(own.sd or 0.0, 0.5)  # values that hardly differ are not blown up to one sigma
         self._scores = [(score - own.mean) / sd for score in scores]
+        self._spreads = self._distances()
         self._deciles = [min(BINS - 1, rank * BINS // (2 * points)) for rank in range(len(scores))]
         self.shares = [0.5] * BINS
         for value in self._grid:
@@ -142,13 +190,33 @@ class Ruler:
         self.slack = slack + 1.2 * error
         self.told_at = told_at
 
+    def _distances(self) -> list[float]:
+        """How far each rank is from the middle, as a score: zero mean and one sigma at home."""
+        own = Moments()
+        for value in self._grid:
+            own.add(abs(self._scores[self._rank(value)]))
+        sd = max(own.sd or 0.0, 0.3)  # of a normal distribution 0.6
+        return [(abs(score) - own.mean) / sd for score in self._scores]
+
     def _rank(self, value: float) -> int:
         return bisect_left(self._grid, value) + bisect_right(self._grid, value)
 
-    def place(self, value: float) -> tuple[float, int]:
-        """The normal score and the decile of a value in the baseline."""
+    def place(self, value: float) -> tuple[float, float, int]:
+        """The normal score, the distance from the middle as a score, and the decile of a value."""
         rank = self._rank(value)
-        return self._scores[rank], self._deciles[rank]
+        return self._scores[rank], self._spreads[rank], self._deciles[rank]
 
 
-__all__ = ["BINS", "KEPT_MAX", "Baseline", "Key", "Learning", "Ruler"]
+__all__ = [
+    "BINS",
+    "FIRST_VERSION",
+    "KEPT_MAX",
+    "LATEST_MAX",
+    "Baseline",
+    "Key",
+    "Latest",
+    "Learning",
+    "Ruler",
+    "accepted",
+    "p95_of",
+]

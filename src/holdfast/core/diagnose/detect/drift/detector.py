@@ -5,6 +5,7 @@ answer still comes, and all of them are a little different. Each model and revis
 of its healthy answers, learned once, frozen and versioned. Every later value is placed in it:
 
     value ─► its rank in the baseline, as a normal score ─► two-sided CUSUM per replica: decides
+         └─► how far that is from the middle ─────────────► the same for the spread: p95, tails
                                                         └─► deciles since it began: PSI confirms
 
 Ranks because lengths have tails without end and scores pile up at their bounds: a rank has a normal
@@ -27,22 +28,33 @@ decides nothing: a mean that moved by one sigma never crosses it. Rejected: a ba
 (it learns the drift), and CUSUM on plain values (one long answer is an alarm).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log
 from typing import Any, ClassVar, Final, NamedTuple
 
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
-from holdfast.core.diagnose.detect.drift.baseline import BINS, Baseline, Key, Learning, Ruler
+from holdfast.core.diagnose.detect.drift.baseline import (
+    FIRST_VERSION,
+    Baseline,
+    Key,
+    Learning,
+    Ruler,
+    accepted,
+    p95_of,
+)
+from holdfast.core.diagnose.detect.drift.track import HOUR, NARROWER, UP, WIDER, Side, Track
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
-from holdfast.core.diagnose.facts import OutputSeen
+from holdfast.core.diagnose.facts import OutputSeen, RolloutSeen
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
-from holdfast.core.types import SECOND, nanos, require, seconds
+from holdfast.core.types import nanos, require, seconds
 
 STATISTICS: Final = ("length", "logprob", "score", "norm")
+TENSOR_STATISTICS: Final = (".mean", ".max")  # after an output's name
+STATISTICS_MAX: Final = 16  # of one model and revision; engines name outputs, and few
+ACCEPTED_MIN: Final = 100  # answers: fewer do not say where the middle is
+_NAME_MAX: Final = 64
 BASELINES_MAX: Final = 512  # models × revisions × statistics; beyond it none is learned
-_RECENT: Final = 0.02  # weight of an answer in what a replica is at present: the last 50 or so
-_HOUR: Final = 3_600 * SECOND
 _TOLD_AT_MAX: Final = 48.0  # a thousand samples a second, and more
 
 
@@ -78,90 +90,6 @@ class DriftConfig:
         require(0.5 <= share <= 1, "drift.together_share", f"is {share}", "use 0.5 to 1")
 
 
-class _Side:
-    """One direction of the CUSUM, and what was seen since it last was at zero."""
-
-    __slots__ = ("began", "bins", "count", "older", "scores", "sum", "total", "turn_at")
-
-    def __init__(self) -> None:
-        self.sum = 0.0
-        self._clear()
-
-    def _clear(self) -> None:
-        self.bins = [0] * BINS
-        self.older = [0] * BINS  # the hour before, so that PSI is of the last hour or two
-        self.count = 0
-        self.scores = self.total = 0.0
-        self.began = self.turn_at = 0
-
-    def add(self, step: float, ceiling: float, decile: int, value: float, now: int) -> None:
-        level = self.sum + step
-        if level <= 0:
-            self.sum = 0.0
-            if self.count:
-                self._clear()
-            return
-        self.sum = level if level < ceiling else ceiling  # beyond it, recovery would take for ever
-        if not self.count:
-            self.began, self.turn_at = now, now + _HOUR
-        elif now >= self.turn_at:
-            self.older, self.bins = self.bins, [0] * BINS
-            self.turn_at = now + _HOUR
-        self.count += 1
-        self.scores += step
-        self.total += value
-        self.bins[decile] += 1
-
-    def psi(self, expected: Sequence[float]) -> float:
-        """Population stability index against the baseline's shares."""
-        count = sum(self.bins) + sum(self.older) + 0.5 * BINS
-        found = 0.0
-        for young, old, share in zip(self.bins, self.older, expected, strict=True):
-            here = (young + old + 0.5) / count
-            found += (here - share) * log(here / share)
-        return found
-
-
-class _Track:
-    """One statistic of one replica, against one baseline."""
-
-    __slots__ = ("down", "found", "last", "moved", "recent", "ruler", "up")
-
-    def __init__(self, ruler: Ruler) -> None:
-        self.ruler = ruler
-        self.recent = ruler.baseline.mean  # for charts; it decides nothing
-        self.up, self.down = _Side(), _Side()
-        self.last = 0
-        self.found = False  # one side is above its first line, or has not come back far enough
-        self.moved = ""  # up or down, while it holds
-
-    def add(self, value: float, now: int) -> None:
-        ruler = self.ruler
-        score, decile = ruler.place(value)
-        ceiling = ruler.told_at + 10
-        self.up.add(score - ruler.slack, ceiling, decile, value, now)
-        self.down.add(-score - ruler.slack, ceiling, decile, value, now)
-        self.recent += _RECENT * (value - self.recent)
-        self.last = now
-
-    def suspect(self, found_at: float) -> _Side | None:
-        """The side that just crossed the first line; over when half of the sum is gone."""
-        side = self.up if self.up.sum >= self.down.sum else self.down
-        before = self.found
-        self.found = side.sum > (0.5 * found_at if before else found_at)
-        return side if self.found and not before else None
-
-    def judge(self, psi_min: float) -> _Side | None:
-        """The side that has moved. It is over when half of the sum is gone."""
-        for name, side in (("up", self.up), ("down", self.down)):
-            limit = self.ruler.told_at * (0.5 if self.moved == name else 1.0)
-            if side.sum > limit and side.psi(self.ruler.shares) > psi_min:
-                self.moved = name
-                return side
-        self.moved = ""
-        return None
-
-
 class DriftFigures(NamedTuple):
     """The present mean of a model's statistic, its baseline mean, and how far it has moved."""
 
@@ -174,21 +102,31 @@ class DriftFigures(NamedTuple):
 class OutputDriftDetector:
     """Learns healthy output per model, revision and statistic; finds replicas that deviate."""
 
-    reads: ClassVar[tuple[type, ...]] = (OutputSeen,)
+    reads: ClassVar[tuple[type, ...]] = (OutputSeen, RolloutSeen)
 
     def __init__(self, config: DriftConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._learning: dict[Key, Learning] = {}
         self._rulers: dict[Key, Ruler] = {}
-        self._tracks: dict[str, dict[str, _Track]] = {}
+        self._tracks: dict[str, dict[str, Track]] = {}
+        self._versions: dict[Key, int] = {}  # of baselines that were dropped: the next counts on
+        self._rebuilt: set[str] = set()  # models whose rollout keeps their revision
         self._pace = Pace()
         self.refused = 0  # values that are no numbers, statistics nobody knows, baselines too many
 
-    def take(self, fact: OutputSeen, now: int) -> Sequence[Evidence]:
-        """Take statistics of a replica's finished answers; learn them or return drift signs."""
+    def take(self, fact: OutputSeen | RolloutSeen, now: int) -> Sequence[Evidence]:
+        """Take statistics of a replica's answers or a step of a rollout; return drift signs.
+
+        A rollout that changes how a model is started and keeps its revision drops the baselines of
+        that revision when it is finished. One to another revision needs no word: each revision has
+        its own, and going back to an earlier one finds what was learned of it.
+        """
+        if isinstance(fact, RolloutSeen):
+            self._rolled(fact)
+            return NOTHING
         known = self._census.replicas.get(fact.replica)
-        if known is None or fact.statistic not in STATISTICS:
+        if known is None or not self._may_learn(known.model, known.revision, fact.statistic):
             self.refused += known is not None
             return NOTHING
         values = [value for value in fact.values if isfinite(value)]
@@ -201,7 +139,7 @@ class OutputDriftDetector:
         tracks = self._tracks.setdefault(fact.replica, {})
         track = tracks.get(fact.statistic)
         if track is None or track.ruler is not ruler:
-            track = tracks[fact.statistic] = _Track(ruler)
+            track = tracks[fact.statistic] = Track(ruler)
         for value in values:
             track.add(value, now)
         found = self._find(fact.replica, track, now)
@@ -218,7 +156,7 @@ class OutputDriftDetector:
 
     def figures(self) -> dict[str, DriftFigures]:
         """For each model the statistic that moved furthest from its baseline, for charts."""
-        tracks: dict[tuple[str, str], list[_Track]] = {}
+        tracks: dict[tuple[str, str], list[Track]] = {}
         for own in self._tracks.values():
             for statistic, track in own.items():
                 tracks.setdefault((track.ruler.baseline.model, statistic), []).append(track)
@@ -226,14 +164,134 @@ class OutputDriftDetector:
         for (model, statistic), some in tracks.items():
             now = sum(one.recent for one in some) / len(some)
             before = sum(one.ruler.baseline.mean for one in some) / len(some)
-            level = max(max(one.up.sum, one.down.sum) / one.ruler.told_at for one in some)
+            level = max(one.level for one in some)
             if model not in found or level > found[model].cusum:
                 found[model] = DriftFigures(statistic, now, before, level)
         return found
 
     def baselines(self) -> dict[str, Any]:
         """Every frozen baseline, as JSON-ready data."""
-        return {"baselines": [ruler.baseline.plain() for ruler in self._rulers.values()]}
+        data: dict[str, Any] = {
+            "baselines": [ruler.baseline.plain() for ruler in self._rulers.values()]
+        }
+        if self._versions:
+            data["versions"] = [[*key, version] for key, version in self._versions.items()]
+        return data
+
+    # --- what people ask and order ----------------------------------------------------------------
+
+    def describe(self, model: str) -> list[dict[str, Any]]:
+        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        rows = []
+        for key, ruler in self._rulers.items():
+            if key[0] == model:
+                rows.append(self._frozen_row(key, ruler))
+        for key, learning in self._learning.items():
+            if key[0] == model:
+                rows.append(_row(key, "learning", self._next(key), learning.moments.count))
+                rows[-1] |= {"needed": self._config.samples_min}
+        return sorted(rows, key=lambda row: (row["revision"], row["statistic"]))
+
+    def _frozen_row(self, key: Key, ruler: Ruler) -> dict[str, Any]:
+        baseline, tracks = ruler.baseline, self._tracks_of(ruler)
+        row = _row(key, "frozen", baseline.version, baseline.samples)
+        row |= {"mean": baseline.mean, "sd": baseline.sd, "p95": baseline.p95}
+        values = [value for track in tracks for value in track.latest.values()]
+        moved = sorted({track.moved for track in tracks if track.moved})
+        return row | {
+            "latest": len(values),
+            "latest_mean": sum(values) / len(values) if values else None,
+            "latest_p95": p95_of(values),
+            "level": max((track.level for track in tracks), default=0.0),
+            "moved": ", ".join(moved),
+        }
+
+    def accept(self, model: str) -> tuple[int, str]:
+        """Make the latest answers of a model its baselines; how many, and what was done.
+
+        A baseline with too few answers since it was frozen stays as it is.
+        """
+        changed, few = [], []
+        for key, ruler in list(self._rulers.items()):
+            if key[0] != model:
+                continue
+            values = [one for track in self._tracks_of(ruler) for one in track.latest.values()]
+            if len(values) < ACCEPTED_MIN:
+                few.append(f"{key[2]} of revision {key[1] or 'unnamed'} has {len(values)}")
+                continue
+            self._rulers[key] = self._ruler(accepted(key, ruler.baseline, values))
+            self._settle(ruler)
+            changed.append(f"{key[2]} (version {self._rulers[key].baseline.version})")
+        if changed:
+            return len(changed), f"accepted {', '.join(changed)}"
+        needs = f"{ACCEPTED_MIN} answers since its baseline was frozen are needed"
+        told = f"; {', '.join(few)}" if few else f"; {model} has no frozen baseline"
+        return 0, f"nothing accepted: {needs}{told}"
+
+    def reset(self, model: str) -> tuple[int, str]:
+        """Drop the baselines of a model, frozen or not, to learn them anew; how many there were."""
+        dropped = self._drop(lambda key: key[0] == model)
+        if not dropped:
+            return 0, f"{model} has no baseline"
+        hours = self._config.window_s / 3_600
+        return (
+            dropped,
+            f"{dropped} dropped; new ones are learned in {hours:g} h of healthy answers",
+        )
+
+    def _rolled(self, fact: RolloutSeen) -> None:
+        if fact.what == "began":
+            revisions = {
+                one.revision for one in self._census.replicas.values() if one.model == fact.model
+            }
+            if revisions == {fact.revision}:
+                self._rebuilt.add(fact.model)
+        elif fact.model in self._rebuilt:
+            self._rebuilt.discard(fact.model)
+            if fact.what == "finished":
+                self._drop(lambda key: key[:2] == (fact.model, fact.revision))
+
+    def _drop(self, concerned: Callable[[Key], bool]) -> int:
+        dropped = 0
+        for key in [key for key in self._rulers if concerned(key)]:
+            ruler = self._rulers.pop(key)
+            self._versions[key] = ruler.baseline.version
+            self._settle(ruler)
+            dropped += 1
+        for key in [key for key in self._learning if concerned(key)]:
+            del self._learning[key]
+            dropped += 1
+        return dropped
+
+    def _settle(self, ruler: Ruler) -> None:
+        """Forget what was held against a baseline that is no longer one."""
+        statistic = ruler.baseline.statistic
+        for replica, tracks in self._tracks.items():
+            track = tracks.get(statistic)
+            if track is not None and track.ruler is ruler:
+                del tracks[statistic]
+                self._pace.over((replica, statistic))
+        self._pace.over((ruler.baseline.model, ruler.baseline.revision, statistic))
+
+    def _tracks_of(self, ruler: Ruler) -> list[Track]:
+        statistic = ruler.baseline.statistic
+        found = [tracks.get(statistic) for tracks in self._tracks.values()]
+        return [track for track in found if track is not None and track.ruler is ruler]
+
+    def _next(self, key: Key) -> int:
+        return self._versions.get(key, FIRST_VERSION - 1) + 1
+
+    def _may_learn(self, model: str, revision: str, statistic: str) -> bool:
+        """Whether a statistic is one that is known, or of a tensor and among the first few."""
+        if statistic in STATISTICS:
+            return True
+        if not statistic.endswith(TENSOR_STATISTICS) or len(statistic) > _NAME_MAX:
+            return False
+        key = (model, revision, statistic)
+        if key in self._rulers or key in self._learning:
+            return True
+        mine = [one for one in (*self._rulers, *self._learning) if one[:2] == key[:2]]
+        return len(mine) < STATISTICS_MAX
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Load baselines of an earlier run; one being learned for the same key is dropped."""
@@ -248,6 +306,13 @@ class OutputDriftDetector:
                 self._learning.pop(key, None)
             else:
                 self.refused += 1
+        for row in data.get("versions", ()):
+            match row:
+                case [str(model), str(revision), str(statistic), int(version)]:
+                    if len(self._versions) < BASELINES_MAX:
+                        self._versions[model, revision, statistic] = version
+                case _:
+                    raise ValueError(f"this is no version of a baseline: {row!r:.80}")
 
     def _learn(self, key: Key, replica: str, values: Sequence[float], now: int) -> None:
         learning = self._learning.get(key)
@@ -262,7 +327,8 @@ class OutputDriftDetector:
         enough = learning.moments.count >= self._config.samples_min
         if enough and now - learning.began >= nanos(self._config.window_s):
             del self._learning[key]
-            self._rulers[key] = self._ruler(learning.freeze(key, now))
+            self._rulers[key] = self._ruler(learning.freeze(key, now, self._next(key)))
+            self._versions.pop(key, None)
 
     def _ruler(self, baseline: Baseline) -> Ruler:
         """What is told rises with the volume, so that chance tells as little of it."""
@@ -274,13 +340,13 @@ class OutputDriftDetector:
     def _make_room(self) -> bool:
         """Drop what belongs to revisions that nobody serves any more."""
         served = {(one.model, one.revision) for one in self._census.replicas.values()}
-        books: tuple[dict[Key, Any], ...] = (self._rulers, self._learning)
+        books: tuple[dict[Key, Any], ...] = (self._rulers, self._learning, self._versions)
         for book in books:
             for key in [key for key in book if key[:2] not in served]:
                 del book[key]
         return len(self._learning) + len(self._rulers) < BASELINES_MAX
 
-    def _find(self, replica: str, track: _Track, now: int) -> Sequence[Evidence]:
+    def _find(self, replica: str, track: Track, now: int) -> Sequence[Evidence]:
         """What may be a shift, once."""
         side = track.suspect(self._config.found_at)
         if side is None:
@@ -294,7 +360,7 @@ class OutputDriftDetector:
         about = self._census.about(replica)
         return (Evidence(Sign.OUTPUT_SUSPECTED, about, now, "drift", text, numbers),)
 
-    def _tell(self, replica: str, track: _Track, side: _Side, now: int) -> Sequence[Evidence]:
+    def _tell(self, replica: str, track: Track, side: Side, now: int) -> Sequence[Evidence]:
         baseline = track.ruler.baseline
         moved, of = self._company(replica, track, now)
         together = of >= 2 and moved >= self._config.together_share * of
@@ -312,18 +378,24 @@ class OutputDriftDetector:
         low, high = baseline.two_sigma
         mean = side.total / side.count
         psi = side.psi(track.ruler.shares)
-        shift = side.scores / side.count + track.ruler.slack
+        shift = side.scores / side.count + track.slack()
         crossed = "outside" if not low <= mean <= high else "within"
+        p95 = p95_of(track.latest.values())
+        assert p95 is not None, "what moved has values"
+        spreads = track.moved in (WIDER, NARROWER)
+        how = f"spread {track.moved}" if spreads else f"moved {track.moved}"
         text = (
-            f"the {baseline.statistic} of {whose} moved {track.moved} by {shift:.1f} sigma over "
-            f"the last {side.count} samples: mean {baseline.mean:.4g} before, {mean:.4g} now, PSI "
+            f"the {baseline.statistic} of {whose} {how} by {shift:.1f} sigma over "
+            f"the last {side.count} samples: mean {baseline.mean:.4g} before, {mean:.4g} now, p95 "
+            f"{baseline.p95:.4g} before, {p95:.4g} now, PSI "
             f"{psi:.2f}; that is {crossed} the two-sigma line {low:.4g} to {high:.4g}"
         )
         numbers = {
             "before": baseline.mean,
             "now": mean,
             "before_p95": baseline.p95,
-            "shift_sigma": shift if track.moved == "up" else -shift,
+            "now_p95": p95,
+            "shift_sigma": shift if track.moved in (UP, WIDER) else -shift,
             "cusum": side.sum,
             "cusum_limit": track.ruler.told_at,
             "psi": psi,
@@ -336,21 +408,36 @@ class OutputDriftDetector:
         }
         return (Evidence(Sign.OUTPUT_DRIFTED, about, now, "drift", text, numbers),)
 
-    def _company(self, replica: str, track: _Track, now: int) -> tuple[int, int]:
+    def _company(self, replica: str, track: Track, now: int) -> tuple[int, int]:
         """How many of its model's replicas moved as it did, of how many that answered lately."""
         moved = of = 1
-        up = track.moved == "up"
         for peer in self._census.peers(replica):
             one = self._tracks.get(peer, {}).get(track.ruler.baseline.statistic)
-            if one is not None and one.ruler is track.ruler and now - one.last < _HOUR:
+            if one is not None and one.ruler is track.ruler and now - one.last < HOUR:
                 of += 1
                 # A third of the way is as far: both are noisy, and the healthy are hardly there.
-                theirs, own = (one.up.sum, track.up.sum) if up else (one.down.sum, track.down.sum)
+                theirs, own = one.sides[track.moved].sum, track.sides[track.moved].sum
                 moved += theirs > 0.3 * own
         return moved, of
 
 
+def _row(key: Key, state: str, version: int, samples: int) -> dict[str, Any]:
+    _, revision, statistic = key
+    unknown = ("needed", "mean", "sd", "p95", "latest_mean", "latest_p95", "level")
+    return {
+        "revision": revision,
+        "statistic": statistic,
+        "state": state,
+        "version": version,
+        "samples": samples,
+        "latest": 0,
+        "moved": "",
+        **dict.fromkeys(unknown),
+    }
+
+
 __all__ = [
+    "ACCEPTED_MIN",
     "BASELINES_MAX",
     "STATISTICS",
     "DriftConfig",

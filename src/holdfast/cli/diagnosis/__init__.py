@@ -1,0 +1,1 @@
+"""Commands about what answers and versions are compared with: baseline, versions."""
