@@ -139,10 +139,6 @@ def memory_gauges(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[
     return {f'model_memory_used_ratio{{model="{m}"}}': share for m, share in found.items()}
 
 
-def _mean(values: list[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
 def _by_model(gauges: Mapping[str, float]) -> dict[str, dict[str, list[float]]]:
     """Group the gauges that have a model label, by model and name."""
     found: dict[str, dict[str, list[float]]] = {}
