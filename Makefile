@@ -43,7 +43,7 @@ quick: lint
 
 # Stories that take minutes because what they tell does: a leak, from its first megabyte on.
 stories: install
-	HOLDFAST_STORIES=1 $(BIN)/python -m pytest tests/stories tests/sim/test_policies_pay.py -p no:cacheprovider
+	HOLDFAST_STORIES=1 $(BIN)/python -m pytest tests/stories tests/sim/test_policies_pay.py tests/sim/test_gpu_stories.py -p no:cacheprovider
 
 # Real engines of other protocols: some 500 MB to install, two minutes to run. Linux only.
 test-engines: $(ENGINES_STAMP)

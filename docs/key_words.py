@@ -122,6 +122,7 @@ SAID_HERE: Final = {
     "AwsSection.cuda_attribute": "of container instances: AWS has no field for it",
     "AwsSection.driver_attribute": "of container instances",
     "AwsSection.read_logs": "false: nobody is called silent, and phases are not known",
+    "AwsSection.read_gpus": "false: the CloudWatch agent's figures of GPUs are not asked for",
     "AwsSection.read_memory": "false: Container Insights are not asked what replicas really use",
     "AwsSection.phase_key": "in JSON lines of logs: the key that says loading, loaded, request",
     "KubernetesSection.kubeconfig": "a path; left out: this pod's account, `$KUBECONFIG`, or "

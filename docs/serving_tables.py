@@ -48,6 +48,7 @@ from holdfast.control.view.source_poller import PolledSource, SourcePoller
 from holdfast.core.diagnose.evidence import Sign, Stage
 from holdfast.core.diagnose.facts import InferencesSeen
 from holdfast.core.failure import Cause, Class, Kind
+from holdfast.core.gpu import GpuDevice, use_of
 from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
 from holdfast.core.health.process_watch import Condition
 from holdfast.core.intake.byte_budget import ByteBudget, ByteBudgetConfig
@@ -61,6 +62,7 @@ from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS
 from holdfast.core.types import SECOND
 from holdfast.core.view.layers import Reading
+from holdfast.core.view.snapshot import ReplicaRow, Snapshot
 from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes
 from holdfast.gateway.http import syntax
@@ -369,7 +371,21 @@ _METRICS: Final = {
     "first_token_p95_seconds": "of streams in the last minute, the worst of all gateways; absent "
     "below 20 streams",
     "model_memory_used_ratio": "share of memory that requests fill, 0 to 1: of the KV cache where "
-    "engines tell, else of this host's GPUs; for HPA or KEDA to follow",
+    "engines tell, else of the GPUs of replicas whose memory goes with their work; for HPA or KEDA "
+    "to follow",
+    "replica_gpu_memory_used_ratio": "share of the GPU memory it could have that a replica holds, "
+    "0 to 1; not of engines that take their memory at the start",
+    "replica_gpu_memory_held_bytes": "what a replica itself holds of its GPUs, where that is known",
+    "replica_gpu_memory_used_bytes": "what is used on a replica's GPUs, by whomever",
+    "replica_gpu_memory_total_bytes": "memory of a replica's GPUs",
+    "replica_gpu_utilisation_ratio": "share of time in which a replica's GPUs did anything, 0 to 1",
+    "replica_gpu_temperature_celsius": "of a replica's hottest GPU",
+    "replica_gpu_power_watts": "what a replica's GPUs draw together",
+    "replica_gpu_ecc_uncorrected": "memory errors of a replica's GPUs that could not be corrected, "
+    "since their driver was loaded",
+    "replica_gpu_xid": "the fault that a driver reported last of a replica's GPUs",
+    "replica_gpu_throttled": "1: a replica's GPU is slowed by heat or by its power supply",
+    "early_warnings": "filesystems and GPUs that are three quarters full, and no incident yet",
     "gpu_memory_used_bytes": "of a GPU of this host",
     "gpu_memory_total_bytes": "of a GPU of this host",
     "gpu_utilisation_ratio": "share of time in which a GPU did anything at all, 0 to 1",
@@ -460,6 +476,8 @@ def _scrape() -> str:
         _gpus=gpus,
         _lookout=SimpleNamespace(gauges=lambda: _inference_series()[1]),
         lacked=lacked,
+        view=SimpleNamespace(snapshot=_gpu_snapshot),
+        _lookout=SimpleNamespace(device_memory=lambda _now: {"m-1": 0.5}),
     )
     sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
     admin = AdminSection()
@@ -480,6 +498,15 @@ def _scrape() -> str:
         load_gauges=lambda: Control._load_gauges(control),  # noqa: SLF001 - as above
     )
     return AdminService(parts).metrics()
+
+
+def _gpu_snapshot() -> Snapshot:
+    """Of a replica on a GPU which says everything."""
+    device = GpuDevice(
+        "GPU-a", 0, "", 1, 2, 0.5, 60, 87, 300, ecc_uncorrected=0, throttle=(), xid=1
+    )
+    row = ReplicaRow("m-1", "m", "ready", routed=True, gpu=use_of((device,), (1,)))
+    return Snapshot(0.0, replicas=(row,))
 
 
 def _sources_say() -> tuple[dict[str, float], dict[str, float]]:

@@ -2,6 +2,7 @@ import orjson
 import pytest
 
 from holdfast.core.diagnose.facts import Mark
+from holdfast.core.gpu import GpuDevice, use_of
 from holdfast.core.view.layers import Disk, Host, Part, Placed, Reading
 from holdfast.sources.agent_report import (
     ROWS_MAX,
@@ -41,6 +42,32 @@ def test_a_report_arrives_as_it_was_sent():
         leaving=True,
     )
     assert decode(encode(sent)) == sent
+
+
+def gpu_report(**figures):
+    device = GpuDevice("GPU-a", 0, "H200", memory_used_bytes=5, memory_total_bytes=9, **figures)
+    placed = Placed("r@1", "m", "running", gpu=use_of((device,), (4,)), devices=("GPU-a",))
+    return report(reading=reading(hosts=(Host("gpu-1", devices=(device,)),), placed=(placed,)))
+
+
+def test_figures_of_gpus_arrive_as_they_were_sent():
+    sent = gpu_report(temperature_c=60, throttle=("thermal",), remap_pending=False)
+    assert decode(encode(sent)) == sent
+
+
+@pytest.mark.parametrize(
+    ("figures", "field"),
+    [
+        ({"temperature_c": -300.0}, "hosts[0].devices.temperature_c"),
+        ({"power_w": 1e30}, "hosts[0].devices.power_w"),
+        ({"throttle": ("x" * 300,)}, "hosts[0].devices.throttle"),
+        ({"throttle": ("x",) * 300}, "hosts[0].devices.throttle"),
+    ],
+)
+def test_impossible_figures_of_gpus_are_refused_with_their_name(figures, field):
+    with pytest.raises(BadAgentReportError) as refused:
+        decode(encode(gpu_report(**figures)))
+    assert field in str(refused.value)
 
 
 def plain(**more):

@@ -61,6 +61,38 @@ def test_control_characters_of_an_engine_do_not_reach_the_terminal(capsys):
     assert "bad·[2J" in out
 
 
+GPU = {
+    "count": 1,
+    "memory_used_bytes": 70 * 10**9,
+    "memory_total_bytes": 80 * 10**9,
+    "held_bytes": 20 * 10**9,
+    "utilisation": 0.5,
+    "temperature_c": 91,
+    "faults": [],
+}
+NO_GPU = {"available": False, "reason": "the package nvidia-ml-py is not installed"}
+
+
+def test_gpus_have_columns_where_one_is_known(capsys):
+    hot = {**GPU, "faults": ["GPU 0: slowed (thermal)"]}
+    rows = [row(gpu=GPU), row(2, gpu=None), row(3, gpu=hot)]
+    out = shown(capsys, {"replicas": rows, "gpus": NO_GPU})
+    assert re.search(r"^id .* gpu mem +gpu +°C$", out, re.MULTILINE)
+    assert re.search(r"^m-1 .* 20\.0/80 GB +50% +91$", out, re.MULTILINE)
+    assert re.search(r"^m-2 .* – +– +–$", out, re.MULTILINE)
+    assert "m-3: GPU 0: slowed (thermal)" in out
+    assert "no GPU" not in out
+
+
+def test_without_a_gpu_that_is_said_plainly(capsys):
+    out = shown(capsys, {"replicas": [row(gpu=None)], "gpus": NO_GPU})
+    assert "no GPU on control's host: the package nvidia-ml-py is not installed" in out
+    assert "gpu mem" not in out
+    unused = {"available": True, "reason": "GPUs: 2"}
+    assert "GPUs: 2 on control's host; no replica" in shown(capsys, {"gpus": unused})
+    assert "GPU" not in shown(capsys, {"replicas": [row()]})  # an older control
+
+
 def test_an_empty_fleet_is_said_to_be_empty(capsys):
     out = shown(capsys, {})
     assert "no replicas yet" in out

@@ -102,6 +102,7 @@ class AwsSection(_Source):
     driver_attribute: Text = "ecs.capability.gpu-driver-version"
     read_logs: bool = True
     read_memory: bool = True
+    read_gpus: bool = True
     phase_key: Annotated[Text, Field(min_length=1)] = "phase"
 
     @model_validator(mode="after")

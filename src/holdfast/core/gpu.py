@@ -14,7 +14,7 @@ memory that a neighbour took is gone, and yet nothing that this replica did.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 THERMAL: Final = "thermal"  # it is too hot, so it runs slower
@@ -129,17 +129,6 @@ def device_faults(device: GpuDevice) -> Iterable[str]:
             yield f"{device.label}: slowed ({reason})"
 
 
-def merged(first: GpuDevice, second: GpuDevice) -> GpuDevice:
-    """One device that two sources see: what the first does not know, the second may."""
-    known = {
-        one.name: getattr(second, one.name)
-        for one in fields(first)
-        if getattr(first, one.name) in (None, "") and getattr(second, one.name) not in (None, "")
-    }
-    values = {one.name: getattr(first, one.name) for one in fields(first)}
-    return GpuDevice(**(values | known)) if known else first
-
-
 def _share(devices: Sequence[GpuDevice], held: Sequence[int | None]) -> float | None:
     """Of the fullest device; None where one of them does not tell."""
     shares = []
@@ -176,6 +165,5 @@ __all__ = [
     "GpuDevice",
     "GpuUse",
     "device_faults",
-    "merged",
     "use_of",
 ]

@@ -21,6 +21,7 @@ from holdfast.core.diagnose.facts import (
     FACT_NAMES,
     FilesystemSeen,
     GpuFault,
+    GpuSeen,
     HostSeen,
     LineSeen,
     Mark,
@@ -40,11 +41,18 @@ EVERY = [
         FilesystemSeen("efs", readers=3),
     ),
     ({"kind": "QueueSeen", "model": "m", "waiting": 7}, QueueSeen("m", 7)),
-    ({"kind": "MemorySeen", "replica": "m-1", "used_bytes": 5}, MemorySeen("m-1", 5)),
+    (
+        {"kind": "MemorySeen", "replica": "m-1", "used_bytes": 5},
+        MemorySeen("m-1", 5, reporter="POST /facts"),
+    ),
     ({"kind": "PhaseSeen", "replica": "own-1", "phase": "loading"}, PhaseSeen("own-1", "loading")),
     (
         {"kind": "GpuFault", "replica": "m-1", "xid": 79, "fatal": True, "reporter": "me"},
         GpuFault("m-1", 79, True, reporter="POST /facts"),
+    ),
+    (
+        {"kind": "GpuSeen", "host": "h", "gpu": "0", "replicas": ["m-1"], "throttle": ["thermal"]},
+        GpuSeen("h", "0", "GPU 0", ("m-1",), throttle=("thermal",), reporter="POST /facts"),
     ),
     (
         {"kind": "LineSeen", "replica": "m-1", "mark": "disk_full"},
@@ -97,6 +105,16 @@ def test_what_a_host_or_a_platform_can_know_is_taken_in_order(stage):
         ({"kind": "MemorySeen", "replica": "m-1", "used_bytes": 1, "mood": 1}, "MemorySeen.mood"),
         ({"kind": "PhaseSeen", "replica": "m-1", "phase": "idle"}, "PhaseSeen.phase: is 'idle'"),
         ({"kind": "HostSeen", "host": ""}, "HostSeen.host: is empty"),
+        ({"kind": "GpuSeen", "host": "h", "gpu": ""}, "GpuSeen.gpu: is empty"),
+        ({"kind": "GpuSeen", "host": "h", "gpu": "0", "replicas": ["x"]}, "GpuSeen.replicas: has"),
+        (
+            {"kind": "GpuSeen", "host": "h", "gpu": "0", "throttle": ["x"] * 65},
+            "GpuSeen.throttle: has 65 entries",
+        ),
+        (
+            {"kind": "GpuSeen", "host": "h", "gpu": "0", "temperature_c": -5},
+            "GpuSeen.temperature_c",
+        ),
         ({"kind": "HostSeen", "host": "h" * 300}, "HostSeen.host: is no short text"),
         ({"kind": "HostSeen", "host": "h\n"}, "HostSeen.host: is no short text"),
         ({"kind": "FilesystemSeen", "filesystem": ""}, "FilesystemSeen.filesystem: is empty"),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pytest
@@ -13,12 +14,14 @@ from holdfast.control import process as process_module
 from holdfast.control.admin.admin import build_admin
 from holdfast.control.gateways.state_file import SOCKET_FILE
 from holdfast.control.incidents import incident_watch
+from holdfast.control.incidents.gpu_watch import GpuWatch
 from holdfast.control.process import Control
 from holdfast.core.diagnose import observations
 from holdfast.core.diagnose.detect import poison
 from holdfast.core.diagnose.facts import (
     CanaryAnswered,
     GpuFault,
+    GpuSeen,
     MemorySeen,
     ProcessEnded,
     QueueSeen,
@@ -36,6 +39,7 @@ from holdfast.frames import (
 )
 from holdfast.ports import Ended
 from holdfast.sources.process_memory import ProcessTreeUsage
+from holdfast.testing.nvml_replay import ReplayedNvml
 from holdfast.testing.standin import fault
 
 LAUNCHED = """
@@ -375,6 +379,60 @@ def test_memory_of_a_launched_replica_is_told_with_its_limit_and_its_requests(st
             await control._lookout._hosts.look()
             seen = stage.said(MemorySeen)[-1]
             assert (seen.replica, seen.limit_bytes, seen.requests) == ("m-1", 10**9, 0)
+
+    asyncio.run(main())
+
+
+H200 = Path(__file__).parents[2] / "sources/nvml_h200.json.gz"
+
+
+def test_the_view_and_the_status_have_the_gpus_of_launched_replicas(stage, monkeypatch):
+    """An H200 as it was recorded: one replica holds 20 GiB there. The file names no source."""
+    nvml = ReplayedNvml.read(H200)
+    nvml.at(nvml.places("a holds 20 GiB")[0])
+    monkeypatch.setattr(process_module, "GpuWatch", lambda: GpuWatch(nvml, period_s=0.05))
+
+    def read(roots):
+        # The driver's process id is a child of the first replica's.
+        return {
+            pid: ProcessTreeUsage(10**9, None, None, (pid, *((502,) if pid == min(roots) else ())))
+            for pid in roots
+        }
+
+    async def main():
+        async with stage.running(LAUNCHED.format(count=2, more="")) as control:
+            control._lookout._hosts._read = read
+            await stage.ready("m-1", "m-2")
+            await stage.world.until(lambda: control._gpus.last is not None)
+            await control._lookout._hosts.look()
+            view = orjson.loads((await ask(control, "/view"))[1])
+            rows = {row["id"]: row["gpu"] for row in view["replicas"]}
+            (held,) = [one for one in rows.values() if one is not None]
+            assert (held["count"], held["held_bytes"]) == (1, 21_092 << 20)
+            assert (held["memory_total_bytes"], held["temperature_c"]) == (150_754_820_096, 36)
+            (host,) = view["hosts"]
+            assert (host["gpus"], host["gpus_free"], host["cuda"]) == (1, 0, "13.0")
+            assert host["devices"][0]["name"] == "NVIDIA H200"
+            status = orjson.loads((await ask(control, "/status"))[1])
+            assert status["gpus"] == {"available": True, "reason": "GPUs: 1"}
+            assert held in [row["gpu"] for row in status["replicas"]]
+            text = (await ask(control, "/metrics"))[1].decode()
+            assert "holdfast_replica_gpu_memory_held_bytes{" in text
+            assert stage.said(GpuSeen)[-1].label == "GPU 0"
+
+    asyncio.run(main())
+
+
+def test_without_a_gpu_the_status_says_so(stage):
+    async def main():
+        async with stage.running(LAUNCHED.format(count=1, more="")) as control:
+            await stage.ready("m-1")
+            await stage.world.until(lambda: control._gpus.last is not None)
+            status = orjson.loads((await ask(control, "/status"))[1])
+            assert status["gpus"]["available"] is False
+            assert status["gpus"]["reason"]
+            assert [row["gpu"] for row in status["replicas"]] == [None]
+            assert orjson.loads((await ask(control, "/view"))[1])["hosts"] == []
 
     asyncio.run(main())
 

@@ -8,9 +8,11 @@ from starlette.applications import Starlette
 
 from holdfast.control.view import history as module
 from holdfast.control.view.history import Sampler, history_metrics, history_routes, state_number
+from holdfast.core.gpu import GpuDevice, use_of
 from holdfast.core.types import State
 from holdfast.core.view.snapshot import (
     DiskRow,
+    HostRow,
     IncidentRow,
     ModelRow,
     QueueRow,
@@ -320,3 +322,21 @@ def test_its_figures_are_counted(history):
     counters, gauges = history_metrics(history)
     assert counters["history_points_refused_total"] == 1
     assert gauges["history_series"] == len(EXPECTED)
+
+
+def test_figures_of_gpus_are_kept_where_they_are_known(history):
+    device = GpuDevice("GPU-a", 0, memory_used_bytes=5, memory_total_bytes=9, temperature_c=60)
+    use = use_of((device,), (4,))
+    rows = (ReplicaRow("m-0", "m", "ready", gpu=use), ReplicaRow("m-1", "m", "ready"))
+    seen = Snapshot(at=NOW, replicas=rows, hosts=(HostRow("n", "local", gpu=use_of((device,))),))
+    values = Sampler(history, lambda: seen)._values(seen)
+    found = {name: value for name, value in values.items() if "/gpu_" in name}
+    assert found == {
+        "replica/m-0/gpu_held_bytes": 4,
+        "replica/m-0/gpu_memory_used_bytes": 5,
+        "replica/m-0/gpu_memory_total_bytes": 9,
+        "replica/m-0/gpu_temperature_c": 60,
+        "host/n/gpu_memory_used_bytes": 5,
+        "host/n/gpu_memory_total_bytes": 9,
+        "host/n/gpu_temperature_c": 60,
+    }

@@ -84,6 +84,14 @@ def test_figures_of_gpus_are_told_with_the_replicas_on_them_and_not_too_often():
     assert len(of(gpu_facts(diff, 10.0), GpuSeen)) == 1
 
 
+def test_figures_of_an_exporter_that_fails_are_not_told_again():
+    failed = Part("dcgm", at=WALL - 60, error="1 of 1 exporters failed", failing_since=WALL - 30)
+    host = Host("n1", devices=(DEVICE,))
+    made = Reading("k8s", "kubernetes", WALL, (failed,), hosts=(host,))
+    found = ReadingDiff().take(made, nanos(1_000), WALL)
+    assert (of(found, GpuSeen), of(found, MemorySeen)) == ([], [])
+
+
 def test_memory_of_a_gpu_is_told_with_what_is_free_beside_it():
     (memory,) = of(gpu_facts(ReadingDiff()), MemorySeen)
     assert memory == MemorySeen("t1", 30, 60, "gpu")

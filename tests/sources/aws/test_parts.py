@@ -11,6 +11,7 @@ from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB, Definitions, definition_of
 from holdfast.sources.aws.disks import FileSystem, disk_of
 from holdfast.sources.aws.errors import CallError
+from holdfast.sources.aws.gpus import device_of_host, use_of_task
 from holdfast.sources.aws.machines import GroupMember, Groups, Machine, read_machines
 from holdfast.sources.aws.metrics import MetricSubjects, questions, read_metrics
 from holdfast.sources.aws.queues import QueueCounts, QueueTable
@@ -513,6 +514,43 @@ def test_memory_is_not_asked_for_where_it_is_not_wanted():
     wanted = MetricSubjects({}, services=("s",))
     assert len(list(questions(wanted, CONFIG))) == 1
     assert not list(questions(wanted, AwsConfig(read_memory=False)))
+
+
+def test_gpus_of_instances_with_one_are_asked_for_and_the_others_are_not():
+    wanted = MetricSubjects({}, gpu_hosts=("i-1",))
+    asked = list(questions(wanted, CONFIG))
+    assert {(one.namespace, one.dimensions) for one in asked} == {
+        ("CWAgent", (("InstanceId", "i-1"),))
+    }
+    assert {one.metric for one in asked} == {
+        *("nvidia_smi_memory_used", "nvidia_smi_memory_total", "nvidia_smi_utilization_gpu"),
+        *("nvidia_smi_temperature_gpu", "nvidia_smi_power_draw"),
+    }
+    assert not list(questions(wanted, AwsConfig(read_gpus=False)))
+
+
+GPU_METRICS = {
+    ("i-1", "nvidia_smi_memory_used"): 1_000.0,
+    ("i-1", "nvidia_smi_memory_total"): 4_000.0,
+    ("i-1", "nvidia_smi_utilization_gpu"): 50.0,
+    ("i-1", "nvidia_smi_temperature_gpu"): 71.0,
+}
+
+
+def test_figures_of_one_gpu_are_its_devices_and_its_tasks():
+    (device,) = device_of_host("i-1", ("g0",), GPU_METRICS)
+    assert (device.id, device.memory_used_bytes, device.utilisation) == ("g0", 1_000 << 20, 0.5)
+    assert (device.temperature_c, device.power_w) == (71.0, None)
+    use = use_of_task(("g0",), (device,), others=0)
+    assert (use.held_bytes, use.memory_share) == (1_000 << 20, 0.25)
+    assert use_of_task(("g0",), (device,), others=1).held_bytes is None  # shared: nobody's own
+    assert use_of_task(("another",), (device,), others=0) is None
+
+
+def test_a_mean_of_several_gpus_is_no_figure_of_any():
+    assert device_of_host("i-1", ("g0", "g1"), GPU_METRICS) == ()
+    assert device_of_host("i-1", (), GPU_METRICS) == ()
+    assert device_of_host("i-2", ("g0",), GPU_METRICS) == ()
 
 
 def test_counts_of_many_queues_come_from_metrics():

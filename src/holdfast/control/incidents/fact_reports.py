@@ -26,6 +26,7 @@ from holdfast.core.diagnose.facts import (
     Fact,
     FilesystemSeen,
     GpuFault,
+    GpuSeen,
     HostSeen,
     LineSeen,
     MemorySeen,
@@ -41,16 +42,18 @@ REPORT_BYTES_MAX: Final = 1 << 20
 FACTS_PER_S: Final = 1_000  # of all reporters; 100 hosts of eight replicas send a fifth of that
 BURST: Final = 5_000  # and at once, of agents that all begin with the minute
 TEXT_CHARS_MAX: Final = 256
+LIST_MAX: Final = 64  # entries of one member
 NUMBER_MAX: Final = 1e18  # an exabyte
 REPORTER: Final = "POST /facts"
 
 _KINDS: Final[tuple[type, ...]] = (
     *(HostSeen, VersionsSeen, FilesystemSeen, QueueSeen, MemorySeen),
-    *(PhaseSeen, GpuFault, LineSeen, ProcessEnded),
+    *(PhaseSeen, GpuFault, GpuSeen, LineSeen, ProcessEnded),
 )
 KINDS: Final = tuple(FACT_NAMES[kind] for kind in _KINDS)
 _PHASES: Final = (STARTING, LOADING, COMPILE, WARM_UP, SERVING)
 _DEVICES: Final = ("host", "gpu")
+_MARKED: Final = (LineSeen, GpuFault, GpuSeen, MemorySeen)  # control acts on them with care
 
 
 class BadReportError(Exception):
@@ -141,11 +144,13 @@ class FactReports:
             value = getattr(fact, name, None)
             if value is not None and value not in known:
                 raise ValueError(f"{kind}.{name}: is {value!r}, and no {what} is called that")
-        self._check_one(fact, kind)
+        self._check_one(fact, kind, replicas)
         # Who sends it says nothing of that: what control did not see itself is marked as such.
-        return replace(fact, reporter=REPORTER) if isinstance(fact, LineSeen | GpuFault) else fact
+        if isinstance(fact, GpuSeen) and not fact.label:
+            fact = replace(fact, label=f"GPU {fact.gpu}")
+        return replace(fact, reporter=REPORTER) if isinstance(fact, _MARKED) else fact
 
-    def _check_one(self, fact: Fact, kind: str) -> None:
+    def _check_one(self, fact: Fact, kind: str, replicas: Collection[str]) -> None:
         if isinstance(fact, ProcessEnded) and fact.replica in self._launched:
             told = "which Holdfast launched and sees the end of itself"
             raise ValueError(f"{kind}.replica: is {fact.replica!r}, {told}")
@@ -153,7 +158,10 @@ class FactReports:
             raise ValueError(f"{kind}.phase: is {fact.phase!r}; use one of {', '.join(_PHASES)}")
         if isinstance(fact, MemorySeen) and fact.device not in _DEVICES:
             raise ValueError(f"{kind}.device: is {fact.device!r}; use host or gpu")
-        for name in ("host", "filesystem"):
+        for name in fact.replicas if isinstance(fact, GpuSeen) else ():
+            if name not in replicas:
+                raise ValueError(f"{kind}.replicas: has {name!r}, and no replica is called that")
+        for name in ("host", "filesystem", "gpu"):
             if getattr(fact, name, None) == "":
                 raise ValueError(f"{kind}.{name}: is empty; name it")
 
@@ -162,6 +170,11 @@ def _check(where: str, value: object) -> None:
     if isinstance(value, str):
         if len(value) > TEXT_CHARS_MAX or not value.isprintable():
             raise ValueError(f"{where}: is no short text; use up to {TEXT_CHARS_MAX} characters")
+    elif isinstance(value, tuple):
+        if len(value) > LIST_MAX:
+            raise ValueError(f"{where}: has {len(value)} entries; use up to {LIST_MAX}")
+        for one in value:
+            _check(where, one)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         fits = isfinite(value) and 0 <= value <= NUMBER_MAX
         if not fits and not where.endswith(".code"):

@@ -167,7 +167,8 @@ class ReadingDiff:
             facts += self._replicas(book, reading, freshness, now, wall)
         if freshness.fresh(HOSTS):
             facts += self._hosts(book, reading, now, wall)
-            facts += self._gpus(book, reading, now)
+            if freshness.fresh(MEMORY):  # an exporter that fails keeps its rows, which are old
+                facts += self._gpus(book, reading, now)
         if freshness.fresh(DISKS):
             facts += _disks(reading)
         if freshness.fresh(QUEUES):

@@ -49,6 +49,7 @@ class AwsConfig:
     driver_attribute: str = "ecs.capability.gpu-driver-version"  # of a container instance
     read_logs: bool = True  # silence and phases; needs containers that log through awslogs
     read_memory: bool = True  # Container Insights; metrics nobody publishes cost nothing
+    read_gpus: bool = True  # figures of GPUs that the CloudWatch agent publishes
     phase_key: str = "phase"  # in JSON lines: loading, loaded, request, heartbeat
     log_lookback_s: float = 3_600.0  # what the first reading searches; then only what is new
     log_overlap_s: float = 120.0  # searched again each time: lines arrive late and out of order

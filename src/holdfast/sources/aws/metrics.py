@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from holdfast.sources.aws import gpus
 from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
 
@@ -56,6 +57,7 @@ class MetricSubjects:
     queues: tuple[str, ...] = ()  # that serve models: age of the oldest message
     counted: tuple[str, ...] = ()  # whose counts have to come from metrics
     services: tuple[str, ...] = ()
+    gpu_hosts: tuple[str, ...] = ()  # ids of instances with one GPU
 
 
 Metrics = dict[tuple[str, str], float]  # (about, metric) → newest value
@@ -77,6 +79,10 @@ def questions(wanted: MetricSubjects, config: AwsConfig) -> Iterator[MetricQuery
         for service in wanted.services:
             where = (("ClusterName", config.cluster), ("ServiceName", service))
             yield MetricQuery(INSIGHTS, "MemoryUtilized", "Average", service, where)
+    if config.read_gpus:
+        for host in wanted.gpu_hosts:
+            for metric, stat in gpus.METRICS:
+                yield MetricQuery(gpus.NAMESPACE, metric, stat, host, (("InstanceId", host),))
 
 
 def read_metrics(

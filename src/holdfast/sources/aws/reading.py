@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.core.gpu import GpuDevice, GpuUse
 from holdfast.core.types import HostCondition
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Queue, Reading
 from holdfast.sources.aws.config import AwsConfig
 from holdfast.sources.aws.definitions import MIB
 from holdfast.sources.aws.disks import FileSystem, disk_of
+from holdfast.sources.aws.gpus import device_of_host, use_of_task
 from holdfast.sources.aws.logs import Heard, LogStream
 from holdfast.sources.aws.machines import GroupMember, Groups, Machine
 from holdfast.sources.aws.metrics import Metrics
@@ -133,7 +135,24 @@ def _hosts(seen: AwsAnswers) -> Iterator[Host]:
             driver=joined.driver if joined is not None else "",
             condition=condition,
             condition_reason=reason,
+            devices=_devices(seen, joined),
         )
+
+
+def _devices(seen: AwsAnswers, joined: ContainerHost | None) -> tuple[GpuDevice, ...]:
+    return device_of_host(joined.id, joined.gpu_ids, seen.metrics) if joined is not None else ()
+
+
+def _gpu_use(seen: AwsAnswers, task: Task, joined: ContainerHost | None) -> GpuUse | None:
+    """What a running task has of its host's GPU, where that is published."""
+    if task.state != "running" or not task.gpu_ids:
+        return None
+    mine = set(task.gpu_ids)
+    others = sum(
+        one is not task and one.state != "stopped" and not mine.isdisjoint(one.gpu_ids)
+        for one in seen.tasks or ()
+    )
+    return use_of_task(task.gpu_ids, _devices(seen, joined), others)
 
 
 def _group(members: dict[str, GroupMember], host: str) -> str:
@@ -237,6 +256,8 @@ def _placed(seen: AwsAnswers) -> Iterator[Placed]:
             phase=words.phase if words is not None else "",
             spoke_at=words.spoke_at if words is not None else None,
             read_bytes=words.read_bytes if words is not None else None,
+            gpu=_gpu_use(seen, task, joined),
+            devices=task.gpu_ids,
         )
 
 

@@ -327,6 +327,9 @@ class AwsSource:
             queues=tuple(table.models) if table is not None else (),
             counted=tuple(table.counted) if table is not None and table.by_metrics else (),
             services=tuple(one.name for one in seen.services or ()),
+            gpu_hosts=tuple(
+                one.id for one in (seen.registered or {}).values() if len(one.gpu_ids) == 1
+            ),
         )
 
 
