@@ -7,19 +7,6 @@ from holdfast.control.access import sign_in_limit as module
 from holdfast.control.access.sign_in_limit import SignInLimit, TooManyTriesError
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def limit(clock):
     return SignInLimit(clock)
