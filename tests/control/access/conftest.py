@@ -13,6 +13,12 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(scope="session")
+def new_clock():
+    """Makes a clock, for tests that need one for each of many examples."""
+    return Clock
+
+
 @pytest.fixture
-def clock():
-    return Clock()
+def clock(new_clock):
+    return new_clock()
