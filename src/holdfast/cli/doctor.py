@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,9 @@ from holdfast.doctor import (
     check_file,
     check_machine,
     check_running,
+    check_secret_files,
     check_token_file,
+    secret_paths,
 )
 from holdfast.ui.terminal.console import stdout
 from holdfast.wire.own_token import TOKEN_FILE, is_exposed
@@ -57,6 +60,7 @@ def doctor(
     if config is not None:
         file = read_fleet_file(config)
         found += check_file(file) + check_machine(file, descriptor_limit())
+        found += check_secret_files(filter(_is_open_to_all, secret_paths(file)))
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []
@@ -69,6 +73,14 @@ def doctor(
         _show(found)
     if any(one.level is AdviceLevel.ERROR for one in found):
         raise click.exceptions.Exit(1)
+
+
+def _is_open_to_all(path: Path) -> bool:
+    """Whether users other than its owner and group can read a file; one that is missing: no."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
 
 
 def _show(found: list[Advice]) -> None:

@@ -88,7 +88,7 @@ def calling_context(
 
 def file_times(paths: Iterable[Path | None]) -> tuple[FileTimes | None, ...]:
     """When each file was last written, and which it is; None where there is none."""
-    return tuple(path and _times_of(path) for path in paths)
+    return tuple(None if path is None else _times_of(path) for path in paths)
 
 
 @lru_cache(maxsize=_CONTEXTS_MAX)
