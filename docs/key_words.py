@@ -148,6 +148,8 @@ SAID_HERE: Final = {
     "under `agents` instead",
     "AgentsSection.agents": "agents with a token each; what one says of another's host or replica "
     "is not believed",
+    "AgentSection.certificate": "a name that the certificate which it shows has to have, of "
+    "[`admin.tls.client_ca`](#admintls); empty: its token is enough",
     "AgentSection.name": "the agent's `--name`; its token reports under no other",
     "AgentSection.token": "the hash of its own token (`holdfast keys new`)",
     "AgentSection.host": "the host it may speak of; left out: its name",

@@ -630,6 +630,7 @@ def _told_by_a_gateway() -> Any:
         trials=lambda _now: ([], []),
         look_at_demand=lambda _now, *, due: due,
         demand=_demand(),
+        flow=SimpleNamespace(running=dict),
     )
     budget = ByteBudget(ByteBudgetConfig())
     server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0, newcomers=(), budget=budget)
@@ -642,6 +643,8 @@ def _told_by_a_gateway() -> Any:
         _descriptors=0,
         _handshake_counters=lambda: GatewayProcess._handshake_counters(acceptor),  # noqa: SLF001
         _look_for_shortages=lambda *_: {},
+        _note_key_uses=lambda _driver: None,
+        _take_key_uses=list,
     )
     GatewayProcess._tell_stats(process, driver, server, 1)  # noqa: SLF001 - the names are there
     return frames[0]

@@ -1,7 +1,10 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast.cli import main
+from holdfast.cli.admin_port import read_fleet_file
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.failure import Cause
 from holdfast.doctor import (
@@ -12,6 +15,7 @@ from holdfast.doctor import (
     check_running,
     check_token_file,
     launches_on_gpus,
+    secret_paths,
 )
 from holdfast.sources.placement_devices import read_devices
 from holdfast.testing.gpu_host import FakeGpuHost
@@ -296,3 +300,35 @@ def test_of_models_that_need_no_gpu_nothing_is_said():
         assert not launches_on_gpus(plain)
         assert check_gpus(plain, read_devices(FakeGpuHost(1))) == []
     assert launches_on_gpus(launched(1))
+
+
+def test_secrets_that_every_user_can_read_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    names = ("admin", "key", "engine", "tls.key", "tls.pem")
+    admin, key, engine, private, public = paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.write_text("hf-planted-secret-of-a-file")
+        path.chmod(0o640)
+    config = tmp_path / "fleet.yaml"
+    config.write_text(
+        f"admin: {{token_file: {admin}}}\n"
+        f"gateway: {{tls: {{certificate: {public}, key: {private}}}}}\n"
+        f"tenants: [{{name: t, keys: [{{file: {key}, id: ci}}]}}]\n"
+        "models:\n"
+        f"  - {{name: m, engine: vllm, api_key_file: {engine}, endpoints: ['http://a:1']}}\n"
+    )
+    file = read_fleet_file(config)
+    assert secret_paths(file) == [key, admin, private, engine]
+
+    def told():
+        result = CliRunner().invoke(main, ["doctor", "-c", str(config), "--json"])
+        advice = json.loads(result.output)["advice"]
+        return [one["where"] for one in advice if "every user" in one["problem"]]
+
+    assert told() == []
+    for path in (engine, public):  # a certificate is no secret
+        path.chmod(0o644)
+    engine.chmod(0o604)
+    assert told() == [str(engine)]
+    engine.unlink()
+    assert told() == []

@@ -8,9 +8,10 @@ to do.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
@@ -352,6 +353,22 @@ def check_token_file(path: str, *, exposed: bool) -> list[Advice]:
     return [Advice(AdviceLevel.ERROR, path, told, fix)]
 
 
+def secret_paths(file: FleetFile) -> list[Path]:
+    """The files with secrets that a fleet file names: keys, tokens and private keys of TLS."""
+    named: list[Path | None] = [*file.secret_files]
+    sections = [file.gateway.tls, file.admin.tls, *(model.tls for model in file.models)]
+    named += [section.key for section in sections if section is not None]
+    named += [model.api_key_file for model in file.models]
+    return list(dict.fromkeys(path for path in named if path is not None))
+
+
+def check_secret_files(exposed: Iterable[Path]) -> list[Advice]:
+    """Advice about files with secrets that every user of this machine can read."""
+    told = "holds a secret, and every user of this machine can read it"
+    fix = "chmod o-r (of a secret volume: defaultMode: 0440), and rotate it if others log in here"
+    return [Advice(AdviceLevel.NOTE, str(path), told, fix) for path in exposed]
+
+
 def _gateways(status: Mapping[str, Any]) -> Found:
     gateways = status.get("gateways") or []
     if not gateways:
@@ -430,6 +447,8 @@ __all__ = [
     "check_gpus",
     "check_machine",
     "check_running",
+    "check_secret_files",
     "check_token_file",
     "launches_on_gpus",
+    "secret_paths",
 ]

@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from holdfast.cli import main
 from holdfast.config.document import ConfigFileError
-from holdfast.config.fleet_file import Address
+from holdfast.config.files import load
+from holdfast.config.fleet_file import Address, FleetFile
 from holdfast.config.gateway import DrainingConfig
 from holdfast.core.types import ConfigError
+from holdfast.wire import serve as serve_module
 from holdfast.wire.serve import serve
 from holdfast.wire.sockets import (
     AddressTakenError,
@@ -709,6 +712,51 @@ def test_logs_begin_at_the_level_that_is_asked_for(level, told):
         check=True,
     )
     assert [json.loads(line)["level"] for line in done.stderr.splitlines()] == told
+
+
+def test_a_log_line_has_no_control_character_in_it():
+    planted = "".join(map(chr, range(0x7F, 0xA0)))
+    code = (
+        "import sys, structlog\n"
+        "from holdfast.wire.serve import configure_logging\n"
+        "configure_logging()\n"
+        "structlog.get_logger().warning('said', reason=sys.argv[1])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"\x1b[2J{planted}grün"],
+        env=os.environ | {"PYTHONUTF8": "1"},
+        capture_output=True,
+        check=True,
+    )
+    line = done.stderr.decode().removesuffix("\n")
+    assert line.isprintable()
+    assert "\\u009b" in line
+    assert json.loads(line)["reason"] == f"\x1b[2J{planted}grün"
+
+
+@pytest.mark.parametrize(
+    ("gateway", "warned"),
+    [
+        ("{listen: '0.0.0.0:8000'}", True),
+        ("{listen: '[::]:8000'}", True),
+        ("{listen: '127.0.0.1:8000'}", False),
+        ("{listen: '0.0.0.0:8000', tls: {certificate: /c.pem, key: /c.key}}", False),
+    ],
+)
+def test_clients_beyond_this_machine_without_tls_are_warned_of(tmp_path, gateway, warned):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        f"gateway: {gateway}\n"
+        "models: [{name: m, engine: vllm, endpoints: [http://127.0.0.1:1]}]\n"
+        f"tenants: [{{name: t, keys: ['sha256:{'ab' * 32}']}}]\n"
+    )
+    with capture_logs() as logs:
+        serve_module._warn_of_plain_text(load(path, FleetFile))
+    assert [one["event"] for one in logs] == (["clients without TLS"] if warned else [])
+    if warned:
+        assert "readable" in logs[0]["why"]
+        assert "gateway.tls" in logs[0]["fix"]
+        assert logs[0]["log_level"] == "warning"
 
 
 def test_a_port_in_use_is_a_readable_error(tmp_path, listeners):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,10 @@ from holdfast.doctor import (
     check_gpus,
     check_machine,
     check_running,
+    check_secret_files,
     check_token_file,
     launches_on_gpus,
+    secret_paths,
 )
 from holdfast.sources.placement_devices import read_devices
 from holdfast.ui.terminal.console import stdout
@@ -63,6 +66,7 @@ def doctor(
         found += check_file(file) + check_machine(file, descriptor_limit())
         if launches_on_gpus(file):
             found += check_gpus(file, read_devices(None, os.environ.get(VISIBLE)))
+        found += check_secret_files(filter(_is_open_to_all, secret_paths(file)))
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []
@@ -75,6 +79,14 @@ def doctor(
         _show(found)
     if any(one.level is AdviceLevel.ERROR for one in found):
         raise click.exceptions.Exit(1)
+
+
+def _is_open_to_all(path: Path) -> bool:
+    """Whether users other than its owner and group can read a file; one that is missing: no."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
 
 
 def _show(found: list[Advice]) -> None:

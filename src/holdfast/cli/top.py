@@ -22,6 +22,7 @@ from holdfast.control.fetch import FetchError, fetch
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.ui.terminal.console import stdout
 from holdfast.ui.terminal.top.link import Link, LinkError, decode
+from holdfast.ui.terminal.untrusted_text import escape_json
 
 DEADLINE_S: Final = 5.0
 _WIDTH: Final = click.IntRange(40, 1_000)
@@ -70,7 +71,7 @@ def top(
     alone = config if (once or as_json) and url is None else None
     body = _view(admin, alone, token_env)
     if as_json:
-        click.echo(body if body.endswith(b"\n") else body + b"\n", nl=False)
+        click.echo(escape_json(body.decode().removesuffix("\n")))
     elif once:
         _print(_decoded(body), width)
     else:

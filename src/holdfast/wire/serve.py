@@ -40,6 +40,7 @@ from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
+from holdfast.ui.terminal.untrusted_text import escape_json
 from holdfast.wire.own_token import announced, hash_in, keep_token
 from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
 from holdfast.wire.provisions import (
@@ -141,7 +142,7 @@ def _check_descriptors() -> None:
 
 
 def _dumps(event: object, **_: object) -> str:
-    return orjson.dumps(event, default=str).decode()
+    return escape_json(orjson.dumps(event, default=str).decode())
 
 
 def serve(

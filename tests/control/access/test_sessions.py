@@ -9,19 +9,6 @@ CALLER = AdminCaller("oncall", frozenset({Role.OPERATE}), b"digest")
 OTHER = AdminCaller("admin", ALL_ROLES, b"other")
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def sessions(clock):
     return Sessions(clock)

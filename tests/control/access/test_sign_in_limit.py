@@ -7,19 +7,6 @@ from holdfast.control.access import sign_in_limit as module
 from holdfast.control.access.sign_in_limit import SignInLimit, TooManyTriesError
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def limit(clock):
     return SignInLimit(clock)
@@ -76,9 +63,9 @@ def test_the_log_hears_at_once_and_then_seldom(limit, clock):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 20), st.booleans()), max_size=200))
-def test_no_address_gets_more_tries_than_its_bucket_holds(steps):
+def test_no_address_gets_more_tries_than_its_bucket_holds(new_clock, steps):
     """Whatever the order of tries and pauses: 5 at once, then one each 12 s."""
-    clock = Clock()
+    clock = new_clock()
     limit, tried = SignInLimit(clock), {}
     for address, pause_s, right in steps:
         clock.now += pause_s

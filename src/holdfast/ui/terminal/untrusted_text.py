@@ -12,6 +12,7 @@ _COLOURS: Final = re.compile("\x1b\\[[0-9;:]*m")  # engines colour their logs; h
 _LINE_ENDS: Final = re.compile("\r\n?")  # a bare one would let a line write over itself
 _HELD_MAX: Final = 65_536  # characters of a line without an end: shown as it is by then
 _KEPT: Final = frozenset("\n\t")
+_HIGH_CONTROLS: Final = re.compile("[\x7f-\x9f]")  # JSON allows them, and terminals obey some
 
 
 def clean(text: str) -> str:
@@ -36,6 +37,16 @@ def escape(text: str) -> str:
     return "".join(
         letter if letter.isprintable() or letter in _KEPT else _escaped(letter) for letter in text
     )
+
+
+def escape_json(text: str) -> str:
+    r"""Write the control characters that JSON leaves as they are as ``\u009b`` and the like.
+
+    It means the same to every reader of JSON. Those below a space are escaped in JSON anyway.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _HIGH_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _escaped(letter: str) -> str:
@@ -65,4 +76,4 @@ class LogEscaper:
         return escape(held)
 
 
-__all__ = ["LogEscaper", "clean", "clean_lines", "escape"]
+__all__ = ["LogEscaper", "clean", "clean_lines", "escape", "escape_json"]
