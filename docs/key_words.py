@@ -130,6 +130,8 @@ SAID_HERE: Final = {
     "KubernetesSection.ca_file": "with `api_url`: who signed its certificate",
     "KubernetesSection.namespace": "left out: all; with one, what hosts have reserved is not known",
     "KubernetesSection.selector": "pods that are replicas; left out: all that name a model",
+    "KubernetesSection.all_pods": "false: only pods of the `selector` are asked for, and what "
+    "hosts have reserved is not known; so it always is with a `namespace`",
     "KubernetesSection.model_label": "the label or annotation of a pod that names its model",
     "KubernetesSection.group_label": "the label of a node that names its group, before usual ones",
     "KubernetesSection.dcgm_urls": "metrics pages of dcgm-exporters",
@@ -163,6 +165,7 @@ SAID_HERE: Final = {
     "InvestigationConfig.probing": "what canaries bring back",
     "InvestigationConfig.control_lateness": "control itself, where its loop stands still",
     "InvestigationConfig.platform": "sources that cannot be read, and replicas that nobody runs",
+    "InvestigationConfig.hosts": "hosts that are not ready or leave, with silent replicas on them",
     "InvestigationConfig.serving_processes": "gateway processes and control, as the supervisor "
     "sees them",
     "InvestigationConfig.own_shortage": "gateways and control, where they lack descriptors",

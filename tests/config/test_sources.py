@@ -98,6 +98,10 @@ def test_every_type_has_its_settings(tmp_path):
             "fleet.yaml:2: sources[0].token_file: is set without api_url; set api_url",
         ),
         (
+            "sources:\n  - {type: kubernetes, all_pods: false}\n",
+            "fleet.yaml:2: sources[0].all_pods: is false without a selector; name the labels",
+        ),
+        (
             "sources:\n  - {type: local, mounts: [models]}\n",
             "fleet.yaml:2: sources[0].mounts[0]: mount is 'models'; write the mount point",
         ),

@@ -7,6 +7,7 @@ from fakekube.store import RESOURCES
 Json = dict[str, Any]
 
 _REASONS = {
+    400: "BadRequest",
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",

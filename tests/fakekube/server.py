@@ -19,7 +19,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fakekube.discovery import documents, status_of, table_of
 from fakekube.objects import stamp
-from fakekube.store import RESOURCES, Change, GoneError, Objects, fits
+from fakekube.rbac import Right, forbidden, right_for
+from fakekube.selectors import BadSelectorError, check, fits
+from fakekube.store import RESOURCES, UNMARKED, Change, GoneError, Objects
 
 Json = dict[str, Any]
 
@@ -39,6 +41,9 @@ class FakeKube:
         self.watched: dict[str, int] = dict.fromkeys(RESOURCES, 0)  # opened, ever
         self.gone_as = "event"  # or "status"
         self.refusals: dict[str, int] = {}  # by resource, or "*": HTTP status
+        self.rights: set[Right] | None = None  # of whoever asks; None: everything
+        self.user = "system:serviceaccount:holdfast:holdfast"
+        self.forbade: list[Right] = []
         self.held: set[str] = set()  # resources whose requests get no answer for now
         self.token = ""  # where set, who has no such token gets 401
         self.metrics: Json | None = None  # None: no metrics-server
@@ -221,15 +226,29 @@ class Connection(BaseHTTPRequestHandler):
         if owner.token and self.headers.get("Authorization") != f"Bearer {owner.token}":
             self._refuse(401, "Unauthorized")
             return
+        if self._forbids(split.path, query):
+            return
         found = documents(split.path, with_metrics=owner.metrics is not None)
         if found is not None:
             self._send(200, found)
         elif parts[:3] == ["apis", "metrics.k8s.io", "v1beta1"]:
-            self._usage(parts[-1])
+            self._usage(parts[-1], query)
         elif parts[:2] == ["api", "v1"] and len(parts) > 2:
             self._objects(parts[2:], query)
         else:
             self._send(404, "404 page not found", "text/plain")
+
+    def _forbids(self, path: str, query: dict[str, str]) -> bool:
+        """Whether the account has no right to this, which it is then told."""
+        owner, asked = self.owner, right_for(path, query)
+        if owner.rights is None or asked is None:
+            return False
+        if any(one.covers(asked) for one in owner.rights):
+            return False
+        with owner._changed:
+            owner.forbade.append(asked)
+        self._refuse(403, forbidden(asked, owner.user))
+        return True
 
     def _objects(self, parts: list[str], query: dict[str, str]) -> None:
         namespace = ""
@@ -242,6 +261,11 @@ class Connection(BaseHTTPRequestHandler):
         if self._barred("pods/log" if parts[2:] == ["log"] else resource):
             return
         if len(parts) == 1:
+            try:
+                check(resource, query)
+            except BadSelectorError as error:
+                self._refuse(400, str(error))
+                return
             if query.get("watch") in {"true", "1"}:
                 self._watch(resource, namespace, query)
             else:
@@ -291,7 +315,7 @@ class Connection(BaseHTTPRequestHandler):
         kind = f"{RESOURCES[resource][0]}List"
         self._send(200, {"kind": kind, "apiVersion": "v1", "metadata": meta, "items": items})
 
-    def _usage(self, what: str) -> None:
+    def _usage(self, what: str, query: dict[str, str]) -> None:
         metrics = self.owner.metrics
         if self._barred("metrics"):
             return
@@ -299,8 +323,16 @@ class Connection(BaseHTTPRequestHandler):
             self._send(404, "404 page not found", "text/plain")
             return
         kind = "NodeMetricsList" if what == "nodes" else "PodMetricsList"
-        version = "metrics.k8s.io/v1beta1"
-        self._send(200, {"kind": kind, "apiVersion": version, "items": metrics[what]})
+        version, items = "metrics.k8s.io/v1beta1", metrics[what]
+        if "labelSelector" in query:
+            chosen = self.owner.objects.chosen(what, "", query)
+            keys = [(one["metadata"].get("namespace"), one["metadata"]["name"]) for one in chosen]
+            items = [
+                one
+                for one in items
+                if (one["metadata"].get("namespace"), one["metadata"]["name"]) in keys
+            ]
+        self._send(200, {"kind": kind, "apiVersion": version, "items": items})
 
     def _log(self, namespace: str, name: str, query: dict[str, str]) -> None:
         owner = self.owner
@@ -347,7 +379,6 @@ class Connection(BaseHTTPRequestHandler):
         with owner._changed:
             cuts = owner.cuts
             version = int(asked or 0)
-            matched: set[tuple[str, str]] = set()
             if version:
                 try:
                     objects.since(resource, version)
@@ -356,8 +387,6 @@ class Connection(BaseHTTPRequestHandler):
                         self._refuse(410, f"{GONE}: {version}")
                         return
                     first = [Change(version, resource, "ERROR", ("", ""), status_of(410, GONE))]
-                for thing in objects.chosen(resource, namespace, query):
-                    matched.add((thing["metadata"].get("namespace", ""), thing["metadata"]["name"]))
             else:
                 version = objects.version
                 for thing in objects.chosen(resource, namespace, query):
@@ -371,7 +400,7 @@ class Connection(BaseHTTPRequestHandler):
             for change in first:
                 self._tell(change)
             if not first or first[0].what != "ERROR":
-                self._follow(resource, namespace, query, version, matched, cuts)
+                self._follow(resource, namespace, query, version, cuts)
             if not owner.abrupt:
                 self.wfile.write(b"0\r\n\r\n")
         finally:
@@ -386,12 +415,11 @@ class Connection(BaseHTTPRequestHandler):
         namespace: str,
         query: dict[str, str],
         version: int,
-        matched: set[tuple[str, str]],
         cuts: int,
     ) -> None:
         owner = self.owner
         ends = time.monotonic() + float(query.get("timeoutSeconds") or WAIT_S * 6)
-        marks = query.get("allowWatchBookmarks") in {"true", "1"}
+        marks = query.get("allowWatchBookmarks") in {"true", "1"} and resource not in UNMARKED
         while not owner.stopping and owner.cuts == cuts and time.monotonic() < ends:
             with owner._changed:
                 try:
@@ -409,11 +437,12 @@ class Connection(BaseHTTPRequestHandler):
                     continue
                 if namespace and change.key[0] != namespace:
                     continue
+                # What a selector no longer chooses is deleted for who asked so, and the reverse.
                 chosen = change.what != "DELETED" and fits(change.thing, query)
-                if chosen or change.key in matched or change.what == "DELETED":
-                    what = change.what if chosen or change.what == "DELETED" else "DELETED"
+                was = change.before is not None and fits(change.before, query)
+                if chosen or was:
+                    what = ("MODIFIED" if was else "ADDED") if chosen else "DELETED"
                     self._tell(Change(version, resource, what, change.key, change.thing))
-                matched.add(change.key) if chosen else matched.discard(change.key)
 
     def _tell(self, change: Change) -> None:
         thing = change.thing

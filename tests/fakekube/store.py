@@ -3,11 +3,12 @@
 import base64
 import copy
 import json
-import re
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
+
+from fakekube.selectors import fits
 
 Json = dict[str, Any]
 Selector = str
@@ -23,8 +24,8 @@ RESOURCES: dict[str, tuple[str, bool, list[str]]] = {
     "events": ("Event", True, ["ev"]),
 }
 
-_TERM = re.compile(r"([^,(]+\([^)]*\)|[^,]+)")
-_SET = re.compile(r"\s*(\S+)\s+(in|notin)\s+\(([^)]*)\)\s*")
+# Not in an API server's watch cache, which is who sends bookmarks.
+UNMARKED = frozenset({"events"})
 
 
 class GoneError(Exception):
@@ -38,6 +39,7 @@ class Change:
     what: str  # ADDED, MODIFIED, DELETED or BOOKMARK
     key: tuple[str, str]
     thing: Json
+    before: Json | None = None  # what it replaced
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Objects:
             if "uid" not in meta:
                 self.uids += 1
                 meta["uid"] = known["metadata"]["uid"] if known else f"uid-{self.uids:04d}"
-            self._change(resource, "MODIFIED" if known else "ADDED", key, thing)
+            self._change(resource, "MODIFIED" if known else "ADDED", key, thing, known)
             self.things[resource][key] = thing
             return copy.deepcopy(thing)
 
@@ -77,14 +79,14 @@ class Objects:
 
     def delete(self, resource: str, key: tuple[str, str]) -> None:
         with self.changed:
-            thing = copy.deepcopy(self.things[resource].pop(key))
-            self._change(resource, "DELETED", key, thing)
+            known = self.things[resource].pop(key)
+            self._change(resource, "DELETED", key, copy.deepcopy(known), known)
 
     def bookmark(self) -> None:
         """Let every watch know how far it is."""
         with self.changed:
             self.version += 1
-            for resource in RESOURCES:
+            for resource in RESOURCES.keys() - UNMARKED:
                 shell = {"metadata": {"resourceVersion": str(self.version)}}
                 self.history.append(Change(self.version, resource, "BOOKMARK", ("", ""), shell))
             self.changed.notify_all()
@@ -98,10 +100,17 @@ class Objects:
             self.pages.clear()
             self.changed.notify_all()
 
-    def _change(self, resource: str, what: str, key: tuple[str, str], thing: Json) -> None:
+    def _change(
+        self,
+        resource: str,
+        what: str,
+        key: tuple[str, str],
+        thing: Json,
+        before: Json | None = None,
+    ) -> None:
         self.version += 1
         thing["metadata"]["resourceVersion"] = str(self.version)
-        self.history.append(Change(self.version, resource, what, key, thing))
+        self.history.append(Change(self.version, resource, what, key, thing, before))
         self.changed.notify_all()
 
     # --- reading ---------------------------------------------------------------------------------
@@ -167,38 +176,4 @@ def _merged(old: Any, change: Any) -> Any:
     return made
 
 
-def fits(thing: Json, query: dict[str, str]) -> bool:
-    """Whether the label and field selectors of a request choose it."""
-    labels = thing["metadata"].get("labels") or {}
-    return all(
-        _fits_label(labels, term.strip()) for term in _TERM.findall(query.get("labelSelector", ""))
-    ) and all(
-        _fits_field(thing, term) for term in query.get("fieldSelector", "").split(",") if term
-    )
-
-
-def _fits_label(labels: dict[str, str], term: str) -> bool:
-    among = _SET.fullmatch(term)
-    if among:
-        inside = labels.get(among[1]) in {one.strip() for one in among[3].split(",")}
-        return inside if among[2] == "in" else not inside
-    if "!=" in term:
-        name, value = term.split("!=", 1)
-        return labels.get(name.strip()) != value.strip()
-    if "=" in term:
-        name, value = term.replace("==", "=").split("=", 1)
-        return labels.get(name.strip()) == value.strip()
-    return term[1:].strip() not in labels if term.startswith("!") else term in labels
-
-
-def _fits_field(thing: Json, term: str) -> bool:
-    unequal = "!=" in term
-    path, wanted = term.split("!=", 1) if unequal else term.replace("==", "=").split("=", 1)
-    found: Any = thing
-    for step in path.split("."):
-        found = found.get(step) if isinstance(found, dict) else None
-    same = (found or "") == wanted
-    return not same if unequal else same
-
-
-__all__ = ["RESOURCES", "Change", "GoneError", "Objects", "fits"]
+__all__ = ["RESOURCES", "UNMARKED", "Change", "GoneError", "Objects"]

@@ -113,3 +113,13 @@ def test_the_events_of_a_watch_have_the_real_one_s_types_and_objects():
             fake = json.loads(answer.readline())
     assert fake["type"] == "ADDED"
     assert shape(fake["object"]) == shape(first)
+
+
+def test_a_missing_right_is_told_in_the_real_server_s_words():
+    said = recorded("forbidden-403")
+    with FakeKube() as kube:
+        kube.rights, kube.user = set(), "system:serviceaccount:inference:nobody"
+        status, fake = asked(kube, said["request"]["path"])
+    real = said["response"]["body"]
+    assert (status, fake["code"], fake["reason"]) == (403, real["code"], real["reason"])
+    assert fake["message"] == real["message"]

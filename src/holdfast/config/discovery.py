@@ -10,11 +10,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from holdfast.config.sections import Section
 from holdfast.config.tenants import Name
-from holdfast.core.deploy.pod_port import PORT_FIX, checked_port
+from holdfast.core.deploy.pod_port import PORT_FIX, PORT_MAX, checked_port
 from holdfast.core.types import require
 from holdfast.core.view.selectors import parse_selector
 
 FOUND_MAX: Final = 1_024  # replicas of one model
+PORT: Final = 8000  # of vLLM, and of most engines' images
 IMAGE: Final = "image"  # instead of a label: the image's digest, or its name where none is known
 TASK_DEFINITION: Final = "task-definition"  # of a task of ECS: its family and revision
 # A template's hash changes with anything in the template, weights and their arguments included; a
@@ -32,6 +33,13 @@ REVISION_FROM: Final = (
 def _selector(text: str) -> str:
     parse_selector(text)
     return text
+
+
+# As the published schema has it.
+_WRITTEN_PORT: Final = (
+    Annotated[int, Field(ge=1, le=PORT_MAX, json_schema_extra={"default": PORT})]
+    | Annotated[str, Field(min_length=1, max_length=15)]
+)
 
 
 def _port(value: object) -> int | str:
@@ -53,9 +61,9 @@ class DiscoverSection(Section):
     # A pod may name another one by the annotation or label holdfast.dev/port.
     port: Annotated[
         int | str,
-        BeforeValidator(_port, json_schema_input_type=int | str),
+        BeforeValidator(_port, json_schema_input_type=_WRITTEN_PORT),
         Field(description="the port of the engine, by number or name", examples=[8000, "http"]),
-    ] = 8000
+    ] = PORT
     scheme: Literal["http", "https"] = "http"
     region: Annotated[str, Field(min_length=1, max_length=64, description="a region")] = "region-a"
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0

@@ -123,6 +123,7 @@ class KubernetesSection(_Source):
     ca_file: Text = ""
     namespace: Annotated[Text, Field(description="a namespace")] = ""
     selector: Annotated[Text, AfterValidator(_selector)] = ""
+    all_pods: bool = True
     model_label: Annotated[Text, Field(min_length=1)] = "app.kubernetes.io/name"
     group_label: Text = ""
     period_s: Period = 5.0
@@ -137,6 +138,9 @@ class KubernetesSection(_Source):
             fits = bool(self.api_url) or not getattr(self, name)
             fix = "set api_url, or let the kubeconfig name it"
             require(fits, f"kubernetes.{name}", "is set without api_url", fix)
+        fix = "name the labels of your pods in selector, or leave all_pods out"
+        fits = self.all_pods or bool(self.selector)
+        require(fits, "kubernetes.all_pods", "is false without a selector", fix)
         return self
 
 

@@ -174,6 +174,7 @@ class Control:
     def _let_disturb(self) -> None:
         """Connect the disturbances to probes, to facts and to signs of life of launches."""
         self.loop.reach = self._disturbances.reach
+        self.loop.ends_elsewhere = self._discovery.withdrawn
         self._lookout.distort = self._disturbances.distorted
         self._deployments.launches.deaf = self._disturbances.deaf
 

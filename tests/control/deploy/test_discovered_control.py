@@ -11,6 +11,7 @@ from holdfast.core.types import State
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
 from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.launcher import FakeHost, FakeLauncher
+from holdfast.testing.standin import fault
 
 FILE = """\
 models:
@@ -73,6 +74,12 @@ def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
         asyncio.run(main(kube))
 
 
+QUICK = """\
+fleet:
+  canary_deadline_s: 0.3
+  health: {canary_s: 0.2, canary_suspect_s: 0.1, canary_warming_s: 0.1, canary_quarantined_s: 0.2}
+"""
+DRAINS = "fleet: {drain: {deadline_s: 0.2, move_s: 0.2, hear_s: 0.05}}\n"
 SHORT = "incidents: {detectors: {diagnosis: {window_s: 1, close_s: 1, again_s: 1}}}\n"
 
 
@@ -106,6 +113,62 @@ def test_an_evicted_pod_is_told_once_and_not_again_by_the_next_control(world, tm
             await world.until(lambda: any("default/m-2" in names for names in told(control)))
             again = [one for one in control.incidents.listing(10) if one["id"] != first["id"]]
             assert not [one for one in again if "default/m-1" in one["replicas"]]
+
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1"))
+        asyncio.run(main(kube))
+
+
+def test_a_pod_that_is_deleted_is_not_one_that_should_be_restarted(world, tmp_path):
+    async def main(kube):
+        engine = await world.standin(models=("m",))
+        port = engine.url.rpartition(":")[2]
+        (tmp_path / "fleet.yaml").write_text(FILE.format(port=port, url=kube.url) + DRAINS)
+        async with running(tmp_path) as control:
+            said, note = [], control.note
+
+            def keep(notice):
+                said.append(notice.what)
+                note(notice)
+
+            control.note = keep
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.put("pods", pod("m-abc", model="m", ip="127.0.0.1"))
+            await world.until(lambda: control.admin.model_ready("m")[0])
+            kube.terminate("m-abc")
+            await world.until(lambda: control.loop.health("m-abc").state is State.STOPPED)
+            await engine.stop()
+            kube.delete("pods", "m-abc")
+            await world.until(lambda: "m-abc" not in control.loop.deployed)
+            assert {"leaves", "gone"} <= set(said)
+            assert "should be restarted" not in said
+
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1"))
+        asyncio.run(main(kube))
+
+
+def test_a_silent_pod_on_a_node_that_stopped_posting_is_told_as_the_node_s_failure(world, tmp_path):
+    async def main(kube):
+        engine = await world.standin(models=("m",))
+        port = int(engine.url.rpartition(":")[2])
+        (tmp_path / "fleet.yaml").write_text(FILE.format(port=port, url=kube.url) + QUICK)
+
+        def causes():
+            rows = control.incidents.listing(10)
+            return {(row["cause"], row["about"]["host"]) for row in rows if not row["closed_at"]}
+
+        async with running(tmp_path) as control:
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.put("pods", pod("m-abc", model="m", ip="127.0.0.1"))
+            await world.until(lambda: control.admin.model_ready("m")[0])
+            engine.set_fault(fault("hang"))
+            unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+            unknown["message"] = "Kubelet stopped posting node status."
+            kube.patch("nodes", "node-1", {"status": {"conditions": [unknown]}})
+            await world.until(lambda: ("host_unavailable", "node-1") in causes())
+            await world.until(lambda: len(causes()) == 1)
+        await engine.stop()
 
     with FakeKube() as kube:
         kube.put("nodes", node("node-1"))

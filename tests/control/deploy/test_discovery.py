@@ -371,6 +371,26 @@ def test_a_pod_that_is_ready_no_more_is_drained_until_it_is_again(store):
     assert stage.told[1:] == [("tell", UndrainAsked("a", "its pod default/a is ready again"))]
 
 
+def test_a_pod_that_ends_is_gone_or_is_drained_is_withdrawn_and_its_successor_is_not(store):
+    stage = Stage(store, fleet_file())
+    withdrawn, look = stage.discovery.withdrawn, stage.discovery.look
+    b = placed("b", ip="10.1.0.2", ready=True)
+    look(reading(placed("a", ready=True), b))
+    assert not withdrawn("a")
+    assert not withdrawn("stranger")
+    look(reading(placed("a", ready=False), b))
+    assert withdrawn("a")  # by its own probe
+    look(reading(placed("a", ready=True), b))
+    assert not withdrawn("a")
+    look(reading(placed("a", state="stopping"), b))
+    assert withdrawn("a")
+    look(reading(b))
+    assert withdrawn("a")
+    assert not withdrawn("b")
+    look(reading(placed("a", uid="another"), b))
+    assert not withdrawn("a")
+
+
 def test_a_pod_that_was_never_ready_is_left_to_canaries(store):
     stage = Stage(store, fleet_file())
     for _ in range(2):

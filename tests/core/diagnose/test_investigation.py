@@ -20,6 +20,7 @@ from holdfast.core.diagnose.facts import (
     Fact,
     Gone,
     GpuFault,
+    HostConditionSeen,
     HostSeen,
     LineSeen,
     LoadSeen,
@@ -41,7 +42,7 @@ from holdfast.core.diagnose.investigation import (
 )
 from holdfast.core.diagnose.remedy_policy import Act
 from holdfast.core.failure import Cause, Kind
-from holdfast.core.types import SECOND, State, nanos
+from holdfast.core.types import SECOND, HostCondition, State, nanos
 from sampling import examples
 
 ONSET = 70  # seconds: everybody has served for a minute
@@ -523,6 +524,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     ),
     st.builds(Gone, names),
     st.builds(HostSeen, st.just("h"), st.sampled_from([None, 0, 1])),
+    st.builds(HostConditionSeen, st.just("h"), st.sampled_from(HostCondition)),
     st.builds(StateChanged, names, st.sampled_from(State), st.just("exited")),
     st.builds(ProcessEnded, names, st.sampled_from([None, 1, 137]), oom=st.booleans()),
     st.builds(ProcessFrozen, names, st.booleans()),

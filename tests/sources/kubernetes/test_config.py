@@ -20,6 +20,7 @@ def test_defaults_ask_for_everything_with_the_pods_own_account():
         ({"dcgm_urls": ("ftp://a",)}, "dcgm_urls: is 'ftp://a'"),
         ({"dcgm_urls": ("http://a",) * 257}, "dcgm_urls: are more than 256"),
         ({"selector": "a b"}, "selector: cannot be read at 'a b'"),
+        ({"all_pods": False}, "all_pods: is false without a selector; name the labels"),
         ({"model_label": ""}, "model_label: is empty"),
         ({"period_s": 0}, "period_s: is 0"),
         ({"retry_s": -1.0}, "retry_s: is -1.0"),

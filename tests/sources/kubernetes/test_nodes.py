@@ -194,6 +194,7 @@ def test_a_node_that_somebody_empties_is_leaving(key):
     host = read_node(tainted(key, timeAdded="1970-01-12T13:50:00Z")).host
     assert (host.condition, host.condition_reason) == (HostCondition.LEAVING, key)
     assert host.condition_since == 1_000_200.0
+    assert host.state == ("" if key.endswith("unschedulable") else f"leaving: {key}")
 
 
 def test_a_node_that_is_cordoned_or_deleted_is_leaving_and_a_tainted_one_is_not():

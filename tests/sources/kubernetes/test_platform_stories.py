@@ -7,8 +7,8 @@ import pytest
 
 from fakekube import node, pod
 from fakekube.objects import stamp
-from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.facts import CanaryAnswered, Looked, StateChanged
+from holdfast.core.canary import CanarySuspect, CanaryVerdict
+from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, Looked, StateChanged
 from holdfast.core.diagnose.investigation import Investigation
 from holdfast.core.types import State, nanos
 from holdfast.core.view.layers import Part, Reading
@@ -134,6 +134,28 @@ def test_all_engines_of_one_node_are_one_incident_and_those_elsewhere_another():
     cluster.take([out(name) for name in names[:3]])
     cluster.pass_s(60, [gone, well], pods, *map(frozen, names[:3]), right(names[3]))
     assert sorted(cluster.causes()) == [("default/m-3", "frozen"), ("gpu-0", "host_unavailable")]
+
+
+def all_doubted():
+    return CanariesDoubted.by(CanarySuspect.SHARED, "m", "no replica of m answers")
+
+
+def test_a_model_that_is_silent_because_all_of_it_is_on_one_node_is_the_node_s_failure():
+    cluster, gone = Cluster(), recorded("node-spot-taint")
+    names, pods = ("default/m-1", "default/m-2"), [on("gpu-0"), on("gpu-0", "m-2")]
+    cluster.pass_s(30, [node("gpu-0")], pods, *map(right, names))
+    cluster.pass_s(40, [node("gpu-0")], pods, *map(frozen, names), all_doubted())
+    assert ("m", "all_silent") in cluster.causes()
+    cluster.pass_s(60, [gone], pods, *map(frozen, names), all_doubted())
+    assert cluster.causes() == [("gpu-0", "host_unavailable")]
+
+
+def test_a_model_that_is_silent_on_other_nodes_too_is_not_explained_by_one_of_them():
+    cluster, gone, well = Cluster(), recorded("node-spot-taint"), node("node-1")
+    names, pods = ("default/m-1", "default/m-2"), [on("gpu-0"), on("node-1", "m-2")]
+    cluster.pass_s(30, [node("gpu-0"), well], pods, *map(right, names))
+    cluster.pass_s(100, [gone, well], pods, *map(frozen, names), all_doubted())
+    assert {("gpu-0", "host_unavailable"), ("m", "all_silent")} <= set(cluster.causes())
 
 
 def test_a_node_that_is_not_ready_is_no_failure_of_an_engine_that_answers():

@@ -313,3 +313,98 @@ def test_it_can_be_closed_twice_and_before_it_began(kube):
         assert len(kube.requests) == 0  # nobody begins anew what was ended
 
     asyncio.run(main())
+
+
+# --- what the server selects ----------------------------------------------------------------------
+
+
+def selections(kube, resource):
+    return [query.get("labelSelector") for _, query in kube.asked(f"/{resource}")]
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ({"selector": "app=a"}, None),  # what others hold of a host is in its sums
+        ({"selector": "app=a", "all_pods": False}, "app=a"),
+        ({"selector": "app in (a, b)", "namespace": "default"}, "app in (a, b)"),
+        ({"namespace": "default"}, None),  # a model may be named by an annotation
+    ],
+)
+def test_the_server_selects_pods_where_no_sum_needs_the_others(kube, said, sent):
+    kube.put("nodes", node("node-1"))
+    kube.put("pods", pod("mine", labels={"app": "a"}))
+    kube.put("pods", pod("other", labels={"app": "x"}))
+    kube.metrics = {"nodes": [], "pods": []}
+
+    async def main():
+        async with source(kube, **said) as found:
+            await found.read()
+            await asyncio.to_thread(kube.await_watch, "pods")
+            await asyncio.to_thread(kube.await_request, "metrics.k8s.io", 2)
+            return found.reading()
+
+    reading = asyncio.run(main())
+    assert set(selections(kube, "pods")) == {sent}  # the list, the watch, and metrics-server
+    assert {path.split("/")[1] for path, _ in kube.asked("/pods")} == {"api", "apis"}
+    assert {*selections(kube, "nodes"), *selections(kube, "events")} == {None}
+    if "selector" in said:
+        assert [one.id for one in reading.placed] == ["default/mine"]
+    (host,) = reading.hosts
+    summed = sent is None and "namespace" not in said
+    assert (host.reserved_bytes is not None) is summed
+
+
+def test_a_pod_comes_and_goes_with_the_labels_that_the_server_selects_by(kube):
+    kube.put("pods", pod("m-1", labels={"app": "a"}))
+    kube.put("pods", pod("m-2", labels={"app": "b"}))
+
+    async def main():
+        async with source(kube, selector="app=a", namespace="default") as found:
+            await found.read()
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.patch("pods", "m-2", {"metadata": {"labels": {"app": "a"}}})
+            await until(found, lambda reading: len(reading.placed) == 2)
+            kube.patch("pods", "m-1", {"metadata": {"labels": {"app": "b"}}})
+            await until(found, lambda reading: [p.id for p in reading.placed] == ["default/m-2"])
+            kube.delete("pods", "m-1")
+            kube.delete("pods", "m-2")
+            await until(found, lambda reading: not reading.placed)
+
+    asyncio.run(main())
+
+
+def test_a_selector_that_the_server_cannot_read_is_told_in_its_words(kube):
+    async def main():
+        async with source(kube, selector="a/b/c", namespace="default") as found:
+            reading = await found.read()
+            (pods,) = [part for part in reading.parts if part.name == "pods"]
+            assert "400" in pods.error
+            assert "unable to parse requirement" in pods.error
+            assert pods.failing_since is not None
+            assert not found.known
+
+    asyncio.run(main())
+
+
+def test_bookmarks_are_asked_for_where_the_server_sends_them(kube):
+    """Events are not in its watch cache: silence there is no sign of a connection that was cut."""
+
+    async def main():
+        async with source(kube, silence_s=0.2) as found:
+            await found.read()
+            for resource in ("nodes", "pods", "events"):
+                await asyncio.to_thread(kube.await_watch, resource)
+            await asyncio.to_thread(kube.await_watch, "pods", 3)  # quiet ones are opened again
+
+    asyncio.run(main())
+    asked = {
+        resource: {
+            query.get("allowWatchBookmarks")
+            for _, query in kube.asked(f"/{resource}")
+            if query.get("watch")
+        }
+        for resource in ("nodes", "pods", "events")
+    }
+    assert asked == {"nodes": {"true"}, "pods": {"true"}, "events": {None}}
+    assert kube.watched["events"] == 1

@@ -414,6 +414,13 @@ class Discovery:
         """Whether the replica's pod is being terminated, which an operator cannot undo."""
         return any(one.id == replica_id and one.leaving for one in self._all())
 
+    def withdrawn(self, replica_id: str) -> bool:
+        """Whether the replica's pod ends, is gone, or is drained because its platform says so."""
+        for one in self._all():
+            if one.id == replica_id:
+                return one.leaving or one.drained
+        return replica_id in self._former.values()
+
     def ids(self) -> set[str]:
         """The ids of all discovered replicas."""
         return {one.id for one in self._all()}

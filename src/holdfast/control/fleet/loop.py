@@ -109,6 +109,8 @@ class FleetLoop:
         self._canaries = canaries
         self._prober = Prober(watch, self._users_beside, canaries, self._lacks)
         self.reach: Callable[[Deployed], Deployed | None] = lambda deployed: deployed
+        # Whether its platform ends it: then nobody is to start it again under its name.
+        self.ends_elsewhere: Callable[[str], bool] = lambda _: False
         self._term = term  # of this control; views of a later term replace those of an earlier
         self._config: FleetConfig | None = None
         self._fleet = Fleet(FleetConfig(), _streams, term)
@@ -354,8 +356,8 @@ class FleetLoop:
     def _stop(self, action: Stop) -> None:
         if self._platform.stop(action.replica_id):
             return
-        if action.replica_id not in self._reached:
-            return  # there is nothing that anybody could restart
+        if action.replica_id not in self._reached or self.ends_elsewhere(action.replica_id):
+            return  # there is nothing that anybody could restart, or should
         member = self._fleet.members.get(action.replica_id)
         model = member.replica.model if member else ""
         what = "should be restarted"

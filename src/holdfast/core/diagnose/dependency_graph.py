@@ -196,6 +196,11 @@ class DependencyGraph:
         # What is about a chain is about all of it, whichever model was seen to wait.
         return root[0] == Scope.MODEL.value and model in self.downstream(where.model)
 
+    def houses_all(self, model: str, case: IncidentCase) -> bool:
+        """Whether every replica of a model lives in a place where the cause of a case sits."""
+        abouts = [self._census.about(one) for one in self._census.of_model(model)]
+        return bool(abouts) and all(self.shares(about, case) for about in abouts)
+
     def _serves_from(self, model: str, kind: str, place: str) -> bool:
         """Whether a replica of a model lives on this host or filesystem."""
         if kind not in (Scope.HOST.value, Scope.FILESYSTEM.value):

@@ -291,6 +291,8 @@ class Diagnosis:
         """
         explained = self._reach[case.cause]
         if root in explained:
+            if self._rules[root].shared and not self.relations.houses_all(about.model, case):
+                return False
             return self.relations.suffers(subject, about, case, self._now)
         if subject in case.roots or self._rules[case.cause].standing:
             return False

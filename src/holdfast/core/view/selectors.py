@@ -1,7 +1,8 @@
 """Parses label selectors in the syntax of ``kubectl -l`` into tests for labels.
 
-An API server could choose itself, but what is reserved on a host is the sum over *all* pods on it,
-so all of them are read anyway. A second list for those of interest would cost as much as the first.
+An API server could choose itself, and does where it may. But what is reserved on a host is the sum
+over *all* pods on it: where that is wanted all of them are read, and chosen here. A second list for
+those of interest would cost as much as the first.
 """
 
 import re

@@ -89,11 +89,14 @@ class KubernetesApi:
 
     @asynccontextmanager
     async def lines(
-        self, path: str, params: Mapping[str, str]
+        self, path: str, params: Mapping[str, str], quiet_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Yield lines of a stream; raises StreamQuietError if none came for too long."""
+        """Yield lines of a stream; raises StreamQuietError if none came for too long.
+
+        That is ``silence_s`` of the config, unless ``quiet_s`` says that more is normal.
+        """
         async with (
-            self._open(path, params, self._config.silence_s) as response,
+            self._open(path, params, quiet_s or self._config.silence_s) as response,
             aclosing(_split(response.aiter_bytes())) as lines,
         ):
             yield lines

@@ -21,6 +21,7 @@ class KubernetesConfig:
     ca_file: str = ""  # signs api_url's certificate; empty: what this host trusts
     namespace: str = ""  # empty: all; with one, what is reserved on hosts cannot be known
     selector: str = ""  # pods that are replicas; empty: all with a model, except daemon sets'
+    all_pods: bool = True  # others' pods too: their sum is what is reserved on hosts
     model_label: str = MODEL_LABEL  # a label or annotation that names the model of a pod
     group_label: str = ""  # of nodes, before those of EKS, Karpenter, GKE and AKS
     period_s: float = 5.0  # between readings; watches tell of changes in between
@@ -34,6 +35,14 @@ class KubernetesConfig:
     nodes_max: int = 5_000  # what Kubernetes itself supports
     pods_max: int = 20_000  # kept in memory, about 2 kB each
     events_max: int = 2_000  # the oldest are dropped; only warnings are asked for
+
+    @property
+    def by_server(self) -> bool:
+        """Whether the API server selects the pods: only those of the selector are then sent.
+
+        What is reserved on hosts is the sum over all pods. Of one namespace it is not known anyway.
+        """
+        return bool(self.selector) and (bool(self.namespace) or not self.all_pods)
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -55,6 +64,9 @@ class KubernetesConfig:
         require(len(self.dcgm_urls) <= 256, "dcgm_urls", "are more than 256", "list fewer")
         require(bool(self.model_label), "model_label", "is empty", "name a label of pods")
         parse_selector(self.selector)
+        fits = self.all_pods or bool(self.selector)
+        fix = "name the labels of your pods in selector, or leave all_pods out"
+        require(fits, "all_pods", "is false without a selector", fix)
         for name in ("period_s", "usage_s", "timeout_s", "silence_s", "retry_s", "retry_max_s"):
             value = getattr(self, name)
             require(value > 0, name, f"is {value}", "use a positive number of seconds")

@@ -44,9 +44,10 @@ _FAULTS_WHEN_TRUE: Final = (
 )
 _UNREACHABLE: Final = "node.kubernetes.io/unreachable"  # a taint of Kubernetes itself
 # Taints of those that empty a node: who cordons it, autoscalers, and handlers of a cloud's notice.
+_CORDONED: Final = "node.kubernetes.io/unschedulable"
 _LEAVING: Final = frozenset(
     {
-        "node.kubernetes.io/unschedulable",
+        _CORDONED,
         "node.kubernetes.io/out-of-service",
         "ToBeDeletedByClusterAutoscaler",
         "karpenter.sh/disrupted",
@@ -149,9 +150,20 @@ def _faults(thing: Json) -> list[str]:
         wrong.insert(0, "NotReady: its kubelet has not reported")
     if (thing.get("spec") or {}).get("unschedulable"):
         wrong.append("cordoned")
+    wrong += [f"leaving: {key}" for key in _leaving(_taints(thing)) if key != _CORDONED]
     if thing["metadata"].get("deletionTimestamp"):
         wrong.append("leaving")
     return wrong
+
+
+def _taints(thing: Json) -> dict[str, Json]:
+    told = (thing.get("spec") or {}).get("taints") or ()
+    return {str(one.get("key")): one for one in told}
+
+
+def _leaving(taints: Mapping[str, Json]) -> list[str]:
+    """The taints by which somebody says that it is to be emptied."""
+    return [key for key in taints if key in _LEAVING or key.startswith(_LEAVING_PREFIX)]
 
 
 def _condition(thing: Json) -> tuple[HostCondition | None, str, float | None]:
@@ -162,12 +174,12 @@ def _condition(thing: Json) -> tuple[HostCondition | None, str, float | None]:
     ready = _conditions(thing).get("Ready") or {}
     status, since = ready.get("status"), moment(ready.get("lastTransitionTime"))
     reason = " ".join(str(ready.get("message") or ready.get("reason") or "").split())[:160]
-    taints = {str(one.get("key")): one for one in (thing.get("spec") or {}).get("taints") or ()}
+    taints = _taints(thing)
     if status == "False":
         return HostCondition.NOT_READY, reason, since
     if status == "Unknown" or (status is None and _UNREACHABLE in taints):
         return HostCondition.UNREACHABLE, reason, since
-    leaving = [key for key in taints if key in _LEAVING or key.startswith(_LEAVING_PREFIX)]
+    leaving = _leaving(taints)
     if leaving:
         return HostCondition.LEAVING, leaving[0], moment(taints[leaving[0]].get("timeAdded"))
     if (thing.get("spec") or {}).get("unschedulable"):

@@ -4,6 +4,9 @@
       ▲                       │
       └───── 410: too old ◄───┴─ ended, cut, quiet ─► again from the last version, later each time
 
+Bookmarks come from the server's watch cache. Events are not in it: a watch of them may be silent
+for as long as nothing happens, and after that its version may be too old, which a list mends.
+
 Rows are never emptied after a failure: readers see the last ones, their age, and what failed.
 A list replaces all rows at once and only when its last page is there.
 """
@@ -53,6 +56,7 @@ class ObjectWatch(Generic[RowT]):
         chance: Random,
         params: Mapping[str, str] | None = None,
         forgets: bool = False,
+        marked: bool = True,
         feeds: tuple[str, ...] = (),
     ) -> None:
         self.name = name
@@ -68,6 +72,7 @@ class ObjectWatch(Generic[RowT]):
         self._chance = chance
         self._params = dict(params or {})
         self._forgets = forgets  # the oldest make room; else newcomers are left out
+        self._marked = marked  # the server sends bookmarks; else it may say nothing for minutes
         self._feeds = feeds
         self._version = ""  # empty: a list is needed
         self._paged = True
@@ -203,12 +208,15 @@ class ObjectWatch(Generic[RowT]):
     # --- watches ---------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        span = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
+        span = {"watch": "true", "timeoutSeconds": str(WATCH_S)}
+        quiet_s = None if self._marked else WATCH_S + self._config.timeout_s
+        if self._marked:
+            span["allowWatchBookmarks"] = "true"
         params = {**self._params, **span, "resourceVersion": self._version}
         self._calls += 1
         began = heard = time.monotonic()
         try:
-            async with self._api.lines(self._path, params) as lines:
+            async with self._api.lines(self._path, params, quiet_s) as lines:
                 self._open = True
                 if self._error:
                     self._error, self._failing_since = "", None

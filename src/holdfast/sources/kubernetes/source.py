@@ -69,6 +69,7 @@ class KubernetesSource:
             limit=config.pods_max,
             changed=self._change,
             chance=chance,
+            params={"labelSelector": config.selector} if config.by_server else None,
             feeds=(PLACED, WISHES),
         )
         self._events = ObjectWatch[EventWarning](
@@ -81,6 +82,7 @@ class KubernetesSource:
             chance=chance,
             params={"fieldSelector": FIELDS},
             forgets=True,
+            marked=False,
         )
         self._usage = MemoryUsage(*told)
         self._exporters = GpuExporters(*told)
@@ -218,7 +220,8 @@ class KubernetesSource:
             if pod.placed.host and pod.holds:
                 loads.setdefault(pod.placed.host, _Load()).add(pod)
         gpus = _by_node(self._exporters.hosts(), self._nodes.rows, self._pods.rows)
-        whole = self._pods.listed and not self._config.namespace and not self._pods.left_out
+        seen = not self._config.namespace and not self._config.by_server
+        whole = self._pods.listed and seen and not self._pods.left_out
         return tuple(
             self._host(
                 _warned(node.host, warnings.get(name)),

@@ -24,6 +24,8 @@ LOOK_AGAIN_S: Final = 600.0  # for a metrics-server where there was none
 ABSENT: Final = (403, 404, 503)  # not allowed, not installed, installed and not running
 SERIES_MAX: Final = 16_384  # of one exporter: 16 GPUs with all slices are some hundred
 MIB: Final = 1 << 20
+_FORBIDDEN: Final = 403  # of this alone; with the others there is nobody to ask
+_OBJECTS: Final = ("nodes", "pods")
 
 _WANTED: Final = (
     "DCGM_FI_DEV_FB_USED",
@@ -77,11 +79,21 @@ class MemoryUsage:
         self._outcome = PartOutcome("usage")
         self.hosts: dict[str, int] = {}
         self.pods: dict[str, int] = {}
-        self.absent = ""  # why there is nothing to ask
+        self._absent: dict[str, tuple[str, float]] = {}  # what cannot be asked, why, and until when
+
+    @property
+    def absent(self) -> str:
+        """Why nothing can be asked of one or of both; empty: nothing stands against it."""
+        if not self._absent:
+            return ""
+        why = next(iter(self._absent.values()))[0]
+        both = len(self._absent) == len(_OBJECTS)
+        of = "" if both else f" of {next(iter(self._absent))}"
+        return f"metrics-server cannot be asked ({why}): memory in use{of} is unknown"
 
     def parts(self) -> tuple[Part, ...]:
-        """The outcome as parts of a reading; empty if metrics-server is not there."""
-        return () if self.absent else (self._outcome.part(),)
+        """The outcome as parts of a reading; empty if metrics-server cannot be asked at all."""
+        return () if len(self._absent) == len(_OBJECTS) else (self._outcome.part(),)
 
     async def run(self) -> None:
         """Ask metrics-server periodically until cancelled."""
@@ -90,25 +102,41 @@ class MemoryUsage:
             await asyncio.sleep(wait_s)
 
     async def turn(self) -> float:
-        """Ask metrics-server once; returns the seconds until the next time."""
-        began = time.monotonic()
+        """Ask metrics-server once; returns the seconds until the next time.
+
+        Nodes and pods are asked for apart: whoever may see one namespace may not list nodes.
+        """
+        began, calls, failed = time.monotonic(), 0, ""
+        found: dict[str, dict[str, int]] = {}
         space = f"namespaces/{self._config.namespace}/" if self._config.namespace else ""
-        try:
-            hosts = await self._api.get(f"{METRICS}/nodes")
-            pods = await self._api.get(f"{METRICS}/{space}pods")
-            self.hosts = dict(_used(hosts, self._config.nodes_max))
-            self.pods = dict(_used(pods, self._config.pods_max))
-        except KubernetesApiError as error:
-            if error.status in ABSENT:
-                self.absent = f"metrics-server cannot be asked ({error}): memory in use is unknown"
-                self.hosts, self.pods = {}, {}
-                return LOOK_AGAIN_S
-            self._outcome.bad(str(error), 2)
-        except (KeyError, TypeError, AttributeError):
-            self._outcome.bad("its answer makes no sense", 2)
+        chosen = {"labelSelector": self._config.selector} if self._config.by_server else None
+        for what, path, params in (("nodes", "nodes", None), ("pods", f"{space}pods", chosen)):
+            if began < self._absent.get(what, ("", began))[1]:
+                continue
+            calls += 1
+            try:
+                answer = await self._api.get(f"{METRICS}/{path}", params)
+                found[what] = dict(_used(answer, self._config.pods_max))
+            except KubernetesApiError as error:
+                if error.status not in ABSENT:
+                    failed = str(error)
+                    continue
+                gone = (what,) if error.status == _FORBIDDEN else _OBJECTS
+                for one in gone:
+                    self._absent[one] = (str(error), began + LOOK_AGAIN_S)
+                    found[one] = {}
+            except (KeyError, TypeError, AttributeError):
+                failed = "its answer makes no sense"
+            else:
+                self._absent.pop(what, None)
+        self.hosts = found.get("nodes", self.hosts)
+        self.pods = found.get("pods", self.pods)
+        if len(self._absent) == len(_OBJECTS):
+            return LOOK_AGAIN_S
+        if failed:
+            self._outcome.bad(failed, calls)
         else:
-            self.absent = ""
-            self._outcome.good(2, time.monotonic() - began)
+            self._outcome.good(calls, time.monotonic() - began)
         return self._config.usage_s
 
 

@@ -5,9 +5,17 @@ from hypothesis import strategies as st
 from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.skew import SkewConfig, SkewDetector
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
-from holdfast.core.diagnose.facts import Declared, Fact, Gone, Looked, VersionsSeen
+from holdfast.core.diagnose.facts import (
+    Declared,
+    Fact,
+    Gone,
+    Looked,
+    ProcessEnded,
+    StateChanged,
+    VersionsSeen,
+)
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
-from holdfast.core.types import SECOND, ConfigError
+from holdfast.core.types import SECOND, ConfigError, State
 from sampling import examples
 
 PINNED = "registry/engine@sha256:" + "a" * 64
@@ -54,6 +62,36 @@ def test_a_fleet_that_reports_one_by_one_is_judged_when_all_have_reported() -> N
     assert not fleet.deploy({"r1": "12.1", "r2": "11.8", "r3": "11.8", "r4": "11.8"})
     said = fleet.take(*[Looked()] * 6)
     assert [one.about.replica for one in said] == ["r1"]
+
+
+def test_a_replica_that_ended_is_compared_with_nobody_while_its_platform_lists_it() -> None:
+    """A pod that was deleted is told to have ended some time before it is told to be gone."""
+    fleet = Fleet()
+    assert fleet.deploy({"r1": "11.8", "r2": "11.8"}) == []
+    fleet.take(ProcessEnded("r1", 143, asked=True), ProcessEnded("r2", 143, asked=True))
+    assert fleet.deploy({"r3": "12.1", "r4": "12.1"}) == []
+    fleet.now += REPEAT
+    assert fleet.take(Looked()) == []
+
+
+def test_a_difference_is_over_when_the_odd_one_has_ended() -> None:
+    fleet = Fleet()
+    assert fleet.deploy({"r1": "11.8", "r2": "11.8", "r3": "12.1"})
+    fleet.take(ProcessEnded("r3", 0))
+    fleet.now += REPEAT
+    assert fleet.take(Looked()) == []
+
+
+@pytest.mark.parametrize(
+    "alive", [VersionsSeen("r3", cuda="12.1"), StateChanged("r3", State.READY, "canary")]
+)
+def test_one_that_is_started_again_in_its_place_counts_again(alive: Fact) -> None:
+    fleet = Fleet()
+    fleet.deploy({"r1": "11.8", "r2": "11.8", "r3": "12.1"})
+    fleet.take(ProcessEnded("r3", 137), StateChanged("r3", State.DEAD, "exit"))
+    fleet.now += REPEAT
+    said = fleet.take(alive, VersionsSeen("r1", cuda="11.8"))
+    assert [one.sign for one in said] == [Sign.VERSIONS_DIFFER]
 
 
 def test_one_against_one_accuses_nobody() -> None:

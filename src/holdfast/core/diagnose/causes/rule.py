@@ -69,6 +69,7 @@ class CauseRule:
     consequences: frozenset[Sign] = frozenset()  # of its replicas, or of the model they serve
     explains: frozenset[Cause] = frozenset()  # that look like causes and follow from this one
     standing: bool = False  # a condition, not an event: it stands beside another failure
+    shared: bool = False  # all replicas of a model have it: so it follows from one place of all
     symptom: bool = False  # whatever explains it does not thereby explain what it explains
 
 

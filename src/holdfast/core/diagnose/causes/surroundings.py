@@ -207,7 +207,7 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         explains=FLOW
         | _STANDS
         | _DIES
-        | {Cause.FROZEN, Cause.UNREACHABLE, Cause.LOAD_STALLED}
+        | {Cause.FROZEN, Cause.UNREACHABLE, Cause.LOAD_STALLED, Cause.ALL_SILENT}
         | {Cause.TRANSFER_FAILED, Cause.COLLECTIVE_TIMEOUT},
     ),
     Cause.OVERLOADED: CauseRule(
@@ -323,6 +323,7 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
         consequences=frozenset({Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS, Sign.CANARY_SLOW}),
         explains=frozenset({Cause.HUNG}),
         standing=True,
+        shared=True,
     ),
     Cause.CONTROL_LATE: CauseRule(
         Class.ROUTING,

@@ -6,9 +6,11 @@ the answers are noticed days later. The versions themselves show it before the f
     versions of one (model, revision) ─► per aspect: which values, held by whom ─► the minority
 
 Only replicas of one revision are compared: during a rollout the other revision differs on purpose.
-What is not known of a replica is no difference. Images are compared by digest with digests and by
-tag with tags, since a tag cannot be held against a digest. With as many on one side as on the other
-neither side is the odd one, and the evidence concerns the model.
+What is not known of a replica is no difference. One whose process ended runs on nothing, however
+long its platform lists it: it is left out until it is ready or tells its versions again. Images are
+compared by digest with digests and by tag with tags, since a tag cannot be held against a digest.
+With as many on one side as on the other neither side is the odd one, and the evidence concerns the
+model.
 
 Rejected: one piece of evidence for each odd replica. A batch of newer hosts is one mistake.
 Rejected: a table of compatible versions; such a table is never kept up to date.
@@ -20,9 +22,16 @@ from typing import ClassVar, Final
 
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
-from holdfast.core.diagnose.facts import Declared, Gone, Looked, VersionsSeen
+from holdfast.core.diagnose.facts import (
+    Declared,
+    Gone,
+    Looked,
+    ProcessEnded,
+    StateChanged,
+    VersionsSeen,
+)
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
-from holdfast.core.types import nanos, require
+from holdfast.core.types import State, nanos, require
 
 _SOURCE: Final = "skew"
 _PINNED: Final = "sha256:"
@@ -30,6 +39,7 @@ _VALUE_CHARS: Final = 120  # of a version in a text; a digest has 71
 _VALUES_NAMED: Final = 4  # of one aspect in a text
 
 _Deployment = tuple[str, str]  # model and revision
+_Fact = VersionsSeen | Declared | Gone | ProcessEnded | StateChanged | Looked
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,22 +80,34 @@ def _comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
 class SkewDetector:
     """Compares the software versions of the replicas of each model and revision."""
 
-    reads: ClassVar[tuple[type, ...]] = (VersionsSeen, Declared, Gone, Looked)
+    reads: ClassVar[tuple[type, ...]] = (
+        *(VersionsSeen, Declared, Gone),
+        *(ProcessEnded, StateChanged, Looked),
+    )
 
     def __init__(self, config: SkewConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
         self._member: dict[str, _Deployment] = {}  # as many as the census holds
         self._seen: dict[_Deployment, dict[str, VersionsSeen]] = {}
+        self._ended: set[str] = set()  # members whose process is gone
         self._wrong: dict[_Deployment, int] = {}  # since when something holds of these
         self._pace = Pace()
 
-    def take(self, fact: VersionsSeen | Declared | Gone | Looked, now: int) -> Sequence[Evidence]:
-        """Take versions, a declaration, a departure or a tick; return version differences."""
+    def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
+        """Take versions, a declaration, an end, a departure or a tick; return differences."""
         if isinstance(fact, Looked):
             return [said for one in tuple(self._wrong) for said in self._judge(one, now)]
         if isinstance(fact, Gone):
             self.forget(fact.replica)
+            return NOTHING
+        if isinstance(fact, ProcessEnded):
+            if fact.replica in self._member:
+                self._ended.add(fact.replica)
+            return NOTHING
+        if isinstance(fact, StateChanged):
+            if fact.state is State.READY:
+                self._ended.discard(fact.replica)
             return NOTHING
         known = self._census.replicas.get(fact.replica)
         if known is None:
@@ -96,12 +118,14 @@ class SkewDetector:
         if isinstance(fact, Declared):
             return NOTHING
         self._member[fact.replica] = deployment
+        self._ended.discard(fact.replica)
         self._seen.setdefault(deployment, {})[fact.replica] = fact
         return list(self._judge(deployment, now))
 
     def forget(self, replica: str) -> None:
         """Drop what is recorded of a replica that left its model."""
         deployment = self._member.pop(replica, None)
+        self._ended.discard(replica)
         if deployment is None:
             return
         seen = self._seen[deployment]
@@ -116,7 +140,9 @@ class SkewDetector:
         self._pace.over((Sign.MUTABLE_IMAGE, deployment))
 
     def _judge(self, deployment: _Deployment, now: int) -> Iterator[Evidence]:
-        found = [self._skew(deployment, now), self._mutable(deployment, now)]
+        known = self._seen[deployment].items()
+        seen = {name: one for name, one in known if name not in self._ended}
+        found = [self._skew(deployment, seen, now), self._mutable(deployment, seen, now)]
         if not any(found):
             self._over(deployment)
             return
@@ -128,8 +154,9 @@ class SkewDetector:
             elif self._pace.due((sign, deployment), now):
                 yield evidence
 
-    def _skew(self, deployment: _Deployment, now: int) -> Evidence | None:
-        seen = self._seen[deployment]
+    def _skew(
+        self, deployment: _Deployment, seen: dict[str, VersionsSeen], now: int
+    ) -> Evidence | None:
         odd: dict[str, None] = {}
         told: list[str] = []
         tied = False
@@ -171,10 +198,11 @@ class SkewDetector:
         told = ", ".join(names[: self._config.names_max])
         return f"{told} and {more} more" if more > 0 else told
 
-    def _mutable(self, deployment: _Deployment, now: int) -> Evidence | None:
+    def _mutable(
+        self, deployment: _Deployment, seen: dict[str, VersionsSeen], now: int
+    ) -> Evidence | None:
         if not self._config.flag_mutable_images:
             return None
-        seen = self._seen[deployment]
         loose = {name: one.image for name, one in seen.items() if one.image.strip()}
         loose = {name: image for name, image in loose.items() if not _pinned(image.strip())}
         if not loose:
