@@ -287,7 +287,7 @@ def _was_loading(fact: ProcessEnded, life: _Life, state: State | None) -> bool:
     phase = fact.phase or life.phase
     if phase:
         return phase != SERVING
-    if life.ready_at is not None or state in ROUTABLE:
+    if state in ROUTABLE:
         return False
     return state in (State.STARTING, State.LOADING, State.WARMING)
 
