@@ -3,8 +3,11 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 
-from fakekube import FakeKube, node, pod
+import yaml
+
+from fakekube import FakeKube, node, pod, rights_of
 from fakekube.objects import stamp
 from holdfast.control.process import Control
 from holdfast.core.types import State
@@ -13,6 +16,7 @@ from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.launcher import FakeHost, FakeLauncher
 from holdfast.testing.standin import fault
 
+RBAC = Path(__file__).resolve().parents[3] / "examples" / "kubernetes" / "rbac.yaml"
 FILE = """\
 models:
   - name: m
@@ -70,8 +74,10 @@ def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
         await engine.stop()
 
     with FakeKube() as kube:
+        kube.rights = rights_of(yaml.safe_load_all(RBAC.read_text()), "holdfast", "holdfast")
         kube.put("nodes", node("node-1", labels={"topology.kubernetes.io/zone": "z1"}))
         asyncio.run(main(kube))
+        assert kube.forbade == []  # what is shipped suffices
 
 
 QUICK = """\

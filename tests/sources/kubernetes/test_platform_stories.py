@@ -206,6 +206,29 @@ def test_the_incident_ends_when_the_node_is_back_and_its_engines_answer():
     assert cluster.causes() == []
 
 
+def test_an_engine_that_stays_frozen_when_its_node_is_back_has_a_failure_of_its_own():
+    cluster, gone = Cluster(), recorded("node-spot-taint")
+    cluster.pass_s(30, [node("gpu-0")], [on("gpu-0")], right())
+    cluster.take([out()])
+    cluster.pass_s(60, [gone], [on("gpu-0")], frozen())
+    assert cluster.causes() == [("gpu-0", "host_unavailable")]
+    cluster.pass_s(60, [node("gpu-0")], [on("gpu-0")], frozen())
+    assert ("default/m-1", "frozen") in cluster.causes()
+    cluster.pass_s(120, [node("gpu-0")], [on("gpu-0")], frozen())
+    assert cluster.causes() == [("default/m-1", "frozen")]
+
+
+def test_a_node_that_nobody_can_read_any_more_explains_nothing_new():
+    cluster, gone = Cluster(), recorded("node-spot-taint")
+    cluster.pass_s(30, [node("gpu-0")], [on("gpu-0")], right())
+    cluster.take([out()])
+    cluster.pass_s(60, [gone], [on("gpu-0")], frozen())
+    for _ in range(80):  # canaries go on; the API server does not answer
+        cluster.at += 5
+        cluster.take([frozen(), Looked()])
+    assert cluster.causes() == [("default/m-1", "frozen")]
+
+
 # --- ends -----------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ longer, for people, until there are too many and the oldest closed one goes.
 
 from typing import Final
 
-from holdfast.core.diagnose.causes.rule import Proven, Rules
+from holdfast.core.diagnose.causes.rule import Proven, Rules, Scope
 from holdfast.core.diagnose.evidence import INCIDENTS_MAX, About, Incident, Sign, Stage
 from holdfast.core.diagnose.incident_case import IncidentCase, SeenEvidence, Subject, subject_of
 from holdfast.core.types import SECOND
@@ -56,6 +56,14 @@ class CaseBook:
         """The evidence of a subject that was seen or repeated within the window."""
         since = now - self._window
         return [seen for at, seen in self._live.get(subject, {}).values() if at >= since]
+
+    def explains_on(self, case: IncidentCase, now: int) -> bool:
+        """Whether a case still explains what comes: one about hosts only while its signs last.
+
+        Else a replica that stays ill would keep the incident of a host open that is well again.
+        """
+        places = all(kind == Scope.HOST.value for kind, _ in case.roots)
+        return not places or any(self.live_at(subject, now) for subject in case.roots)
 
     def forget(self, subject: Subject) -> None:
         """Drop all current signs of a subject that is gone or became ready."""

@@ -31,7 +31,7 @@ from holdfast.core.diagnose.evidence import (
     Stage,
     TimelineEntry,
 )
-from holdfast.core.diagnose.facts import Fact, Gone, StateChanged
+from holdfast.core.diagnose.facts import Fact, Gone, HostConditionSeen, StateChanged
 from holdfast.core.diagnose.incident_case import (
     Changed,
     Closed,
@@ -46,7 +46,7 @@ from holdfast.core.diagnose.incident_case import (
 )
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause
-from holdfast.core.types import State, nanos, require
+from holdfast.core.types import HostCondition, State, nanos, require
 
 REVISIONS_MAX: Final = 8  # named in one incident
 _REPLICA: Final = Scope.REPLICA.value
@@ -132,6 +132,8 @@ class Diagnosis:
         elif isinstance(fact, StateChanged) and fact.state is State.READY:
             # It proved itself: what follows is another failure, or the same one said anew.
             self._docket.forget((_REPLICA, fact.replica))
+        elif isinstance(fact, HostConditionSeen) and fact.condition is HostCondition.READY:
+            self._docket.forget((Scope.HOST.value, fact.host))
 
     def take(self, evidence: Evidence, now: int) -> list[News]:
         """Take one piece of evidence; return the incidents that it opened, changed or closed."""
@@ -270,7 +272,9 @@ class Diagnosis:
         """The open case elsewhere from which this follows, the likeliest one."""
         best: IncidentCase | None = None
         for case in self._docket.open():
-            if case is own or not self._follows(subject, about, root, causes, case):
+            if case is own or not self._docket.explains_on(case, self._now):
+                continue
+            if not self._follows(subject, about, root, causes, case):
                 continue
             if best is None or case.incident.confidence > best.incident.confidence:
                 best = case
@@ -364,6 +368,8 @@ class Diagnosis:
         best: IncidentCase | None = None
         for case in self._docket.open():
             if sign not in self._relevant[case.cause]:
+                continue
+            if not self._docket.explains_on(case, self._now):
                 continue
             if not self.relations.suffers(subject, about, case, self._now):
                 continue

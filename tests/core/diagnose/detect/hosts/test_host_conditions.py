@@ -1,6 +1,8 @@
 """Silent replicas, and what their platform says of the host they are on."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.detect.hosts.host_conditions import (
@@ -11,12 +13,14 @@ from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import CanaryAnswered, Declared, HostConditionSeen
 from holdfast.core.diagnose.replica_registry import HOSTS_MAX, ReplicaRegistry
 from holdfast.core.types import ConfigError, HostCondition, nanos
+from sampling import examples
 
 NOT_READY = HostConditionSeen(
     "h1", HostCondition.NOT_READY, "container runtime is down", 95.0, "kube"
 )
 UNREACHABLE = HostConditionSeen("h1", HostCondition.UNREACHABLE, "", None, "kube")
 LEAVING = HostConditionSeen("h1", HostCondition.LEAVING, "cordoned", None, "kube")
+CONDITIONS = st.sampled_from(HostCondition)
 READY = HostConditionSeen("h1", HostCondition.READY, source="kube")
 
 
@@ -113,3 +117,50 @@ def test_what_is_known_of_hosts_and_replicas_is_bounded_and_forgotten():
 def test_what_cannot_work_is_refused(field, value):
     with pytest.raises(ConfigError, match=f"hosts.{field}"):
         HostConditionConfig(**{field: value})
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 60),
+        st.one_of(
+            st.builds(HostConditionSeen, st.sampled_from(["h1", "h2"]), CONDITIONS),
+            st.builds(
+                CanaryAnswered,
+                st.just("r1"),
+                st.sampled_from(CanaryVerdict),
+                progress=st.sampled_from([None, False, True]),
+                page_ok=st.sampled_from([None, False, True]),
+                status=st.sampled_from([None, 500]),
+            ),
+        ),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(STEPS)
+def test_whatever_comes_a_sign_needs_a_host_that_is_down_now_and_two_silences_in_a_row(steps):
+    census = ReplicaRegistry()
+    census.take(Declared("r1", "m", host="h1"))
+    config = HostConditionConfig()
+    detector = HostConditionDetector(config, census)
+    now, down, silences = 0, None, 0
+    for step, fact in steps:
+        now += nanos(step)
+        found = detector.take(fact, now)
+        if isinstance(fact, HostConditionSeen):
+            if fact.host == "h1":
+                down = None if fact.condition is HostCondition.READY else (fact.condition, now)
+            assert not found
+            continue
+        if fact.verdict.answered or fact.status is not None or fact.progress:
+            silences = 0 if fact.verdict is not CanaryVerdict.UNKNOWN else silences
+        silences += fact.verdict.failed and fact.status is None
+        for one in found:
+            assert down is not None
+            assert now - down[1] <= nanos(config.holds_s)
+            assert silences >= config.silent_row
+            leaving = down[0] is HostCondition.LEAVING
+            assert one.sign is (Sign.HOST_LEAVING if leaving else Sign.HOST_NOT_READY)
+            assert not (leaving and fact.page_ok)
