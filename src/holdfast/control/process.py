@@ -10,6 +10,7 @@ control can take over, when this one is dead.
 """
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
@@ -94,6 +95,17 @@ DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
 SILENT: Final = nanos(SILENT_S)  # what a gateway told before is then not known
 
 _log = structlog.get_logger("holdfast.control")
+
+
+def settle_memory() -> None:
+    """Take what was built so far out of the garbage collector's sight; to be called at the start.
+
+    A full collection looks at every object while nothing else runs. With 1,000 pods known, modules
+    and config included, one took 60 to 80 ms, once in ten seconds.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class Control:
@@ -509,4 +521,4 @@ def _unreadable(section: Any, _: Control) -> Source:
     raise RuntimeError(f"nothing here can read sources of type {section.type}")
 
 
-__all__ = ["DEPLOY_S", "FILE_LOOK_S", "Control"]
+__all__ = ["DEPLOY_S", "FILE_LOOK_S", "Control", "settle_memory"]

@@ -371,7 +371,7 @@ async def _control(
 
     from holdfast.control.admin.connections import AdminConnections  # noqa: PLC0415
     from holdfast.control.admin.server import AdminServer  # noqa: PLC0415
-    from holdfast.control.process import Control  # noqa: PLC0415
+    from holdfast.control.process import Control, settle_memory  # noqa: PLC0415
     from holdfast.control.view.history import keeping  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
@@ -417,6 +417,7 @@ async def _control(
             serving = loop.create_task(server.serve(sockets=[admin]))
             renewing = loop.create_task(_renew(config, tls))
             _beat(loop, tell)
+            settle_memory()
             try:
                 await control.run(stop)
             finally:

@@ -9,6 +9,7 @@ import pytest
 
 from fakekube import FakeKube, node, pod
 from holdfast.config.fleet_file import FleetFile
+from holdfast.control.deploy import discovery as module
 from holdfast.control.deploy.discovery import Discovery, discovered
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.gateways.previous_state import without_placed_endpoints
@@ -256,6 +257,26 @@ def test_a_pod_of_two_models_is_two_replicas(store):
     stage.discovery.look(reading(placed("a", labels=(("app", "x"),))))
     assert stage.discovery.ids() == {"a", "default.a"}
     assert [len(ends) for ends in stage.discovery.endpoints().values()] == [1, 1]
+
+
+def test_what_changes_about_other_models_costs_nothing(store, monkeypatch):
+    """In a large cluster some pod changes all the while."""
+    looked = []
+    monkeypatch.setattr(module, "discovered", lambda *args: looked.append(1) or discovered(*args))
+    stage = Stage(store, fleet_file())
+    other = placed("x", model="other", ip="10.1.0.9")
+    stage.discovery.look(reading(placed("a"), other))
+    before = len(looked)
+    stage.discovery.look(reading(placed("a"), replace(other, ready=False)))
+    assert len(looked) == before
+    stage.discovery.look(reading(placed("a"), other, hosts=(Host("n1", zone="z2"),)))
+    assert len(looked) == before + 1  # it stands in another zone
+    stage.discovery.look(reading(placed("a", state="stopping"), other))
+    assert stage.discovery.leaves("a")
+    by_label = Stage(store, fleet_file(selector="app"))
+    by_label.discovery.look(reading(other))
+    by_label.discovery.look(reading(replace(other, labels=(("app", "x"),))))
+    assert by_label.discovery.ids() == {"x"}  # whose model is another, by its source
 
 
 def task(name, *, revision="m:1", ip="10.1.0.1", **more):

@@ -430,7 +430,8 @@ def _unserved(paper):
     return paper
 
 
-async def until(control, true, within_s=60.0):
+async def until(control, true, within_s=120.0):
+    """Wait for something that another task or thread does; whether it came about."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             while not true(control):  # noqa: ASYNC110 conditions of other tasks have no events

@@ -77,7 +77,7 @@ def test_the_same_story_is_the_same_incident(platform, tmp_path, world, nobodys_
                     stage.look()
                 return opened(one) == wanted
 
-            await telling.until(control, settled, 30.0)
+            await telling.until(control, settled)
             assert opened(control) == wanted
             assert None not in telling.told(control)
             assert set(telling.told(control)) <= set(platform.tells)

@@ -337,6 +337,15 @@ def test_hosts_are_told_when_they_change_and_once_a_minute():
     assert facts(diff, hosts=(Host("i-1"),), after=110) == [HostSeen("i-1")]
 
 
+def test_what_is_told_again_of_many_is_not_told_at_once():
+    diff = ReadingDiff()
+    many = [task(f"t{number}", image="i:1") for number in range(600)]
+    assert len(of(facts(diff, *many), VersionsSeen)) == 600
+    counts = [len(of(facts(diff, *many, after=after), VersionsSeen)) for after in range(5, 65, 5)]
+    assert sum(counts) == 600  # each of them once in a minute
+    assert max(counts) < 100  # and a twelfth at each look, more or less
+
+
 def test_versions_are_those_of_the_host_and_of_the_image():
     host = Host("i-1", cuda="12.1", driver="535")
     found = facts(ReadingDiff(), task(image="r/p@sha256:00"), hosts=(host,))

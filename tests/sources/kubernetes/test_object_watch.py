@@ -13,7 +13,7 @@ from fakekube.store import GoneError
 from holdfast.sources.kubernetes import KubernetesConfig
 from holdfast.sources.kubernetes import api as api_module
 from holdfast.sources.kubernetes.api import KubernetesApi
-from holdfast.sources.kubernetes.object_watch import ObjectWatch
+from holdfast.sources.kubernetes.object_watch import TURN_ROWS, ObjectWatch
 
 QUICK = {"retry_s": 0.02, "retry_max_s": 0.1}
 
@@ -132,6 +132,76 @@ def test_a_version_that_is_too_old_leads_to_a_new_list_without_ghosts(kube, gone
             kube.put("pods", pod("c"))
             await stage.until(lambda: stage.names == ["default/b", "default/c"])
             assert stage.part().error == ""
+
+    asyncio.run(main())
+
+
+def test_what_is_as_it_was_is_not_read_again_by_a_new_list(kube):
+    for name in "abc":
+        kube.put("pods", pod(name))
+    read = []
+
+    def noted(thing):
+        read.append(thing["metadata"]["name"])
+        return [thing["metadata"]["uid"]]  # a row of its own each time
+
+    async def main():
+        async with watching(kube, read=noted) as stage:
+            await stage.until(lambda: len(stage.names) == 3)
+            await asyncio.to_thread(kube.await_watch, "pods")
+            before = dict(stage.watch.rows)
+            with kube.objects.changed:  # the watch that is open hears nothing of it
+                kube.put("pods", pod("b", restarts=1))
+                kube.objects.things["pods"].pop(("default", "c"))
+                kube.expire()
+            await stage.until(lambda: stage.names == ["default/a", "default/b"])
+            assert stage.watch.rows["default/a"] is before["default/a"]
+            assert stage.watch.rows["default/b"] is not before["default/b"]
+            assert read == ["a", "b", "c", "b"]
+            kube.put("pods", pod("c"))  # another one by that name
+            await stage.until(lambda: len(stage.names) == 3)
+            assert read[-1] == "c"
+
+    asyncio.run(main())
+
+
+def test_others_have_their_turn_while_a_long_list_is_read(kube):
+    for number in range(4 * TURN_ROWS):
+        kube.put("pods", pod(f"p-{number}"))
+    turns = []
+
+    def noted(thing):
+        turns.append(ticks)
+        return thing["metadata"]["uid"]
+
+    ticks = 0
+
+    async def main():
+        nonlocal ticks
+        async with watching(kube, read=noted, limit=1_000, page=1_000) as stage:
+            while len(stage.names) < 4 * TURN_ROWS:
+                ticks += 1
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+    read_at_once = max(turns.count(turn) for turn in set(turns))
+    assert read_at_once <= TURN_ROWS
+
+
+def test_of_versions_no_more_are_kept_than_rows(kube):
+    for number in range(10):
+        kube.put("pods", pod(f"p-{number}"))
+
+    async def main():
+        async with watching(kube, limit=4, forgets=True) as stage:
+            await stage.until(lambda: len(stage.names) == 4)
+            await asyncio.to_thread(kube.await_watch, "pods")
+            kube.put("pods", pod("q"))
+            await stage.until(lambda: "default/q" in stage.names)
+            assert set(stage.watch._versions) == set(stage.watch.rows)
+            kube.delete("pods", "q")
+            await stage.until(lambda: "default/q" not in stage.names)
+            assert set(stage.watch._versions) == set(stage.watch.rows)
 
     asyncio.run(main())
 

@@ -266,7 +266,9 @@ class Discovery:
 
     def look(self, reading: Reading) -> None:
         """Apply a source's reading: drain replicas whose pods end, add new ones at once."""
-        self._readings[reading.source] = reading
+        before, self._readings[reading.source] = self._readings.get(reading.source), reading
+        if before is not None and self._relevant(before) == self._relevant(reading):
+            return  # another model's pod has changed, as some pod of a cluster always does
         replaced, leavers, changed = self._take(reading)
         self._names = self.pods()
         if leavers:
@@ -282,6 +284,15 @@ class Discovery:
                 model.replicas = held[name]
         if changed:
             self._host.placed()
+
+    def _relevant(self, reading: Reading) -> tuple[list[Placed], list[tuple[str, str]]]:
+        """What of a reading decides about replicas: pods that may be some, and zones of hosts."""
+        rules = [one.section.discover for one in self._models.values()]
+        mine = [one for one in rules if one is not None and one.source == reading.source]
+        placed: Iterable[Placed] = reading.placed
+        if not any(one.selector for one in mine):
+            placed = (one for one in placed if one.model in self._models)
+        return list(placed), [(host.id, host.zone) for host in reading.hosts]
 
     def _take(self, reading: Reading) -> tuple[list[tuple[str, str]], list[FleetEvent], bool]:
         """Update the replicas from a reading.

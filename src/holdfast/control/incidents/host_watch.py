@@ -104,7 +104,7 @@ class HostWatch:
         if not unit.loaded and usage.read_bytes is not None:
             total = declared.weights_bytes if declared is not None else None
             self._saw(PhaseSeen(unit.id, unit.doing, usage.read_bytes, total))
-        held = held_by(usage.pids, self._gpus(), unit.environment.get(VISIBLE))
+        held = held_by(usage.pids, self._gpus(), unit.visible_gpus or None)
         self._held[unit.id] = held
         use = held.use
         if use is not None and use.held_bytes is not None:
@@ -172,7 +172,7 @@ class HostWatch:
 
 
 def _names(unit: LaunchedReplica, xid: Xid) -> bool:
-    words = [word.strip() for word in unit.environment.get(VISIBLE, "").split(",")]
+    words = [word.strip() for word in unit.visible_gpus.split(",")]
     return str(xid.index) in words or (xid.uuid is not None and xid.uuid in words)
 
 

@@ -30,7 +30,6 @@ from holdfast.core.types import SECOND
 from holdfast.core.view.fleet_records import FleetRecords, ModelRecord, ReplicaRecord
 from holdfast.core.view.layers import Reading
 from holdfast.core.view.model_rows import exhausted_in
-from holdfast.sources.gpu_devices import VISIBLE
 from holdfast.sources.local import LocalReplica
 from holdfast.sources.nvml import GpuReport
 
@@ -277,7 +276,7 @@ def _local(unit: LaunchedReplica, declared: Declared | None) -> LocalReplica:
         reserved_bytes=declared.reserved_bytes if declared is not None else None,
         limit_bytes=declared.limit_bytes if declared is not None else None,
         phase="" if unit.loaded else unit.doing,
-        visible_gpus=unit.environment.get(VISIBLE, ""),
+        visible_gpus=unit.visible_gpus,
     )
 
 

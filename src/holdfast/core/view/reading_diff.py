@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
+from zlib import crc32
 
 from holdfast.core.diagnose.detect.silence import COMPILE, LOADING, SERVING, STARTING, WARM_UP
 from holdfast.core.diagnose.facts import (
@@ -62,6 +63,7 @@ REPLICAS_MAX: Final = 10_000  # of one source; as many as the census takes
 ROWS_MAX: Final = 10_000  # hosts, queues and filesystems of one reading that are told
 ENDS_MAX: Final = 20_000  # of one source that are known to have been told
 KEPT_ENDS_MAX: Final = 1_000  # of them, those of one source that outlive a restart: the latest
+MANY: Final = 100  # rows of a reading; fewer are told at once without a pause that counts
 _GAPS: Final = 8
 _NAME_CHARS: Final = 256
 _REASON_CHARS: Final = 240
@@ -128,6 +130,7 @@ class _Known:
 class _Book:
     """One source."""
 
+    many: bool = False  # rows: what is told again is spread over time
     replicas: dict[str, _Known] = field(default_factory=dict)
     told: dict[tuple[str, str], tuple[Fact, int]] = field(default_factory=dict)  # kind and name
     ends: dict[tuple[str, int], bool] = field(default_factory=dict)  # whether each was news
@@ -161,6 +164,7 @@ class ReadingDiff:
         self._books[reading.source] = book
         while len(self._books) > SOURCES_MAX:
             del self._books[next(iter(self._books))]
+        book.many = len(reading.placed) + len(reading.hosts) > MANY
         freshness = Freshness(reading)
         facts: list[Fact] = list(_blind_parts(reading))
         if freshness.fresh(PLACED):
@@ -417,7 +421,10 @@ class ReadingDiff:
         again = nanos(self._config.again_s)
         if before is not None and before[0] == fact and now - before[1] < again:
             return False
-        book.told[kind, name] = (fact, now)
+        # All are new at the first look; a thousand told again at once would be a long pause.
+        spread = before is None and book.many
+        early = crc32(name.encode()) * again >> 32 if spread else 0
+        book.told[kind, name] = (fact, now - early)
         return True
 
 
