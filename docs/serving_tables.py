@@ -474,10 +474,12 @@ def _scrape() -> str:
         _deployments=deployments,
         _demand_tracker=demands,
         _gpus=gpus,
-        _lookout=SimpleNamespace(gauges=lambda: _inference_series()[1]),
+        _lookout=SimpleNamespace(
+            gauges=lambda: _inference_series()[1],
+            device_memory=lambda _now: {"m-1": 0.5},
+        ),
         lacked=lacked,
         view=SimpleNamespace(snapshot=_gpu_snapshot),
-        _lookout=SimpleNamespace(device_memory=lambda _now: {"m-1": 0.5}),
     )
     sampler = SimpleNamespace(history=SimpleNamespace(snapshot=Counter))
     admin = AdminSection()

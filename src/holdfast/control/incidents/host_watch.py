@@ -23,7 +23,7 @@ from holdfast.control.detached_call import detached
 from holdfast.core.diagnose.facts import Declared, Fact, GpuFault, HostSeen, MemorySeen, PhaseSeen
 from holdfast.core.gpu import GpuUse
 from holdfast.core.view.reading_diff import gpu_seen
-from holdfast.sources.gpu_devices import NOTHING, VISIBLE, HeldGpus, devices_of, held_by, idle_gpus
+from holdfast.sources.gpu_devices import NOTHING, HeldGpus, devices_of, held_by, idle_gpus
 from holdfast.sources.nvml import GpuReport, Xid
 from holdfast.sources.process_memory import ProcessTreeUsage, host_memory, read_trees
 
@@ -167,7 +167,7 @@ class HostWatch:
         if seen:
             return seen
         named = [unit.id for unit in running if _names(unit, xid)]
-        alone = len(gpus) == 1 and not any(VISIBLE in unit.environment for unit in running)
+        alone = len(gpus) == 1 and not any(unit.visible_gpus for unit in running)
         return named or ([unit.id for unit in running] if alone else [])
 
 
