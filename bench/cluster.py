@@ -151,7 +151,7 @@ class Watch:
             self.phase.lates.append(max(0, now - health.next_canary_at) / 1e6)
             started(health, now)
 
-        ReplicaHealth.canary_started = noted  # type: ignore[method-assign]
+        ReplicaHealth.canary_started = noted  # type: ignore[assignment,method-assign]
 
     async def run(self) -> None:
         """Look at the clock all the while."""

@@ -43,6 +43,7 @@ def test_serialised_names_of_facts_are_a_promise() -> None:
         "CanaryAnswered",
         "AttemptsSeen",
         "LoadSeen",
+        "InferencesSeen",
         "OutputSeen",
         "FinishesSeen",
         "Compared",

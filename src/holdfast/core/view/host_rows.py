@@ -147,22 +147,14 @@ def replica_row(
         image_asked=placed.image_asked,
         age_s=origin.age_s,
         faults=tuple(dict.fromkeys(faults))[:_FAULTS_MAX],
-        share=own.share,
-        inflight=own.inflight,
-        running=own.running,
-        waiting=own.waiting,
-        kv_used=own.kv_used,
-        tokens_s=own.tokens_s,
-        ttft_s=own.ttft_s,
-        tpot_s=own.tpot_s,
-        canary_s=own.canary_s,
-        canary_verdict=own.canary_verdict,
         gpu=gpu,
-        **{name: getattr(own, name) for name in _OF_INFERENCES},
+        **{name: getattr(own, name) for name in _AS_RECORDED},
     )
 
 
-_OF_INFERENCES: Final = (
+_AS_RECORDED: Final = (  # what only control and the engine itself know
+    *("share", "inflight", "running", "waiting", "kv_used", "tokens_s", "ttft_s", "tpot_s"),
+    *("canary_s", "canary_verdict"),
     *("inferences_s", "failed_share", "queue_s", "compute_s", "batch", "batch_max"),
     *("engine_gpu_used_bytes", "engine_gpu_total_bytes"),
 )
