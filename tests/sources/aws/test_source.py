@@ -28,7 +28,7 @@ from moto.core.authorization import enable_iam_authentication
 
 from holdfast.cli.aws import aws as aws_command
 from holdfast.control.deploy.discovery import WatchedSource
-from holdfast.core.types import ConfigError
+from holdfast.core.types import ConfigError, HostCondition
 from holdfast.core.view.layers import DesiredReplicas, Disk, Group, Host, Placed, Queue
 from holdfast.sources.aws import AwsConfig, AwsSource
 from holdfast.sources.aws import calls as calling_module
@@ -181,6 +181,7 @@ def test_hosts_show_market_uptime_what_is_left_and_what_runs(reading, marigold):
                     pending=pending,
                     cuda=plan.cuda,
                     driver=plan.driver,
+                    condition=HostCondition.READY,
                 ),
             )
 
