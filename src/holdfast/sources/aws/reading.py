@@ -225,6 +225,7 @@ def _placed(seen: AwsAnswers) -> Iterator[Placed]:
         joined = (seen.registered or {}).get(task.on)
         model = task.tagged or services.get(task.service) or task.service or task.family
         address, port = _listens(seen, task, joined)
+        use = _gpu_use(seen, task, joined)
         yield Placed(
             id=task.id,
             model=model,
@@ -256,8 +257,8 @@ def _placed(seen: AwsAnswers) -> Iterator[Placed]:
             phase=words.phase if words is not None else "",
             spoke_at=words.spoke_at if words is not None else None,
             read_bytes=words.read_bytes if words is not None else None,
-            gpu=_gpu_use(seen, task, joined),
-            devices=task.gpu_ids,
+            gpu=use,
+            devices=task.gpu_ids if use is not None else (),
         )
 
 
