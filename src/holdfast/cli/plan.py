@@ -1,6 +1,13 @@
-"""``holdfast plan``: how many spare replicas a fleet needs."""
+"""``holdfast plan``: spares, memory, replicas, cold starts, and how a model is divided.
+
+The options of each plan are the fields of ``holdfast.planner.PLANS``; what is missing is asked
+for in a terminal, and named with exit status 2 elsewhere.
+"""
 
 import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -9,60 +16,30 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.core.types import ConfigError
-from holdfast.planner import RedundancyPlan, redundancy
-from holdfast.ui.terminal.console import money, stdout
+from holdfast.planner import PLANS
+from holdfast.planner.answer import PlanAnswer, PlanTable
+from holdfast.planner.question import FieldKind, PlanField, PlanKind, UnderspecifiedError
+from holdfast.planner.svg import svg
+from holdfast.ui.terminal.console import stdout
 
-_NEED_MAX: Final = 10_000  # replicas; the sums take minutes beyond
-
-# Core fields whose option has another name; the others are spelled alike.
-_OPTIONS: Final = {"capacity.a": "--availability", "capacity.zone_a": "--zone-availability"}
+_PLOTS: Final = (".svg",)
 
 
 @click.group()
 def plan() -> None:
-    """Plan capacity: how many spare replicas are enough.
+    """Plan a fleet before it is bought: spares, memory, replicas, cold starts, parallelism.
+
+    Every plan prints a table and a verdict; --explain adds the calculation with its numbers.
 
     \b
-    Example:
+    Examples:
       holdfast plan redundancy --need 8 --availability 0.99 --target 0.999
+      holdfast plan memory --model llama-3.1-70b --device h100-80gb --explain
     """  # noqa: D301
 
 
-@plan.command("redundancy")
-@click.option(
-    "--need",
-    type=click.IntRange(1, _NEED_MAX),
-    required=True,
-    help="Replicas that must be up to carry the load.",
-)
-@click.option("--availability", type=float, required=True, help="Share of time one replica is up.")
-@click.option("--target", type=float, required=True, help="Share of time the load must be carried.")
-@click.option(
-    "--correlation",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="How much replicas of one zone fail together: 0 not at all, near 1 all at once.",
-)
-@click.option(
-    "--zones",
-    type=click.IntRange(1, 100),
-    default=1,
-    show_default=True,
-    help="Zones over which the replicas are spread evenly.",
-)
-@click.option(
-    "--zone-availability",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Share of time a zone as a whole is up.",
-)
-@click.option("--cost-per-hour", type=float, help="Price of one replica, in any currency.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_context
-def plan_redundancy(ctx: click.Context, /, *, as_json: bool, **fleet: Any) -> None:
-    """Find the smallest number of spares that reaches an availability target.
+_HELP: Final[Mapping[str, str]] = {
+    "redundancy": """Find the smallest number of spares that reaches an availability target.
 
     The answer stands beside its neighbours and beside what simpler formulas would have bought.
     In the JSON object: spares, availability, monthly_cost (of the spares), rows, notes and more.
@@ -74,79 +51,155 @@ def plan_redundancy(ctx: click.Context, /, *, as_json: bool, **fleet: Any) -> No
         --zones 3 --zone-availability 0.999 --cost-per-hour 2
       holdfast plan redundancy --need 20 --availability 0.995 --target 0.999 \\
         --correlation 0.05 --json
-    """  # noqa: D301
-    try:
-        found = redundancy(**fleet)
-    except ConfigError as error:
-        raise click.UsageError(
-            f"{_option(ctx, error.field)} {error.problem}; {error.fix}"
-        ) from error
-    if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
-    else:
-        _show_redundancy(found)
+    """,
+    "memory": """Find what a model holds in memory, and the smallest layout that fits.
+
+    Weights at their quantisation, KV cache, activations and overheads; what to reserve in ECS, in
+    Kubernetes and in a fleet file. The JSON object has tensor, pipeline, kv_tokens, snippets.
+
+    \b
+    Examples:
+      holdfast plan memory --model llama-3.1-70b --device h100-80gb
+      holdfast plan memory --model llama-2-7b --device l4 --explain
+      holdfast plan memory --parameters 880M --quantisation fp16 --device cpu \\
+        --buffers 740MB --overhead 1GB --host-memory 31GB --reservation 1GB
+    """,
+}
 
 
-def _option(ctx: click.Context, field: str) -> str:
-    """How the user spells a field of the core."""
-    spelled = _OPTIONS.get(field, "--" + field.rpartition(".")[2].replace("_", "-"))
-    known = {name for parameter in ctx.command.params for name in parameter.opts}
-    return spelled if spelled in known else field
+class _FieldType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A value of a plan's field, with its unit."""
+
+    def __init__(self, field: PlanField) -> None:
+        self.field = field
+        self.name = "path" if field.kind is FieldKind.FILE else field.kind.value
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value in base units."""
+        try:
+            return self.field.read(value)
+        except ConfigError as error:
+            self.fail(f"{error.problem}; {error.fix}", param, ctx)
 
 
-def _show_redundancy(found: RedundancyPlan) -> None:
-    """Print the plan beside its neighbours and beside what simpler rules would have bought."""
-    console = stdout()
-    console.print(
-        f"{found.need} replicas needed, each up {found.replica_availability:.9g} of the time; "
-        f"target {found.target:.12g}"
+def _options(kind: PlanKind) -> list[click.Parameter]:
+    options: list[click.Parameter] = []
+    for field in kind.fields:
+        told = field.help
+        if field.choices:
+            told = f"{told.rstrip('.')}: {', '.join(field.choices)}."
+        if field.default not in (None, False):
+            told += f"  [default: {field.default}]"
+        if field.kind is FieldKind.FLAG:
+            options.append(click.Option([field.option], is_flag=True, default=None, help=told))
+        else:
+            options.append(click.Option([field.option], type=_FieldType(field), help=told))
+    options.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."))
+    options.append(
+        click.Option(["--explain"], is_flag=True, help="Show each formula with its numbers.")
     )
-    console.print(_redundancy_table(found))
-    spread = " + ".join(str(size) for size in found.zone_sizes)
-    where = f", {spread} over {found.zones} zones" if found.zones > 1 else ""
-    console.print(
-        Text(f"Run {found.replicas}: {found.need} and {_spares(found.spares)}{where}.", "bold")
-    )
-    if found.monthly_cost is not None:
-        console.print(f"The spares cost {money(found.monthly_cost)} a month.")
-    for rule in found.alternatives:
-        verdict = "reaches" if rule.availability >= found.target else "misses"
-        claim = "" if rule.claimed is None else f", claims {_share(rule.claimed)}"
-        console.print(
-            f"By {rule.rule}: {_spares(rule.spares)}{claim}, gives {_share(rule.availability)}, "
-            f"{verdict} the target."
+    options.append(
+        click.Option(
+            ["--plot"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write the plan's chart to this file.",
         )
-    for note in found.notes:
+    )
+    return options
+
+
+def _command(kind: PlanKind) -> click.Command:
+    def run(*, as_json: bool, explain: bool, plot: Path | None, **given: Any) -> None:
+        if plot is not None and plot.suffix.lower() not in _PLOTS:
+            raise click.UsageError(f"--plot {plot} has another ending than {' or '.join(_PLOTS)}")
+        answer = ask(kind, given)
+        if as_json:
+            click.echo(json.dumps(answer.to_dict(), indent=2))
+        else:
+            show(answer, explain=explain)
+        if plot is not None:
+            draw(answer, plot)
+
+    return click.Command(kind.name, callback=run, params=_options(kind), help=_HELP[kind.name])
+
+
+def ask(kind: PlanKind, given: Mapping[str, Any]) -> PlanAnswer:
+    """Answer a question; what is missing is asked for where somebody sits at a terminal."""
+    known = dict(given)
+    while True:
+        try:
+            return kind.ask(known)
+        except UnderspecifiedError as error:
+            if not (sys.stdin.isatty() and sys.stdout.isatty()):
+                told = ", ".join(f"{one.option} ({_lower(one.help)})" for one in error.fields)
+                raise click.UsageError(f"missing: {told}") from error
+            for field in error.fields:
+                known[field.name] = click.prompt(field.help.rstrip("."), type=_FieldType(field))
+        except ConfigError as error:
+            fields = {one.name: one.option for one in kind.fields}
+            name = fields.get(error.field, error.field)
+            raise click.UsageError(f"{name} {error.problem}; {error.fix}") from error
+
+
+def _lower(text: str) -> str:
+    """The beginning of a help text, without what it lists."""
+    return text[:1].lower() + text[1:].partition(":")[0].rstrip(".")
+
+
+def show(answer: PlanAnswer, *, explain: bool) -> None:
+    """Print an answer: tables, verdict, remarks and notes; with ``explain`` the calculation too."""
+    console = stdout()
+    console.print(answer.opening)
+    for table in answer.tables:
+        console.print(_table(table))
+    console.print(Text(answer.verdict, "bold"))
+    for remark in answer.remarks:
+        console.print(remark)
+    if explain:
+        _show_steps(answer)
+    for snippet in answer.snippets:
+        console.print()
+        console.print(f"{snippet.title}:")
+        for line in snippet.text.splitlines():
+            console.print(f"    {line}", soft_wrap=True)
+    for note in answer.notes:
         console.print()
         console.print(note)
 
 
-def _redundancy_table(found: RedundancyPlan) -> Table:
-    priced = found.monthly_cost is not None
-    dependent = any(row.independent is not None for row in found.rows)
-    headings = ["spares", "replicas", "availability", "nines"]
-    headings += ["cost/month"] if priced else []
-    headings += ["if independent"] if dependent else []
+def _show_steps(answer: PlanAnswer) -> None:
+    console = stdout()
+    for step in answer.steps:
+        console.print()
+        console.print(Text(step.what, "bold"))
+        console.print(f"    {step.formula}")
+        console.print(f"    {step.numbers}")
+
+
+def _table(held: PlanTable) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
-    for heading in ["", *headings]:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in found.rows:
-        chosen = row.spares == found.spares
-        cells = [">" if chosen else "", str(row.spares), str(row.replicas)]
-        cells += [_share(row.availability), "" if row.nines is None else f"{row.nines:.2f}"]
-        cells += [money(row.monthly_cost)] if row.monthly_cost is not None else []
-        cells += [_share(row.independent)] if row.independent is not None else []
-        table.add_row(*cells, style="bold" if chosen else "")
+    marks = held.marked is not None
+    for place, heading in enumerate([*([""] if marks else []), *held.headings]):
+        words = place - marks < held.text_columns
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    for number, row in enumerate(held.rows):
+        chosen = number == held.marked
+        mark = [">" if chosen else ""] if marks else []
+        table.add_row(*mark, *row, style="bold" if chosen else "")
     return table
 
 
-def _share(value: float) -> str:
-    """Nine digits, cut and not rounded: 0.9999999999 must not look like always."""
-    return f"{value:.12f}"[:-3]
+def draw(answer: PlanAnswer, path: Path) -> None:
+    """Write the first chart of an answer to a file."""
+    try:
+        path.write_text(svg(answer.charts[0]), encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+    click.echo(f"{path}: {answer.charts[0].title}", err=True)
 
 
-def _spares(count: int) -> str:
-    return f"{count} spare" if count == 1 else f"{count} spares"
+for _kind in PLANS.values():
+    plan.add_command(_command(_kind))
 
 
 __all__ = ["plan"]

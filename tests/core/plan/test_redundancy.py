@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.plan.capacity import (
+from holdfast.core.plan.redundancy import (
     HOURS_PER_MONTH,
     Redundancy,
     availability,
@@ -253,7 +253,7 @@ def test_too_few_replicas_are_never_enough():
 def test_one_zone_of_three_nines_cannot_give_four():
     with pytest.raises(ConfigError) as refused:
         spares_for(0.9999, 8, 0.99, zone_a=0.999)
-    assert refused.value.field == "capacity.target"
+    assert refused.value.field == "redundancy.target"
     assert "no more than 0.999 with any k" in str(refused.value)
     assert "more zones" in refused.value.fix
 
@@ -304,5 +304,5 @@ REFUSED = {
 def test_an_impossible_argument_is_refused_by_name_and_with_a_fix(field):
     with pytest.raises(ConfigError) as refused:
         REFUSED[field]()
-    assert refused.value.field == f"capacity.{field.strip()}"
+    assert refused.value.field == f"redundancy.{field.strip()}"
     assert refused.value.fix.startswith("use")

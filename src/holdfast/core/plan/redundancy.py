@@ -25,19 +25,19 @@ SPARES_LIMIT: Final = 1000  # past this and twice the need, the answer is not on
 
 def _share(value: float, name: str, what: str) -> None:
     good = 0.0 < value <= 1.0
-    require(good, f"capacity.{name}", f"is {value}", f"use {what}, above 0 and up to 1")
+    require(good, f"redundancy.{name}", f"is {value}", f"use {what}, above 0 and up to 1")
 
 
 def _count(value: int, name: str, least: int) -> None:
-    require(value >= least, f"capacity.{name}", f"is {value}", f"use {least} or more")
+    require(value >= least, f"redundancy.{name}", f"is {value}", f"use {least} or more")
 
 
 def _duration(value: float, name: str) -> None:
-    require(0.0 <= value < inf, f"capacity.{name}", f"is {value}", "use a finite time, 0 or more")
+    require(0.0 <= value < inf, f"redundancy.{name}", f"is {value}", "use a finite time, 0 or more")
 
 
 def _below_one(value: float, name: str, why: str) -> None:
-    require(0.0 <= value < 1.0, f"capacity.{name}", f"is {value}", f"use 0 to below 1: {why}")
+    require(0.0 <= value < 1.0, f"redundancy.{name}", f"is {value}", f"use 0 to below 1: {why}")
 
 
 def _up_distribution(size: int, a: float, correlation: float) -> list[float]:
@@ -167,7 +167,7 @@ def zone_availability(need: int, zones: int, per_zone: int, a: float, zone_a: fl
 
 def replica_availability(mtbf: float, detect: float, repair: float) -> float:
     """Share of time one replica is up; all three times in the same unit."""
-    require(0.0 < mtbf < inf, "capacity.mtbf", f"is {mtbf}", "use a finite time above 0")
+    require(0.0 < mtbf < inf, "redundancy.mtbf", f"is {mtbf}", "use a finite time above 0")
     _duration(detect, "detect")
     _duration(repair, "repair")
     return mtbf / (mtbf + detect + repair)
@@ -190,19 +190,19 @@ def spares_for(
     the need, enough to lose two zones of three.
     """
     fleet = Redundancy(need, a, zones, zone_a, correlation)
-    require(0.0 < target < 1.0, "capacity.target", f"is {target}", "use a share such as 0.999")
+    require(0.0 < target < 1.0, "redundancy.target", f"is {target}", "use a share such as 0.999")
     limit = SPARES_LIMIT + 2 * need if limit is None else limit
     _count(limit, "limit", 0)
     if target > fleet.ceiling:
         fix = "spread over more zones, add a region, or lower the target"
         problem = f"is {target}, but {zones} zone(s) up {zone_a} of the time allow no more than"
-        raise ConfigError("capacity.target", f"{problem} {fleet.ceiling:.12g} with any k", fix)
+        raise ConfigError("redundancy.target", f"{problem} {fleet.ceiling:.12g} with any k", fix)
     high = 0
     while fleet.availability(high) < target:
         if high == limit:
             problem = f"is {target}, but {limit} spares give only {fleet.availability(limit):.12g}"
             fix = "lower the target or the correlation, add zones, or raise the limit"
-            raise ConfigError("capacity.target", problem, fix)
+            raise ConfigError("redundancy.target", problem, fix)
         high = min(limit, max(1, 2 * high))
     low = high // 2 + 1 if high else 0
     while low < high:
@@ -226,7 +226,7 @@ def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> f
     """What the spares cost over ``hours``, by default a month."""
     _count(spares, "spares", 0)
     good = 0.0 <= cost_per_hour < inf
-    require(good, "capacity.cost_per_hour", f"is {cost_per_hour}", "use a price, 0 or more")
+    require(good, "redundancy.cost_per_hour", f"is {cost_per_hour}", "use a price, 0 or more")
     _duration(hours, "hours")
     return spares * cost_per_hour * hours
 
@@ -234,7 +234,7 @@ def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> f
 def nines(shortfall: float) -> float:
     """Express a shortfall as a number of nines: 0.001 is three; infinite for 0."""
     good = 0.0 <= shortfall <= 1.0
-    require(good, "capacity.shortfall", f"is {shortfall}", "use a share from 0 to 1")
+    require(good, "redundancy.shortfall", f"is {shortfall}", "use a share from 0 to 1")
     return -log10(shortfall) if shortfall else inf
 
 

@@ -1,0 +1,17 @@
+"""Plans a fleet: spares, memory, replicas, cold starts and how a model is divided.
+
+The mathematics is in ``core.plan``; here it becomes answers that a person can check, with the
+calculation beside them. ``PLANS`` has one entry for each plan, and the command, the admin port
+and the page all ask through it.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast.planner.memory_plan import MEMORY
+from holdfast.planner.question import PlanKind
+from holdfast.planner.redundancy_plan import REDUNDANCY, RedundancyPlan, redundancy
+
+PLANS: Final[Mapping[str, PlanKind]] = {kind.name: kind for kind in (REDUNDANCY, MEMORY)}
+
+__all__ = ["PLANS", "RedundancyPlan", "redundancy"]

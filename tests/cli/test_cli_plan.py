@@ -1,0 +1,79 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import main
+from holdfast.cli import plan as plan_module
+
+MEMORY = ["plan", "memory", "--model", "llama-2-7b", "--device", "l4"]
+
+
+@pytest.fixture
+def run(monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def invoke(*arguments, stdin=None):
+        return CliRunner().invoke(main, arguments, prog_name="holdfast", input=stdin)
+
+    return invoke
+
+
+def test_explain_shows_the_formula_with_its_numbers(run):
+    plain, explained = run(*MEMORY).stdout, run(*MEMORY, "--explain").stdout
+    assert "2 x 32 x 32 x 128 x 2 = 524,288 B" in explained
+    assert "524,288 B" not in plain
+    assert "tensor_parallel" in plain
+
+
+def test_json_has_figures_steps_and_snippets(run):
+    told = json.loads(run(*MEMORY, "--json").stdout)
+    assert told["plan"] == "memory"
+    assert told["steps"][1]["formula"].startswith("2 x layers")
+    assert {one["title"] for one in told["snippets"]} > {"Fleet file"}
+
+
+def test_without_a_terminal_the_missing_flags_are_named(run):
+    result = run("plan", "redundancy", "--target", "0.9")
+    assert result.exit_code == 2
+    assert "missing: --need" in result.stderr
+    assert "--availability" in result.stderr
+    assert result.stdout == ""
+
+
+def test_in_a_terminal_the_missing_values_are_asked_for(run, monkeypatch):
+    class Terminal:
+        def isatty(self):
+            return True
+
+    class Sys:
+        stdin = stdout = Terminal()
+
+    monkeypatch.setattr(plan_module, "sys", Sys)
+    result = run("plan", "redundancy", "--target", "0.999", stdin="20\nalways\n0.995\n")
+    assert result.exit_code == 0, result.output
+    assert "Replicas that must be up to carry the load" in result.stdout
+    assert "is 'always'" in result.stdout + result.stderr  # and asked once more
+    assert "Run 22: 20 and 2 spares." in result.stdout
+
+
+def test_a_plot_is_written_as_its_name_says(run, tmp_path):
+    path = tmp_path / "memory.svg"
+    result = run(*MEMORY, "--plot", str(path))
+    assert result.exit_code == 0
+    assert path.read_text().startswith("<svg")
+    refused = run(*MEMORY, "--plot", str(tmp_path / "memory.gif"))
+    assert refused.exit_code == 2
+    assert ".svg" in refused.stderr
+    nowhere = run(*MEMORY, "--plot", str(tmp_path / "none" / "memory.svg"))
+    assert nowhere.exit_code == 1
+    assert "No such file" in nowhere.stderr
+
+
+def test_a_model_that_fits_nowhere_is_told_so_with_status_2(run):
+    result = run(
+        "plan", "memory", "--model", "deepseek-v3", "--device", "t4", "--devices-per-host", "1"
+    )
+    assert result.exit_code == 2
+    assert "--device does not hold it" in result.stderr
