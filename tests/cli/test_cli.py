@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import __version__
-from holdfast.cli import main, plan, simulation
+from holdfast.cli import main, simulation
+from holdfast.cli.plan import commands as plan
 from holdfast.config.files import load
 from holdfast.config.sections import Section
 from holdfast.core.types import ConfigError

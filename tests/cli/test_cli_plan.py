@@ -1,10 +1,16 @@
 import json
+import threading
+import time
 
 import pytest
+import uvicorn
 from click.testing import CliRunner
+from starlette.applications import Starlette
 
 from holdfast.cli import main
-from holdfast.cli import plan as plan_module
+from holdfast.cli.plan import commands as plan_module
+from holdfast.control.view.history import history_routes
+from holdfast.storage.history import FILE_NAME, History
 
 MEMORY = ["plan", "memory", "--model", "llama-2-7b", "--device", "l4"]
 
@@ -77,3 +83,47 @@ def test_a_model_that_fits_nowhere_is_told_so_with_status_2(run):
     )
     assert result.exit_code == 2
     assert "--device does not hold it" in result.stderr
+
+
+@pytest.fixture
+def admin(tmp_path):
+    """A port with a day of history: two replicas, of which one died for ten minutes."""
+    begin = time.time() // 60 * 60 - 7_200
+    now = [0.0]
+    path = tmp_path / FILE_NAME
+    history = History(path, told=lambda what, reason: None, steady=lambda: now[0])
+    for number in range(720):
+        now[0] = 10.0 * number
+        dead = 300 <= number < 360
+        states = {"replica/m-0/state": 3.0, "replica/m-1/state": 8.0 if dead else 3.0}
+        history.put(begin + 10 * number, {**states, "replica/m-0/share": 0.5})
+    assert history.flush(20)
+    app = Starlette(routes=history_routes(history))
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    socket = config.bind_socket()
+    socket.listen()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    thread.start()
+    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    history.close()
+
+
+def test_the_running_fleet_says_how_often_replicas_fail(run, admin):
+    asked = ["plan", "redundancy", "--need", "8", "--target", "0.999", "--from-history"]
+    result = run(*asked, "--admin", admin, "--since", "0.5", "--json")
+    assert result.exit_code == 0, result.output
+    assert "failed 1 times" in result.stderr
+    told = json.loads(result.stdout)
+    assert told["observed"]["failures"] == 1
+    assert told["observed"]["down"] == pytest.approx(600, abs=20)
+    assert told["observed"]["low"] < told["replica_availability"] < told["observed"]["high"]
+
+
+def test_a_fleet_without_a_history_is_told_apart(run, admin):
+    asked = ["plan", "redundancy", "--need", "8", "--target", "0.999", "--from-history"]
+    result = run(*asked, "--admin", admin, "--replicas", "nobody")
+    assert result.exit_code == 1
+    assert "no replica that served" in result.stderr

@@ -10,7 +10,8 @@ from typing import Final
 
 from holdfast.planner.memory_plan import MEMORY
 from holdfast.planner.question import PlanKind
-from holdfast.planner.redundancy_plan import REDUNDANCY, RedundancyPlan, redundancy
+from holdfast.planner.redundancy_answer import REDUNDANCY
+from holdfast.planner.redundancy_plan import RedundancyPlan, redundancy
 
 PLANS: Final[Mapping[str, PlanKind]] = {kind.name: kind for kind in (REDUNDANCY, MEMORY)}
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.plan.failure_rates import replica_availability
 from holdfast.core.plan.redundancy import (
     HOURS_PER_MONTH,
     Redundancy,
     availability,
     cost,
     nines,
-    replica_availability,
     replicas_by_mean,
     spares_for,
     spread,
@@ -286,9 +286,7 @@ REFUSED = {
     "per_zone": lambda: zone_availability(1, 1, 0, 0.9, 0.9),
     "zone_a": lambda: zone_availability(1, 1, 1, 0.9, 0.0),
     "correlation": lambda: Redundancy(1, 0.9, correlation=1.0),
-    "mtbf": lambda: replica_availability(0, 1, 1),
-    "detect": lambda: replica_availability(1, -1, 1),
-    "repair": lambda: replica_availability(1, 1, inf),
+    "common": lambda: Redundancy(1, 0.9, common=1.0),
     "target": lambda: spares_for(1.0, 1, 0.9),
     "limit": lambda: spares_for(0.9, 1, 0.9, limit=-1),
     "need ": lambda: replicas_by_mean(0, 0.9),

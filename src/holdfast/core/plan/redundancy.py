@@ -1,4 +1,4 @@
-"""Computes how many spare replicas reach a wished availability, and what they cost.
+"""How many spare replicas reach a wished availability, and what they cost.
 
 A fleet that needs N replicas and runs N + k meets its load while at most k are down. With
 independent failures the number up is binomial. Two things break independence, and both are priced
@@ -71,7 +71,8 @@ def _up_distribution(size: int, a: float, correlation: float) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def _convolve(left: list[float], right: list[float]) -> list[float]:
+def convolve(left: list[float], right: list[float]) -> list[float]:
+    """Distribution of the sum of two independent counts."""
     out = [0.0] * (len(left) + len(right) - 1)
     for i, p in enumerate(left):
         if p:
@@ -95,6 +96,7 @@ class Redundancy:
     zones: int = 1  # replicas are spread evenly over these
     zone_a: float = 1.0  # share of time one zone is up; 1 = zones never fail as a whole
     correlation: float = 0.0  # between any two replicas of a zone; 0 = independent
+    common: float = 0.0  # share of time that a common cause takes all replicas at once
 
     def __post_init__(self) -> None:
         _count(self.need, "need", 1)
@@ -102,11 +104,12 @@ class Redundancy:
         _count(self.zones, "zones", 1)
         _share(self.zone_a, "zone_a", "the share of time one zone is up")
         _below_one(self.correlation, "correlation", "at 1 the replicas are one replica")
+        _below_one(self.common, "common", "at 1 nothing is ever up")
 
     @property
     def ceiling(self) -> float:
-        """The availability that no number of spares can exceed: some zone must be up."""
-        return 1.0 - (1.0 - self.zone_a) ** self.zones
+        """The availability that no number of spares can exceed: some zone, and no common cause."""
+        return (1.0 - self.common) * (1.0 - (1.0 - self.zone_a) ** self.zones)
 
     def availability(self, spares: int) -> float:
         """Share of time that at least ``need`` replicas are up with this many spares."""
@@ -123,19 +126,29 @@ class Redundancy:
         Two halves of the zones are convolved and joined by a cumulative sum, because the full
         distribution of a thousand replicas would be computed for nothing.
         """
-        zone: dict[int, list[float]] = {}
-        for size in sizes:
-            if size not in zone:
-                counts = _up_distribution(size, self.a, self.correlation)
-                zone[size] = [self.zone_a * p for p in counts]
-                zone[size][0] += 1.0 - self.zone_a
+        zone = {size: self._zone(size) for size in set(sizes)}
         halves = [[1.0], [1.0]]
         for i, size in enumerate(sizes):
-            halves[i % 2] = _convolve(halves[i % 2], zone[size])
+            halves[i % 2] = convolve(halves[i % 2], zone[size])
         below = list(accumulate(halves[1], initial=0.0))  # below[m] = P(second half < m)
         last = len(below) - 1
         first = enumerate(halves[0][: self.need])
-        return min(1.0, fsum(p * below[min(last, self.need - up)] for up, p in first))
+        short = fsum(p * below[min(last, self.need - up)] for up, p in first)
+        return min(1.0, self.common + (1.0 - self.common) * short)
+
+    def up_distribution(self, sizes: Sequence[int]) -> list[float]:
+        """Probability of 0, 1, … replicas up in zones of these sizes, common causes included."""
+        counts = [1.0]
+        for size in sizes:
+            counts = convolve(counts, self._zone(size))
+        counts = [(1.0 - self.common) * p for p in counts]
+        counts[0] += self.common
+        return counts
+
+    def _zone(self, size: int) -> list[float]:
+        counts = [self.zone_a * p for p in _up_distribution(size, self.a, self.correlation)]
+        counts[0] += 1.0 - self.zone_a
+        return counts
 
 
 @dataclass(slots=True, frozen=True)
@@ -165,14 +178,6 @@ def zone_availability(need: int, zones: int, per_zone: int, a: float, zone_a: fl
     return 1.0 - fleet.shortfall_of((per_zone,) * zones)
 
 
-def replica_availability(mtbf: float, detect: float, repair: float) -> float:
-    """Share of time one replica is up; all three times in the same unit."""
-    require(0.0 < mtbf < inf, "redundancy.mtbf", f"is {mtbf}", "use a finite time above 0")
-    _duration(detect, "detect")
-    _duration(repair, "repair")
-    return mtbf / (mtbf + detect + repair)
-
-
 def spares_for(
     target: float,
     need: int,
@@ -181,6 +186,7 @@ def spares_for(
     zones: int = 1,
     zone_a: float = 1.0,
     correlation: float = 0.0,
+    common: float = 0.0,
     limit: int | None = None,
 ) -> Plan:
     """Find the smallest number of spares whose availability reaches ``target``.
@@ -189,13 +195,16 @@ def spares_for(
     smallest number without trying them all. ``limit`` bounds it; by default a thousand plus twice
     the need, enough to lose two zones of three.
     """
-    fleet = Redundancy(need, a, zones, zone_a, correlation)
+    fleet = Redundancy(need, a, zones, zone_a, correlation, common)
     require(0.0 < target < 1.0, "redundancy.target", f"is {target}", "use a share such as 0.999")
     limit = SPARES_LIMIT + 2 * need if limit is None else limit
     _count(limit, "limit", 0)
     if target > fleet.ceiling:
         fix = "spread over more zones, add a region, or lower the target"
         problem = f"is {target}, but {zones} zone(s) up {zone_a} of the time allow no more than"
+        if common:
+            fix = "keep common causes away (staged releases, another region), or lower the target"
+            problem = f"is {target}, but common causes hold {common:.3g} of the time and allow"
         raise ConfigError("redundancy.target", f"{problem} {fleet.ceiling:.12g} with any k", fix)
     high = 0
     while fleet.availability(high) < target:
@@ -244,9 +253,9 @@ __all__ = [
     "Plan",
     "Redundancy",
     "availability",
+    "convolve",
     "cost",
     "nines",
-    "replica_availability",
     "replicas_by_mean",
     "spares_for",
     "spread",

@@ -1,4 +1,4 @@
-"""``holdfast plan``: spares, memory, replicas, cold starts, and how a model is divided.
+"""The commands of ``holdfast plan``, made of the fields of each plan.
 
 The options of each plan are the fields of ``holdfast.planner.PLANS``; what is missing is asked
 for in a terminal, and named with exit status 2 elsewhere.
@@ -15,6 +15,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.plan.history import OPTIONS as HISTORY_OPTIONS
+from holdfast.cli.plan.history import figures_of_history
 from holdfast.core.types import ConfigError
 from holdfast.planner import PLANS
 from holdfast.planner.answer import PlanAnswer, PlanTable
@@ -42,11 +44,18 @@ _HELP: Final[Mapping[str, str]] = {
     "redundancy": """Find the smallest number of spares that reaches an availability target.
 
     The answer stands beside its neighbours and beside what simpler formulas would have bought.
+    One replica's availability is given, or follows from --mtbf with --detect and --repair, from
+    --spot-notice, or from the history of the fleet that runs. With a price it tells what each
+    nine costs; with --region-availability one region is compared with several.
     In the JSON object: spares, availability, monthly_cost (of the spares), rows, notes and more.
 
     \b
     Examples:
       holdfast plan redundancy --need 20 --availability 0.995 --target 0.999
+      holdfast plan redundancy --need 8 --mtbf 4h --repair 5m --spot-notice 2m \\
+        --target 0.999 --simulate
+      holdfast plan redundancy --need 20 --availability 0.995 --target 0.9999 \\
+        --region-availability 0.9995 --regions 3 --cost-per-hour 2
       holdfast plan redundancy --need 8 --availability 0.99 --target 0.9999 \\
         --zones 3 --zone-availability 0.999 --cost-per-hour 2
       holdfast plan redundancy --need 20 --availability 0.995 --target 0.999 \\
@@ -94,6 +103,7 @@ def _options(kind: PlanKind) -> list[click.Parameter]:
             options.append(click.Option([field.option], is_flag=True, default=None, help=told))
         else:
             options.append(click.Option([field.option], type=_FieldType(field), help=told))
+    options += HISTORY_OPTIONS if kind.name == "redundancy" else ()
     options.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."))
     options.append(
         click.Option(["--explain"], is_flag=True, help="Show each formula with its numbers.")
@@ -109,9 +119,14 @@ def _options(kind: PlanKind) -> list[click.Parameter]:
 
 
 def _command(kind: PlanKind) -> click.Command:
+    extra = HISTORY_OPTIONS if kind.name == "redundancy" else ()
+
     def run(*, as_json: bool, explain: bool, plot: Path | None, **given: Any) -> None:
         if plot is not None and plot.suffix.lower() not in _PLOTS:
             raise click.UsageError(f"--plot {plot} has another ending than {' or '.join(_PLOTS)}")
+        more = {option.name: given.pop(option.name) for option in extra if option.name in given}
+        if more.get("from_history"):
+            given |= figures_of_history(more)
         answer = ask(kind, given)
         if as_json:
             click.echo(json.dumps(answer.to_dict(), indent=2))
