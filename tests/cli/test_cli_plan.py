@@ -2,6 +2,7 @@ import json
 import threading
 import time
 
+import click
 import pytest
 import uvicorn
 from click.testing import CliRunner
@@ -9,6 +10,7 @@ from starlette.applications import Starlette
 
 from holdfast.cli import main
 from holdfast.cli.plan import commands as plan_module
+from holdfast.cli.plan import fleet
 from holdfast.control.view.history import history_routes
 from holdfast.storage.history import FILE_NAME, History
 
@@ -127,3 +129,31 @@ def test_a_fleet_without_a_history_is_told_apart(run, admin):
     result = run(*asked, "--admin", admin, "--replicas", "nobody")
     assert result.exit_code == 1
     assert "no replica that served" in result.stderr
+
+
+class FakeAdmin:
+    def __init__(self, view):
+        self.view = view
+
+    def told(self, path):
+        assert path == "/view"
+        return self.view
+
+
+def test_the_running_fleet_says_how_fast_a_model_is():
+    row = {"model": "m", "tpot_s": 0.02, "inflight": 12}
+    view = {
+        "replicas": [row, {**row, "tpot_s": 0.03, "inflight": 8}, {"model": "other", "tpot_s": 1}],
+        "models": [{"name": "m", "requests_s": 4.0, "tokens_s": 800.0}],
+    }
+    found = fleet.read_speed(FakeAdmin(view), "m")
+    assert found == {"step_ms": 25.0, "batch": 12.0, "rate": 4.0, "output": 200.0}
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [([], "no replica of m"), ([{"model": "m", "tpot_s": None}], "has answered lately")],
+)
+def test_a_fleet_that_does_not_know_its_speed_says_so(rows, told):
+    with pytest.raises(click.ClickException, match=told):
+        fleet.read_speed(FakeAdmin({"replicas": rows, "models": []}), "m")

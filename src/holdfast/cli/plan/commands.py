@@ -15,6 +15,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.plan.fleet import OPTIONS as FLEET_OPTIONS
+from holdfast.cli.plan.fleet import figures_of_fleet
 from holdfast.cli.plan.history import OPTIONS as HISTORY_OPTIONS
 from holdfast.cli.plan.history import figures_of_history
 from holdfast.core.types import ConfigError
@@ -24,6 +26,10 @@ from holdfast.planner.question import FieldKind, PlanField, PlanKind, Underspeci
 from holdfast.planner.svg import svg
 from holdfast.ui.terminal.console import stdout
 
+_EXTRA: Final[Mapping[str, tuple[click.Option, ...]]] = {
+    "redundancy": HISTORY_OPTIONS,
+    "capacity": FLEET_OPTIONS,
+}  # of plans that may ask a running fleet
 _PLOTS: Final = (".svg",)
 
 
@@ -60,6 +66,18 @@ _HELP: Final[Mapping[str, str]] = {
         --zones 3 --zone-availability 0.999 --cost-per-hour 2
       holdfast plan redundancy --need 20 --availability 0.995 --target 0.999 \\
         --correlation 0.05 --json
+    """,
+    "capacity": """Find how many replicas carry a traffic within its latency objectives.
+
+    By formula first (Little, Erlang C); --simulate runs the gateway's own policies to confirm.
+    The engine's speed comes from a table, a benchmark's file, or the milliseconds given.
+
+    \b
+    Examples:
+      holdfast plan capacity --rate 40 --prompt 500 --output 200 \\
+        --speed vllm-llama-3.1-8b --first-token 1s --latency 8s --simulate
+      holdfast plan capacity --users 10000 --prompt 500 --output 200 \\
+        --speed router-example --split --first-token 100ms --latency 2s
     """,
     "memory": """Find what a model holds in memory, and the smallest layout that fits.
 
@@ -103,7 +121,7 @@ def _options(kind: PlanKind) -> list[click.Parameter]:
             options.append(click.Option([field.option], is_flag=True, default=None, help=told))
         else:
             options.append(click.Option([field.option], type=_FieldType(field), help=told))
-    options += HISTORY_OPTIONS if kind.name == "redundancy" else ()
+    options += _EXTRA.get(kind.name, ())
     options.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."))
     options.append(
         click.Option(["--explain"], is_flag=True, help="Show each formula with its numbers.")
@@ -119,7 +137,7 @@ def _options(kind: PlanKind) -> list[click.Parameter]:
 
 
 def _command(kind: PlanKind) -> click.Command:
-    extra = HISTORY_OPTIONS if kind.name == "redundancy" else ()
+    extra = _EXTRA.get(kind.name, ())
 
     def run(*, as_json: bool, explain: bool, plot: Path | None, **given: Any) -> None:
         if plot is not None and plot.suffix.lower() not in _PLOTS:
@@ -127,6 +145,8 @@ def _command(kind: PlanKind) -> click.Command:
         more = {option.name: given.pop(option.name) for option in extra if option.name in given}
         if more.get("from_history"):
             given |= figures_of_history(more)
+        if more.get("from_fleet"):
+            given |= figures_of_fleet(more, given)
         answer = ask(kind, given)
         if as_json:
             click.echo(json.dumps(answer.to_dict(), indent=2))

@@ -14,6 +14,16 @@ from holdfast.planner.observed_failures import ObservedFailures, observed_failur
 _POINTS: Final = 2_000  # changes of one replica in one answer
 _NAMES: Final = 40  # series in one question
 
+ADMIN_OPTIONS: Final = (
+    click.Option(["--admin", "url"], help="The admin port; default: of the fleet that runs here."),
+    click.Option(["--token-env"], default="HOLDFAST_ADMIN_TOKEN", help="Variable with its token."),
+    click.Option(["--ca"], type=click.Path(path_type=Path, dir_okay=False), help="Its authority."),
+    click.Option(["-c", "--config"], type=click.Path(path_type=Path), help="Its fleet file."),
+    click.Option(
+        ["--state-dir"], type=click.Path(path_type=Path, file_okay=False), help="Its state."
+    ),
+)
+
 OPTIONS: Final = (
     click.Option(
         ["--from-history"],
@@ -22,13 +32,7 @@ OPTIONS: Final = (
     ),
     click.Option(["--since"], default=7.0, type=click.FloatRange(0.01, 400), help="Days of it."),
     click.Option(["--replicas"], default="", help="Only replicas whose names begin so."),
-    click.Option(["--admin", "url"], help="The admin port; default: of the fleet that runs here."),
-    click.Option(["--token-env"], default="HOLDFAST_ADMIN_TOKEN", help="Variable with its token."),
-    click.Option(["--ca"], type=click.Path(path_type=Path, dir_okay=False), help="Its authority."),
-    click.Option(["-c", "--config"], type=click.Path(path_type=Path), help="Its fleet file."),
-    click.Option(
-        ["--state-dir"], type=click.Path(path_type=Path, file_okay=False), help="Its state."
-    ),
+    *ADMIN_OPTIONS,
 )
 
 
@@ -77,4 +81,4 @@ def _series(admin: Admin, prefix: str) -> list[str]:
     return [name for name in names if name.endswith("/state")]
 
 
-__all__ = ["OPTIONS", "figures_of_history", "read_failures"]
+__all__ = ["ADMIN_OPTIONS", "OPTIONS", "figures_of_history", "read_failures"]

@@ -1,0 +1,261 @@
+"""Computes how many replicas carry a traffic within its latency objectives.
+
+Each replica runs a batch; a larger batch serves more requests and gives each of them its tokens
+more slowly. So the objective for a token chooses the batch, and the objective for the first token
+chooses how many such batches there must be. Prompts may be read by other replicas than those that
+answer.
+"""
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+from holdfast.core.plan.engine_speeds import EngineSpeed
+from holdfast.core.plan.queueing import servers_for
+from holdfast.core.types import ConfigError, require
+
+
+@dataclass(slots=True, frozen=True)
+class Traffic:
+    """What is asked: requests per second and their mean lengths."""
+
+    requests_s: float
+    prompt: float  # tokens
+    output: float
+
+    def __post_init__(self) -> None:
+        good = 0.0 < self.requests_s < inf
+        fix = "use requests per second above 0"
+        require(good, "traffic.rate", f"is {self.requests_s:g}", fix)
+        for name in ("prompt", "output"):
+            value = getattr(self, name)
+            good = 1.0 <= value < inf
+            require(good, f"traffic.{name}", f"is {value:g}", "use 1 token or more")
+
+
+def users_to_rate(users: float, think_s: float, answer_s: float) -> float:
+    """Requests per second of ``users`` who wait for an answer and then think: ``N / (T + Z)``.
+
+    Little's law; exact on average, whatever the laws. Assumes that answers take ``answer_s``
+    under load as well, so it is an upper bound where a fleet is short.
+    """
+    require(users > 0, "traffic.users", f"is {users:g}", "use a number above 0")
+    require(think_s >= 0, "traffic.think", f"is {think_s:g}", "use seconds, 0 or more")
+    require(answer_s > 0, "traffic.answer_s", f"is {answer_s:g}", "use seconds above 0")
+    return users / (think_s + answer_s)
+
+
+def alone_ms(speed: EngineSpeed, prompt: float, output: float) -> tuple[float, float]:
+    """Milliseconds to read a prompt and to write the answer on an idle replica."""
+    held = prompt + output / 2.0
+    return speed.prefill(prompt), output * speed.step(1, held)
+
+
+def token_budget_ms(latency_s: float, first_token_s: float, output: float) -> float:
+    """Milliseconds that each further token may take: ``(latency - first token) / (output - 1)``."""
+    after = latency_s - first_token_s
+    fix = f"use more than the first token's {first_token_s:g} s"
+    require(after > 0, "capacity.latency", f"is {latency_s:g}", fix)
+    return after * 1000.0 / max(1.0, output - 1.0)
+
+
+@dataclass(slots=True, frozen=True)
+class BatchChoice:
+    """The batch of one replica: what it serves, and how fast."""
+
+    batch: int
+    step_ms: float
+    token_ms: float  # with the time for reading others' prompts
+    service_s: float  # one request, from its first step to its last
+    requests_s: float  # of one replica with its batch full
+
+
+def batch_at(speed: EngineSpeed, traffic: Traffic, batch: int) -> BatchChoice:
+    """What a replica does with this many requests at once.
+
+    ``service = output x step(B) + B x prefill``: while ``B`` requests run, each sees the prompts
+    of the others being read between its tokens. Assumes means: long answers beside short ones
+    only average out over many requests.
+    """
+    held = batch * (traffic.prompt + traffic.output / 2.0)
+    step = speed.step(batch, held)
+    prefill = speed.prefill(traffic.prompt)
+    service = (traffic.output * step + batch * prefill) / 1000.0
+    token = step + batch * prefill / traffic.output
+    return BatchChoice(batch, step, token, service, batch / service)
+
+
+def choose_batch(
+    speed: EngineSpeed, traffic: Traffic, budget_ms: float | None, kv_tokens: float | None = None
+) -> BatchChoice:
+    """The largest batch whose tokens come within the budget and whose cache fits.
+
+    ``kv_tokens`` is the room for KV cache of one replica. Raises ``ConfigError`` where one
+    request alone is too slow: no number of replicas mends that.
+    """
+    most = speed.batch_max
+    if kv_tokens is not None:
+        held = traffic.prompt + traffic.output / 2.0
+        most = min(most, int(kv_tokens / held))
+        fix = "use shorter prompts or a replica with more memory"
+        require(most >= 1, "capacity.kv_tokens", f"is {kv_tokens:g}, less than one request", fix)
+    alone = batch_at(speed, traffic, 1)
+    if budget_ms is not None and alone.token_ms > budget_ms:
+        problem = (
+            f"leaves {budget_ms:.3g} ms for a token, and a request alone on a replica takes "
+            f"{alone.token_ms:.3g} ms"
+        )
+        fix = "use a faster engine, shorter answers, or a later deadline; more replicas do not help"
+        raise ConfigError("capacity.latency", problem, fix)
+    if budget_ms is None:
+        return batch_at(speed, traffic, most)
+    low, high = 1, most
+    while low < high:  # a larger batch is never faster, except where a band begins: checked below
+        middle = (low + high + 1) // 2
+        if batch_at(speed, traffic, middle).token_ms <= budget_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return batch_at(speed, traffic, low)
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaNeed:
+    """Replicas for a traffic, and why so many."""
+
+    replicas: int
+    batch: BatchChoice
+    slots: int  # requests at once, of all replicas
+    offered: float  # requests at once on average, by Little's law
+    utilisation: float
+    by_waiting: int  # replicas that the wait for a first token asks for
+    by_utilisation: int  # and those that the bound on utilisation asks for
+
+
+def replicas_for(
+    traffic: Traffic,
+    batch: BatchChoice,
+    *,
+    wait_s: float,
+    late_share: float,
+    utilisation: float,
+) -> ReplicaNeed:
+    """Fewest replicas so that at most ``late_share`` wait longer than ``wait_s`` for a place.
+
+    All places of all replicas are one queue (Erlang C): a router that knows them comes close to
+    that. Breaks for bursts, and for a router that chooses blindly; the simulation knows both.
+    """
+    require(wait_s >= 0, "capacity.first_token", "leaves no time to wait", "use a later deadline")
+    offered = traffic.requests_s * batch.service_s
+    slots = servers_for(offered, wait_s / batch.service_s, late_share)
+    by_waiting = ceil(slots / batch.batch)
+    by_utilisation = ceil(offered / (utilisation * batch.batch) - 1e-9)
+    count = max(1, by_waiting, by_utilisation)
+    return ReplicaNeed(
+        count,
+        batch,
+        count * batch.batch,
+        offered,
+        offered / (count * batch.batch),
+        by_waiting,
+        by_utilisation,
+    )
+
+
+@dataclass(slots=True, frozen=True)
+class SplitNeed:
+    """Replicas that only read prompts, and replicas that only write answers."""
+
+    prefill: int
+    decode: int
+    prefill_offered: float  # busy prefill replicas on average
+    decode_offered: float  # answers under way on average
+    prefill_by_waiting: int
+    prefill_by_utilisation: int
+    decode_by_batch: int  # enough places for the mean, and no more
+    transfer_bytes: float  # KV cache of one request that moves between them
+    transfer_s: float
+    transfer_bytes_s: float  # of all requests
+
+
+def split_need(
+    speed: EngineSpeed,
+    traffic: Traffic,
+    batch: int,
+    *,
+    wait_s: float,
+    late_share: float,
+    utilisation: float,
+    kv_bytes_per_token: float,
+    link_bytes_s: float,
+) -> SplitNeed:
+    """Replicas for prompts and for answers apart (disaggregation).
+
+    A prefill replica reads one prompt at a time: Erlang C over them. A decode replica writes a
+    batch: ``rate x output x step(B)`` answers are under way, and each replica has ``B`` places.
+    Assumes that the KV cache moves while nothing waits for it; leaves out prompts that are cached
+    already.
+    """
+    require(batch >= 1, "capacity.batch", f"is {batch}", "use 1 or more")
+    require(link_bytes_s > 0, "capacity.link", f"is {link_bytes_s:g}", "use bytes/s above 0")
+    read_s = speed.prefill(traffic.prompt) / 1000.0
+    reading = traffic.requests_s * read_s
+    by_waiting = servers_for(reading, wait_s / read_s, late_share) if read_s else 1
+    by_utilisation = ceil(reading / utilisation - 1e-9)
+    held = batch * (traffic.prompt + traffic.output / 2.0)
+    writing = traffic.requests_s * traffic.output * speed.step(batch, held) / 1000.0
+    moved = traffic.prompt * kv_bytes_per_token
+    return SplitNeed(
+        prefill=max(1, by_waiting, by_utilisation),
+        decode=max(1, ceil(writing / (batch * utilisation) - 1e-9)),
+        prefill_offered=reading,
+        decode_offered=writing,
+        prefill_by_waiting=by_waiting,
+        prefill_by_utilisation=by_utilisation,
+        decode_by_batch=ceil(writing / batch - 1e-9),
+        transfer_bytes=moved,
+        transfer_s=moved / link_bytes_s,
+        transfer_bytes_s=moved * traffic.requests_s,
+    )
+
+
+def warm_share(surge: float, start_s: float, ramp_s: float) -> float:
+    """Share of the present replicas that must stand ready for a surge, beside a scaler.
+
+    Load climbs to ``surge`` times over ``ramp_s``; a replica serves ``start_s`` after it was
+    asked for. So the scaler is always ``start_s`` behind: ``(surge - 1) x min(1, start / ramp)``.
+    Assumes a scaler that asks at once for what it sees.
+    """
+    require(surge >= 1, "capacity.surge", f"is {surge:g}", "use a factor of 1 or more")
+    require(start_s >= 0, "capacity.start", f"is {start_s:g}", "use seconds, 0 or more")
+    require(ramp_s >= 0, "capacity.ramp", f"is {ramp_s:g}", "use seconds, 0 or more")
+    behind = 1.0 if ramp_s <= start_s else start_s / ramp_s
+    return (surge - 1.0) * behind
+
+
+def batch_on_the_spare(
+    replicas: int, batch: BatchChoice, mean_requests_s: float, utilisation: float
+) -> float:
+    """Requests per second of batch work that fit into what the interactive load leaves on average.
+
+    ``replicas x requests/s x utilisation - mean rate``. Assumes batch requests of the same
+    lengths that give way at once; over a day the mean rate is what counts, not the peak that
+    sized the fleet.
+    """
+    return max(0.0, replicas * batch.requests_s * utilisation - mean_requests_s)
+
+
+__all__ = [
+    "BatchChoice",
+    "ReplicaNeed",
+    "SplitNeed",
+    "Traffic",
+    "alone_ms",
+    "batch_at",
+    "batch_on_the_spare",
+    "choose_batch",
+    "replicas_for",
+    "split_need",
+    "token_budget_ms",
+    "users_to_rate",
+    "warm_share",
+]
