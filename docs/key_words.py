@@ -89,6 +89,8 @@ SAID_HERE: Final = {
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",
     "FleetFile.fleet": "how replicas are watched",
+    "FleetFile.launches": "how many replicas of a host load at a time: see "
+    "[planning](../planning.md#how-long-until-all-have-loaded)",
     "FleetFile.watch": "when gateway processes and control are late or frozen; read at start",
     "FleetFile.tenants": "who may ask; none: everybody is the tenant `default`, on loopback only",
     "FleetFile.virtual_models": "public names with several models behind them",

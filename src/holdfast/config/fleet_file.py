@@ -42,6 +42,7 @@ from holdfast.config.sections import Policy, Section
 from holdfast.config.sources import SOURCES_MAX, SourceSection, check_sources
 from holdfast.config.tenants import ANONYMOUS, KeyHash, TenantSection, is_guessed
 from holdfast.config.virtual import VirtualSection
+from holdfast.core.deploy.launches import LaunchGateConfig
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
 from holdfast.core.intake.byte_budget import ByteBudgetConfig
@@ -127,6 +128,7 @@ class FleetFile(Section):
     retry: Annotated[RetryConfig, Policy()] = RetryConfig()
     hedge: Annotated[HedgeConfig, Policy()] = HedgeConfig()
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
+    launches: Annotated[LaunchGateConfig, Policy()] = LaunchGateConfig()
     watch: Annotated[ProcessWatchConfig, Policy()] = ProcessWatchConfig()
     tenants: list[TenantSection] = Field(default_factory=list)
     virtual_models: list[VirtualSection] = Field(default_factory=list)

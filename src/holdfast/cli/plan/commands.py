@@ -79,6 +79,17 @@ _HELP: Final[Mapping[str, str]] = {
       holdfast plan capacity --users 10000 --prompt 500 --output 200 \\
         --speed router-example --split --first-token 100ms --latency 2s
     """,
+    "coldstart": """Find when replicas have loaded: all at once, in turn, or on fewer hosts.
+
+    Bandwidth and credits of the filesystem, what one loader can read, and the page cache of hosts.
+    The answer's fleet-file keys set how many replicas of a host load at a time.
+
+    \b
+    Examples:
+      holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB
+      holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB \\
+        --models 10 --hosts 20 --packed-hosts 4 --explain
+    """,
     "memory": """Find what a model holds in memory, and the smallest layout that fits.
 
     Weights at their quantisation, KV cache, activations and overheads; what to reserve in ECS, in
