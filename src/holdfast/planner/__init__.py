@@ -11,12 +11,13 @@ from typing import Final
 from holdfast.planner.capacity_plan import CAPACITY
 from holdfast.planner.coldstart_plan import COLDSTART
 from holdfast.planner.memory_plan import MEMORY
+from holdfast.planner.parallelism_plan import PARALLELISM
 from holdfast.planner.question import PlanKind
 from holdfast.planner.redundancy_answer import REDUNDANCY
 from holdfast.planner.redundancy_plan import RedundancyPlan, redundancy
 
 PLANS: Final[Mapping[str, PlanKind]] = {
-    kind.name: kind for kind in (REDUNDANCY, MEMORY, CAPACITY, COLDSTART)
+    kind.name: kind for kind in (REDUNDANCY, MEMORY, CAPACITY, COLDSTART, PARALLELISM)
 }
 
 __all__ = ["PLANS", "RedundancyPlan", "redundancy"]

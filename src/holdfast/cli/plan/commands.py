@@ -90,6 +90,16 @@ _HELP: Final[Mapping[str, str]] = {
       holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB \\
         --models 10 --hosts 20 --packed-hosts 4 --explain
     """,
+    "parallelism": """Compare tensor, pipeline and data parallel over the same devices.
+
+    Bytes of all-reduces, links inside and between hosts, the pipeline's bubble, and what fits.
+
+    \b
+    Examples:
+      holdfast plan parallelism --model llama-3.1-70b --device h100-80gb
+      holdfast plan parallelism --model llama-3.1-70b --device h100-80gb \\
+        --devices 16 --token-budget 20ms --explain
+    """,
     "memory": """Find what a model holds in memory, and the smallest layout that fits.
 
     Weights at their quantisation, KV cache, activations and overheads; what to reserve in ECS, in
