@@ -69,6 +69,18 @@ OUTPUTS: Final = {
     "output plan": "holdfast plan redundancy --need 20 --availability 0.995 --target 0.999",
     "output plan zones": "holdfast plan redundancy --need 8 --availability 0.99 --target 0.9999"
     " --zones 3 --zone-availability 0.999",
+    "output plan nines": "holdfast plan redundancy --need 20 --availability 0.995 --target 0.9999"
+    " --cost-per-hour 2 --region-availability 0.9995",
+    "output plan fragile": "holdfast plan redundancy --need 8 --mtbf 100h --detect 3h --repair 20h"
+    " --target 0.999 --simulate",
+    "output plan users": "holdfast plan capacity --users 10000 --prompt 500 --output 200"
+    " --speed router-example --split --first-token 100ms --latency 2s --utilisation 0.7",
+    "output plan surge": "holdfast plan capacity --rate 40 --prompt 500 --output 200"
+    " --speed vllm-llama-3.1-8b --latency 8s --surge 4 --ramp 5m --start 2m --simulate",
+    "output plan coldstart": "holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB"
+    " --saturated 30m",
+    "output plan parallelism": "holdfast plan parallelism --model llama-3.1-70b --device h100-80gb"
+    " --devices 16",
     "output plan memory": "holdfast plan memory --model llama-3.1-70b --device h100-80gb",
     "output plan parler": "holdfast plan memory --parameters 880M --quantisation fp16 --device cpu"
     " --buffers 740MB --overhead 1GB --host-memory 31GB --reservation 1GB",

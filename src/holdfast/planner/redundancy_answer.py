@@ -87,13 +87,13 @@ FIELDS: Final = (
     PlanField(
         "spot_notice",
         FieldKind.DURATION,
-        "Notice before a spot replica is taken; --mtbf is then the time until that.",
+        "Notice before a spot replica is taken; the time between failures is the time until that.",
         group=_REPLICA,
     ),
     PlanField(
         "failures",
         FieldKind.COUNT,
-        "Failures that were seen, instead of --mtbf.",
+        "Failures that were seen, instead of a time between them.",
         least=0,
         group=_REPLICA,
     ),
@@ -134,14 +134,15 @@ FIELDS: Final = (
 
 
 def _missing(values: Mapping[str, Any]) -> list[str]:
-    lacking = [name for name in ("need", "target") if values[name] is None]
     if values["availability"] is not None:
-        return lacking
-    if values["failures"] is not None:
-        return lacking + (["up_time"] if values["up_time"] is None else [])
-    if values["mtbf"] is not None:
-        return lacking + (["repair"] if values["repair"] is None else [])
-    return [*lacking[:1], "availability", *lacking[1:]]
+        asked = ("need", "target")
+    elif values["failures"] is not None:
+        asked = ("need", "up_time", "target")
+    elif values["mtbf"] is not None:
+        asked = ("need", "repair", "target")
+    else:
+        asked = ("need", "availability", "target")
+    return [name for name in asked if values[name] is None]
 
 
 @dataclass(slots=True, frozen=True)

@@ -22,6 +22,7 @@ from holdfast.cli.plan.history import figures_of_history
 from holdfast.core.types import ConfigError
 from holdfast.planner import PLANS
 from holdfast.planner.answer import PlanAnswer, PlanTable
+from holdfast.planner.png import png
 from holdfast.planner.question import FieldKind, PlanField, PlanKind, UnderspecifiedError
 from holdfast.planner.svg import svg
 from holdfast.ui.terminal.console import stdout
@@ -30,7 +31,7 @@ _EXTRA: Final[Mapping[str, tuple[click.Option, ...]]] = {
     "redundancy": HISTORY_OPTIONS,
     "capacity": FLEET_OPTIONS,
 }  # of plans that may ask a running fleet
-_PLOTS: Final = (".svg",)
+_PLOTS: Final = (".svg", ".png")
 
 
 @click.group()
@@ -151,7 +152,7 @@ def _options(kind: PlanKind) -> list[click.Parameter]:
         click.Option(
             ["--plot"],
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Write the plan's chart to this file.",
+            help="Write the plan's chart to this file, .svg or .png.",
         )
     )
     return options
@@ -248,7 +249,10 @@ def _table(held: PlanTable) -> Table:
 def draw(answer: PlanAnswer, path: Path) -> None:
     """Write the first chart of an answer to a file."""
     try:
-        path.write_text(svg(answer.charts[0]), encoding="utf-8")
+        if path.suffix.lower() == ".png":
+            path.write_bytes(png(answer.charts[0]))
+        else:
+            path.write_text(svg(answer.charts[0]), encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from error
     click.echo(f"{path}: {answer.charts[0].title}", err=True)
