@@ -58,7 +58,7 @@ BLOCK: Final = re.compile(
 PARTS: Final = (
     *("core", "config", "engines", "launchers", "sources", "storage"),
     *("gateway", "control", "sim"),
-    *("chaos", "testing", "ui", "wire", "cli"),
+    *("chaos", "planner", "testing", "ui", "wire", "cli"),
 )
 
 # Commands whose output a page shows, by the name of their block.
@@ -69,6 +69,21 @@ OUTPUTS: Final = {
     "output plan": "holdfast plan redundancy --need 20 --availability 0.995 --target 0.999",
     "output plan zones": "holdfast plan redundancy --need 8 --availability 0.99 --target 0.9999"
     " --zones 3 --zone-availability 0.999",
+    "output plan nines": "holdfast plan redundancy --need 20 --availability 0.995 --target 0.9999"
+    " --cost-per-hour 2 --region-availability 0.9995",
+    "output plan fragile": "holdfast plan redundancy --need 8 --mtbf 100h --detect 3h --repair 20h"
+    " --target 0.999 --simulate",
+    "output plan users": "holdfast plan capacity --users 10000 --prompt 500 --output 200"
+    " --speed router-example --split --first-token 100ms --latency 2s --utilisation 0.7",
+    "output plan surge": "holdfast plan capacity --rate 40 --prompt 500 --output 200"
+    " --speed vllm-llama-3.1-8b --latency 8s --surge 4 --ramp 5m --start 2m --simulate",
+    "output plan coldstart": "holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB"
+    " --saturated 30m",
+    "output plan parallelism": "holdfast plan parallelism --model llama-3.1-70b --device h100-80gb"
+    " --devices 16",
+    "output plan memory": "holdfast plan memory --model llama-3.1-70b --device h100-80gb",
+    "output plan parler": "holdfast plan memory --parameters 880M --quantisation fp16 --device cpu"
+    " --buffers 740MB --overhead 1GB --host-memory 31GB --reservation 1GB",
     "output book": "holdfast simulate book",
 }
 
@@ -212,11 +227,13 @@ def refused() -> str:
 
 
 def _folded(line: str) -> str:
-    """A long command over two lines, as one types it."""
-    if len(line) <= 78:
-        return line
-    at = line.rindex(" --", 0, 78)
-    return f"{line[:at]} \\\n    {line[at + 1 :]}"
+    """A long command over several lines, as one types it."""
+    lines = []
+    while len(line) > 78:
+        at = line.rindex(" --", 5, 78)
+        lines.append(f"{line[:at]} \\")
+        line = f"    {line[at + 1 :]}"
+    return "\n".join([*lines, line])
 
 
 def symptoms_table() -> str:

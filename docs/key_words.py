@@ -17,9 +17,12 @@ SAID_HERE: Final = {
     "scenario.ModelSection.revision": "of the model; failover never crosses it",
     "scenario.ModelSection.zones": "zones, over which the replicas are dealt out in turn",
     "scenario.ModelSection.region": "where all of them are",
+    "scenario.ModelSection.regions": "several, over which the replicas are dealt out in turn, each "
+    "with zones of its own, called `region/zone`; instead of `region`",
     "scenario.ModelSection.engine": "how fast one replica is",
     "scenario.ModelSection.workload": "who asks for this model; left out: nobody does",
-    "FaultSection.target": "a replica, a zone for `zone_loss`, or `*` for all",
+    "FaultSection.target": "a replica, a zone for `zone_loss`, a region for "
+    "`region_loss`, or `*` for all",
     "FaultSection.at": "when it begins, from the start of the run",
     "FaultSection.until": "when it ends; left out: it is never repaired",
     "RandomFaultsSection.rate_per_replica_hour": "faults per replica and hour",
@@ -86,6 +89,8 @@ SAID_HERE: Final = {
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",
     "FleetFile.fleet": "how replicas are watched",
+    "FleetFile.launches": "how many replicas of a host load at a time: see "
+    "[planning](../planning.md#how-long-until-all-have-loaded)",
     "FleetFile.watch": "when gateway processes and control are late or frozen; read at start",
     "FleetFile.tenants": "who may ask; none: everybody is the tenant `default`, on loopback only",
     "FleetFile.virtual_models": "public names with several models behind them",

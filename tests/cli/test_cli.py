@@ -4,6 +4,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,10 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import __version__
-from holdfast.cli import main, plan, simulation
+from holdfast.cli import main, simulation
+from holdfast.cli.plan import commands as plan
 from holdfast.config.files import load
 from holdfast.config.sections import Section
 from holdfast.core.types import ConfigError
+from holdfast.planner import PLANS
 from holdfast.testing.textbook_tables import render_tables
 from holdfast.ui.terminal import console
 
@@ -179,13 +182,16 @@ class TestPlan:
         ("option", "value", "said"),
         [
             ("--availability", "1.5", "--availability is 1.5; use the share of time"),
-            ("--availability", "nan", "--availability is nan; use the share of time"),
+            ("--availability", "nan", "is 'nan'; use a number"),
+            ("--availability", "1.2", "--availability is 1.2; use the share of time"),
             ("--zone-availability", "0", "--zone-availability is 0.0; use"),
             ("--target", "1", "--target is 1.0; use a share such as 0.999"),
             ("--correlation", "1", "--correlation is 1.0; use 0 to below 1"),
             ("--cost-per-hour", "-1", "--cost-per-hour is -1.0; use a price, 0 or more"),
-            ("--need", "0", "0 is not in the range"),
-            ("--need", "x", "'x' is not a valid integer"),
+            ("--need", "0", "'--need': is 0; use 1 to 10000"),
+            ("--need", "-3", "'--need': is -3; use 1 to 10000"),
+            ("--need", "2.5", "'--need': is 2.5; use a whole number"),
+            ("--need", "x", "'--need': is 'x'; use a number"),
         ],
     )
     def test_bad_values_name_the_option_and_the_fix(self, run, option, value, said):
@@ -194,12 +200,13 @@ class TestPlan:
         assert said in result.stderr
         assert result.stdout == ""
 
-    def test_a_field_without_an_option_keeps_its_name(self, run, monkeypatch):
-        def refuse(**_: object) -> None:
-            raise ConfigError("capacity.limit", "is -1", "use 0 or more")
+    def test_a_field_without_an_option_keeps_its_name(self):
+        def refuse(_: object) -> None:
+            raise ConfigError("redundancy.limit", "is -1", "use 0 or more")
 
-        monkeypatch.setattr(plan, "redundancy", refuse)
-        assert "Error: capacity.limit is -1; use 0 or more" in run(*PLAN).stderr
+        kind = replace(PLANS["redundancy"], answer=refuse)
+        with pytest.raises(click.UsageError, match=r"redundancy\.limit is -1; use 0 or more"):
+            plan.ask(kind, {"need": 1, "availability": 0.9, "target": 0.9})
 
 
 class TestSimulateBook:

@@ -390,3 +390,38 @@ def test_only_a_few_names_are_listed(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigFileError, match="does not exist; check the path"):
         read_scenario(tmp_path / "nothing.yaml")
+
+
+REGIONS = """
+name: two regions
+duration: 60s
+models:
+  - name: m
+    replicas: 8
+    zones: [a, b]
+    regions: [east, west]
+    workload: {rate: 2}
+faults:
+  - {kind: region_loss, target: east, at: 20s, until: 40s}
+"""
+
+
+def test_a_model_may_have_several_regions_and_lose_one(tmp_path: Path) -> None:
+    setup = prepared(tmp_path, REGIONS).variants[0][1]
+    regions = [replica.region for replica in setup.replicas]
+    assert (regions.count("east"), regions.count("west")) == (4, 4)
+    assert {replica.zone for replica in setup.replicas} == {"east/a", "east/b", "west/a", "west/b"}
+    (loss,) = setup.faults.faults
+    hit = [r.id for r in setup.replicas if loss.touches(r.id, r.zone, r.region)]
+    assert hit == ["m-0", "m-2", "m-4", "m-6"]
+
+
+def test_the_rest_answers_while_a_region_is_lost(tmp_path: Path) -> None:
+    setup = prepared(tmp_path, REGIONS).variants[0][1]
+    during = run_experiment(setup, 1)["phases"]["during"]
+    assert during["goodput"] > 0.9
+
+
+def test_a_region_that_nobody_is_in_cannot_be_lost(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="use one of east, west"):
+        prepared(tmp_path, REGIONS.replace("target: east", "target: north"))

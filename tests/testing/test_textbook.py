@@ -5,7 +5,7 @@ from math import fsum, sqrt
 
 import pytest
 
-from holdfast.core.plan.capacity import availability
+from holdfast.core.plan.redundancy import availability
 from holdfast.core.types import ConfigError
 from holdfast.testing import textbook_tables
 from holdfast.testing.textbook import (

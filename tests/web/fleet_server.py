@@ -31,6 +31,8 @@ from holdfast.control.access.sessions import Sessions
 from holdfast.core.view.snapshot import Snapshot
 from holdfast.core.view.snapshot_changes import changes
 from holdfast.planner import redundancy
+from holdfast.planner.page import plans
+from holdfast.ui.web.plans import plan_routes
 from holdfast.ui.web.routes import web_routes
 
 TESTS: Final = Path(__file__).resolve().parent.parent
@@ -301,6 +303,7 @@ def build(fleet: Fleet, token: str | None = None, clock: Any = time.monotonic) -
     assert own is not None
     fleet.sign_in_code = lambda: access.sessions.link(own)
     routes = web_routes(access, lambda: FILE, lambda: fleet.view, redundancy)
+    routes += plan_routes(plans(), limit_s=600.0)  # they give way to all that runs beside them
     app = Starlette(routes=[*_Pages(fleet).routes(), *routes])
     app.add_middleware(Guard, access=access)
     return app

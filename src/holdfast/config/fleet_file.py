@@ -59,6 +59,7 @@ from holdfast.config.tenants import (
     with_token_of_file,
 )
 from holdfast.config.virtual import VirtualSection
+from holdfast.core.deploy.launches import LaunchGateConfig
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
 from holdfast.core.intake.byte_budget import ByteBudgetConfig
@@ -153,6 +154,7 @@ class FleetFile(Section):
     retry: Annotated[RetryConfig, Policy()] = RetryConfig()
     hedge: Annotated[HedgeConfig, Policy()] = HedgeConfig()
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
+    launches: Annotated[LaunchGateConfig, Policy()] = LaunchGateConfig()
     watch: Annotated[ProcessWatchConfig, Policy()] = ProcessWatchConfig()
     tenants: list[TenantSection] = Field(default_factory=list)
     virtual_models: list[VirtualSection] = Field(default_factory=list)

@@ -37,6 +37,7 @@ RIGHT_CAUSES: Final[Mapping[FaultKind, frozenset[Cause]]] = {
     # Who turns all requests away with room to spare is full, or its memory is in pieces.
     FaultKind.REFUSE_BUSY: frozenset({Cause.OVERLOADED, Cause.FRAGMENTED}),
     FaultKind.ZONE_LOSS: frozenset({Cause.CRASHED, Cause.LOAD_FAILED}),
+    FaultKind.REGION_LOSS: frozenset({Cause.CRASHED, Cause.LOAD_FAILED}),
     FaultKind.SPOT_NOTICE: frozenset({Cause.CRASHED}),
     FaultKind.PARTITION: frozenset({Cause.UNREACHABLE}),
     FaultKind.PROBE_BLIND: frozenset({Cause.CHECKER_BROKEN}),
@@ -140,7 +141,7 @@ def _belongs(incident: Incident, fault: Fault, fleet: list[Replica]) -> bool:
     opened = incident.opened_at
     if opened < fault.at or (fault.until is not None and opened > fault.until + nanos(GRACE_S)):
         return False
-    struck = [one for one in fleet if fault.touches(one.id, one.zone)]
+    struck = [one for one in fleet if fault.touches(one.id, one.zone, one.region)]
     about = incident.about
     named = {*incident.replicas, about.replica} - {""}
     if named:

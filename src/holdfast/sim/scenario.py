@@ -38,22 +38,32 @@ class ModelSection(Section):
         default_factory=lambda: ["zone-a"]
     )
     region: str = "region-a"
+    regions: Annotated[list[str], Field(max_length=64, description="region names")] = Field(
+        default_factory=list
+    )
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
     engine: Annotated[EngineParameters, Policy()] = EngineParameters()
     workload: Annotated[Workload, Policy()] | None = None
 
     def members(self) -> list[Replica]:
-        """The model's replicas, spread over the zones in turn."""
+        """The model's replicas, spread over the regions and inside them over the zones in turn.
+
+        With several regions a zone's name is that of its region and its own: two regions have no
+        zone in common.
+        """
+        regions = self.regions or [self.region]
+        many = len(regions) > 1
         return [
             Replica(
                 f"{self.name}-{index}",
                 self.name,
                 revision=self.revision,
-                zone=self.zones[index % len(self.zones)],
-                region=self.region,
+                zone=f"{regions[index % len(regions)]}/{zone}" if many else zone,
+                region=regions[index % len(regions)],
                 slots=self.slots,
             )
             for index in range(self.replicas)
+            for zone in [self.zones[index // len(regions) % len(self.zones)]]
         ]
 
 
@@ -61,7 +71,7 @@ class FaultSection(Section):
     """One fault of a scenario, with its times as people write them."""
 
     kind: Annotated[str, Field(description="kind of fault")]
-    target: Annotated[str, Field(description="replica, zone, or '*'")] = "*"
+    target: Annotated[str, Field(description="replica, zone, region, or '*'")] = "*"
     at: Annotated[Duration, Field(ge=0, description="seconds from the start")] = 0.0
     until: Annotated[Duration, Field(description="seconds from the start")] | None = None
     factor: float = 1.0
@@ -154,9 +164,10 @@ class Scenario(Section):
         require(asked, "models", "has no workload", "give at least one model a workload")
         replicas = [replica for model in self.models for replica in model.members()]
         zones = list(dict.fromkeys(replica.zone for replica in replicas))
+        regions = list(dict.fromkeys(replica.region for replica in replicas))
         for index, fault in enumerate(self.faults):
-            lost = fault.kind == FaultKind.ZONE_LOSS
-            known = zones if lost else [replica.id for replica in replicas]
+            places = {FaultKind.ZONE_LOSS: zones, FaultKind.REGION_LOSS: regions}
+            known = places.get(FaultKind(fault.kind), [replica.id for replica in replicas])
             if fault.target not in ("*", *known):
                 field = f"faults.{index}.target"
                 raise ConfigError(field, f"is {fault.target!r}", f"use one of {_few(known)} or '*'")

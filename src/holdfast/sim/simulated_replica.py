@@ -21,7 +21,7 @@ CONNECT_TIMEOUT: Final = nanos(1.0)  # a partition: nobody answers at all
 _SILENT: Final = frozenset(
     (FaultKind.HANG, FaultKind.PARTITION, FaultKind.STOP)
 )  # nothing comes out any more
-_DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS)
+_DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS, FaultKind.REGION_LOSS)
 
 
 class SimulatedReplica:

@@ -498,7 +498,7 @@ class World:
 
     def _touched(self, fault: Fault) -> list[SimulatedReplica]:
         units = self.units.values()
-        return [u for u in units if fault.touches(u.replica.id, u.replica.zone)]
+        return [u for u in units if fault.touches(u.replica.id, u.replica.zone, u.replica.region)]
 
     def _begin_fault(self, fault: Fault, now: int) -> None:
         for unit in self._touched(fault):

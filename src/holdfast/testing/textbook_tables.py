@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil, fsum, sqrt
 from textwrap import fill
 
-from holdfast.core.plan.capacity import (
+from holdfast.core.plan.redundancy import (
     Redundancy,
     availability,
     cost,

@@ -102,6 +102,8 @@ def admin_app(control: "Control") -> Any:
     from holdfast.control.view.agents import AgentDoor, AgentInbox, agent_routes  # noqa: PLC0415
     from holdfast.control.view.history import history_routes  # noqa: PLC0415
     from holdfast.planner import redundancy  # noqa: PLC0415
+    from holdfast.planner.page import plans  # noqa: PLC0415
+    from holdfast.ui.web.plans import plan_routes  # noqa: PLC0415
     from holdfast.ui.web.routes import web_routes  # noqa: PLC0415
 
     section = control.file.admin
@@ -131,6 +133,7 @@ def admin_app(control: "Control") -> Any:
     more = [
         *reports,
         *web_routes(access, lambda: control.file, control.view.snapshot, redundancy),
+        *plan_routes(plans()),
     ]
     if control.sampler is not None:
         more += history_routes(control.sampler.history)

@@ -168,3 +168,14 @@ def test_a_config_that_cannot_work_is_refused(values):
     with pytest.raises(ConfigError) as caught:
         LaunchGateConfig(**values)
     assert caught.value.field == f"launches.{next(iter(values))}"
+
+
+def test_other_bounds_hold_from_the_next_question_on():
+    launches = gate(parallel_cold=1)
+    for name in ("a", "b", "c"):
+        launches.ask(name, f"/weights/{name}", 0)
+    launches.began("a")
+    assert not launches.ask("b", "/weights/b", 1)
+    launches.configure(LaunchGateConfig(parallel_cold=2))
+    assert launches.ask("b", "/weights/b", 2)
+    assert not launches.ask("c", "/weights/c", 2)

@@ -71,6 +71,13 @@ def test_a_zone_loss_touches_its_zone_and_others_touch_their_replica():
     assert not zonal.touches("a", "b")
     assert single.touches("a", "b")
     assert not single.touches("r1", "a")
+    regional = Fault(FaultKind.REGION_LOSS, "east", at=0)
+    assert regional.touches("r1", "a", "east")
+    assert not regional.touches("east", "east", "west")
+    assert regional.dies_at() == 0
+    schedule = FaultSchedule([regional])
+    assert schedule.active("r1", "a", 1, "east") == [regional]
+    assert schedule.active("r1", "a", 1, "west") == []
 
 
 @pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.ZONE_LOSS])
@@ -105,6 +112,7 @@ def test_every_kind_has_a_sentence_with_its_figures():
     assert "every 5 s" in said[FaultKind.DRIP]
     assert "120 s later" in said[FaultKind.SPOT_NOTICE]
     assert said[FaultKind.ZONE_LOSS].startswith("zone r2 ")
+    assert said[FaultKind.REGION_LOSS].startswith("region r2 ")
     assert len(set(said.values())) == len(FaultKind)
 
 
@@ -229,7 +237,8 @@ def test_blindness_of_the_checker_hits_nobody_and_comes_one_at_a_time():
 def test_every_kind_is_drawn_with_parameters_that_bite():
     drawn = random_schedule(Random(7), fleet(40, zones=8), 100 * HOUR, 3.0, kinds=tuple(FaultKind))
     seen = Counter(fault.kind for fault in drawn.faults)
-    assert set(seen) == set(FaultKind)
+    # All of this fleet is in one region: to lose it is more than half of the replicas.
+    assert set(seen) == set(FaultKind) - {FaultKind.REGION_LOSS}
     assert {f.kind for f in drawn.faults if f.factor > 1} == {FaultKind.SLOW}
     assert {f.kind for f in drawn.faults if f.probability < 1} == {FaultKind.FLAKY}
     assert {f.kind for f in drawn.faults if f.tokens > 0} == {FaultKind.CUT}

@@ -91,8 +91,8 @@ class Deployments:
         self._silent: set[str] = set()  # of whom that was told
         self._wished: dict[str, str] = {}  # the build that each model was last to be
         self.units: dict[str, LaunchedReplica] = {}
-        gate, reader = LaunchGate(LaunchGateConfig()), gpus or HostGpus({})
-        self.launches = Launches(launcher, gate, self.units, self, reader)
+        self._gate = LaunchGate(LaunchGateConfig())
+        self.launches = Launches(launcher, self._gate, self.units, self, gpus or HostGpus({}))
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -130,6 +130,7 @@ class Deployments:
 
         ``others`` are replicas that neither the file lists nor control launches.
         """
+        self._gate.configure(file.launches)
         before = self._models
         self._models = {model.name: model for model in file.models if model.launch is not None}
         for name, model in self._models.items():

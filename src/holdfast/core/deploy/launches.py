@@ -60,14 +60,18 @@ class LaunchGate:
     """
 
     def __init__(self, config: LaunchGateConfig) -> None:
-        self.config = config
-        self._ask_again = nanos(config.ask_again_s)
-        self._load_max = nanos(config.load_max_s)
+        self.configure(config)
         self._waiting: dict[str, _Place] = {}  # in the order of their first asking
         self._loading: dict[str, _Place] = {}
         self._warm: dict[str, None] = {}  # the one unused longest first
         self.lost = 0  # loads whose end nobody reported
         self._now = 0
+
+    def configure(self, config: LaunchGateConfig) -> None:
+        """Take other bounds; what loads already goes on, and the new ones hold for who waits."""
+        self.config = config
+        self._ask_again = nanos(config.ask_again_s)
+        self._load_max = nanos(config.load_max_s)
 
     def warm(self, weights: str) -> None:
         """Remember that a path's weights were loaded on this host, so that they are cached."""

@@ -1,254 +1,261 @@
-"""Computes how many spare replicas reach a wished availability, and what they cost.
+"""Computes how many replicas carry a traffic within its latency objectives.
 
-A fleet that needs N replicas and runs N + k meets its load while at most k are down. With
-independent failures the number up is binomial. Two things break independence, and both are priced
-here: a zone takes all its replicas with it, and a shared cause (a bad build, a driver, heat) makes
-replicas fail together, which the beta-binomial describes with one number, the correlation of any
-two of them. With both, each zone draws its own beta-binomial: the shared cause stays inside.
-
-Probabilities of *shortfall* are summed, never subtracted from one, so that the twelfth nine is as
-exact as the first. Rejected: running ``ceil(N / a)`` replicas. It carries the load on average; for
-twenty replicas at a = 0.95 that is to fall short a tenth of the time.
+Each replica runs a batch; a larger batch serves more requests and gives each of them its tokens
+more slowly. So the objective for a token chooses the batch, and the objective for the first token
+chooses how many such batches there must be. Prompts may be read by other replicas than those that
+answer.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from math import ceil, fsum, inf, log10
-from typing import Final
+from math import ceil, inf
 
+from holdfast.core.plan.engine_speeds import EngineSpeed
+from holdfast.core.plan.queueing import servers_for
 from holdfast.core.types import ConfigError, require
 
-HOURS_PER_MONTH: Final = 730.0  # 8,760 hours in a year over twelve months
-SPARES_LIMIT: Final = 1000  # past this and twice the need, the answer is not one more spare
-
-
-def _share(value: float, name: str, what: str) -> None:
-    good = 0.0 < value <= 1.0
-    require(good, f"capacity.{name}", f"is {value}", f"use {what}, above 0 and up to 1")
-
-
-def _count(value: int, name: str, least: int) -> None:
-    require(value >= least, f"capacity.{name}", f"is {value}", f"use {least} or more")
-
-
-def _duration(value: float, name: str) -> None:
-    require(0.0 <= value < inf, f"capacity.{name}", f"is {value}", "use a finite time, 0 or more")
-
-
-def _below_one(value: float, name: str, why: str) -> None:
-    require(0.0 <= value < 1.0, f"capacity.{name}", f"is {value}", f"use 0 to below 1: {why}")
-
-
-def _up_distribution(size: int, a: float, correlation: float) -> list[float]:
-    """Probability of 0, 1, … ``size`` replicas up.
-
-    Built outwards from the mean by the ratio of neighbours and normalised at the end: no
-    factorials to overflow, and every term keeps its relative precision at thousands of replicas.
-    """
-    if a == 1.0:
-        return [0.0] * size + [1.0]
-    if correlation:
-        spread_out = (1.0 - correlation) / correlation
-        up, down = a * spread_out, (1.0 - a) * spread_out
-
-        def ratio(j: int) -> float:
-            return (size - j) * (up + j) / ((j + 1) * (down + size - j - 1))
-    else:
-        odds = a / (1.0 - a)
-
-        def ratio(j: int) -> float:
-            return (size - j) * odds / (j + 1)
-
-    start = min(size, int((size + 1) * a))
-    weights = [0.0] * (size + 1)
-    weights[start] = 1.0
-    for j in range(start, size):
-        weights[j + 1] = weights[j] * ratio(j)
-    for j in range(start, 0, -1):
-        weights[j - 1] = weights[j] / ratio(j - 1)
-    total = fsum(weights)
-    return [weight / total for weight in weights]
-
-
-def _convolve(left: list[float], right: list[float]) -> list[float]:
-    out = [0.0] * (len(left) + len(right) - 1)
-    for i, p in enumerate(left):
-        if p:
-            for j, q in enumerate(right, i):
-                out[j] += p * q
-    return out
-
-
-def spread(replicas: int, zones: int) -> tuple[int, ...]:
-    """Replicas per zone when spread evenly: sizes differ by one at most."""
-    each, more = divmod(replicas, zones)
-    return (each + 1,) * more + (each,) * (zones - more)
-
 
 @dataclass(slots=True, frozen=True)
-class Redundancy:
-    """Availability of a fleet with spares, from its need and how replicas and zones fail."""
+class Traffic:
+    """What is asked: requests per second and their mean lengths."""
 
-    need: int  # replicas that carry the peak within the latency objective
-    a: float  # share of time one replica is up
-    zones: int = 1  # replicas are spread evenly over these
-    zone_a: float = 1.0  # share of time one zone is up; 1 = zones never fail as a whole
-    correlation: float = 0.0  # between any two replicas of a zone; 0 = independent
+    requests_s: float
+    prompt: float  # tokens
+    output: float
 
     def __post_init__(self) -> None:
-        _count(self.need, "need", 1)
-        _share(self.a, "a", "the share of time one replica is up")
-        _count(self.zones, "zones", 1)
-        _share(self.zone_a, "zone_a", "the share of time one zone is up")
-        _below_one(self.correlation, "correlation", "at 1 the replicas are one replica")
+        good = 0.0 < self.requests_s < inf
+        fix = "use requests per second above 0"
+        require(good, "traffic.rate", f"is {self.requests_s:g}", fix)
+        for name in ("prompt", "output"):
+            value = getattr(self, name)
+            good = 1.0 <= value < inf
+            require(good, f"traffic.{name}", f"is {value:g}", "use 1 token or more")
 
-    @property
-    def ceiling(self) -> float:
-        """The availability that no number of spares can exceed: some zone must be up."""
-        return 1.0 - (1.0 - self.zone_a) ** self.zones
 
-    def availability(self, spares: int) -> float:
-        """Share of time that at least ``need`` replicas are up with this many spares."""
-        return 1.0 - self.shortfall(spares)
+def users_to_rate(users: float, think_s: float, answer_s: float) -> float:
+    """Requests per second of ``users`` who wait for an answer and then think: ``N / (T + Z)``.
 
-    def shortfall(self, spares: int) -> float:
-        """Share of time that fewer than ``need`` replicas are up; precise however small."""
-        _count(spares, "spares", 0)
-        return self.shortfall_of(spread(self.need + spares, self.zones))
+    Little's law; exact on average, whatever the laws. Assumes that answers take ``answer_s``
+    under load as well, so it is an upper bound where a fleet is short.
+    """
+    require(users > 0, "traffic.users", f"is {users:g}", "use a number above 0")
+    require(think_s >= 0, "traffic.think", f"is {think_s:g}", "use seconds, 0 or more")
+    require(answer_s > 0, "traffic.answer_s", f"is {answer_s:g}", "use seconds above 0")
+    return users / (think_s + answer_s)
 
-    def shortfall_of(self, sizes: Sequence[int]) -> float:
-        """Share of time that fewer than ``need`` replicas are up, for given zone sizes.
 
-        Two halves of the zones are convolved and joined by a cumulative sum, because the full
-        distribution of a thousand replicas would be computed for nothing.
-        """
-        zone: dict[int, list[float]] = {}
-        for size in sizes:
-            if size not in zone:
-                counts = _up_distribution(size, self.a, self.correlation)
-                zone[size] = [self.zone_a * p for p in counts]
-                zone[size][0] += 1.0 - self.zone_a
-        halves = [[1.0], [1.0]]
-        for i, size in enumerate(sizes):
-            halves[i % 2] = _convolve(halves[i % 2], zone[size])
-        below = list(accumulate(halves[1], initial=0.0))  # below[m] = P(second half < m)
-        last = len(below) - 1
-        first = enumerate(halves[0][: self.need])
-        return min(1.0, fsum(p * below[min(last, self.need - up)] for up, p in first))
+def alone_ms(speed: EngineSpeed, prompt: float, output: float) -> tuple[float, float]:
+    """Milliseconds to read a prompt and to write the answer on an idle replica."""
+    held = prompt + output / 2.0
+    return speed.prefill(prompt), output * speed.step(1, held)
+
+
+def token_budget_ms(latency_s: float, first_token_s: float, output: float) -> float:
+    """Milliseconds that each further token may take: ``(latency - first token) / (output - 1)``."""
+    after = latency_s - first_token_s
+    fix = f"use more than the first token's {first_token_s:g} s"
+    require(after > 0, "capacity.latency", f"is {latency_s:g}", fix)
+    return after * 1000.0 / max(1.0, output - 1.0)
 
 
 @dataclass(slots=True, frozen=True)
-class Plan:
-    """The smallest number of spares that reaches a target, and the availability it gives."""
+class BatchChoice:
+    """The batch of one replica: what it serves, and how fast."""
 
-    spares: int
-    zone_sizes: tuple[int, ...]
-    availability: float
-    shortfall: float  # one less the availability, precise however small
-
-    @property
-    def replicas(self) -> int:
-        """How many replicas to run in all, spares included."""
-        return sum(self.zone_sizes)
+    batch: int
+    step_ms: float
+    token_ms: float  # with the time for reading others' prompts
+    service_s: float  # one request, from its first step to its last
+    requests_s: float  # of one replica with its batch full
 
 
-def availability(need: int, spares: int, a: float) -> float:
-    """Probability that at least ``need`` of ``need + spares`` independent replicas are up."""
-    return Redundancy(need, a).availability(spares)
+def batch_at(speed: EngineSpeed, traffic: Traffic, batch: int) -> BatchChoice:
+    """What a replica does with this many requests at once.
 
-
-def zone_availability(need: int, zones: int, per_zone: int, a: float, zone_a: float) -> float:
-    """Probability that ``need`` replicas are up in ``zones`` zones that also fail whole."""
-    fleet = Redundancy(need, a, zones, zone_a)
-    _count(per_zone, "per_zone", 1)
-    return 1.0 - fleet.shortfall_of((per_zone,) * zones)
-
-
-def replica_availability(mtbf: float, detect: float, repair: float) -> float:
-    """Share of time one replica is up; all three times in the same unit."""
-    require(0.0 < mtbf < inf, "capacity.mtbf", f"is {mtbf}", "use a finite time above 0")
-    _duration(detect, "detect")
-    _duration(repair, "repair")
-    return mtbf / (mtbf + detect + repair)
-
-
-def spares_for(
-    target: float,
-    need: int,
-    a: float,
-    *,
-    zones: int = 1,
-    zone_a: float = 1.0,
-    correlation: float = 0.0,
-    limit: int | None = None,
-) -> Plan:
-    """Find the smallest number of spares whose availability reaches ``target``.
-
-    One more replica never hurts in any of these models, so doubling and then halving finds the
-    smallest number without trying them all. ``limit`` bounds it; by default a thousand plus twice
-    the need, enough to lose two zones of three.
+    ``service = output x step(B) + B x prefill``: while ``B`` requests run, each sees the prompts
+    of the others being read between its tokens. Assumes means: long answers beside short ones
+    only average out over many requests.
     """
-    fleet = Redundancy(need, a, zones, zone_a, correlation)
-    require(0.0 < target < 1.0, "capacity.target", f"is {target}", "use a share such as 0.999")
-    limit = SPARES_LIMIT + 2 * need if limit is None else limit
-    _count(limit, "limit", 0)
-    if target > fleet.ceiling:
-        fix = "spread over more zones, add a region, or lower the target"
-        problem = f"is {target}, but {zones} zone(s) up {zone_a} of the time allow no more than"
-        raise ConfigError("capacity.target", f"{problem} {fleet.ceiling:.12g} with any k", fix)
-    high = 0
-    while fleet.availability(high) < target:
-        if high == limit:
-            problem = f"is {target}, but {limit} spares give only {fleet.availability(limit):.12g}"
-            fix = "lower the target or the correlation, add zones, or raise the limit"
-            raise ConfigError("capacity.target", problem, fix)
-        high = min(limit, max(1, 2 * high))
-    low = high // 2 + 1 if high else 0
-    while low < high:
-        middle = (low + high) // 2
-        if fleet.availability(middle) < target:
-            low = middle + 1
+    held = batch * (traffic.prompt + traffic.output / 2.0)
+    step = speed.step(batch, held)
+    prefill = speed.prefill(traffic.prompt)
+    service = (traffic.output * step + batch * prefill) / 1000.0
+    token = step + batch * prefill / traffic.output
+    return BatchChoice(batch, step, token, service, batch / service)
+
+
+def choose_batch(
+    speed: EngineSpeed, traffic: Traffic, budget_ms: float | None, kv_tokens: float | None = None
+) -> BatchChoice:
+    """The largest batch whose tokens come within the budget and whose cache fits.
+
+    ``kv_tokens`` is the room for KV cache of one replica. Raises ``ConfigError`` where one
+    request alone is too slow: no number of replicas mends that.
+    """
+    most = speed.batch_max
+    if kv_tokens is not None:
+        held = traffic.prompt + traffic.output / 2.0
+        most = min(most, int(kv_tokens / held))
+        fix = "use shorter prompts or a replica with more memory"
+        require(most >= 1, "capacity.kv_tokens", f"is {kv_tokens:g}, less than one request", fix)
+    alone = batch_at(speed, traffic, 1)
+    if budget_ms is not None and alone.token_ms > budget_ms:
+        problem = (
+            f"leaves {budget_ms:.3g} ms for a token, and a request alone on a replica takes "
+            f"{alone.token_ms:.3g} ms"
+        )
+        fix = "use a faster engine, shorter answers, or a later deadline; more replicas do not help"
+        raise ConfigError("capacity.latency", problem, fix)
+    if budget_ms is None:
+        return batch_at(speed, traffic, most)
+    low, high = 1, most
+    while low < high:  # a larger batch is never faster, except where a band begins: checked below
+        middle = (low + high + 1) // 2
+        if batch_at(speed, traffic, middle).token_ms <= budget_ms:
+            low = middle
         else:
-            high = middle
-    shortfall = fleet.shortfall(high)
-    return Plan(high, spread(need + high, zones), 1.0 - shortfall, shortfall)
+            high = middle - 1
+    return batch_at(speed, traffic, low)
 
 
-def replicas_by_mean(need: int, a: float) -> int:
-    """Replicas by the rejected rule ``ceil(need / a)``, for comparison: enough on average."""
-    _count(need, "need", 1)
-    _share(a, "a", "the share of time one replica is up")
-    return ceil(need / a)
+@dataclass(slots=True, frozen=True)
+class ReplicaNeed:
+    """Replicas for a traffic, and why so many."""
+
+    replicas: int
+    batch: BatchChoice
+    slots: int  # requests at once, of all replicas
+    offered: float  # requests at once on average, by Little's law
+    utilisation: float
+    by_waiting: int  # replicas that the wait for a first token asks for
+    by_utilisation: int  # and those that the bound on utilisation asks for
 
 
-def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> float:
-    """What the spares cost over ``hours``, by default a month."""
-    _count(spares, "spares", 0)
-    good = 0.0 <= cost_per_hour < inf
-    require(good, "capacity.cost_per_hour", f"is {cost_per_hour}", "use a price, 0 or more")
-    _duration(hours, "hours")
-    return spares * cost_per_hour * hours
+def replicas_for(
+    traffic: Traffic,
+    batch: BatchChoice,
+    *,
+    wait_s: float,
+    late_share: float,
+    utilisation: float,
+) -> ReplicaNeed:
+    """Fewest replicas so that at most ``late_share`` wait longer than ``wait_s`` for a place.
+
+    All places of all replicas are one queue (Erlang C): a router that knows them comes close to
+    that. Breaks for bursts, and for a router that chooses blindly; the simulation knows both.
+    """
+    require(wait_s >= 0, "capacity.first_token", "leaves no time to wait", "use a later deadline")
+    offered = traffic.requests_s * batch.service_s
+    slots = servers_for(offered, wait_s / batch.service_s, late_share)
+    by_waiting = ceil(slots / batch.batch)
+    by_utilisation = ceil(offered / (utilisation * batch.batch) - 1e-9)
+    count = max(1, by_waiting, by_utilisation)
+    return ReplicaNeed(
+        count,
+        batch,
+        count * batch.batch,
+        offered,
+        offered / (count * batch.batch),
+        by_waiting,
+        by_utilisation,
+    )
 
 
-def nines(shortfall: float) -> float:
-    """Express a shortfall as a number of nines: 0.001 is three; infinite for 0."""
-    good = 0.0 <= shortfall <= 1.0
-    require(good, "capacity.shortfall", f"is {shortfall}", "use a share from 0 to 1")
-    return -log10(shortfall) if shortfall else inf
+@dataclass(slots=True, frozen=True)
+class SplitNeed:
+    """Replicas that only read prompts, and replicas that only write answers."""
+
+    prefill: int
+    decode: int
+    prefill_offered: float  # busy prefill replicas on average
+    decode_offered: float  # answers under way on average
+    prefill_by_waiting: int
+    prefill_by_utilisation: int
+    decode_by_batch: int  # enough places for the mean, and no more
+    transfer_bytes: float  # KV cache of one request that moves between them
+    transfer_s: float
+    transfer_bytes_s: float  # of all requests
+
+
+def split_need(
+    speed: EngineSpeed,
+    traffic: Traffic,
+    batch: int,
+    *,
+    wait_s: float,
+    late_share: float,
+    utilisation: float,
+    kv_bytes_per_token: float,
+    link_bytes_s: float,
+) -> SplitNeed:
+    """Replicas for prompts and for answers apart (disaggregation).
+
+    A prefill replica reads one prompt at a time: Erlang C over them. A decode replica writes a
+    batch: ``rate x output x step(B)`` answers are under way, and each replica has ``B`` places.
+    Assumes that the KV cache moves while nothing waits for it; leaves out prompts that are cached
+    already.
+    """
+    require(batch >= 1, "capacity.batch", f"is {batch}", "use 1 or more")
+    require(link_bytes_s > 0, "capacity.link", f"is {link_bytes_s:g}", "use bytes/s above 0")
+    read_s = speed.prefill(traffic.prompt) / 1000.0
+    reading = traffic.requests_s * read_s
+    by_waiting = servers_for(reading, wait_s / read_s, late_share) if read_s else 1
+    by_utilisation = ceil(reading / utilisation - 1e-9)
+    held = batch * (traffic.prompt + traffic.output / 2.0)
+    writing = traffic.requests_s * traffic.output * speed.step(batch, held) / 1000.0
+    moved = traffic.prompt * kv_bytes_per_token
+    return SplitNeed(
+        prefill=max(1, by_waiting, by_utilisation),
+        decode=max(1, ceil(writing / (batch * utilisation) - 1e-9)),
+        prefill_offered=reading,
+        decode_offered=writing,
+        prefill_by_waiting=by_waiting,
+        prefill_by_utilisation=by_utilisation,
+        decode_by_batch=ceil(writing / batch - 1e-9),
+        transfer_bytes=moved,
+        transfer_s=moved / link_bytes_s,
+        transfer_bytes_s=moved * traffic.requests_s,
+    )
+
+
+def warm_share(surge: float, start_s: float, ramp_s: float) -> float:
+    """Share of the present replicas that must stand ready for a surge, beside a scaler.
+
+    Load climbs to ``surge`` times over ``ramp_s``; a replica serves ``start_s`` after it was
+    asked for. So the scaler is always ``start_s`` behind: ``(surge - 1) x min(1, start / ramp)``.
+    Assumes a scaler that asks at once for what it sees.
+    """
+    require(surge >= 1, "capacity.surge", f"is {surge:g}", "use a factor of 1 or more")
+    require(start_s >= 0, "capacity.start", f"is {start_s:g}", "use seconds, 0 or more")
+    require(ramp_s >= 0, "capacity.ramp", f"is {ramp_s:g}", "use seconds, 0 or more")
+    behind = 1.0 if ramp_s <= start_s else start_s / ramp_s
+    return (surge - 1.0) * behind
+
+
+def batch_on_the_spare(
+    replicas: int, batch: BatchChoice, mean_requests_s: float, utilisation: float
+) -> float:
+    """Requests per second of batch work that fit into what the interactive load leaves on average.
+
+    ``replicas x requests/s x utilisation - mean rate``. Assumes batch requests of the same
+    lengths that give way at once; over a day the mean rate is what counts, not the peak that
+    sized the fleet.
+    """
+    return max(0.0, replicas * batch.requests_s * utilisation - mean_requests_s)
 
 
 __all__ = [
-    "HOURS_PER_MONTH",
-    "SPARES_LIMIT",
-    "Plan",
-    "Redundancy",
-    "availability",
-    "cost",
-    "nines",
-    "replica_availability",
-    "replicas_by_mean",
-    "spares_for",
-    "spread",
-    "zone_availability",
+    "BatchChoice",
+    "ReplicaNeed",
+    "SplitNeed",
+    "Traffic",
+    "alone_ms",
+    "batch_at",
+    "batch_on_the_spare",
+    "choose_batch",
+    "replicas_for",
+    "split_need",
+    "token_budget_ms",
+    "users_to_rate",
+    "warm_share",
 ]

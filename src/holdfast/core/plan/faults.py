@@ -39,6 +39,7 @@ class FaultKind(StrEnum):
     LEAK = "leak"  # memory climbs and is exhausted ``lead_s`` after the beginning
     REFUSE_BUSY = "refuse_busy"  # answers 429
     ZONE_LOSS = "zone_loss"  # all replicas of a zone crash; the target is the zone
+    REGION_LOSS = "region_loss"  # all replicas of a region crash; the target is the region
     SPOT_NOTICE = "spot_notice"  # a notice, then a kill after ``lead_s``
     PARTITION = "partition"  # the gateway cannot reach it: connects time out
     PROBE_BLIND = "probe_blind"  # the checker is broken: probes fail, replicas serve well
@@ -51,7 +52,7 @@ class FaultKind(StrEnum):
 REPLICA_KINDS: Final[tuple[FaultKind, ...]] = tuple(
     kind
     for kind in FaultKind
-    if kind not in (FaultKind.ZONE_LOSS, FaultKind.PROBE_BLIND)
+    if kind not in (FaultKind.ZONE_LOSS, FaultKind.REGION_LOSS, FaultKind.PROBE_BLIND)
     # Not drawn at random: the schedule of every seed that somebody knows would be another one.
     and kind not in (FaultKind.STOP, FaultKind.STALL, FaultKind.RESET, FaultKind.HOST_UPDATE)
 )
@@ -72,6 +73,7 @@ _STORIES: Final[dict[FaultKind, str]] = {
     FaultKind.LEAK: "leaks memory and dies of it after {lead_s:g} s",
     FaultKind.REFUSE_BUSY: "refuses everything with 429",
     FaultKind.ZONE_LOSS: "loses every replica",
+    FaultKind.REGION_LOSS: "loses every replica",
     FaultKind.SPOT_NOTICE: "gets a spot notice and is killed {lead_s:g} s later",
     FaultKind.PARTITION: "cannot be reached: connects time out",
     FaultKind.PROBE_BLIND: "looks ill to a broken checker and serves well",
@@ -87,7 +89,7 @@ class Fault:
     """One fault to inject: its kind, its target and its time window."""
 
     kind: FaultKind
-    target: str  # a replica id, a zone for ZONE_LOSS, or "*" for all
+    target: str  # a replica id, a zone for ZONE_LOSS, a region for REGION_LOSS, or "*" for all
     at: int  # nanoseconds of core time
     until: int | None = None  # None = it is never repaired
     factor: float = 1.0  # SLOW: by how much
@@ -120,10 +122,10 @@ class Fault:
         killed = self.kind is not FaultKind.SPOT_NOTICE or self.dies_at() is not None
         require(killed, "fault.until", "comes before the spot kill", "end it after at + lead_s")
 
-    def touches(self, replica_id: str, zone: str) -> bool:
-        """Whether the fault targets this replica: by its id, its zone, or all replicas."""
-        name = zone if self.kind is FaultKind.ZONE_LOSS else replica_id
-        return self.target in (name, EVERYONE)
+    def touches(self, replica_id: str, zone: str, region: str = "") -> bool:
+        """Whether the fault targets this replica: by its id, zone or region, or all replicas."""
+        places = {FaultKind.ZONE_LOSS: zone, FaultKind.REGION_LOSS: region}
+        return self.target in (places.get(self.kind, replica_id), EVERYONE)
 
     def holds(self, now: int) -> bool:
         """Whether the fault is active at ``now``."""
@@ -131,7 +133,7 @@ class Fault:
 
     def dies_at(self) -> int | None:
         """When the fault alone kills its target; ``None`` if it does not, or only on use."""
-        if self.kind in (FaultKind.CRASH, FaultKind.ZONE_LOSS):
+        if self.kind in (FaultKind.CRASH, FaultKind.ZONE_LOSS, FaultKind.REGION_LOSS):
             return self.at
         if self.kind not in (FaultKind.SPOT_NOTICE, FaultKind.LEAK):
             return None
@@ -141,8 +143,9 @@ class Fault:
     def describe(self) -> str:
         """The fault as one sentence for people."""
         who = "every replica" if self.target == EVERYONE else self.target
-        if self.kind is FaultKind.ZONE_LOSS:
-            who = "every zone" if self.target == EVERYONE else f"zone {self.target}"
+        for kind, place in ((FaultKind.ZONE_LOSS, "zone"), (FaultKind.REGION_LOSS, "region")):
+            if self.kind is kind:
+                who = f"every {place}" if self.target == EVERYONE else f"{place} {self.target}"
         story = _STORIES[self.kind].format(
             factor=self.factor,
             probability=self.probability,
@@ -161,7 +164,7 @@ Edge = tuple[int, Literal["begin", "end"], Fault]
 class FaultSchedule:
     """Faults sorted by their beginning. Immutable after construction."""
 
-    __slots__ = ("_by_replica", "_by_zone", "faults")
+    __slots__ = ("_by_region", "_by_replica", "_by_zone", "faults")
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         given = list(faults)
@@ -171,9 +174,10 @@ class FaultSchedule:
         self.faults: tuple[Fault, ...] = tuple(sorted(given, key=lambda fault: fault.at))
         self._by_replica: dict[str, list[Fault]] = {}
         self._by_zone: dict[str, list[Fault]] = {}
+        self._by_region: dict[str, list[Fault]] = {}
+        places = {FaultKind.ZONE_LOSS: self._by_zone, FaultKind.REGION_LOSS: self._by_region}
         for fault in self.faults:
-            zonal = fault.kind is FaultKind.ZONE_LOSS
-            index = self._by_zone if zonal else self._by_replica
+            index = places.get(fault.kind, self._by_replica)
             index.setdefault(fault.target, []).append(fault)
 
     def edges(self) -> list[Edge]:
@@ -182,7 +186,7 @@ class FaultSchedule:
         begins: list[Edge] = [(f.at, "begin", f) for f in self.faults]
         return sorted(ends + begins, key=lambda edge: edge[0])
 
-    def active(self, target_replica: str, zone: str, now: int) -> list[Fault]:
+    def active(self, target_replica: str, zone: str, now: int, region: str = "") -> list[Fault]:
         """The faults that are active for this replica now, earliest first."""
         found: list[Fault] = []
         for faults in (
@@ -190,6 +194,8 @@ class FaultSchedule:
             self._by_replica.get(EVERYONE),
             self._by_zone.get(zone),
             self._by_zone.get(EVERYONE),
+            self._by_region.get(region),
+            self._by_region.get(EVERYONE),
         ):
             if faults is not None:
                 found.extend(fault for fault in faults if fault.holds(now))
@@ -245,7 +251,7 @@ def random_schedule(
                 blind_until = end
                 faults.append(fault)
             continue
-        hit = [replica.id for replica in replicas if fault.touches(replica.id, replica.zone)]
+        hit = [one.id for one in replicas if fault.touches(one.id, one.zone, one.region)]
         suffering = sum(1 for until in busy_until.values() if until > at)
         if all(busy_until[name] <= at for name in hit) and suffering + len(hit) <= allowed:
             busy_until.update((name, end) for name in hit)
@@ -266,6 +272,8 @@ def _draw(
     target = replica.id
     if kind is FaultKind.ZONE_LOSS:
         target = replica.zone
+    elif kind is FaultKind.REGION_LOSS:
+        target = replica.region
     elif kind is FaultKind.PROBE_BLIND:
         target = EVERYONE
     lead_s = 10.0 + 110.0 * second  # from a hurried notice to the usual two minutes

@@ -38,21 +38,26 @@ class RehearsalError(Exception):
 class RehearsalRunner:
     """Runs what-if simulations in child processes, one at a time."""
 
-    def __init__(self, limit_s: float | None = None) -> None:
+    def __init__(self, limit_s: float | None = None, module: str = _MODULE) -> None:
         self._limit_s = LIMIT_S if limit_s is None else limit_s
+        self._module = module  # what is run with python -m
         self._running = False
 
-    async def run(self, now: Scenario, then: Scenario) -> dict[str, Any]:
-        """Simulate both scenarios; returns their results under "now" and "then"."""
+    async def ask(self, question: bytes) -> bytes:
+        """Hand a question to a child process and return what it writes; one at a time."""
         if self._running:
             raise RehearsalBusyError
         self._running = True
-        began = time.monotonic()
         try:
-            question = [one.model_dump_json(by_alias=True) for one in (now, then)]
-            told = orjson.loads(await self._asked(orjson.dumps(question)))
+            return await self._asked(question)
         finally:
             self._running = False
+
+    async def run(self, now: Scenario, then: Scenario) -> dict[str, Any]:
+        """Simulate both scenarios; returns their results under "now" and "then"."""
+        began = time.monotonic()
+        question = [one.model_dump_json(by_alias=True) for one in (now, then)]
+        told = orjson.loads(await self.ask(orjson.dumps(question)))
         return {
             "now": told[0],
             "then": told[1],
@@ -64,7 +69,7 @@ class RehearsalRunner:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            _MODULE,
+            self._module,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

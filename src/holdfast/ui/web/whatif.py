@@ -17,7 +17,7 @@ from math import ceil
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.core.plan.capacity import Redundancy
+from holdfast.core.plan.redundancy import Redundancy
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import ConfigError, require
 from holdfast.core.view.snapshot import ModelRow, Snapshot

@@ -2,6 +2,7 @@
 
 import { h, panel, put } from "./dom.js";
 import * as f from "./format.js";
+import { PlanForms } from "./plans.js";
 import { get, order } from "./server.js";
 import { plainTable } from "./table.js";
 
@@ -47,6 +48,7 @@ class PlanPage {
     root.append(h("h1", {}, "What if"),
       h("p", { class: "lead" }, "The running fleet and its policies are simulated twice, as they are and as they would be, with the same arrivals. Nothing is changed by it."),
       form, this.result);
+    this.plans = new PlanForms(root);
   }
 
   async load() {

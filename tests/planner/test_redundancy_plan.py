@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from holdfast.core.plan.capacity import Redundancy, availability
+from holdfast.core.plan.redundancy import Redundancy, availability
 from holdfast.core.types import ConfigError
 from holdfast.planner import redundancy
 
@@ -95,7 +95,7 @@ def test_replicas_that_never_fail_have_no_count_of_nines():
 def test_what_cannot_be_reached_is_refused_with_the_reason():
     with pytest.raises(ConfigError, match="more zones"):
         redundancy(8, 0.99, 0.9999, zone_availability=0.999)
-    with pytest.raises(ConfigError, match=r"capacity\.cost_per_hour"):
+    with pytest.raises(ConfigError, match=r"redundancy\.cost_per_hour"):
         redundancy(8, 0.99, 0.999, cost_per_hour=-1.0)
     with pytest.raises(ConfigError, match="1 spares give only"):
         redundancy(8, 0.99, 0.999, limit=1)

@@ -1,6 +1,6 @@
 """Plans redundancy: how many spare replicas, what availability they give, what they cost.
 
-The mathematics is ``core.plan.capacity``; here it becomes an answer that a person can check: the
+The mathematics is ``core.plan.redundancy``; here it becomes an answer that a person can check: the
 smallest k beside its neighbours, what simpler formulas would have claimed, and what an average
 cannot promise. Rendering is left to the caller.
 """
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from math import isinf
 from typing import Final
 
-from holdfast.core.plan.capacity import (
+from holdfast.core.plan.redundancy import (
     HOURS_PER_MONTH,
     Redundancy,
     cost,
@@ -57,6 +57,7 @@ class RedundancyPlan:
     zones: int
     zone_availability: float
     correlation: float
+    common_cause: float  # share of time that all replicas are down at once
     spares: int
     zone_sizes: tuple[int, ...]
     availability: float
@@ -85,16 +86,17 @@ def redundancy(
     zones: int = 1,
     zone_availability: float = 1.0,
     correlation: float = 0.0,
+    common: float = 0.0,
     cost_per_hour: float | None = None,
     limit: int | None = None,
 ) -> RedundancyPlan:
     """Plan spares for a fleet that needs ``need`` replicas, each up ``availability`` of the time.
 
     Replicas are spread evenly over ``zones``, each up ``zone_availability`` of the time as a
-    whole; ``correlation`` is that of any two replicas of a zone. ``cost_per_hour`` is one replica's
-    price.
+    whole; ``correlation`` is that of any two replicas of a zone, and ``common`` the share of time
+    that a common cause takes all of them. ``cost_per_hour`` is one replica's price.
     """
-    fleet = Redundancy(need, availability, zones, zone_availability, correlation)
+    fleet = Redundancy(need, availability, zones, zone_availability, correlation, common)
     plan = spares_for(
         target,
         need,
@@ -102,6 +104,7 @@ def redundancy(
         zones=zones,
         zone_a=zone_availability,
         correlation=correlation,
+        common=common,
         limit=limit,
     )
     minutes = plan.shortfall * HOURS_PER_MONTH * 60.0
@@ -112,6 +115,7 @@ def redundancy(
         zones=zones,
         zone_availability=zone_availability,
         correlation=correlation,
+        common_cause=common,
         spares=plan.spares,
         zone_sizes=plan.zone_sizes,
         availability=plan.availability,
@@ -126,9 +130,9 @@ def redundancy(
 
 def _as_if_independent(fleet: Redundancy) -> Redundancy | None:
     """The same replicas as the textbook formula sees them; none where it sees them rightly."""
-    if fleet.zone_a == 1.0 and fleet.correlation == 0.0:
+    if fleet.zone_a == 1.0 and fleet.correlation == 0.0 and fleet.common == 0.0:
         return None
-    return Redundancy(fleet.need, fleet.a * fleet.zone_a)
+    return Redundancy(fleet.need, fleet.a * fleet.zone_a * (1.0 - fleet.common))
 
 
 def _monthly(spares: int, cost_per_hour: float | None) -> float | None:
@@ -163,7 +167,7 @@ def _alternatives(
     fleet: Redundancy, target: float, cost_per_hour: float | None
 ) -> tuple[Alternative, ...]:
     """What the independent formula and the mean would buy, priced by the real model."""
-    up = fleet.a * fleet.zone_a
+    up = fleet.a * fleet.zone_a * (1.0 - fleet.common)
     by_mean = replicas_by_mean(fleet.need, up) - fleet.need
     claims: list[tuple[str, int, float | None]] = [("mean capacity", by_mean, None)]
     naive = _as_if_independent(fleet)

@@ -1,0 +1,146 @@
+"""Computes when replicas that load from one filesystem are ready, by the order of their loads.
+
+Loads that run together share the bandwidth. With forty at once none is ready before nearly all are;
+one after the other the last is ready at the same time, and half of them in half of it. So the order
+costs nothing and is worth half of the mean wait, as long as one reader alone can fill the pipe.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from holdfast.core.types import require
+
+
+@dataclass(slots=True, frozen=True)
+class Filesystem:
+    """A shared store of weights: its bandwidth, its burst, and what one reader can take."""
+
+    bytes_per_s: float  # for all readers together
+    burst_bytes_per_s: float = 0.0  # while credits last; 0: no burst
+    credit_bytes: float = 0.0  # read at the burst rate beyond the baseline before credits are gone
+    reader_bytes_per_s: float = inf  # of one loader: a single stream rarely fills the pipe
+
+    def __post_init__(self) -> None:
+        good = 0.0 < self.bytes_per_s < inf
+        fix = "use bytes per second above 0, such as 100MB"
+        require(good, "filesystem.bandwidth", f"is {self.bytes_per_s:g}", fix)
+        for name, value in (("burst", self.burst_bytes_per_s), ("credits", self.credit_bytes)):
+            require(value >= 0, f"filesystem.{name}", f"is {value:g}", "use 0 or more")
+        reader = self.reader_bytes_per_s
+        require(reader > 0, "filesystem.reader_rate", f"is {reader:g}", "use bytes/s above 0")
+
+    def rate(self, credits_left: float) -> float:
+        """Bandwidth of all readers with this much credit."""
+        burst = self.burst_bytes_per_s
+        return burst if credits_left > 0 and burst > self.bytes_per_s else self.bytes_per_s
+
+
+def share_bytes_per_s(filesystem: Filesystem, readers: int) -> float:
+    """What each of ``readers`` gets while they read together."""
+    require(readers >= 1, "coldstart.readers", f"is {readers}", "use 1 or more")
+    return min(filesystem.reader_bytes_per_s, filesystem.bytes_per_s / readers)
+
+
+def bytes_read(filesystem: Filesystem, seconds: float) -> float:
+    """What a filesystem delivers while it is saturated for so long."""
+    require(seconds >= 0, "coldstart.saturated", f"is {seconds:g}", "use 0 or more seconds")
+    return filesystem.bytes_per_s * seconds
+
+
+def readers_that_fill(filesystem: Filesystem) -> int:
+    """Fewest readers that use all of the bandwidth; more only make each other wait."""
+    if filesystem.reader_bytes_per_s == inf:
+        return 1
+    fastest = max(filesystem.bytes_per_s, filesystem.burst_bytes_per_s)
+    return max(1, ceil(fastest / filesystem.reader_bytes_per_s - 1e-9))
+
+
+@dataclass(slots=True, frozen=True)
+class LoadSchedule:
+    """When replicas are ready that load so many at a time."""
+
+    parallel: int
+    ready_s: tuple[float, ...]  # in order
+
+    @property
+    def first_s(self) -> float:
+        """When the first replica is ready."""
+        return self.ready_s[0]
+
+    @property
+    def mean_s(self) -> float:
+        """When replicas are ready on average."""
+        return sum(self.ready_s) / len(self.ready_s)
+
+    @property
+    def half_s(self) -> float:
+        """When half of them are ready."""
+        return self.ready_s[(len(self.ready_s) - 1) // 2]
+
+    @property
+    def last_s(self) -> float:
+        """When all are ready."""
+        return self.ready_s[-1]
+
+
+def schedule_loads(
+    sizes: Sequence[float], parallel: int, filesystem: Filesystem, start_s: float = 0.0
+) -> LoadSchedule:
+    """Load ``sizes`` bytes each, in order, ``parallel`` at a time; ``start_s`` is added to each.
+
+    Readers share the bandwidth evenly, up to what one can take; beyond the baseline the burst
+    uses up credits. Assumes that metadata is read at once and that nobody else reads. Sizes of 0
+    are in the page cache and ready at once.
+    """
+    require(bool(sizes), "coldstart.replicas", "is 0", "use 1 or more")
+    require(parallel >= 1, "coldstart.parallel", f"is {parallel}", "use 1 or more")
+    require(start_s >= 0, "coldstart.start", f"is {start_s:g}", "use 0 or more seconds")
+    for size in sizes:
+        require(size >= 0, "coldstart.size", f"is {size:g}", "use 0 or more bytes")
+    waiting = list(reversed(sizes))
+    left: list[float] = []
+    ready: list[float] = []
+    now, credits_left = 0.0, filesystem.credit_bytes
+    while waiting or left:
+        while waiting and len(left) < parallel:
+            left.append(waiting.pop())
+        total = min(filesystem.rate(credits_left), len(left) * filesystem.reader_bytes_per_s)
+        each = total / len(left)
+        span = min(left) / each
+        above = total - filesystem.bytes_per_s
+        if above > 0 and credits_left > 0:
+            span = min(span, credits_left / above)
+            credits_left = max(0.0, credits_left - span * above)
+            credits_left = 0.0 if credits_left < 1.0 else credits_left
+        now += span
+        left = [size - span * each for size in left]
+        ready += [now + start_s for size in left if size <= 1e-6 * filesystem.bytes_per_s]
+        left = [size for size in left if size > 1e-6 * filesystem.bytes_per_s]
+    return LoadSchedule(parallel, tuple(ready))
+
+
+def cold_reads(replicas: int, models: int, hosts: int) -> int:
+    """Reads from the filesystem when each host reads each of its models once.
+
+    Copies of one model on one host come out of the page cache after the first. Assumes that
+    copies are dealt out evenly over hosts, that weights fit into the memory beside the replicas,
+    and that the first copy has loaded before the next begins.
+    """
+    require(replicas >= 1, "coldstart.replicas", f"is {replicas}", "use 1 or more")
+    good = 1 <= models <= replicas
+    require(good, "coldstart.models", f"is {models}", f"use 1 to the {replicas} replicas")
+    require(hosts >= 1, "coldstart.hosts", f"is {hosts}", "use 1 or more")
+    copies, more = divmod(replicas, models)
+    return more * min(copies + 1, hosts) + (models - more) * min(copies, hosts)
+
+
+__all__ = [
+    "Filesystem",
+    "LoadSchedule",
+    "bytes_read",
+    "cold_reads",
+    "readers_that_fill",
+    "schedule_loads",
+    "share_bytes_per_s",
+]

@@ -1,0 +1,95 @@
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.planner.answer import ChartKind, ChartSeries, PlanChart
+from holdfast.planner.chart_shapes import COLOURS, HEIGHT, WIDTH, Label, lay_out, tick_text, ticks
+from holdfast.planner.svg import svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def chart(kind=ChartKind.LINE, **changed):
+    usual = {
+        "title": "Ready <replicas> & more",
+        "x_label": "time, s",
+        "y_label": "replicas",
+        "series": (
+            ChartSeries("one by one", ((0.0, 0.0), (100.0, 1.0), (200.0, 2.0))),
+            ChartSeries("all at once", ((0.0, 0.0), (150.0, 0.0), (200.0, 2.0))),
+        ),
+        "kind": kind,
+    }
+    return PlanChart(**(usual | changed))
+
+
+def test_a_chart_is_valid_svg_with_title_axes_and_units():
+    root = ET.fromstring(svg(chart()))
+    assert root.find(f"{SVG}title").text == "Ready <replicas> & more"
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    for told in ("time, s", "replicas", "one by one", "all at once"):
+        assert told in texts
+    assert root.get("role") == "img"
+
+
+def test_series_differ_by_more_than_their_colour():
+    lines = [
+        element
+        for element in ET.fromstring(svg(chart())).iter(f"{SVG}polyline")
+        if element.get("stroke") in COLOURS[:2] and element.get("points").count(",") == 3
+    ]
+    assert len({element.get("stroke") for element in lines}) == 2
+    assert len({element.get("stroke-dasharray") for element in lines}) == 2
+
+
+def test_stacked_bars_stand_on_each_other_and_a_limit_is_drawn():
+    bars = chart(
+        ChartKind.BARS,
+        series=(ChartSeries("a", ((0.0, 3.0),)), ChartSeries("b", ((0.0, 1.0),))),
+        labels=("only",),
+        limit=4.5,
+        limit_label="the limit",
+    )
+    rects = [r for r in ET.fromstring(svg(bars)).iter(f"{SVG}rect") if r.get("fill") in COLOURS[:2]]
+    lower, upper = [r for r in rects if float(r.get("height")) > 20]
+    assert float(upper.get("y")) + float(upper.get("height")) == pytest.approx(
+        float(lower.get("y")), abs=0.2
+    )
+    assert float(lower.get("height")) == pytest.approx(3 * float(upper.get("height")), rel=0.01)
+    assert "the limit" in svg(bars)
+
+
+def test_steps_go_sideways_before_they_go_up():
+    one = chart(ChartKind.STEPS, series=(ChartSeries("s", ((0.0, 0.0), (1.0, 1.0))),))
+    assert svg(one).count("polyline") > svg(chart(series=one.series)).count("polyline") - 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "first", "last"),
+    [(0, 186, 0, 200), (0, 0.9, 0, 1.0), (3, 3, 3, 4), (2.2, 9, 2, 10)],
+)
+def test_ticks_are_round_and_enclose_the_values(low, high, first, last):
+    found = ticks(low, high)
+    assert found[0] == pytest.approx(first)
+    assert found[-1] == pytest.approx(last)
+
+
+def test_ticks_have_the_digits_of_their_step():
+    assert tick_text(0.25, 0.05) == "0.25"
+    assert tick_text(2000, 500) == "2,000"
+    assert tick_text(2e9, 5e8) == "2e+09"
+
+
+values = st.floats(0.0, 1e9, allow_nan=False)
+
+
+@given(st.lists(st.tuples(values, values), min_size=1, max_size=30))
+def test_whatever_the_values_texts_stay_on_the_page(points):
+    one = chart(series=(ChartSeries("s", tuple(sorted(points))),))
+    for shape in lay_out(one):
+        if isinstance(shape, Label):
+            assert 0 <= shape.x <= WIDTH
+            assert 0 <= shape.y <= HEIGHT
+    ET.fromstring(svg(one))
