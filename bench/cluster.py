@@ -13,7 +13,8 @@ Told of each: CPU time of this process, calls to the API server, the longest tim
 loop did nothing else, and by how much canaries were late. The other two processes share the cores.
 
 Exit status 1: the loop stood still for more than 100 ms of its own CPU time, or a canary in the
-storm was later than in the calm by more than half a second.
+storm was later than in the calm by more than half a second. Clocks say little on a machine that is
+busy with other things; CPU time does.
 """
 
 import argparse
