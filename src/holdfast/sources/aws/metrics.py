@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from holdfast.sources.aws import gpus
 from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
+from holdfast.sources.aws.gpus import METRICS, NAMESPACE
 
 MINUTE_S: Final = 60
 QUERIES_MAX: Final = 500  # in one call
@@ -81,8 +81,8 @@ def questions(wanted: MetricSubjects, config: AwsConfig) -> Iterator[MetricQuery
             yield MetricQuery(INSIGHTS, "MemoryUtilized", "Average", service, where)
     if config.read_gpus:
         for host in wanted.gpu_hosts:
-            for metric, stat in gpus.METRICS:
-                yield MetricQuery(gpus.NAMESPACE, metric, stat, host, (("InstanceId", host),))
+            for metric, stat in METRICS:
+                yield MetricQuery(NAMESPACE, metric, stat, host, (("InstanceId", host),))
 
 
 def read_metrics(
