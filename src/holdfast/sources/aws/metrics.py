@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from holdfast.sources.aws.calls import AwsCaller, batches
 from holdfast.sources.aws.config import AwsConfig
-from holdfast.sources.aws.gpus import METRICS as GPU_METRICS
-from holdfast.sources.aws.gpus import NAMESPACE as GPU_NAMESPACE
+from holdfast.sources.aws.gpus import METRICS, NAMESPACE
 
 MINUTE_S: Final = 60
 QUERIES_MAX: Final = 500  # in one call
@@ -82,8 +81,8 @@ def questions(wanted: MetricSubjects, config: AwsConfig) -> Iterator[MetricQuery
             yield MetricQuery(INSIGHTS, "MemoryUtilized", "Average", service, where)
     if config.read_gpus:
         for host in wanted.gpu_hosts:
-            for metric, stat in GPU_METRICS:
-                yield MetricQuery(GPU_NAMESPACE, metric, stat, host, (("InstanceId", host),))
+            for metric, stat in METRICS:
+                yield MetricQuery(NAMESPACE, metric, stat, host, (("InstanceId", host),))
 
 
 def read_metrics(
