@@ -272,7 +272,7 @@ def _simulated_line(found: SimulatedCapacity, quantile: float) -> str:
 
 
 def _tables(values: Mapping[str, Any], plan: SizedFleet) -> tuple[PlanTable, ...]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     marked = None
     sizes = sorted({1, 8, 16, 32, 64, 128, plan.need.batch.batch} & set(range(1, 100_001)))
     for size in sizes:

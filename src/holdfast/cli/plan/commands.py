@@ -89,7 +89,7 @@ _HELP: Final[Mapping[str, str]] = {
     Examples:
       holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB
       holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB \\
-        --models 10 --hosts 20 --packed-hosts 4 --explain
+        --models 10 --hosts 20 --packed-hosts 2 --explain
     """,
     "parallelism": """Compare tensor, pipeline and data parallel over the same devices.
 
