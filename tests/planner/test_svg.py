@@ -72,7 +72,7 @@ def test_steps_go_sideways_before_they_go_up():
 
 @pytest.mark.parametrize(
     ("low", "high", "first", "last"),
-    [(0, 186, 0, 200), (0, 0.9, 0, 1.0), (3, 3, 3, 4), (2.2, 9, 2, 10)],
+    [(0, 186, 0, 200), (0, 0.9, 0, 1.0), (3, 3, 3, 6), (2.2, 9, 2, 10)],
 )
 def test_ticks_are_round_and_enclose_the_values(low, high, first, last):
     found = ticks(low, high)
