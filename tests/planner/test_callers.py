@@ -45,7 +45,7 @@ def test_every_name_has_a_caller(path, used_elsewhere):
 
 FORMULAS = [
     *("capacity", "coldstart", "failure_rates", "fleet_simulation", "memory", "overload"),
-    *("parallelism", "queueing", "redundancy", "regions"),
+    *("parallelism", "queues", "redundancy", "regions"),
 ]
 
 

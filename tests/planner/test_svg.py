@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.planner.answer import ChartKind, ChartSeries, PlanChart
-from holdfast.planner.chart_shapes import COLOURS, HEIGHT, WIDTH, Label, lay_out, tick_text, ticks
-from holdfast.planner.png import png
-from holdfast.planner.stroke_font import strokes
-from holdfast.planner.svg import svg
+from holdfast.planner.charts.png import png
+from holdfast.planner.charts.shapes import COLOURS, HEIGHT, WIDTH, Label, lay_out, tick_text, ticks
+from holdfast.planner.charts.stroke_font import strokes
+from holdfast.planner.charts.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

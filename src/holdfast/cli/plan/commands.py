@@ -22,9 +22,9 @@ from holdfast.cli.plan.history import figures_of_history
 from holdfast.core.types import ConfigError
 from holdfast.planner import PLANS
 from holdfast.planner.answer import PlanAnswer, PlanTable
-from holdfast.planner.png import png
+from holdfast.planner.charts.png import png
+from holdfast.planner.charts.svg import svg
 from holdfast.planner.question import FieldKind, PlanField, PlanKind, UnderspecifiedError
-from holdfast.planner.svg import svg
 from holdfast.ui.terminal.console import stdout
 
 _EXTRA: Final[Mapping[str, tuple[click.Option, ...]]] = {

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.plan.queueing import (
+from holdfast.core.plan.queues import (
     erlang_c,
     erlang_wait,
     erlang_wait_exceeds,
