@@ -60,9 +60,11 @@ class Orders:
         return wanted
 
     def _leak(self, bytes_per_s: float) -> None:
+        begun = time.monotonic()
         while True:
+            due = int((time.monotonic() - begun) * bytes_per_s) - sum(map(len, self._held))
             try:
-                piece = torch.ones(int(bytes_per_s), dtype=torch.uint8, device="cuda")
+                piece = torch.ones(max(1, due), dtype=torch.uint8, device="cuda")
             except torch.OutOfMemoryError:
                 (self._folder / f"full-{self._port}").write_text(str(time.time()))
                 return

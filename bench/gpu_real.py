@@ -45,7 +45,7 @@ PARTS: Final = ("view", "memory", "kernel", "canaries")
 LEFT_GB: Final = 20.0
 LEAK_GB_MIN: Final = 4.0
 LEAK_S: Final = 360.0
-NEIGHBOUR_S: Final = 120.0  # until only so much is left; in so many steps
+NEIGHBOUR_S: Final = 60.0  # until only so much is left; in so many steps
 STEPS: Final = 24
 WARM_UP_S: Final = 30.0
 KERNEL_S: Final = 90.0
@@ -197,7 +197,8 @@ def view(model: Path) -> list[str]:
 
 def memory(model: Path) -> list[str]:
     """Let another process take most of the device, and then one replica what is left."""
-    with fleet_of(model) as fleet:
+    # Else the replica is restarted as soon as it is named, and nobody learns when it would have ended.
+    with fleet_of(model, incidents={"acting": {"dry_run": True}}) as fleet:
         neighbour, traffic = Neighbour(), Traffic(fleet)
         try:
             time.sleep(WARM_UP_S)  # what the first requests take is no leak
@@ -213,10 +214,15 @@ def memory(model: Path) -> list[str]:
             victim = min(fleet.ready())
             begun = time.time()
             fleet.order("leak", victim, LEAK_GB_MIN * GB)
+            progress = begun
             told: Row = {}
             while time.time() - begun < LEAK_S and fleet.full_at() is None:
                 time.sleep(1.0)
                 leaks = [one for one in fleet.incidents() if one["cause"] == "leak"]
+                if time.time() - progress > 20:
+                    progress = time.time()
+                    held = (fleet.replicas()[victim].get("gpu") or {}).get("held_bytes") or 0
+                    print(f"{progress - begun:.0f} s: it holds {held / GB:.1f} GB", flush=True)
                 if leaks and not told:
                     told = leaks[0] | {"seen_at": time.time()}
             full_at = fleet.full_at()
@@ -232,7 +238,8 @@ def judge_leak(
 ) -> list[str]:
     """Print what was said of the leak; what of it is not as it should be."""
     others = [(one["cause"], one["replicas"]) for one in incidents if one["id"] != told.get("id")]
-    print(f"leak of {victim}: full after {full_at and full_at - begun:.0f} s; also: {others}")
+    lasted = f"after {full_at - begun:.0f} s" if full_at is not None else "never"
+    print(f"leak of {victim}: full {lasted}; also: {others}")
     if not told or full_at is None:
         return ["the leak was not named" if not told else "memory was never full"]
     print(json.dumps(told, indent=1, default=str)[:3_000])

@@ -6,7 +6,7 @@ from holdfast.config.document import ConfigFileError
 from holdfast.config.files import load
 from holdfast.core.plan.faults import FaultKind
 
-BY_OTHER_MEANS = {"crash", "zone_loss", "stop", "load_stall", "memory", "leak"}
+BY_OTHER_MEANS = {"crash", "zone_loss", "region_loss", "stop", "load_stall", "memory", "leak"}
 BY_CONTROL = {"silence", "skew", "spot_notice", "probe_blind"}
 
 

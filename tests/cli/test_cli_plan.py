@@ -73,7 +73,10 @@ def test_a_plot_is_written_as_its_name_says(run, tmp_path):
     assert path.read_text().startswith("<svg")
     refused = run(*MEMORY, "--plot", str(tmp_path / "memory.gif"))
     assert refused.exit_code == 2
-    assert ".svg" in refused.stderr
+    assert ".svg or .png" in refused.stderr
+    image = tmp_path / "memory.png"
+    assert run(*MEMORY, "--plot", str(image)).exit_code == 0
+    assert image.read_bytes().startswith(b"\x89PNG")
     nowhere = run(*MEMORY, "--plot", str(tmp_path / "none" / "memory.svg"))
     assert nowhere.exit_code == 1
     assert "No such file" in nowhere.stderr

@@ -36,7 +36,7 @@ from holdfast.core.plan.overload import (
     tail_per_call,
 )
 from holdfast.core.plan.parallelism import Layout, all_reduce_bytes, decode_step, pipeline_bubble
-from holdfast.core.plan.queueing import (
+from holdfast.core.plan.queues import (
     erlang_c,
     random_choice_wait,
     shared_sojourn,

@@ -1,12 +1,16 @@
+import struct
+import zlib
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.planner.answer import ChartKind, ChartSeries, PlanChart
-from holdfast.planner.chart_shapes import COLOURS, HEIGHT, WIDTH, Label, lay_out, tick_text, ticks
-from holdfast.planner.svg import svg
+from holdfast.planner.charts.png import png
+from holdfast.planner.charts.shapes import COLOURS, HEIGHT, WIDTH, Label, lay_out, tick_text, ticks
+from holdfast.planner.charts.stroke_font import strokes
+from holdfast.planner.charts.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -68,7 +72,7 @@ def test_steps_go_sideways_before_they_go_up():
 
 @pytest.mark.parametrize(
     ("low", "high", "first", "last"),
-    [(0, 186, 0, 200), (0, 0.9, 0, 1.0), (3, 3, 3, 4), (2.2, 9, 2, 10)],
+    [(0, 186, 0, 200), (0, 0.9, 0, 1.0), (3, 3, 3, 6), (2.2, 9, 2, 10)],
 )
 def test_ticks_are_round_and_enclose_the_values(low, high, first, last):
     found = ticks(low, high)
@@ -85,6 +89,7 @@ def test_ticks_have_the_digits_of_their_step():
 values = st.floats(0.0, 1e9, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=30))
 def test_whatever_the_values_texts_stay_on_the_page(points):
     one = chart(series=(ChartSeries("s", tuple(sorted(points))),))
@@ -93,3 +98,53 @@ def test_whatever_the_values_texts_stay_on_the_page(points):
             assert 0 <= shape.x <= WIDTH
             assert 0 <= shape.y <= HEIGHT
     ET.fromstring(svg(one))
+
+
+def pixels_of(content):
+    """The rows of a PNG without filters, as this writer makes it."""
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    found, at = {}, 8
+    while at < len(content):
+        (length,) = struct.unpack(">I", content[at : at + 4])
+        kind, body = content[at + 4 : at + 8], content[at + 8 : at + 8 + length]
+        (check,) = struct.unpack(">I", content[at + 8 + length : at + 12 + length])
+        assert check == zlib.crc32(kind + body)
+        found[kind] = body
+        at += 12 + length
+    width, height = struct.unpack(">II", found[b"IHDR"][:8])
+    raw = zlib.decompress(found[b"IDAT"])
+    assert len(raw) == height * (1 + 3 * width)
+    return width, height, raw
+
+
+def test_the_same_shapes_become_pixels_in_the_same_colours():
+    bars = chart(
+        ChartKind.BARS,
+        series=(ChartSeries("a", ((0.0, 3.0),)), ChartSeries("b", ((0.0, 1.0),))),
+        labels=("only",),
+        limit=4.5,
+        limit_label="the limit",
+    )
+    width, height, raw = pixels_of(png(bars))
+    assert (width, height) == (2 * WIDTH, 2 * HEIGHT)
+    seen = {raw[at : at + 3] for at in range(1, len(raw) - 3, 3 * 97)}
+    assert raw.count(bytes.fromhex(COLOURS[0][1:])) > 1000
+    assert bytes.fromhex("ffffff") in seen
+    assert raw.count(bytes.fromhex("222222")) > 100  # letters and axes
+
+
+def test_lines_marks_dashes_and_upright_texts_are_drawn():
+    series = tuple(ChartSeries(f"s{n}", ((0.0, n), (1.0, n + 1.0), (2.0, n))) for n in range(4))
+    for kind in (ChartKind.LINE, ChartKind.STEPS):
+        _, _, raw = pixels_of(png(chart(kind, series=series)))
+        for colour in COLOURS[:4]:
+            assert raw.count(bytes.fromhex(colour[1:])) > 200, colour
+
+
+def test_every_letter_that_plans_print_has_strokes():
+    for (
+        character
+    ) in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;-/()%=+±<>'*":
+        assert strokes(character) != strokes("\N{SNOWMAN}"), character
+        for stroke in strokes(character):
+            assert all(0 <= x <= 4 and 0 <= y <= 8 for x, y in stroke)

@@ -1,6 +1,6 @@
 """Injects one fault into a running fleet and undoes it, as a context manager.
 
-    signals to processes       crash, zone_loss, stop, load_stall
+    signals to processes       crash, zone_loss, region_loss, stop, load_stall
     a proxy before it          hang, slow, drip, cut, wrong_output and all that is done to bytes
     a process beside it        memory, leak
     control's own view         silence, skew, spot_notice, probe_blind
@@ -43,13 +43,15 @@ for step in range(steps):
     time.sleep(lasts / steps)
 """
 
+_KILLED_WITH: Final = {"crash": "", "zone_loss": "zone", "region_loss": "region"}
+
 
 @contextlib.asynccontextmanager
 async def injected(target: ChaosTarget, step: StepSection, replica: str) -> AsyncIterator[None]:
     """Context manager: the fault is active inside and is undone on exit, also after an error."""
     fault = step.fault
-    if fault in ("crash", "zone_loss"):
-        await _kill(target, replica, whole_zone=fault == "zone_loss")
+    if fault in _KILLED_WITH:
+        await _kill(target, replica, _KILLED_WITH[fault])
         yield  # undone by whoever starts them anew
     elif fault == "stop":
         async with _stopped(await target.process_of(replica)):
@@ -72,12 +74,13 @@ async def injected(target: ChaosTarget, step: StepSection, replica: str) -> Asyn
             yield
 
 
-async def _kill(target: ChaosTarget, replica: str, *, whole_zone: bool) -> None:
+async def _kill(target: ChaosTarget, replica: str, place: str) -> None:
+    """Kill a replica, and with a place (zone or region) all that are in the same."""
     row = await target.check(replica)
     victims = [replica]
-    if whole_zone:
+    if place and row.get(place):
         rows = await target.replicas()
-        victims = [str(one["id"]) for one in rows if one.get("zone") == row.get("zone")]
+        victims = [str(one["id"]) for one in rows if one.get(place) == row.get(place)]
     for pid in [await target.process_of(victim) for victim in victims]:
         os.kill(pid, signal.SIGKILL)
 

@@ -8,7 +8,7 @@ and the page all ask through it.
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.planner.capacity_plan import CAPACITY
+from holdfast.planner.capacity.plan import CAPACITY
 from holdfast.planner.coldstart_plan import COLDSTART
 from holdfast.planner.memory_plan import MEMORY
 from holdfast.planner.parallelism_plan import PARALLELISM

@@ -94,7 +94,7 @@ def coldstart(values: Mapping[str, Any]) -> PlanAnswer:
     together = apart[0]
     saved = 1.0 - best.schedule.mean_s / together.schedule.mean_s
     parallel = best.schedule.parallel
-    figures = {
+    figures: dict[str, Any] = {
         "parallel_cold": parallel,
         "reads": reads,
         "share_bytes_per_s": share_bytes_per_s(files, min(replicas, max(1, reads))),

@@ -5,8 +5,8 @@ from typing import Any
 
 from holdfast.planner import PLANS
 from holdfast.planner.answer import PlanAnswer
+from holdfast.planner.charts.svg import svg
 from holdfast.planner.question import FieldKind
-from holdfast.planner.svg import svg
 
 
 def page_of(answer: PlanAnswer) -> dict[str, Any]:

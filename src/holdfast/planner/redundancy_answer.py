@@ -135,13 +135,13 @@ FIELDS: Final = (
 
 def _missing(values: Mapping[str, Any]) -> list[str]:
     if values["availability"] is not None:
-        asked = ("need", "target")
+        asked = ["need", "target"]
     elif values["failures"] is not None:
-        asked = ("need", "up_time", "target")
+        asked = ["need", "up_time", "target"]
     elif values["mtbf"] is not None:
-        asked = ("need", "repair", "target")
+        asked = ["need", "repair", "target"]
     else:
-        asked = ("need", "availability", "target")
+        asked = ["need", "availability", "target"]
     return [name for name in asked if values[name] is None]
 
 

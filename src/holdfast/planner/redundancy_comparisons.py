@@ -143,9 +143,9 @@ def regions_table(found: list[RegionOption]) -> PlanTable:
         if one.monthly_cost is not None:
             cells += [money(one.monthly_cost), money(one.transfer_cost)]
         rows.append(tuple(cells))
-    headings = ("", "regions", "replicas", "availability", "failover")
-    headings += ("cost/month", "transfer") if priced else ()
-    return PlanTable("Regions", headings, tuple(rows), text_columns=1)
+    headings = ["", "regions", "replicas", "availability", "failover"]
+    headings += ["cost/month", "transfer"] if priced else []
+    return PlanTable("Regions", tuple(headings), tuple(rows), text_columns=1)
 
 
 def simulated(

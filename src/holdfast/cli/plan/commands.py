@@ -22,9 +22,9 @@ from holdfast.cli.plan.history import figures_of_history
 from holdfast.core.types import ConfigError
 from holdfast.planner import PLANS
 from holdfast.planner.answer import PlanAnswer, PlanTable
-from holdfast.planner.png import png
+from holdfast.planner.charts.png import png
+from holdfast.planner.charts.svg import svg
 from holdfast.planner.question import FieldKind, PlanField, PlanKind, UnderspecifiedError
-from holdfast.planner.svg import svg
 from holdfast.ui.terminal.console import stdout
 
 _EXTRA: Final[Mapping[str, tuple[click.Option, ...]]] = {
@@ -89,7 +89,7 @@ _HELP: Final[Mapping[str, str]] = {
     Examples:
       holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB
       holdfast plan coldstart --replicas 40 --size 10GB --bandwidth 100MB \\
-        --models 10 --hosts 20 --packed-hosts 4 --explain
+        --models 10 --hosts 20 --packed-hosts 2 --explain
     """,
     "parallelism": """Compare tensor, pipeline and data parallel over the same devices.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from holdfast.core.plan.engine_speeds import EngineSpeed
-from holdfast.core.plan.queueing import servers_for
+from holdfast.core.plan.queues import servers_for
 from holdfast.core.types import ConfigError, require
 
 

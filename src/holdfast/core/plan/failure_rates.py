@@ -7,7 +7,7 @@ from few failures the true rate is hardly known, and the interval says how hardl
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from typing import Final
 
 from holdfast.core.types import require
@@ -108,7 +108,7 @@ def _at_most(count: int, mean: float) -> float:
 
 
 def _solve(chance: Callable[[float], float], wanted: float, count: int) -> float:
-    low, high = 0.0, 10.0 + count + 10.0 * (count + 1.0) ** 0.5
+    low, high = 0.0, 10.0 + count + 10.0 * sqrt(count + 1.0)
     for _ in range(200):
         middle = (low + high) / 2.0
         if chance(middle) > wanted:  # fewer are likely: the mean may be higher

@@ -46,7 +46,7 @@ def simulate_fleet(
 
     Assumes exponential times and as many repairs at once as there are failures. Starts with
     everything up, which is forgotten after a few repair times: one batch in forty is left out for
-    it.
+    it. Breaks where repairs queue for people or parts: then more are down at once than here.
     """
     require(1 <= events <= EVENTS_MAX, "simulation.events", f"is {events}", "use 1 to 2000000")
     for name, value in (("up", up), ("down", down), ("window", window)):

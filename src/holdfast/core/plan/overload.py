@@ -103,7 +103,7 @@ def tail_per_call(tail: float, calls: int) -> float:
     """How rare a slow call must be, if ``calls`` at once shall all be fast but for ``tail``."""
     _share(tail, "tail")
     require(calls >= 1, "overload.calls", f"is {calls}", "use 1 or more")
-    return 1.0 - (1.0 - tail) ** (1.0 / calls)
+    return float(1.0 - (1.0 - tail) ** (1.0 / calls))
 
 
 __all__ = [

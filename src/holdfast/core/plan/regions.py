@@ -99,7 +99,7 @@ def compare_regions(
     A region that must carry everything alone has ``need + spares`` replicas. Of several that all
     serve, any one may be lost: each has ``need / (active - 1)`` and its part of the spares.
     Assumes that regions fail independently, that a failover is rehearsed and works, and that all
-    run the same model revision.
+    run the same model revision. Breaks for what reaches every region at once: a release, a config.
     """
     require(active >= 2, "regions.active", f"is {active}", "use 2 or more")
     whole = fleet.need + spares

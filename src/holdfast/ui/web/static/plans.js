@@ -70,14 +70,14 @@ export class PlanForms {
     const table = (one) => plainTable(one.title, one.headings,
       one.rows.map((row, place) => place === one.marked ? [`▸ ${row[0]}`, ...row.slice(1)] : row));
     const parts = [panel("Answer", {}, h("p", {}, told.opening), told.tables.map(table), h("p", { class: "big" }, told.verdict),
-      h("ul", { class: "notes" }, told.remarks.map((line) => h("li", {}, line)), told.notes.map((line) => h("li", {}, line))))];
+      h("ul", { class: "notes" }, [...told.remarks, ...told.notes].map((line) => h("li", {}, line))))];
     // An image cannot run scripts, whatever it holds.
     for (const chart of told.charts) {
       parts.push(panel(chart.title, {}, h("img", { class: "chart", alt: `${chart.title}; the figures are in the tables`,
         src: `data:image/svg+xml,${encodeURIComponent(chart.svg)}` })));
     }
     if (told.steps.length) {
-      parts.push(panel("Calculation", {}, h("dl", { class: "steps" }, told.steps.map((step) => [
+      parts.push(panel("Calculation", {}, h("dl", { class: "steps" }, told.steps.flatMap((step) => [
         h("dt", {}, step.what), h("dd", {}, step.formula), h("dd", {}, step.numbers)]))));
     }
     for (const snippet of told.snippets) parts.push(panel(snippet.title, {}, h("pre", { class: "log" }, snippet.text)));

@@ -6,8 +6,8 @@ from typing import Any
 from holdfast.core.plan.engine_speeds import engine_speed
 from holdfast.core.types import ConfigError, require
 from holdfast.planner.answer import ChartKind, ChartSeries, PlanAnswer, PlanChart, PlanTable
-from holdfast.planner.capacity_sizing import scaled, size_fleet
-from holdfast.planner.traffic import traffic_of
+from holdfast.planner.capacity.fleet_size import scaled, size_fleet
+from holdfast.planner.capacity.traffic import traffic_of
 
 
 def tiers_answer(values: Mapping[str, Any]) -> PlanAnswer:

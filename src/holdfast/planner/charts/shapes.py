@@ -84,8 +84,8 @@ def text_width(text: str, size: float) -> float:
 def ticks(low: float, high: float, wanted: int = _TICKS) -> list[float]:
     """Round values from at or below ``low`` to at or above ``high``: steps of 1, 2 or 5."""
     span = high - low
-    if span <= 0:
-        return [low, low + 1.0]
+    if span <= 1e-12 * max(abs(low), abs(high), 1e-200):  # too little for a double to divide
+        return [low, low + max(1.0, abs(low))]
     raw = span / wanted
     scale = 10.0 ** floor(log10(raw))
     step = next(each * scale for each in (1.0, 2.0, 5.0, 10.0) if each * scale >= raw * 0.999)

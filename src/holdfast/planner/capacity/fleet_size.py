@@ -18,7 +18,7 @@ from holdfast.core.plan.engine_speeds import EngineSpeed
 from holdfast.core.plan.model_catalogue import known_model
 from holdfast.core.types import require
 from holdfast.planner.answer import ChartSeries, PlanChart
-from holdfast.planner.traffic import KnownTraffic
+from holdfast.planner.capacity.traffic import KnownTraffic
 
 
 @dataclass(slots=True, frozen=True)

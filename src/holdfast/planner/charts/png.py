@@ -12,9 +12,9 @@ from math import ceil, floor, hypot
 from typing import Final
 
 from holdfast.planner.answer import PlanChart
-from holdfast.planner.chart_shapes import HEIGHT, WIDTH, Box, Label, Mark, Path, lay_out
-from holdfast.planner.stroke_font import ADVANCE, BASELINE, strokes
-from holdfast.planner.svg import outline
+from holdfast.planner.charts.shapes import HEIGHT, WIDTH, Box, Label, Mark, Path, lay_out
+from holdfast.planner.charts.stroke_font import ADVANCE, BASELINE, strokes
+from holdfast.planner.charts.svg import outline
 
 SCALE: Final = 2.0  # pixels for each unit of the page
 _X_UNIT, _Y_UNIT = 0.095, 0.12  # of a text's size

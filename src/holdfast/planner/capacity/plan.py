@@ -18,12 +18,12 @@ from holdfast.core.plan.engine_speeds import SPEEDS
 from holdfast.core.plan.redundancy import HOURS_PER_MONTH
 from holdfast.core.types import require
 from holdfast.planner.answer import PlanAnswer, PlanStep, PlanTable
-from holdfast.planner.capacity_risks import risk_figures, risk_remarks, waiting_step
-from holdfast.planner.capacity_simulation import SimulatedCapacity, confirm, confirm_split
-from holdfast.planner.capacity_sizing import SizedFleet, replicas_chart, scaled, size_fleet
-from holdfast.planner.capacity_tiers import tiers_answer
+from holdfast.planner.capacity.fleet_size import SizedFleet, replicas_chart, scaled, size_fleet
+from holdfast.planner.capacity.risks import risk_figures, risk_remarks, waiting_step
+from holdfast.planner.capacity.simulation import SimulatedCapacity, confirm, confirm_split
+from holdfast.planner.capacity.tiers import tiers_answer
+from holdfast.planner.capacity.traffic import speed_of, traffic_of
 from holdfast.planner.question import FieldKind, PlanField, PlanKind
-from holdfast.planner.traffic import speed_of, traffic_of
 from holdfast.planner.units import money
 
 _TRAFFIC, _SPEED, _GOAL, _RISK = "Traffic", "Engine", "Objectives", "Trouble"
@@ -272,7 +272,7 @@ def _simulated_line(found: SimulatedCapacity, quantile: float) -> str:
 
 
 def _tables(values: Mapping[str, Any], plan: SizedFleet) -> tuple[PlanTable, ...]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     marked = None
     sizes = sorted({1, 8, 16, 32, 64, 128, plan.need.batch.batch} & set(range(1, 100_001)))
     for size in sizes:

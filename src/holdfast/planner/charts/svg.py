@@ -7,7 +7,7 @@ description.
 from xml.sax.saxutils import escape, quoteattr
 
 from holdfast.planner.answer import PlanChart
-from holdfast.planner.chart_shapes import HEIGHT, WIDTH, Box, Label, Mark, Path, Shape, lay_out
+from holdfast.planner.charts.shapes import HEIGHT, WIDTH, Box, Label, Mark, Path, Shape, lay_out
 
 
 def svg(chart: PlanChart) -> str:

@@ -17,7 +17,7 @@ from holdfast.core.plan.overload import (
     slow_after_hedge,
     tail_per_call,
 )
-from holdfast.core.plan.queueing import (
+from holdfast.core.plan.queues import (
     erlang_wait,
     random_choice_wait,
     shared_sojourn,
