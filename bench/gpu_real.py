@@ -197,8 +197,8 @@ def view(model: Path) -> list[str]:
 
 def memory(model: Path) -> list[str]:
     """Let another process take most of the device, and then one replica what is left."""
-    # Else the replica is restarted as soon as it is named, and nobody learns when it would have ended.
-    with fleet_of(model, incidents={"acting": {"dry_run": True}}) as fleet:
+    # Else the replica is restarted once it is named, and nobody learns when it would have ended.
+    with fleet_of(model, incidents={"dry_run": True}) as fleet:
         neighbour, traffic = Neighbour(), Traffic(fleet)
         try:
             time.sleep(WARM_UP_S)  # what the first requests take is no leak
