@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -124,9 +125,15 @@ class FakeGateway(asyncio.Protocol):
 
 
 def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """A port that nobody listens on, of those that no outgoing connection is given meanwhile."""
+    while True:
+        port = Random().randrange(20_000, 32_000)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def deployed(url, replica_id="m-1", engine="vllm", canary=None, **more):

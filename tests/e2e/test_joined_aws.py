@@ -214,7 +214,9 @@ def check_backlog(view, fleet):
         assert (row["ready"], row["replicas"], row["desired"]) == ready[name]
         assert row["waiting"] == plan.waiting - 3
         assert row["backlog_share"] == pytest.approx((plan.waiting - 3) / whole)
-    assert models[PARLER]["faults"] == ["1 of 1 reserve 1.1 GB, use 3.8 GB", "1 dead letter"]
+    tagged = "image registry/parler-tts:v1 is named by a tag on 1 of 1"
+    told = ["1 of 1 reserve 1.1 GB, use 3.8 GB", tagged, "1 dead letter"]
+    assert models[PARLER]["faults"] == told
     unplaced, fewer = view["unmet"]
     reason = "(service llm-70b) was unable to place a task because no container instance met all"
     since = view["at"] - fleet.began + 120

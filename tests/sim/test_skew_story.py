@@ -39,7 +39,7 @@ def played(*faults):
 
 @pytest.fixture(scope="module")
 def updated():
-    return played(Fault(FaultKind.HOST_UPDATE, "r2", nanos(FROM_S), nanos(UNTIL_S)))
+    return played(Fault(FaultKind.SKEW, "r2", nanos(FROM_S), nanos(UNTIL_S)))
 
 
 def test_the_incident_names_the_skew_and_the_replica_on_the_updated_host(updated):
@@ -66,5 +66,5 @@ def test_no_user_notices_an_update_and_the_replica_serves_on(updated):
 
 def test_hosts_that_are_all_updated_or_none_are_no_skew():
     assert played()[0] == []
-    everybody = Fault(FaultKind.HOST_UPDATE, "*", nanos(FROM_S), None)
+    everybody = Fault(FaultKind.SKEW, "*", nanos(FROM_S), None)
     assert played(everybody)[0] == []

@@ -467,7 +467,7 @@ class DiagnosisDriver:
 
     def _look_at_host(self, unit: SimulatedReplica, replica: _ObservedReplica, now: int) -> None:
         """Say what its host runs on, when an update began or was taken back."""
-        updated = any(fault.kind is FaultKind.HOST_UPDATE for fault in unit.faults)
+        updated = any(fault.kind is FaultKind.SKEW for fault in unit.faults)
         if updated is not replica.updated and replica.phase == SERVING:
             replica.updated = updated
             self._say_versions(replica.declared, now, updated=updated)

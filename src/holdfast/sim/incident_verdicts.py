@@ -44,7 +44,7 @@ RIGHT_CAUSES: Final[Mapping[FaultKind, frozenset[Cause]]] = {
     FaultKind.STOP: frozenset({Cause.FROZEN}),
     FaultKind.STALL: frozenset({Cause.STALLED}),
     FaultKind.RESET: frozenset({Cause.CONNECTION_LOST}),
-    FaultKind.HOST_UPDATE: frozenset({Cause.VERSION_SKEW}),
+    FaultKind.SKEW: frozenset({Cause.VERSION_SKEW}),
 }
 
 

@@ -220,6 +220,7 @@ def test_the_keys_of_an_incident_are_a_promise() -> None:
             "filesystem": "efs",
         },
         "replicas": ["r1", "r2"],
+        "other_revisions": [],
         "opened_at": 5,
         "changed_at": 8,
         "closed_at": 9,

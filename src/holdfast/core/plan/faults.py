@@ -46,7 +46,7 @@ class FaultKind(StrEnum):
     STOP = "stop"  # the process is stopped: its port accepts, not even its pages answer
     STALL = "stall"  # streams stop after ``tokens`` tokens, their connections stay open
     RESET = "reset"  # the connection is reset after ``tokens`` tokens
-    HOST_UPDATE = "host_update"  # its host gets another driver and CUDA; it serves on
+    SKEW = "skew"  # its host gets another driver and CUDA; it serves on
 
 
 REPLICA_KINDS: Final[tuple[FaultKind, ...]] = tuple(
@@ -54,7 +54,7 @@ REPLICA_KINDS: Final[tuple[FaultKind, ...]] = tuple(
     for kind in FaultKind
     if kind not in (FaultKind.ZONE_LOSS, FaultKind.REGION_LOSS, FaultKind.PROBE_BLIND)
     # Not drawn at random: the schedule of every seed that somebody knows would be another one.
-    and kind not in (FaultKind.STOP, FaultKind.STALL, FaultKind.RESET, FaultKind.HOST_UPDATE)
+    and kind not in (FaultKind.STOP, FaultKind.STALL, FaultKind.RESET, FaultKind.SKEW)
 )
 
 _STORIES: Final[dict[FaultKind, str]] = {
@@ -80,7 +80,7 @@ _STORIES: Final[dict[FaultKind, str]] = {
     FaultKind.STOP: "is stopped by a signal: nothing of it answers, not even its pages",
     FaultKind.STALL: "stops its streams after {tokens} tokens and keeps the connections open",
     FaultKind.RESET: "resets its connections after {tokens} tokens",
-    FaultKind.HOST_UPDATE: "runs on another CUDA than its peers after an update of its host",
+    FaultKind.SKEW: "runs on another CUDA than its peers after an update of its host",
 }
 
 
