@@ -1714,6 +1714,17 @@ def test_answers_in_one_piece_that_take_long_on_all_replicas_are_no_stall():
         assert beside.running == 2
 
 
+@pytest.mark.parametrize(("slots", "seconds"), [(8, 6), (2, 31)])
+def test_long_answers_of_peers_excuse_nobody_with_a_free_slot_and_nobody_for_ever(slots, seconds):
+    control = Control("r1", "r2", slots=slots)
+    for _ in range(seconds):
+        for name in ("r1", "r2"):
+            control.tally(name, inflight=2)
+        control.after(1.0)
+    beside = control.fleet.users_beside("r1", control.now - 5 * SECOND, control.now)
+    assert beside.progress is False
+
+
 def test_a_replica_whose_whole_answers_do_not_come_while_its_peers_do_stands():
     control = Control("r1", "r2", "r3", slots=2)
     for second in range(12):

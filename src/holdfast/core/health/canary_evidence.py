@@ -29,6 +29,7 @@ _APART: Final = 2 * SECOND  # between what two gateways tell of the same time
 # Word of users comes with a summary, up to a second late, and one long prompt can hold a whole
 # batch for another: in this beginning of a canary's wait, half of it at most, peers prove nothing.
 _BEGINNING: Final = 2 * SECOND
+_STILL_MAX: Final = 15 * SECOND  # of peers: a replica that hangs is found after twice as long
 _EVERYBODY_SILENT: Final = Decision(
     allowed=False, reason="none of its peers was heard of either: the silence may be everybody's"
 )
@@ -120,10 +121,13 @@ class CanaryEvidence:
         """For how long the liveliest of its busy peers showed nothing of late; 0: none is busy.
 
         Where answers come in one piece, or the machine is short, well replicas show nothing for
-        seconds. One whose peers do so too is busy, not dead.
+        seconds. One whose peers do so too is busy, not dead: its canary waits with the others. With
+        a slot known to be free a canary waits for nobody, and there is no such excuse.
         """
+        if member.knows_its_slots and member.has_free_slot:
+            return 0
         still = (peer.stillness(now) for peer in self._peers(member) if peer.inflight)
-        return min(still, default=0)
+        return min(min(still, default=0), _STILL_MAX)
 
     def _canaries(self, model: str) -> tuple[list[LatestCanary], int]:
         """The latest canary of each replica that could have passed one, and how many there are."""
