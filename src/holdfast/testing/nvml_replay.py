@@ -32,7 +32,7 @@ class ReplayedError(Exception):
 
 
 class ReplayedNvml:
-    """Answers as the module ``pynvml`` would have at one moment of a recording."""
+    """Stands in for ``pynvml``: gives the values that were recorded at one moment on a GPU."""
 
     NVML_ERROR_NOT_SUPPORTED = NOT_SUPPORTED
     NVML_ERROR_FUNCTION_NOT_FOUND = 13

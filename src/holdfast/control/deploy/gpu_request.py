@@ -19,7 +19,7 @@ from holdfast.core.deploy.gpu_placement import DEVICES_MAX, GpuRequest, Overcomm
 from holdfast.core.types import require
 from holdfast.engines import dialect
 
-SHARED_MAX: Final = 0.5  # of a device's memory: two of more than that never fit on one
+SHARED_MAX: Final = 0.5  # share of a GPU's memory; a replica that needs more has its GPU alone
 
 _BY_HAND: Final = (VISIBLE, "NVIDIA_VISIBLE_DEVICES")
 _SPLIT: Final = re.compile(r"-.*(parallel|shard|world)|-+(tp|pp|dp|ep)([-_=].*)?$")

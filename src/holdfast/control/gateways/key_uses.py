@@ -14,8 +14,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import structlog
+
 from holdfast.config.fleet_file import FleetFile
 from holdfast.ports import Store
+
+_log = structlog.get_logger("holdfast.control.gateways.key_uses")
 
 SAVE_S: Final = 60.0  # so much of the last uses is lost where control is killed
 SETTING: Final = "key_uses"
@@ -92,7 +96,9 @@ class KeyUses:
 
 
 def _restored(stored: Any, now: float) -> tuple[float, dict[tuple[str, str], float]]:
-    """What an earlier control stored; of anything else nothing, from now on."""
+    """What an earlier control stored; where it cannot be read, uses are counted from now on."""
+    if stored is None:
+        return now, {}
     try:
         since = float(stored["since"])
         uses = {
@@ -101,6 +107,7 @@ def _restored(stored: Any, now: float) -> tuple[float, dict[tuple[str, str], flo
             for key, at in keys.items()
         }
     except (KeyError, TypeError, ValueError, AttributeError):
+        _log.warning("stored uses of keys cannot be read", setting=SETTING)
         return now, {}
     return min(since, now), uses
 

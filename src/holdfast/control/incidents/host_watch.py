@@ -117,7 +117,7 @@ class HostWatch:
             self._saw(gpu_seen(self.name, device, on_it))
 
     def gpu_use(self, replica: str) -> GpuUse | None:
-        """What a launched replica has of this host's GPUs; None: unknown, or it has none."""
+        """GPU memory, load and heat of a launched replica; None: unknown, or it has no GPU."""
         return self._held.get(replica, NOTHING).use
 
     def _tell_versions(self) -> None:

@@ -168,7 +168,7 @@ class IncidentWatch:
         return self._hosts.name
 
     def gpu_use(self, replica: str) -> GpuUse | None:
-        """What a launched replica has of this host's GPUs; None: unknown, or it has none."""
+        """GPU memory, load and heat of a launched replica; None: unknown, or it has no GPU."""
         return self._hosts.gpu_use(replica)
 
     # --- life ------------------------------------------------------------------------------------

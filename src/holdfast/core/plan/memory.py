@@ -25,7 +25,7 @@ class EngineProfile:
     overhead_bytes: float  # of one device, or of the process where there is none
     host_bytes: float  # of host memory, where the model is on devices
     batch_tokens: int  # prompt tokens in one forward pass
-    utilisation: float  # share of a device's memory that it may use
+    utilisation: float  # the share of a device's memory that the engine is allowed to take
     source: str
 
 

@@ -127,8 +127,8 @@ class ReplicaRow:
     gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
     inferences_s: float | None = None  # of an inference server: requests that ended in it
     failed_share: float | None = None  # of those, by its own counts
-    queue_s: float | None = None  # mean wait before an execution, in the last minute
-    compute_s: float | None = None  # mean time in an execution
+    queue_s: float | None = None  # mean wait in the server's queue, in the last minute
+    compute_s: float | None = None  # mean time that the server computed one batch
     batch: float | None = None  # inferences for each execution
     batch_max: int | None = None  # the largest since its start
     engine_gpu_used_bytes: int | None = None  # of its devices, by its server; with others' use

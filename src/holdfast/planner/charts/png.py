@@ -16,7 +16,7 @@ from holdfast.planner.charts.shapes import HEIGHT, WIDTH, Box, Label, Mark, Path
 from holdfast.planner.charts.stroke_font import ADVANCE, BASELINE, strokes
 from holdfast.planner.charts.svg import outline
 
-SCALE: Final = 2.0  # pixels for each unit of the page
+SCALE: Final = 2.0  # pixels of the image for each unit that a chart is laid out in
 _X_UNIT, _Y_UNIT = 0.095, 0.12  # of a text's size
 _INK: Final = (0x22, 0x22, 0x22)
 

@@ -166,7 +166,7 @@ class Quota:
         self._requests = _bucket(config.requests_per_minute, config.burst_s)
         self._tokens = _bucket(config.tokens_per_minute, config.burst_s)
         self._at_once = config.requests_at_once  # this gateway's share of them
-        self.running = 0  # requests that hold a reservation; counted where anything is limited
+        self.running = 0  # requests under way, counted only for a tenant with some limit
         rates = self._requests is None and self._tokens is None
         self._unlimited = rates and self._at_once is None
 
