@@ -1,9 +1,10 @@
 """TLS contexts of ports and towards engines, from the PEM files that the config names.
 
-A certificate is renewed by writing its files anew. The context of a port is told so while it
-serves: connections that are open keep their session, new ones get the new certificate. The two
-files are rarely replaced in one step, so a pair that does not fit yet changes nothing and is
-looked at again.
+A certificate is renewed by writing its files anew. A port then has a second context, which its
+first one hands every new handshake to; connections that are open keep their session. The two files
+are rarely replaced in one step, so a pair that does not fit yet changes nothing and is looked at
+again. Rejected: loading the files into the context in use. Authorities can be added to a context,
+and none can be taken out of it.
 """
 
 import ssl
@@ -21,9 +22,9 @@ _usable: Final[dict[_Paths, ssl.SSLContext]] = {}  # the last of each that could
 
 
 class PortCertificate:
-    """The TLS context of a port, which follows the files of its certificate and key."""
+    """The TLS context of a port, which follows the files that it was made from."""
 
-    __slots__ = ("_ca", "_certificate", "_key", "_seen", "context", "problem")
+    __slots__ = ("_ca", "_certificate", "_key", "_newest", "_seen", "context", "problem")
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class PortCertificate:
     ) -> None:
         """``context``: one that has the certificate already; else one is made. May raise.
 
-        ``client_ca``: the authority of callers' certificates in that context. What is added to its
-        file is trusted as well; what is taken out of it is trusted until the port is opened anew.
+        ``client_ca``: the authorities of callers' certificates in that context. Whoever is added
+        to the file, or taken out of it, is believed, or not, by the next handshake.
         """
         self._certificate = certificate
         self._key = key
@@ -43,6 +44,10 @@ class PortCertificate:
         self._seen = self._times()  # from before: a change while reading is seen
         self.problem = ""  # why the newer files are not used; empty: they are
         self.context = context or _serving(certificate, key)
+        self._newest = self.context
+        self.context.sni_callback = self._choose  # called at each handshake, with or without a name
+        if client_ca is not None:
+            self.context.options |= ssl.OP_NO_TICKET  # a resumed session would not be verified anew
 
     def refresh(self) -> bool:
         """Load the files if they changed and fit each other; whether that is so. Cheap if not."""
@@ -50,16 +55,19 @@ class PortCertificate:
         if times == self._seen:
             return False
         try:
-            trial = _serving(self._certificate, self._key)  # a misfit would spoil the one in use
+            newest = _serving(self._certificate, self._key)
             if self._ca is not None:
-                trial.load_verify_locations(self._ca)
-                self.context.load_verify_locations(self._ca)
-            self.context.load_cert_chain(self._certificate, self._key)
+                newest.load_verify_locations(self._ca)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self.problem = getattr(error, "strerror", None) or type(error).__name__
             return False
-        self._seen, self.problem = times, ""
+        self._newest, self._seen, self.problem = newest, times, ""
         return True
+
+    def _choose(self, handshake: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+        """Continue a handshake with what the files say now."""
+        if handshake.context is not self._newest:
+            handshake.context = self._newest
 
     def _times(self) -> _Times:
         return file_times((self._certificate, self._key, self._ca))

@@ -208,6 +208,8 @@ class Quota:
             if bucket is not None:
                 bucket.lease(least)
         if self.config.requests_at_once is not None:
+            # One even of the smallest share, else a newcomer would be refused: so all gateways
+            # together may exceed the bound by one less than their number.
             self._at_once = max(1, floor(self.config.requests_at_once * share + _ROUNDING))
 
     def settle(self, reservation: Reservation, used_tokens: int) -> None:
