@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.deploy.gpu_placement import GpuInventory
+from holdfast.core.health.leadership import LeaseAnswer
 from holdfast.core.view.layers import Reading
 
 
@@ -269,12 +270,37 @@ class Store(Protocol):
         ...
 
 
+class LeadershipStoreError(Exception):
+    """The store of the leadership did not answer, so that nothing is known of the claim."""
+
+
+class LeadershipStore(Protocol):
+    """Grants the leadership to one control at a time, and counts terms.
+
+    A claim is granted where nobody holds the lease, where it has run out by the store's own time,
+    or where the same holder renews it. The term rises with each grant that is no renewal, and never
+    falls. A holder's name is that of one process: one that was started anew is another holder.
+    """
+
+    async def claim(self, holder: str, lease_s: float) -> LeaseAnswer:
+        """Take or renew the lease if nobody else holds it; returns who does, and the term."""
+        ...
+
+    async def release(self, holder: str) -> None:
+        """Give the lease back, if this holder has it: the next claim is granted."""
+
+    async def close(self) -> None:
+        """Close what is open; a later claim opens it again."""
+
+
 __all__ = [
     "Adopted",
     "Ended",
     "GpuReader",
     "LaunchError",
     "Launcher",
+    "LeadershipStore",
+    "LeadershipStoreError",
     "Order",
     "Source",
     "Store",

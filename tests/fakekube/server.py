@@ -18,6 +18,8 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from fakekube.discovery import documents, status_of, table_of
+from fakekube.leases import PREFIX as LEASES
+from fakekube.leases import Leases
 from fakekube.objects import stamp
 from fakekube.rbac import Right, forbidden, right_for
 from fakekube.selectors import BadSelectorError, check, fits
@@ -49,6 +51,7 @@ class FakeKube:
         self.metrics: Json | None = None  # None: no metrics-server
         self.logs: dict[tuple[str, str], list[tuple[float, str]]] = {}
         self.pages: dict[str, str] = {}  # other texts by path, such as exporters' metrics
+        self.leases = Leases()
         self.cuts = 0
         self.abrupt = False  # cut connections end without a last chunk
         self.stopping = False
@@ -233,10 +236,38 @@ class Connection(BaseHTTPRequestHandler):
             self._send(200, found)
         elif parts[:3] == ["apis", "metrics.k8s.io", "v1beta1"]:
             self._usage(parts[-1], query)
+        elif parts[:4] == LEASES:
+            self._lease(parts[4:], None)
         elif parts[:2] == ["api", "v1"] and len(parts) > 2:
             self._objects(parts[2:], query)
         else:
             self._send(404, "404 page not found", "text/plain")
+
+    def do_POST(self) -> None:
+        self._change()
+
+    def do_PUT(self) -> None:
+        self._change()
+
+    def _change(self) -> None:
+        """Create or replace a lease; nothing else is written by whoever asks."""
+        split, owner = urlsplit(self.path), self.owner
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        parts = [part for part in split.path.split("/") if part]
+        with owner._changed:
+            owner.requests.append((self.command, split.path, {}))
+            owner._changed.notify_all()
+        if parts[:4] == LEASES:
+            self._lease(parts[4:], body)
+        else:
+            self._send(404, "404 page not found", "text/plain")
+
+    def _lease(self, parts: list[str], body: Json | None) -> None:
+        refusal = self.owner.refusals.get("leases", 0)
+        if refusal:
+            self._refuse(refusal)
+            return
+        self._send(*self.owner.leases.answer(self.command, parts, body))
 
     def _forbids(self, path: str, query: dict[str, str]) -> bool:
         """Whether the account has no right to this, which it is then told."""

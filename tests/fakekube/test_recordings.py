@@ -44,8 +44,11 @@ def filled(kube, body):
         kube.put(plural, made)
 
 
-def asked(kube, path, headers=None):
-    request = urllib.request.Request(kube.url + path, headers=headers or {})
+def asked(kube, path, headers=None, method="GET", body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        kube.url + path, headers=headers or {}, method=method, data=data
+    )
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.status, json.loads(answer.read())
@@ -123,3 +126,18 @@ def test_a_missing_right_is_told_in_the_real_server_s_words():
     real = said["response"]["body"]
     assert (status, fake["code"], fake["reason"]) == (403, real["code"], real["reason"])
     assert fake["message"] == real["message"]
+
+
+def test_the_fake_takes_and_refuses_leases_as_the_real_server_did():
+    created, lost = recorded("lease-create"), recorded("lease-lost-409")
+    with FakeKube() as kube:
+        for said in (created, lost):
+            wish, real = said["request"], said["response"]
+            status, fake = asked(kube, wish["path"], None, wish["method"], wish["body"])
+            assert status == real["status"]
+            assert fake["kind"] == real["body"]["kind"]
+            if status == 201:
+                assert set(fake["metadata"]) == set(real["body"]["metadata"])
+                assert fake["spec"] == real["body"]["spec"]
+            else:
+                assert (fake["reason"], fake["code"]) == ("Conflict", 409)

@@ -37,7 +37,7 @@ from holdfast.frames import (
     encode,
     view_to_frame,
 )
-from holdfast.gateway import link as link_module
+from holdfast.frames import control_links as link_module
 from holdfast.gateway import process as module
 from holdfast.gateway.http.hot_path import FAST, PLAIN
 from holdfast.gateway.process import GatewayProcess, Streams

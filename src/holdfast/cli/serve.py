@@ -83,9 +83,12 @@ def control_process(
 @click.option("--run-dir", type=_RUN_DIR, required=True)
 @click.option("--listen-fd", type=int, required=True)
 @click.option("--notice-fd", type=int, default=None)
-def gateway_process(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
+@click.option("--config", type=click.Path(path_type=Path), default=None)
+def gateway_process(
+    index: int, run_dir: Path, listen_fd: int, notice_fd: int | None, config: Path | None
+) -> None:
     """One gateway process of a 'serve'."""
-    run_gateway(index, run_dir, listen_fd, notice_fd)
+    run_gateway(index, run_dir, listen_fd, notice_fd, config)
 
 
 __all__ = ["control_process", "gateway_process", "serve"]

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, model_validator
 from holdfast.config.addresses import Address, Listen, parse_listen
 from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.admin_tokens import AdminTokenSection, Network, check_admin_tokens
+from holdfast.config.control import ControlSection
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
     BodyConfig,
@@ -147,6 +148,7 @@ class FleetFile(Section):
 
     gateway: GatewaySection = GatewaySection()
     admin: AdminSection = AdminSection()
+    control: ControlSection = ControlSection()
     chaos: ChaosSection = ChaosSection()
     models: Annotated[list[ModelSection], Field(description="at least one model")] = Field(
         default_factory=list
@@ -188,6 +190,7 @@ class FleetFile(Section):
         check_sources(self.sources)
         _check_discovery(self)
         _check_ports(self)
+        _check_controls(self)
         _check_agents(self)
         _check_replicas(self)
         _check_virtual(self)
@@ -282,6 +285,14 @@ def _check_ports(file: FleetFile) -> None:
     guessed = file.admin.token is not None and is_guessed(file.admin.token)
     problem, fix = "is the hash of a token that is guessed at once", "run 'holdfast keys new'"
     require(not guessed, "admin.token", problem, fix)
+
+
+def _check_controls(file: FleetFile) -> None:
+    """Refuse launches beside several controls: no other one could take over what one started."""
+    launched = [model.name for model in file.models if model.launch is not None]
+    problem = f"names several controls, and {_few(launched)} is launched by control itself"
+    fix = "name its endpoints, discover them on a platform, or keep one control"
+    require(not (file.control.members and launched), "control.members", problem, fix)
 
 
 def _check_agents(file: FleetFile) -> None:

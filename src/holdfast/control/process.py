@@ -13,6 +13,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -35,7 +36,7 @@ from holdfast.control.fleet.disturbances import Disturbances
 from holdfast.control.fleet.figures import SAMPLE_S
 from holdfast.control.fleet.loads import Loads
 from holdfast.control.fleet.loop import TICK, FleetLoop
-from holdfast.control.gateways.hub import SILENT_S, Gateway, Hub
+from holdfast.control.gateways.hub import SILENT_S, Gateway, Hub, HubPort
 from holdfast.control.gateways.key_uses import KeyUses
 from holdfast.control.gateways.lease_broker import LeaseBroker
 from holdfast.control.gateways.metrics import Totals, gateway_gauges
@@ -92,6 +93,7 @@ KEY_USES_MAX: Final = 16_384  # keys of one frame that are taken in; the next se
 SHORTAGES_MAX: Final = 8  # kinds of shortage of one gateway that are taken in; there are three
 FILE_LOOK_S: Final = 1.0  # how soon a changed file is noticed
 DEPLOY_S: Final = 0.25  # between two looks at what launched models wish for
+_VIEWS_BITS: Final = 20  # a million views of one control's starts before the next term's begin
 SILENT: Final = nanos(SILENT_S)  # what a gateway told before is then not known
 
 _log = structlog.get_logger("holdfast.control")
@@ -108,6 +110,15 @@ def settle_memory() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+@dataclass(slots=True, frozen=True)
+class LeadingControl:
+    """How a control leads that is one of several: in which term, and where gateways reach it."""
+
+    term: int
+    port: HubPort
+    holds: Callable[[], bool]  # whether it leads at this moment; asked before each frame
+
+
 class Control:
     """The control process: connects fleet loop, gateways, deployments, incidents and the view."""
 
@@ -121,8 +132,10 @@ class Control:
         launcher: Launcher,
         sources: Callable[[Any, "Control"], Source] | None = None,
         gpus: GpuReader | None = None,
+        leads: LeadingControl | None = None,
     ) -> None:
         now = time.monotonic_ns()
+        self._leads = leads
         self._run_dir = run_dir
         self._id = control_id
         self._store = store
@@ -132,7 +145,7 @@ class Control:
         )
         self._epoch = config.epoch if config else 1  # of what gateways are told
         self._json = config.config if config else self._source.json
-        term = earlier.view.epoch + 1 if earlier else 1
+        term = max(earlier.view.epoch + 1 if earlier else 1, _first_view(leads))
         self._book = stored_answers(store)
         self._gpus = GpuWatch()
         own = HostGpus(environment, faulty=self._gpus.need_reset)
@@ -141,10 +154,10 @@ class Control:
         self.loop = FleetLoop(
             self, LoopWatch(TICK, now), canaries, self._deployments, term, earlier
         )
-        self._hub = Hub(self)
+        self._hub = Hub(self) if leads is None else Hub(self, leads.holds)
         self._totals = Totals()
         self.lacked = OwnShortages(self.saw)  # by this process itself
-        places = [f"gateway-{index}" for index in range(self._source.file.gateway.workers)]
+        places = gateway_places(self._source.file)
         self._leases = LeaseConfig()
         self._lease_broker = LeaseBroker(self._leases, places, now)
         self._demand_tracker = DemandTracker()
@@ -254,7 +267,8 @@ class Control:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run all parts until ``stop`` is set; then stop the launched replicas, too."""
-        async with self._hub.listening(self._run_dir / SOCKET_FILE):
+        port = None if self._leads is None else self._leads.port
+        async with self._hub.listening(self._run_dir / SOCKET_FILE, port):
             await self._deployments.adopt()
             self._follow(self._source.file)
             self.loop.start()
@@ -418,6 +432,10 @@ class Control:
         self._lookout.answered(result, slow=slow, inflight=inflight)
         self._costs_and_exports.answered(result)
 
+    def fall_silent(self) -> None:
+        """Say nothing more to anybody: this control leads no more."""
+        self._hub.fall_silent()
+
     def broadcast(self, frame: ToGateway) -> None:
         """Send a frame to every gateway."""
         self._hub.broadcast(frame)
@@ -437,7 +455,12 @@ class Control:
         """The frames that a newly connected gateway needs to serve, in order."""
         self._lease_broker.came(gateway.id)
         frames: list[ToGateway] = [
-            Welcome(self._epoch, self._id, secret=self._lookout.secret),
+            Welcome(
+                self._epoch,
+                self._id,
+                secret=self._lookout.secret,
+                term=0 if self._leads is None else self._leads.term,
+            ),
             ConfigFrame(self._epoch, self._json),
         ]
         if self._view is not None:
@@ -517,8 +540,26 @@ class Control:
         return [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
 
 
+def gateway_places(file: FleetFile) -> list[str]:
+    """The names of all gateway processes that the file asks for, on all machines."""
+    beside = [f"{member.name}/" for member in file.control.members] or [""]
+    return [f"{name}gateway-{index}" for name in beside for index in range(file.gateway.workers)]
+
+
+def _first_view(leads: LeadingControl | None) -> int:
+    """The number of a leader's first view: above all views of earlier terms."""
+    return 0 if leads is None else leads.term << _VIEWS_BITS
+
+
 def _unreadable(section: Any, _: Control) -> Source:
     raise RuntimeError(f"nothing here can read sources of type {section.type}")
 
 
-__all__ = ["DEPLOY_S", "FILE_LOOK_S", "Control", "settle_memory"]
+__all__ = [
+    "DEPLOY_S",
+    "FILE_LOOK_S",
+    "Control",
+    "LeadingControl",
+    "gateway_places",
+    "settle_memory",
+]

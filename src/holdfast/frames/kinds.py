@@ -23,6 +23,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
     control_id: str
     protocol: int = PROTOCOL
     secret: bytes = b""  # the key of requests' fingerprints; without one there are none
+    term: int = 0  # in which this control leads; 0: it is the only one
 
 
 class ConfigFrame(msgspec.Struct, frozen=True, array_like=True, tag="config"):
@@ -129,6 +130,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     gateway_id: str
     pid: int
     protocol: int = PROTOCOL
+    observes: bool = False  # a standby control: it hears all, and serves nobody
 
 
 class ReportRow(msgspec.Struct, frozen=True, array_like=True):

@@ -16,6 +16,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -46,6 +47,7 @@ from holdfast.frames import (
     Frame,
     FrameError,
     FrameReader,
+    Hello,
     LeaseFrame,
     LoadFrame,
     MetricsAnswer,
@@ -59,10 +61,10 @@ from holdfast.frames import (
     frame_to_view,
     seen_to_frame,
 )
+from holdfast.frames.control_links import ControlAddress, ControlLinks
 from holdfast.gateway.http.hot_path import FAST, PLAIN, HotPath
 from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
-from holdfast.gateway.link import Link
 from holdfast.gateway.request.engine_secrets import EngineSecrets
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
@@ -87,6 +89,18 @@ class Listening(Protocol):
         """Accept nobody any more."""
 
 
+@dataclass(slots=True, frozen=True)
+class GatewayMember:
+    """Where a gateway stands among those of several controls; alone it has none but its own."""
+
+    name: str = ""  # of the control beside it; empty: there is one control
+    controls: tuple[ControlAddress, ...] = ()  # on other machines
+
+    def gateway_id(self, index: int) -> str:
+        """The place of a gateway process, as no other one in the fleet."""
+        return f"{self.name}/gateway-{index}" if self.name else f"gateway-{index}"
+
+
 class Streams:
     """Makes one random generator per name from a seed; each gateway has a seed of its own."""
 
@@ -108,17 +122,21 @@ class GatewayProcess:
         state_path: Path,
         hot_path: HotPath = FAST,
         descriptors: int = 0,
+        member: GatewayMember = GatewayMember(),  # noqa: B008 frozen
     ) -> None:
         self._hot_path = hot_path
         self._descriptors = descriptors  # the limit on open files; 0: not known
         self._shortages = Shortages()
         self._shortage_logged = -_SHORTAGE_LOGGED
-        self.gateway_id = f"gateway-{index}"
+        self.gateway_id = member.gateway_id(index)
         self._state_path = state_path
-        self._link = Link(self.gateway_id, os.getpid(), socket_path, self._heard)
+        addresses = (ControlAddress(path=socket_path), *member.controls)
+        hello = Hello(self.gateway_id, os.getpid())
+        self._link = ControlLinks(hello, addresses, self._heard, self._follow_new_leader)
         self._streams = Streams(os.urandom(16))
         self._silence = ControlSilence(ControlSilenceConfig(), monotonic_ns())
         self._epoch = 0
+        self._led_anew = False  # by a control that counts its configs from another number
         self._file: FleetFile | None = None
         self._view: FleetView | None = None
         self._lease: LeaseFrame | None = None  # the last one: a new flow has not heard it
@@ -357,6 +375,11 @@ class GatewayProcess:
         elif silent_before and not silent:
             _log.info("control speaks again", gateway=self.gateway_id)
 
+    def _follow_new_leader(self) -> None:
+        """Take the next config whatever its number: another control counts anew."""
+        self._led_anew = True
+        _log.info("another control leads", gateway=self.gateway_id, term=self._link.term)
+
     def _heard(self, frame: Frame) -> None:
         """One frame over the link to control: it is alive."""
         self._silence.heard(monotonic_ns())
@@ -452,7 +475,7 @@ class GatewayProcess:
 
     def _take_config(self, frame: ConfigFrame) -> None:
         """Follow a new epoch, or refuse it and keep the old one."""
-        if frame.epoch <= self._epoch and self._file is not None:
+        if frame.epoch <= self._epoch and self._file is not None and not self._led_anew:
             self._link.send(EpochFrame(self._epoch, accepted=True, reason=""))
             return
         try:
@@ -471,7 +494,7 @@ class GatewayProcess:
             _log.error("config refused; the old one runs on", epoch=frame.epoch, reason=reason)
             self._link.send(EpochFrame(self._epoch, accepted=False, reason=reason))
             return
-        self._file, self._epoch = file, frame.epoch
+        self._file, self._epoch, self._led_anew = file, frame.epoch, False
         self._silence.expect(file.fleet.heartbeat_s)
         self._link.send(EpochFrame(frame.epoch, accepted=True, reason=""))
         self._configured.set()

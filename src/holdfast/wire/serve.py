@@ -41,6 +41,7 @@ from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
 from holdfast.ui.terminal.untrusted_text import escape_json
+from holdfast.wire.control_name import own_name
 from holdfast.wire.own_token import announced, hash_in, keep_token
 from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
 from holdfast.wire.provisions import (
@@ -62,6 +63,9 @@ from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
 if TYPE_CHECKING:
     import uvicorn
 
+    from holdfast.control.process import Control, LeadingControl
+    from holdfast.wire.election import Election
+
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
 DESCRIPTORS_WANTED: Final = 65_536  # of the supervisor and control, and of engines below it
 GATEWAY_DESCRIPTORS_WANTED: Final = 1 << 20  # the usual hard limit: half a million connections
@@ -73,6 +77,7 @@ _LEVELS: Final = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+_DEPOSED: Final = 75  # EX_TEMPFAIL: whoever supervises it starts it again
 _RENEW_S: Final = 5.0  # certificates are renewed days before they end
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
@@ -158,6 +163,8 @@ def serve(
     _plain()  # likewise
     file = load(path, FleetFile)
     _check_descriptors()
+    if file.control.members:
+        file.control.own(own_name(os.environ))
     launched = any(model.launch is not None for model in file.models)
     check_engines(file)
     fix = "stop the other one first: only one control can own the replicas"
@@ -185,9 +192,13 @@ def serve(
         if state_dir is not None:
             write_running(state_dir, told)
         token_file = _own_token(path, state_dir, told, kept)
+        member = path if file.control.members else None
         tree = Tree(
             _control_child(ours, path, run_dir, admin[0].fileno(), state_dir, token_file),
-            [_gateway_child(ours, i, run_dir, sock.fileno()) for i, sock in enumerate(sockets)],
+            [
+                _gateway_child(ours, i, run_dir, sock.fileno(), member)
+                for i, sock in enumerate(sockets)
+            ],
             sockets,
             admin,
             in_order=not takeover,  # else they listen as their gateways come
@@ -303,8 +314,13 @@ def _control_child(
     return Child("control", [*command, *arguments, "--admin-fd", str(admin_fd)], (admin_fd,))
 
 
-def _gateway_child(command: Sequence[str], index: int, run_dir: Path, listen_fd: int) -> Child:
+def _gateway_child(
+    command: Sequence[str], index: int, run_dir: Path, listen_fd: int, member: Path | None
+) -> Child:
+    """``member``: the fleet file, where it names several controls that a gateway connects to."""
     arguments = ["gateway-process", "--index", str(index), "--run-dir", str(run_dir)]
+    if member is not None:
+        arguments += ["--config", str(member.resolve())]
     fds = ["--listen-fd", str(listen_fd)]
     return Child(f"gateway-{index}", [*command, *arguments, *fds], (listen_fd,))
 
@@ -378,11 +394,18 @@ async def _control(
     from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    _beat(loop, tell)
+    election, leads = await _elected(path, run_dir, admin, stop)
+    if election is not None and leads is None:
+        return
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
     store = SqliteStore(kept / "control.sqlite")
     launcher = ProcessLauncher(kept / "replicas")
     own = f"control-{os.getpid()}"
-    control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
+    control = Control(path, run_dir, os.environ, own, store, launcher, build_source, leads=leads)
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
@@ -391,7 +414,6 @@ async def _control(
     lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
     bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)
     lacked.port_counters = bounds.counters
-    stop = asyncio.Event()
     stopping = asyncio.ensure_future(stop.wait())
     reloads: set[asyncio.Task[bool]] = set()
 
@@ -403,9 +425,10 @@ async def _control(
     def history_told(what: str, why: str) -> None:
         store.add_event(time.time(), "", "", what, why)
 
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGHUP, reload)
+    leading = None
+    if election is not None and leads is not None:
+        leading = loop.create_task(_while_leading(election, leads.term, control))
     try:
         async with keeping(
             kept, control.view.snapshot, control.incidents.drift_series, history_told
@@ -416,7 +439,6 @@ async def _control(
             server = AdminServer(config, bounds, stopping, lacked.lacks)
             serving = loop.create_task(server.serve(sockets=[admin]))
             renewing = loop.create_task(_renew(config, tls))
-            _beat(loop, tell)
             settle_memory()
             try:
                 await control.run(stop)
@@ -426,8 +448,42 @@ async def _control(
                 server.should_exit = True
                 await serving
     finally:
+        if leading is not None and election is not None:
+            leading.cancel()
+            await election.leave()
         if not await asyncio.to_thread(store.close):
             _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+async def _elected(
+    path: Path, run_dir: Path, admin: socket.socket, stop: asyncio.Event
+) -> tuple["Election | None", "LeadingControl | None"]:
+    """Stand by until this control leads, where there are several; else nobody is asked.
+
+    Meanwhile the operators' port says who leads.
+    """
+    file = load(path, FleetFile)
+    if not file.control.members:
+        return None, None
+    from holdfast.wire.election import Election, leadership_store  # noqa: PLC0415
+    from holdfast.wire.standby_port import standby_port  # noqa: PLC0415
+
+    store = leadership_store(file.control)
+    election = Election(file.control, own_name(os.environ), store, run_dir)
+    async with standby_port(admin, file.admin.tls, lambda: election.leader, _admin_config):
+        leads = await election.stand_by(stop)
+    if leads is None:
+        await election.leave()
+    return election, leads
+
+
+async def _while_leading(election: "Election", term: int, control: "Control") -> None:
+    """Renew the lease; once it is lost, end this process before anything else can be said."""
+    await election.keep(term)
+    control.fall_silent()
+    _log.error("leads no more; ends, and begins anew as a standby", term=term)
+    sys.stderr.flush()
+    os._exit(_DEPOSED)  # an orderly end would take time, in which it would act
 
 
 def _admin_config(app: Any, tls: AdminTlsSection | None) -> "uvicorn.Config":
@@ -469,21 +525,40 @@ async def _renew(config: Any, tls: AdminTlsSection | None) -> None:
             _log.info("certificate of the admin port renewed")
 
 
-def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
-    """Run a gateway process until SIGINT, or SIGTERM and a successor; then drain it."""
+def run_gateway(
+    index: int,
+    run_dir: Path,
+    listen_fd: int,
+    notice_fd: int | None,
+    path: Path | None = None,
+) -> None:
+    """Run a gateway process until SIGINT, or SIGTERM and a successor; then drain it.
+
+    ``path``: the fleet file, where it names several controls.
+    """
     configure_logging()
     _keep_from_children(listen_fd, notice_fd)
     _die_with_parent(notice_fd)
-    uvloop.run(_gateway(index, run_dir, socket.socket(fileno=listen_fd), _teller(notice_fd)))
+    listener = socket.socket(fileno=listen_fd)
+    uvloop.run(_gateway(index, run_dir, listener, _teller(notice_fd), path))
 
 
 async def _gateway(
-    index: int, run_dir: Path, listener: socket.socket, tell: Callable[[bytes], bool]
+    index: int,
+    run_dir: Path,
+    listener: socket.socket,
+    tell: Callable[[bytes], bool],
+    path: Path | None,
 ) -> None:
     # Control does without.
     from holdfast.gateway.http.hot_path import FAST, PLAIN  # noqa: PLC0415
-    from holdfast.gateway.process import GatewayProcess  # noqa: PLC0415
+    from holdfast.gateway.process import GatewayMember, GatewayProcess  # noqa: PLC0415
 
+    member = GatewayMember()
+    if path is not None:
+        from holdfast.wire.election import gateway_member  # noqa: PLC0415 few have several controls
+
+        member = gateway_member(load(path, FleetFile).control, own_name(os.environ))
     listener.setblocking(False)
     hot_path = PLAIN if _plain() else FAST
     gateway = GatewayProcess(
@@ -492,6 +567,7 @@ async def _gateway(
         run_dir / STATE_FILE,
         hot_path,
         raise_descriptor_limit(GATEWAY_DESCRIPTORS_WANTED),
+        member,
     )
     loop = asyncio.get_running_loop()
     asked = 0

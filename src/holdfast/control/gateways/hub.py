@@ -11,14 +11,17 @@ last view would need its own reason.
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
 
+from holdfast.config.addresses import Address
 from holdfast.frames import (
     PROTOCOL,
     Bye,
@@ -45,6 +48,7 @@ CONNECTIONS_MAX: Final = 1_024  # sixteen for each of the most gateways one file
 SERIES_MAX: Final = 16_384  # counters and gauges of one gateway; the rest is not taken in
 TRACES_MAX: Final = 4_096  # that nobody took yet; further ones are lost
 SILENT_S: Final = 5.0  # a gateway tells once a second; one that does not serves nobody
+_HANDSHAKE_S: Final = 5.0  # of gateways on other machines
 _ID_MAX: Final = 64  # characters of a gateway's name
 
 _log = structlog.get_logger("holdfast.control.gateways.hub")
@@ -111,7 +115,7 @@ class Gateway(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Queue bytes for the gateway; drop its connection if it has stopped reading."""
         transport = self._transport
-        if transport is None:
+        if transport is None or not self._hub.may_speak():
             return
         transport.write(data)
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
@@ -174,37 +178,63 @@ class Gateway(asyncio.Protocol):
         }
 
 
+@dataclass(slots=True, frozen=True)
+class HubPort:
+    """Where gateways of other machines connect, and with which certificates."""
+
+    address: Address
+    tls: ssl.SSLContext | None  # None: on loopback only
+
+
 class Hub:
     """Accepts gateways and sends them frames; passes their reports and stats to its listener.
 
     Greetings, traces, epochs and answers to questions are handled here.
     """
 
-    def __init__(self, listener: HubListener) -> None:
+    def __init__(self, listener: HubListener, may_speak: Callable[[], bool] = lambda: True) -> None:
         self._listener = listener
+        self.may_speak = may_speak  # asked before each frame: whoever leads no more says nothing
         self._connections: set[Gateway] = set()
         self._questions: dict[int, Callable[[ExplainAnswer | MetricsAnswer], None]] = {}
         self._ask_ids = count(1)
         self._traces: list[TraceRow] = []
         self.traces_dropped = 0
         self.gateways: dict[str, Gateway] = {}  # by name, in the order they came
+        self.observers: set[Gateway] = set()  # standby controls, which hear all and say nothing
         self.turned_away = 0
 
     @contextlib.asynccontextmanager
-    async def listening(self, path: Path) -> AsyncIterator[None]:
-        """Accept gateways on a unix socket at this path while the block runs.
+    async def listening(self, path: Path, port: HubPort | None = None) -> AsyncIterator[None]:
+        """Accept gateways on a unix socket at this path, and at a port, while the block runs.
 
         A socket file left by an earlier control is replaced.
         """
         _make_way(path)
         loop = asyncio.get_running_loop()
-        server = await loop.create_unix_server(lambda: Gateway(self), str(path))
+        servers = [await loop.create_unix_server(lambda: Gateway(self), str(path))]
         try:
+            if port is not None:
+                servers.append(
+                    await loop.create_server(
+                        lambda: Gateway(self),
+                        port.address.host,
+                        port.address.port,
+                        ssl=port.tls,
+                        ssl_handshake_timeout=_HANDSHAKE_S if port.tls is not None else None,
+                    )
+                )
             yield
         finally:
-            server.close()
+            for server in servers:
+                server.close()
             for gateway in list(self._connections):
                 gateway.dismiss("control stops")
+
+    def fall_silent(self) -> None:
+        """Cut all connections at once: this control leads no more, and has nothing to say."""
+        for gateway in list(self._connections):
+            gateway.drop("this control leads no more")
 
     def current(self, gateway_id: str) -> Gateway | None:
         """The gateway that holds this place; of two, the one that connected last."""
@@ -216,9 +246,9 @@ class Hub:
 
     def broadcast(self, frame: ToGateway) -> None:
         """Send a frame to every connected gateway; it is encoded once."""
-        if self.gateways:
+        if self.gateways or self.observers:
             data = encode(frame)
-            for gateway in list(self.gateways.values()):
+            for gateway in (*self.gateways.values(), *self.observers):
                 gateway.send(data)
 
     async def explain(self, request_id: str, timeout_s: float) -> bytes | None:
@@ -267,6 +297,7 @@ class Hub:
     def let_go(self, gateway: Gateway) -> None:
         """Forget a connection that ended (called by ``Gateway``)."""
         self._connections.discard(gateway)
+        self.observers.discard(gateway)
         if self.gateways.pop(gateway.name, None) is not None:
             _log.info("gateway gone", gateway=gateway.name, pid=gateway.pid)
             self._listener.on_gone(gateway)
@@ -305,6 +336,13 @@ class Hub:
             gateway.dismiss(f"control speaks protocol {PROTOCOL}, you {hello.protocol}")
             return
         gateway.id, gateway.pid = hello.gateway_id, hello.pid
+        if hello.observes:
+            gateway.name = hello.gateway_id
+            self.observers.add(gateway)
+            _log.info("standby came", control=gateway.name)
+            for frame in self._listener.greeting(gateway):
+                gateway.send(encode(frame))
+            return
         gateway.name = _free_name(hello.gateway_id, self.gateways)
         self.gateways[gateway.name] = gateway
         _log.info("gateway came", gateway=gateway.name, pid=gateway.pid)
@@ -325,4 +363,4 @@ def _free_name(gateway_id: str, taken: Iterable[str]) -> str:
     return next(name for n in count(2) if (name := f"{gateway_id}+{n}") not in names)
 
 
-__all__ = ["CONNECTIONS_MAX", "UNSENT_BYTES_MAX", "Gateway", "Hub", "HubListener"]
+__all__ = ["CONNECTIONS_MAX", "UNSENT_BYTES_MAX", "Gateway", "Hub", "HubListener", "HubPort"]

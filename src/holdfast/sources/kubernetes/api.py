@@ -34,6 +34,8 @@ TEXT_MAX: Final = 200  # of a reason, for people
 RENEW_S: Final = 30.0  # between two readings of the credentials
 _POD_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 a path
 
+_DONE: Final = (200, 201)
+
 Json = dict[str, Any]
 
 
@@ -87,6 +89,23 @@ class KubernetesApi:
         except TimeoutError as error:
             raise KubernetesApiError(f"no answer within {limit_s:g} s") from error
 
+    async def send(self, method: str, path: str, body: Json) -> Json:
+        """POST or PUT an object and return what the server made of it."""
+        limit_s = self._config.timeout_s
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                self._open(path, None, limit_s, method, body) as response,
+            ):
+                answer = orjson.loads(await response.aread())
+        except TimeoutError as error:
+            raise KubernetesApiError(f"no answer within {limit_s:g} s") from error
+        except orjson.JSONDecodeError as error:
+            raise KubernetesApiError("its answer is not JSON") from error
+        if not isinstance(answer, dict):
+            raise KubernetesApiError("its answer is no object")
+        return answer
+
     @asynccontextmanager
     async def lines(
         self, path: str, params: Mapping[str, str], quiet_s: float | None = None
@@ -103,15 +122,23 @@ class KubernetesApi:
 
     @asynccontextmanager
     async def _open(
-        self, path: str, params: Mapping[str, str] | None, read_s: float
+        self,
+        path: str,
+        params: Mapping[str, str] | None,
+        read_s: float,
+        method: str = "GET",
+        body: Json | None = None,
     ) -> AsyncIterator[Any]:
         http = self._http
         self.calls += 1
         limits = http.Timeout(self._config.timeout_s, read=read_s)
         try:
             client = self._ready_client()
-            async with client.stream("GET", path, params=params, timeout=limits) as response:
-                if response.status_code != 200:
+            sent: dict[str, Any] = {} if body is None else {"json": body}
+            async with client.stream(
+                method, path, params=params, timeout=limits, **sent
+            ) as response:
+                if response.status_code not in _DONE:
                     raise await self._refused(response)
                 yield response
         except http.ReadTimeout as error:

@@ -1,10 +1,13 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.core.messages import Report, Summary, Tally
 from holdfast.frames import (
     PROTOCOL,
+    BlockFrame,
     EpochFrame,
     FrameError,
     FrameReader,
@@ -13,8 +16,8 @@ from holdfast.frames import (
     Welcome,
     encode,
 )
-from holdfast.gateway import link as module
-from holdfast.gateway.link import Link
+from holdfast.frames import control_links as module
+from holdfast.frames.control_links import ControlAddress, ControlLinks
 
 HELLO = Hello("gateway-3", 42, PROTOCOL)
 REPORT = Report("m", "m-1", "breaker", "open")
@@ -80,7 +83,8 @@ def meet(tmp_path, monkeypatch):
             control = FakeControl(str(tmp_path / "s"))
             if listens:
                 await control.start(read=read)
-            link = Link("gateway-3", 42, control.path, hear or heard.append)
+            address = ControlAddress(path=control.path)
+            link = ControlLinks(HELLO, [address], hear or heard.append)
             keeping = asyncio.create_task(link.keep())
             try:
                 await scene(link, control, heard)
@@ -228,13 +232,113 @@ def test_a_control_that_does_not_read_costs_a_bounded_buffer(meet, monkeypatch):
         for _ in range(99):
             link.news(wordy)
         assert link.dropped == 100
-        assert link._transport.get_write_buffer_size() < 20_000 + 2_000
+        assert link._leader._transport.get_write_buffer_size() < 20_000 + 2_000
         assert link.connected  # it may be late, not dead: nothing is broken off
         control.transports[0].resume_reading()
-        await until(lambda: not link._transport.get_write_buffer_size())
+        await until(lambda: not link._leader._transport.get_write_buffer_size())
         link.news(wordy)
         await until(lambda: len(control.seen()) == sent)
         assert control.seen()[-1].dropped == 100
         assert link.dropped == 0
 
     meet(scene, read=False)
+
+
+# --- several controls ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(tmp_path, monkeypatch):
+    """Run a scene with links to two controls, and with both ends of them."""
+    monkeypatch.setattr(module, "_AGAIN_S", 0.01)
+
+    def run(scene):
+        async def main():
+            heard, terms = [], []
+            controls = [FakeControl(str(tmp_path / name)) for name in "ab"]
+            for control in controls:
+                await control.start()
+            addresses = [ControlAddress(path=control.path) for control in controls]
+            links = ControlLinks(HELLO, addresses, heard.append, lambda: terms.append(links.term))
+            keeping = asyncio.create_task(links.keep())
+            try:
+                await until(lambda: all(control.frames for control in controls))
+                await scene(links, *controls, heard, terms)
+            finally:
+                keeping.cancel()
+                links.close()
+                await asyncio.gather(keeping, return_exceptions=True)
+                for control in controls:
+                    await control.stop()
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_whoever_leads_in_the_later_term_is_followed_and_the_other_refused(several):
+    async def scene(links, a, b, heard, terms):
+        assert not links.connected
+        a.send(Welcome(1, "a", term=1))
+        a.send(BlockFrame([("x", 1.0)]))
+        await until(lambda: len(heard) == 2)
+        assert links.send(EpochFrame(1, accepted=True, reason=""))
+        await until(lambda: len(a.frames) == 2)
+        b.send(Welcome(1, "b", term=2))
+        await until(lambda: len(heard) == 3)
+        a.send(BlockFrame([("late", 1.0)]))  # it does not know yet
+        a.send(Welcome(1, "a", term=1))
+        await until(lambda: links.refused == 2)
+        assert links.send(EpochFrame(1, accepted=True, reason=""))
+        await until(lambda: len(b.frames) == 2)
+        b.send(BlockFrame([("y", 1.0)]))
+        await until(lambda: len(heard) == 4)
+        assert [type(frame) for frame in heard] == [Welcome, BlockFrame, Welcome, BlockFrame]
+        assert heard[-1].fingerprints == [("y", 1.0)]
+        assert terms == [1, 2]
+
+    several(scene)
+
+
+def test_before_anybody_leads_nobody_is_heard_and_nothing_is_sent(several):
+    async def scene(links, a, b, heard, terms):
+        a.send(BlockFrame([("x", 1.0)]))
+        await until(lambda: links.refused == 1)
+        assert not links.send(EpochFrame(1, accepted=True, reason=""))
+        assert (heard, terms) == ([], [])
+
+    several(scene)
+
+
+def test_a_leader_that_comes_back_in_its_own_term_is_followed_again(several):
+    async def scene(links, a, b, heard, terms):
+        b.send(Welcome(1, "b", term=4))
+        await until(lambda: links.connected)
+        await b.stop()
+        await until(lambda: not links.connected)
+        b.frames.clear()
+        await b.start()
+        await until(lambda: b.frames == [HELLO])
+        b.send(Welcome(2, "b", term=4))
+        await until(lambda: len(heard) == 2 and links.connected)
+        assert terms == [4]
+
+    several(scene)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3) | st.none()), max_size=30))
+def test_no_frame_of_a_lower_term_than_any_heard_before_comes_through(sent):
+    """``None``: an order; a number: a greeting in that term."""
+    heard = []
+    links = ControlLinks(HELLO, [ControlAddress(path="a"), ControlAddress(path="b")], heard.append)
+    ends = dict(zip("ab", links._links, strict=True))
+    spoke, highest = {}, 0
+    for name, term in sent:
+        if term is not None:
+            spoke[name] = term
+            highest = max(highest, term)
+        frame = BlockFrame([]) if term is None else Welcome(1, name, term=term)
+        before = len(heard)
+        links._heard(ends[name], frame)
+        if len(heard) > before:
+            assert spoke.get(name) == highest
