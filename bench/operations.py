@@ -23,10 +23,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import httptools
 import orjson
@@ -146,10 +146,17 @@ async def harm(port: int, number: int, headers: str = "") -> str:
     return "" if said == expected else "error: wrong text"
 
 
+class Served(Protocol):
+    """What clients need to know: a port, and the headers that each of them sends."""
+
+    port: int
+    headers: str
+
+
 class Load:
     """Clients that ask all the while; an async context manager."""
 
-    def __init__(self, stage: "Stage", rate: float, clients: int = 16) -> None:
+    def __init__(self, stage: "Served", rate: float, clients: int = 16) -> None:
         self._port, self._headers, self._clients = stage.port, stage.headers, clients
         self._pause = 1.0 / rate
         self._due = 0.0
@@ -205,12 +212,19 @@ class Load:
 class Serve:
     """One ``holdfast serve`` and all that it wrote."""
 
-    def __init__(self, config: Path, *, takeover: bool = False) -> None:
+    def __init__(
+        self,
+        config: Path,
+        *,
+        takeover: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.log = config.with_name(f"serve-{time.monotonic_ns()}.log")
         command = [sys.executable, "-m", "holdfast", "serve", "-c", str(config)]
         with self.log.open("wb") as log:
             command += ["--takeover"] * takeover
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            own = {**os.environ, **(environment or {})}
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=own)
 
     def said(self) -> str:
         """Everything that its processes wrote so far."""

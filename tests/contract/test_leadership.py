@@ -147,7 +147,7 @@ def test_of_many_that_ask_at_once_one_gets_it(play):
 def test_a_file_that_is_no_database_is_said_so(tmp_path):
     path = tmp_path / "lease.sqlite"
     path.write_bytes(b"no database at all, but long enough to be looked at as one" * 20)
-    with pytest.raises(LeadershipStoreError, match="lease.sqlite"):
+    with pytest.raises(LeadershipStoreError, match=r"lease\.sqlite"):
         asyncio.run(SqliteLeadership(path).claim("a", LEASE_S))
 
 

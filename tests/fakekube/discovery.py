@@ -11,6 +11,7 @@ _REASONS = {
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
+    409: "Conflict",
     410: "Expired",
     429: "TooManyRequests",
     500: "InternalError",

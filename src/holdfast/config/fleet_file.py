@@ -19,7 +19,6 @@ from pydantic import ConfigDict, Field, model_validator
 from holdfast.config.addresses import Address, Listen, parse_listen
 from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.admin_tokens import AdminTokenSection, Network, check_admin_tokens
-from holdfast.config.control import ControlSection
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
     BodyConfig,
@@ -44,6 +43,7 @@ from holdfast.config.models import (
     ModelSection,
 )
 from holdfast.config.prices import PricesSection, check_prices
+from holdfast.config.processes.control import ControlSection
 from holdfast.config.sections import Policy, Section
 from holdfast.config.sources import (
     SOURCES_MAX,

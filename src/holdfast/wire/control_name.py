@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Mapping
 
-from holdfast.config.control import NAME_ENV
+from holdfast.config.processes.control import NAME_ENV
 
 
 def own_name(environment: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ import structlog
 
 from holdfast.config.addresses import parse_listen
 from holdfast.config.certificates import PortCertificate, calling_context
-from holdfast.config.control import ControlSection, ControlTlsSection
+from holdfast.config.processes.control import ControlSection, ControlTlsSection
 from holdfast.control.gateways.hub import HubPort
 from holdfast.control.gateways.state_file import STATE_FILE, write_state
 from holdfast.control.process import LeadingControl

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from holdfast.control.process import Control, LeadingControl
+    from holdfast.storage.sqlite import SqliteStore
     from holdfast.wire.election import Election
 
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
@@ -384,14 +385,10 @@ async def _control(
     token_file: Path | None = None,
     supervisor: int | None = None,
 ) -> None:
-
-    from holdfast.control.admin.connections import AdminConnections  # noqa: PLC0415
-    from holdfast.control.admin.server import AdminServer  # noqa: PLC0415
-    from holdfast.control.process import Control, settle_memory  # noqa: PLC0415
-    from holdfast.control.view.history import keeping  # noqa: PLC0415
+    from holdfast.control.process import Control  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
-    from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
+    from holdfast.wire.view_sources import build_source  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -410,6 +407,30 @@ async def _control(
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
         control.watch_supervisor(supervisor)
+    leading = None
+    if election is not None and leads is not None:
+        leading = loop.create_task(_while_leading(election, leads.term, control))
+    try:
+        await _run_control(control, store, kept, admin, stop)
+    finally:
+        if leading is not None and election is not None:
+            leading.cancel()
+            await election.leave()
+        if not await asyncio.to_thread(store.close):
+            _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+async def _run_control(
+    control: "Control", store: "SqliteStore", kept: Path, admin: socket.socket, stop: asyncio.Event
+) -> None:
+    """Run control, the operators' port and the history until somebody asks to stop."""
+    from holdfast.control.admin.connections import AdminConnections  # noqa: PLC0415
+    from holdfast.control.admin.server import AdminServer  # noqa: PLC0415
+    from holdfast.control.process import settle_memory  # noqa: PLC0415
+    from holdfast.control.view.history import keeping  # noqa: PLC0415
+    from holdfast.wire.view_sources import admin_app  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
     lacked = control.lacked
     lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
     bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)
@@ -426,33 +447,23 @@ async def _control(
         store.add_event(time.time(), "", "", what, why)
 
     loop.add_signal_handler(signal.SIGHUP, reload)
-    leading = None
-    if election is not None and leads is not None:
-        leading = loop.create_task(_while_leading(election, leads.term, control))
-    try:
-        async with keeping(
-            kept, control.view.snapshot, control.incidents.drift_series, history_told
-        ) as sampler:
-            control.sampler = sampler
-            tls = control.file.admin.tls
-            config = _admin_config(admin_app(control), tls)
-            server = AdminServer(config, bounds, stopping, lacked.lacks)
-            serving = loop.create_task(server.serve(sockets=[admin]))
-            renewing = loop.create_task(_renew(config, tls))
-            settle_memory()
-            try:
-                await control.run(stop)
-            finally:
-                stop.set()
-                renewing.cancel()
-                server.should_exit = True
-                await serving
-    finally:
-        if leading is not None and election is not None:
-            leading.cancel()
-            await election.leave()
-        if not await asyncio.to_thread(store.close):
-            _log.error("not all that was to be kept is on disk", path=str(kept))
+    async with keeping(
+        kept, control.view.snapshot, control.incidents.drift_series, history_told
+    ) as sampler:
+        control.sampler = sampler
+        tls = control.file.admin.tls
+        config = _admin_config(admin_app(control), tls)
+        server = AdminServer(config, bounds, stopping, lacked.lacks)
+        serving = loop.create_task(server.serve(sockets=[admin]))
+        renewing = loop.create_task(_renew(config, tls))
+        settle_memory()
+        try:
+            await control.run(stop)
+        finally:
+            stop.set()
+            renewing.cancel()
+            server.should_exit = True
+            await serving
 
 
 async def _elected(

@@ -33,7 +33,7 @@ class LeadershipRole(StrEnum):
 class LeadershipConfig:
     """How long a lease of the leadership lasts, and how early its holder stops acting."""
 
-    lease_s: float = 6.0  # a standby takes over so long after the last renewal
+    lease_s: float = 5.0  # a standby takes over so long after the last renewal
     claim_s: float = 1.0  # between two claims: several may fail before a lease is lost
     margin_s: float = 1.5  # the holder stops so long before the end: its last orders are on the way
 

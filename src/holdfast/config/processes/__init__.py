@@ -1,0 +1,1 @@
+"""Config of Holdfast's own processes beyond one control and its gateways."""
