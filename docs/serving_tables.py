@@ -352,6 +352,7 @@ _METRICS: Final = {
     "serving_process_late_seconds": "how long a gateway process or control has been late, stopped "
     "or under a debugger, as the supervisor sees it, and the supervisor, as control sees it; 0: it "
     "is well",
+    "control_frames_refused_total": "frames of controls that lead no more, refused by gateways",
     "control_silences_total": "times that a gateway had heard nothing of control for seconds",
     "control_silent_seconds_total": "how long these lasted, of all gateways",
     "gateway_epoch": "the config that this gateway runs",

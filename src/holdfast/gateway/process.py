@@ -538,6 +538,7 @@ class GatewayProcess:
             self._counters_at = now + _COUNTERS
             counters = driver.observer.counters.read()
             counters["control_silences_total"] = self._silence.silences
+            counters["control_frames_refused_total"] = self._link.refused
             counters["control_silent_seconds_total"] = round(seconds(self._silence.total), 3)
             for name, count in server.counters.items():
                 counters[f'connection_refusals_total{{reason="{name}"}}'] = count
