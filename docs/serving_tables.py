@@ -640,7 +640,7 @@ def _told_by_a_gateway() -> Any:
     acceptor: Any = SimpleNamespace(_acceptor=SimpleNamespace(failed=0, given_up=0))
     process: Any = SimpleNamespace(
         _counters_at=0,
-        _link=SimpleNamespace(send=frames.append),
+        _link=SimpleNamespace(send=frames.append, refused=0),
         _silence=ControlSilence(ControlSilenceConfig(), 0),
         _shortages=Shortages(),
         _descriptors=0,

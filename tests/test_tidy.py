@@ -50,7 +50,7 @@ PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("diagnose",),
         ("view",),
     ),
-    "gateway": (("http",), ("api",), ("telemetry",), ("request",), ("link",), ("process",)),
+    "gateway": (("http",), ("api",), ("telemetry",), ("request",), ("process",)),
     "control": (
         ("http_client", "fetch", "detached_call", "lookup_errors"),
         ("access",),
