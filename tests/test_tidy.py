@@ -28,7 +28,7 @@ LINE_CHARACTERS_MAX: Final = 100
 # Imports go down only; names on one line never import each other.
 LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("core",),
-    ("config", "ports", "frames", "acceptor"),
+    ("config", "ports", "queue_port", "frames", "acceptor"),
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
