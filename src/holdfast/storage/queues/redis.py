@@ -21,9 +21,11 @@ from redis import asyncio as redis_asyncio
 from redis import exceptions
 
 from holdfast.queue_port import (
+    MAX_RECEIVES,
     PAUSE_S,
     PAUSE_S_MAX,
     STORY_ENTRIES_MAX,
+    EndedItem,
     ItemState,
     ItemView,
     Lease,
@@ -37,6 +39,7 @@ from holdfast.queue_port import (
     QueueUnavailableError,
     QueueUnsupportedError,
     Settlement,
+    check_ended,
     check_items,
     check_lease,
     check_name,
@@ -202,6 +205,18 @@ class RedisQueue:
             count, more = await self._call("purge", scripts.PURGE, values)
             deleted += count
         return deleted
+
+    async def settle(self, queue: str, ended: Sequence[EndedItem]) -> list[bool]:
+        """Record how items of another queue ended; in the server's file when this returns."""
+        check_name("queue", queue)
+        check_ended(ended, self.traits.payload_bytes_max)
+        values: list[Any] = [queue, repr(self._wall()), MAX_RECEIVES]
+        for one in ended:
+            values += (one.id, one.state.value, one.result, one.payload, one.group, one.tenant)
+            told = b"\n".join(orjson.dumps(entry) for entry in one.story)
+            values += (one.receives, one.owner, repr(NO_DEADLINE), told)
+        answer = await self._call("settle", scripts.SETTLE, values, synced=True)
+        return [bool(added) for added in answer]
 
     # --- looking ---------------------------------------------------------------------------------
 

@@ -178,6 +178,38 @@ return added
 """
 )
 
+# ARGV: queue, wall, max_receives, then for each id, state, result, payload, group, tenant,
+# receives, owner, rank, story.
+SETTLE: Final = (
+    _LIBRARY
+    + """
+local queue, wall, added = ARGV[1], ARGV[2], {}
+for at = 4, #ARGV, 10 do
+  local id = ARGV[at]
+  if redis.call('HEXISTS', P .. 'ids:' .. queue, id) == 1 then
+    added[#added + 1] = 0
+  else
+    local seq = redis.call('INCR', P .. 'seq')
+    redis.call('HSET', P .. 'ids:' .. queue, id, seq)
+    redis.call('INCR', P .. 'count')
+    local item = { seq = seq, queue = queue, group = ARGV[at + 4] }
+    redis.call('HSET', P .. 'item:' .. seq, 'queue', queue, 'id', id, 'result', ARGV[at + 2],
+      'payload', ARGV[at + 3], 'group', ARGV[at + 4], 'tenant', ARGV[at + 5], 'priority', 0,
+      'deadline', '', 'rank', ARGV[at + 8], 'max_receives', ARGV[3], 'receives', ARGV[at + 6],
+      'leases', 0, 'token', '', 'owner', ARGV[at + 7], 'enqueued_at', wall, 'ended_at', wall)
+    redis.call('ZADD', group_key('group', queue, item.group), seq, seq)
+    move(item, ARGV[at + 1])
+    for told in string.gmatch(ARGV[at + 9], '[^\\n]+') do
+      redis.call('RPUSH', P .. 'story:' .. seq, told)
+    end
+    redis.call('SADD', P .. 'queues', queue)
+    added[#added + 1] = 1
+  end
+end
+return added
+"""
+)
+
 # ARGV: wall, entries_max, queue, count, seconds, owner, nonce. The nonce makes tokens of a lease
 # that a crash of the server took back differ from those of the lease that comes after.
 LEASE: Final = (

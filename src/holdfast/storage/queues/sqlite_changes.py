@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.queue_port import (
+    MAX_RECEIVES,
+    EndedItem,
     ItemState,
     Lease,
     LeaseAnswer,
@@ -35,6 +37,12 @@ _INSERT: Final = """
 INSERT OR IGNORE INTO items
     (queue, id, state, batch, tenant, priority, deadline, max_receives, until, enqueued_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_SETTLE: Final = """
+INSERT OR IGNORE INTO items
+    (queue, id, state, batch, tenant, priority, deadline, max_receives, receives, owner,
+     enqueued_at, ended_at, story)
+VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
 """
 _TAKE: Final = """
 SELECT seq, id, token + 1, batch, tenant, priority, deadline, receives + 1, max_receives, story,
@@ -237,6 +245,40 @@ def redrive(
     ).rowcount
 
 
+def settle(
+    connection: sqlite3.Connection, moment: Moment, queue: str, ended: Sequence[EndedItem]
+) -> list[bool]:
+    """Write the terminal records of another queue's items, where there are none yet."""
+    added = []
+    for one in ended:
+        cursor = connection.execute(
+            _SETTLE,
+            (
+                queue,
+                one.id,
+                NUMBER_OF[one.state],
+                one.group,
+                one.tenant,
+                math.inf,
+                MAX_RECEIVES,
+                one.receives,
+                one.owner,
+                moment.wall,
+                moment.wall,
+                story.dumped(one.story),
+            ),
+        )
+        new = cursor.rowcount == 1
+        if new and one.payload:
+            row = (cursor.lastrowid, one.payload)
+            connection.execute("INSERT INTO payloads VALUES (?, ?)", row)
+        if new and one.result:
+            row = (cursor.lastrowid, one.result)
+            connection.execute("INSERT INTO results VALUES (?, ?)", row)
+        added.append(new)
+    return added
+
+
 def purge(
     connection: sqlite3.Connection,
     moment: Moment,
@@ -345,5 +387,6 @@ __all__ = [
     "reclaim",
     "redrive",
     "release",
+    "settle",
     "sweep",
 ]

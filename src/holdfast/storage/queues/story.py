@@ -56,4 +56,19 @@ def read(story: str) -> Story:
     return tuple(orjson.loads(story))
 
 
-__all__ = ["NACKED", "RAN_OUT", "RECLAIMED", "Story", "continued", "entry", "note_text", "read"]
+def dumped(entries: Story) -> str:
+    """A story as it is stored."""
+    return orjson.dumps(entries).decode()
+
+
+__all__ = [
+    "NACKED",
+    "RAN_OUT",
+    "RECLAIMED",
+    "Story",
+    "continued",
+    "dumped",
+    "entry",
+    "note_text",
+    "read",
+]
