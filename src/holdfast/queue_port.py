@@ -151,7 +151,7 @@ class LeaseAnswer(StrEnum):
     """What became of a call that named a lease."""
 
     OK = "ok"
-    REPEATED = "repeated"  # this very lease did it before; nothing changed
+    REPEATED = "repeated"  # this very lease ended the item before; nothing changed
     FENCED = "fenced"  # a newer lease has the item, or the item has ended: throw the result away
     GONE = "gone"  # no such item; it was purged
 
