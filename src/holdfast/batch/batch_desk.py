@@ -89,6 +89,7 @@ class BatchDesk:
         self.open: dict[str, BatchRecord] = {}  # by id: what has not ended
         self._remaining: dict[str, int] = {}  # items without a terminal record, by batch
         self._steps: dict[str, asyncio.Task[None]] = {}
+        self._changing = asyncio.Lock()
         self._checking = asyncio.Semaphore(1)  # its lines are in memory, so one batch at a time
 
     # --- what the API asks ---
@@ -131,11 +132,12 @@ class BatchDesk:
     async def cancel(self, tenant: str, batch_id: str) -> BatchRecord:
         """Begin to cancel a batch that has not ended."""
         record = self.open.get(batch_id)
-        if record is None or record.tenant != tenant:
+        if record is None or not may_take(BatchState(record.state), BatchEvent.CANCEL):
             found = await asyncio.to_thread(self.records.batch, tenant, batch_id)
-            assert found is not None, "the caller looked it up"
-            return found
-        record = await self._move(record, BatchEvent.CANCEL)
+            state = "unknown" if found is None else found.state
+            message = f"A batch that is {state} cannot be cancelled."
+            raise ApiRefusal(409, "batch_finished", message, "id")
+        record = await self._move(batch_id, BatchEvent.CANCEL)
         self._begin_step(batch_id)
         return record
 
@@ -197,7 +199,7 @@ class BatchDesk:
         for record in list(self.open.values()):
             state = BatchState(record.state)
             if record.expires_at <= now and may_take(state, BatchEvent.EXPIRE):
-                moved = await self._move(record, BatchEvent.EXPIRE)
+                moved = await self._move(record.id, BatchEvent.EXPIRE)
                 if moved.state != record.state:
                     _log.warning("batch expired", batch=record.id, tenant=record.tenant)
             self._begin_step(record.id)
@@ -241,7 +243,7 @@ class BatchDesk:
         if state is BatchState.IN_PROGRESS:
             if await self._open_items(record):
                 return False
-            await self._move(record, BatchEvent.ALL_DONE)
+            await self._move(record.id, BatchEvent.ALL_DONE)
             return True
         if state in {BatchState.CANCELLING, BatchState.EXPIRING} and not await self._end_items(
             record
@@ -254,18 +256,20 @@ class BatchDesk:
         lines, errors = await self._check(record)
         if errors:
             told = tuple(error.to_json() for error in errors)
-            await self._move(record, BatchEvent.INVALID, errors=told)
-            return False
+            if BatchState(self.open[record.id].state) is BatchState.VALIDATING:
+                await self._move(record.id, BatchEvent.INVALID, errors=told)
+            return True
         queues: dict[str, list[InputLine]] = {}
         for line in lines:
             name = ItemQueue(record.tenant, line.model).name
             queues.setdefault(name, []).append(line)
-        current = self.open[record.id]
-        if BatchState(current.state) is not BatchState.VALIDATING:
+        if BatchState(self.open[record.id].state) is not BatchState.VALIDATING:
             return True  # cancelled meanwhile: nothing was enqueued
         # Known before the first item is there: whoever cancels finds all of them.
-        current = replace(current, queues=tuple(queues), total=len(lines))
-        await self._put(current)
+        total = len(lines)
+        await self._change(
+            record.id, lambda known: replace(known, queues=tuple(queues), total=total)
+        )
         self._remaining[record.id] = len(lines)
         for name, own in queues.items():
             for begin in range(0, len(own), CHECK_LINES):
@@ -277,9 +281,8 @@ class BatchDesk:
                     for line in chunk
                 ]
                 await self._queue.enqueue(name, items)
-        current = self.open[record.id]
-        if may_take(BatchState(current.state), BatchEvent.VALID):
-            await self._move(current, BatchEvent.VALID)
+        if may_take(BatchState(self.open[record.id].state), BatchEvent.VALID):
+            await self._move(record.id, BatchEvent.VALID)
             _log.info("batch runs", batch=record.id, tenant=record.tenant, items=len(lines))
         return True
 
@@ -326,9 +329,7 @@ class BatchDesk:
         now = int(self._wall())
         keep_s = record.output_keep_s or int(self._store.limits.keep_s)
         files = tuple(
-            FileRecord(
-                file.id, record.tenant, OUTPUT_PURPOSE, name, file.bytes, now, now + keep_s
-            )
+            FileRecord(file.id, record.tenant, OUTPUT_PURPOSE, name, file.bytes, now, now + keep_s)
             for file, name in (
                 (written.output, f"{record.id}_output.jsonl"),
                 (written.errors, f"{record.id}_error.jsonl"),
@@ -336,7 +337,7 @@ class BatchDesk:
             if file is not None
         )
         moved = await self._move(
-            record,
+            record.id,
             BatchEvent.WRITTEN,
             files=files,
             output_file_id=written.output.id if written.output is not None else None,
@@ -362,18 +363,35 @@ class BatchDesk:
 
     async def _move(
         self,
-        record: BatchRecord,
+        batch_id: str,
         event: BatchEvent,
         *,
         files: tuple[FileRecord, ...] = (),
         **changes: Any,
     ) -> BatchRecord:
-        state = follow(BatchState(record.state), event)
-        if state.value == record.state and not changes:
-            return record
-        moved = record.moved(state.value, int(self._wall()), **changes)
-        await self._put(moved, files)
-        return moved
+        """Take a batch to its next state, on disk first; unchanged where the event has no effect."""
+
+        def move(record: BatchRecord) -> BatchRecord:
+            state = follow(BatchState(record.state), event)
+            if state.value == record.state and not changes:
+                return record
+            return record.moved(state.value, int(self._wall()), **changes)
+
+        return await self._change(batch_id, move, files)
+
+    async def _change(
+        self,
+        batch_id: str,
+        change: Callable[[BatchRecord], BatchRecord],
+        files: tuple[FileRecord, ...] = (),
+    ) -> BatchRecord:
+        """Change a batch that has not ended: one change at a time, each from the newest state."""
+        async with self._changing:
+            record = self.open[batch_id]
+            changed = change(record)
+            if changed is not record:
+                await self._put(changed, files)
+            return changed
 
     async def _put(self, record: BatchRecord, files: tuple[FileRecord, ...] = ()) -> None:
         await asyncio.to_thread(self.records.put_batch, record, files)

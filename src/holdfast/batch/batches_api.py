@@ -13,7 +13,7 @@ from holdfast.batch.api_errors import ApiRefusal, invalid, no_batch
 from holdfast.batch.batch_desk import BatchCounts, BatchDesk, NewBatch
 from holdfast.batch.files_api import check_expiry
 from holdfast.batch.input_lines import ENDPOINTS
-from holdfast.core.batch.lifecycle import BatchEvent, BatchState, may_take
+from holdfast.core.batch.lifecycle import BatchState
 from holdfast.storage.batch_records import BatchRecord
 
 WINDOW: Final = "24h"
@@ -103,9 +103,6 @@ class BatchesApi:
     async def cancel(self, request: Request) -> Response:
         """Begin to cancel a batch; what is done by then is in its output file."""
         record = await self._own(request)
-        if not may_take(BatchState(record.state), BatchEvent.CANCEL):
-            message = f"A batch that is {record.state} cannot be cancelled."
-            raise ApiRefusal(409, "batch_finished", message, "id")
         cancelled = await self._desk.cancel(record.tenant, record.id)
         return json_answer(await self._shown(cancelled))
 

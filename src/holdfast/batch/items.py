@@ -1,10 +1,10 @@
 """A batch's line as an item of a queue: its id, its payload, and the record of its end.
 
-    queue    batch/TENANT/MODEL: tenants take turns, and a model that is down holds up no other
-    group    the batch
-    id       BATCH/LINE, so that a line that is enqueued twice is one item
-    payload  where the line stands in the input file; its text is read when it is sent
-    result   the line of the output or error file; a long one lies in a file of its own
+queue    batch/TENANT/MODEL: tenants take turns, and a model that is down holds up no other
+group    the batch
+id       BATCH/LINE, so that a line that is enqueued twice is one item
+payload  where the line stands in the input file; its text is read when it is sent
+result   the line of the output or error file; a long one lies in a file of its own
 """
 
 import os
@@ -87,9 +87,7 @@ def line_of(item_id: str) -> int:
     return int(item_id.rpartition("/")[2])
 
 
-def answer_line(
-    item_id: str, custom_id: str, status: int, request_id: str, body: bytes
-) -> bytes:
+def answer_line(item_id: str, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
     """The line of the output or error file for an answer of the gateway, with a line break."""
     try:
         checked: Any = orjson.Fragment(body) if orjson.loads(body) is not None else None

@@ -108,9 +108,7 @@ class OutputWriter:
 
     def _tell_not_run(self, record: BatchRecord, lines: set[int], written: WrittenOutput) -> None:
         """Add an error for each line that never ran; its custom id is in the input file."""
-        code, message = _NOT_RUN.get(
-            BatchState(record.state), _NOT_RUN[BatchState.CANCELLING]
-        )
+        code, message = _NOT_RUN.get(BatchState(record.state), _NOT_RUN[BatchState.CANCELLING])
         with self._store.open(record.input_file_id) as file:
             for number, _, line in split_lines(file):
                 if number in lines and line is not None:

@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "stand-in": "standin:stand_in",
     "control-process": "serve:control_process",
     "gateway-process": "serve:gateway_process",
+    "batch-process": "serve:batch_process",
 }
 
 

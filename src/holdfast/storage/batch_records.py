@@ -157,9 +157,7 @@ class BatchRecords:
         with self._write():
             self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
 
-    def _files(
-        self, where: str, values: Any, limit: int, order: str = "DESC"
-    ) -> list[FileRecord]:
+    def _files(self, where: str, values: Any, limit: int, order: str = "DESC") -> list[FileRecord]:
         # Conditions are written here; values are bound.
         query = (
             "SELECT id, tenant, purpose, name, bytes, created_at, expires_at FROM files"  # noqa: S608

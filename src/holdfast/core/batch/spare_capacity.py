@@ -27,7 +27,9 @@ from holdfast.core.types import SECOND, nanos, require
 class SpareCapacityConfig:
     """How fast batch work grows into free slots, and how fast it gives way."""
 
-    reserve_share: float = 0.1  # of the slots stay free for people: at 10 slots one can come at once
+    reserve_share: float = (
+        0.1  # of the slots stay free for people: at 10 slots one can come at once
+    )
     reserve_min: int = 1  # slots; a fleet of one slot runs batch only while nobody comes
     growth_share: float = 0.25  # of the slots, in one look: full in four looks, 0.4 s
     unknown_max: int = 16  # items at once where the engine's limit is not known

@@ -37,9 +37,7 @@ _log = structlog.get_logger("holdfast.gateway.batch")
 class BatchRelay:
     """Passes requests to the batch process behind one unix socket; counts those under way."""
 
-    def __init__(
-        self, path: str, loop: asyncio.AbstractEventLoop, counters: Counters
-    ) -> None:
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop, counters: Counters) -> None:
         self._path = path
         self.loop = loop
         self.counters = counters
@@ -259,7 +257,9 @@ def _head(exchange: Exchange, tenant: str, request_id: bytes) -> bytes:
         lines.append(b"content-type: %b\r\n" % kind)
     length = exchange.headers.get(b"content-length")
     lines.append(
-        b"transfer-encoding: chunked\r\n\r\n" if length is None else b"content-length: %b\r\n\r\n" % length
+        b"transfer-encoding: chunked\r\n\r\n"
+        if length is None
+        else b"content-length: %b\r\n\r\n" % length
     )
     return b"".join(lines)
 

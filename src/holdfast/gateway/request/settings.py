@@ -55,9 +55,7 @@ class Settings:
         return api is Api.COMPLETIONS and model in self.prompt_continued
 
 
-def settings_of(
-    file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes = b""
-) -> Settings:
+def settings_of(file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes = b"") -> Settings:
     """Build the settings of a fleet file; a hook that cannot be imported raises ``ConfigError``.
 
     ``runner_secret``: that of the batch runner of this run; empty where there is none.
