@@ -6,7 +6,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.batch.api_errors import ApiRefusal, invalid
+from holdfast.batch.api_errors import ApiRefusalError, invalid
 
 TENANT_HEADER: Final = "x-holdfast-tenant"  # written by the gateway alone
 
@@ -15,7 +15,7 @@ def tenant_of(request: Request) -> str:
     """The tenant in whose name the gateway passed the request on."""
     tenant = request.headers.get(TENANT_HEADER, "")
     if not tenant:
-        raise ApiRefusal(401, "invalid_api_key", "The request names no tenant.")
+        raise ApiRefusalError(401, "invalid_api_key", "The request names no tenant.")
     return tenant
 
 

@@ -1,7 +1,8 @@
 """The errors of the Files and Batches API, in OpenAI's shape.
 
-    ApiRefusal        status  codes
-     ├─ the request   400     invalid_value, invalid_json, invalid_purpose, missing_required_parameter
+    ApiRefusalError        status  codes
+     ├─ the request   400     invalid_value, invalid_json, invalid_purpose,
+     │                        missing_required_parameter
      ├─ unknown       404     file_not_found, batch_not_found: also those of another tenant
      ├─ a conflict    409     file_in_use, batch_finished
      ├─ too large     413     file_too_large
@@ -21,7 +22,7 @@ _TYPES: Final = {
 }
 
 
-class ApiRefusal(Exception):
+class ApiRefusalError(Exception):
     """A request that is refused: the status and the error object that its caller gets."""
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
@@ -44,28 +45,30 @@ class ApiRefusal(Exception):
         }
 
 
-def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiRefusal:
+def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiRefusalError:
     """A 400: the request can never work as it is."""
-    return ApiRefusal(400, code, message, param)
+    return ApiRefusalError(400, code, message, param)
 
 
-def no_file(file_id: str) -> ApiRefusal:
+def no_file(file_id: str) -> ApiRefusalError:
     """The 404 for a file that does not exist or belongs to another tenant: both look alike."""
-    return ApiRefusal(404, "file_not_found", f"No such File object: {file_id[:64]}", "id")
+    return ApiRefusalError(404, "file_not_found", f"No such File object: {file_id[:64]}", "id")
 
 
-def no_batch(batch_id: str) -> ApiRefusal:
+def no_batch(batch_id: str) -> ApiRefusalError:
     """The 404 for a batch that does not exist or belongs to another tenant."""
-    return ApiRefusal(404, "batch_not_found", f"No batch found with id '{batch_id[:64]}'.", "id")
+    return ApiRefusalError(
+        404, "batch_not_found", f"No batch found with id '{batch_id[:64]}'.", "id"
+    )
 
 
-def disk_full() -> ApiRefusal:
+def disk_full() -> ApiRefusalError:
     """The 507 for a disk without room: nothing of the upload is kept, other traffic goes on."""
     message = (
         "The disk that keeps files and batches is full. Nothing of this request was kept; try "
         "again when the operator has made room."
     )
-    return ApiRefusal(507, "disk_full", message)
+    return ApiRefusalError(507, "disk_full", message)
 
 
-__all__ = ["INVALID", "ApiRefusal", "disk_full", "invalid", "no_batch", "no_file"]
+__all__ = ["INVALID", "ApiRefusalError", "disk_full", "invalid", "no_batch", "no_file"]

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import structlog
 
-from holdfast.batch.api_errors import ApiRefusal, disk_full, invalid
+from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid
 from holdfast.batch.file_store import FileStore
 from holdfast.batch.files_api import OUTPUT_PURPOSE
 from holdfast.batch.input_lines import ERRORS_MAX, InputLine, LineError, check_lines
@@ -95,11 +95,11 @@ class BatchDesk:
     # --- what the API asks ---
 
     async def create(self, tenant: str, new: NewBatch) -> BatchRecord:
-        """Accept a batch and begin to check it; ``ApiRefusal`` where it cannot be accepted."""
+        """Accept a batch and begin to check it; ``ApiRefusalError`` where it cannot be accepted."""
         file = await asyncio.to_thread(self.records.file, tenant, new.input_file_id)
         if file is None:
             message = "No such file; upload it first, with the purpose 'batch'."
-            raise ApiRefusal(404, "file_not_found", message, "input_file_id")
+            raise ApiRefusalError(404, "file_not_found", message, "input_file_id")
         if file.purpose != "batch":
             message = f"The file has the purpose '{file.purpose}'; upload one with 'batch'."
             raise invalid(message, "input_file_id", "invalid_purpose")
@@ -107,7 +107,7 @@ class BatchDesk:
         own = sum(1 for batch in self.open.values() if batch.tenant == tenant)
         if own >= limits.tenant_batches_max:
             message = f"You have {own} batches that have not ended, which is the limit."
-            raise ApiRefusal(429, "batches_quota_exceeded", message)
+            raise ApiRefusalError(429, "batches_quota_exceeded", message)
         self._store.check_room()
         now = int(self._wall())
         record = BatchRecord(
@@ -136,7 +136,7 @@ class BatchDesk:
             found = await asyncio.to_thread(self.records.batch, tenant, batch_id)
             state = "unknown" if found is None else found.state
             message = f"A batch that is {state} cannot be cancelled."
-            raise ApiRefusal(409, "batch_finished", message, "id")
+            raise ApiRefusalError(409, "batch_finished", message, "id")
         record = await self._move(batch_id, BatchEvent.CANCEL)
         self._begin_step(batch_id)
         return record
@@ -230,7 +230,7 @@ class BatchDesk:
                 record = self.open.get(batch_id)
                 if record is None or not await self._do(record):
                     return
-        except (ApiRefusal, QueueError, RecordsFullError, OSError) as error:
+        except (ApiRefusalError, QueueError, RecordsFullError, OSError) as error:
             # The disk is full, or the store is away: ``look`` tries again.
             _log.warning("batch waits", batch=batch_id, reason=str(error)[:200])
 
@@ -369,7 +369,7 @@ class BatchDesk:
         files: tuple[FileRecord, ...] = (),
         **changes: Any,
     ) -> BatchRecord:
-        """Take a batch to its next state, on disk first; unchanged where the event has no effect."""
+        """Take a batch to its next state, on disk first; some events change nothing."""
 
         def move(record: BatchRecord) -> BatchRecord:
             state = follow(BatchState(record.state), event)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.batch.api_answers import json_answer, number, tenant_of
-from holdfast.batch.api_errors import ApiRefusal, invalid, no_batch
+from holdfast.batch.api_errors import ApiRefusalError, invalid, no_batch
 from holdfast.batch.batch_desk import BatchCounts, BatchDesk, NewBatch
 from holdfast.batch.files_api import check_expiry
 from holdfast.batch.input_lines import ENDPOINTS
@@ -122,12 +122,14 @@ async def _body(request: Request) -> bytes:
     async for data in request.stream():
         body += data
         if len(body) > _BODY_BYTES_MAX:
-            raise ApiRefusal(413, "request_too_large", "The body is larger than any batch needs.")
+            raise ApiRefusalError(
+                413, "request_too_large", "The body is larger than any batch needs."
+            )
     return body
 
 
 def read_new_batch(body: bytes) -> NewBatch:
-    """Read and check the body that creates a batch; ``ApiRefusal`` names what is wrong."""
+    """Read and check the body that creates a batch; ``ApiRefusalError`` names what is wrong."""
     try:
         said = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:

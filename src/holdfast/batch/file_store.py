@@ -6,6 +6,7 @@ A crash leaves at most a part, or bytes without a record; ``sweep`` deletes both
 Nothing here is readable by others (0600 in a folder of 0700).
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Final
 
-from holdfast.batch.api_errors import ApiRefusal, disk_full
+from holdfast.batch.api_errors import ApiRefusalError, disk_full
 from holdfast.core.batch.limits import BatchLimits
 
 _PART: Final = ".part-"
@@ -41,7 +42,7 @@ class PartialFile:
         self._file: BinaryIO = os.fdopen(fd, "wb", buffering=1 << 20)
 
     def write(self, data: bytes) -> None:
-        """Append bytes; ``ApiRefusal`` where the disk is full."""
+        """Append bytes; ``ApiRefusalError`` where the disk is full."""
         self.bytes += len(data)
         self._unlooked += len(data)
         if self._unlooked > _SYNC_BYTES:
@@ -61,10 +62,8 @@ class PartialFile:
 
     def drop(self) -> None:
         """Delete what was written; harmless after ``keep``."""
-        try:
+        with contextlib.suppress(OSError):  # the last buffer had no room either: it goes anyway
             self._file.close()
-        except OSError:  # the last buffer had no room either: it is deleted anyway
-            pass
         self._part.unlink(missing_ok=True)
 
 
@@ -103,16 +102,18 @@ class FileStore:
             raise disk_full()
 
     def begin(self) -> PartialFile:
-        """Begin a new file; ``ApiRefusal`` where the disk is full."""
+        """Begin a new file; ``ApiRefusalError`` where the disk is full."""
         self.check_room()
         return PartialFile(self, new_file_id())
 
     def open(self, file_id: str) -> BinaryIO:
-        """Open a file's bytes; ``ApiRefusal`` 404 where they are gone."""
+        """Open a file's bytes; ``ApiRefusalError`` 404 where they are gone."""
         try:
             return self.path(file_id).open("rb")
         except FileNotFoundError as error:
-            raise ApiRefusal(404, "file_not_found", "The file's content is gone.", "id") from error
+            raise ApiRefusalError(
+                404, "file_not_found", "The file's content is gone.", "id"
+            ) from error
 
     def delete(self, file_id: str) -> None:
         """Delete the bytes of a file; harmless where there are none."""

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.batch.api_answers import json_answer, number, tenant_of
-from holdfast.batch.api_errors import ApiRefusal, disk_full, invalid, no_file
+from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, no_file
 from holdfast.batch.file_store import FileStore, PartialFile
 from holdfast.batch.form_stream import Field, FileBegun, FileData, FileEnded, FormStream
 from holdfast.storage.batch_records import BatchRecords, FileRecord, RecordsFullError
@@ -65,7 +65,7 @@ class FilesApi:
         count, used = await asyncio.to_thread(self._records.used, tenant)
         if count >= limits.tenant_files_max:
             message = f"You have {count} files, which is the limit; delete some."
-            raise ApiRefusal(429, "files_quota_exceeded", message)
+            raise ApiRefusalError(429, "files_quota_exceeded", message)
         upload = _Upload(used + self._arriving.get(tenant, 0))
         try:
             async for data in request.stream():
@@ -94,13 +94,13 @@ class FilesApi:
                 size = len(event.data)
                 if upload.file.bytes + size > limits.file_bytes_max:
                     message = f"A file may have {limits.file_bytes_max} bytes; split it."
-                    raise ApiRefusal(413, "file_too_large", message, "file")
+                    raise ApiRefusalError(413, "file_too_large", message, "file")
                 if upload.used + upload.file.bytes + size > limits.tenant_bytes_max:
                     message = (
                         f"Your files may have {limits.tenant_bytes_max} bytes together; "
                         "delete some."
                     )
-                    raise ApiRefusal(429, "files_quota_exceeded", message, "file")
+                    raise ApiRefusalError(429, "files_quota_exceeded", message, "file")
                 upload.counted += size
                 self._arriving[tenant] = self._arriving.get(tenant, 0) + size
                 await asyncio.to_thread(upload.file.write, event.data)
@@ -161,7 +161,7 @@ class FilesApi:
         running = await asyncio.to_thread(self._in_use, record)
         if running:
             message = f"The file is the input of {running}, which has not ended; cancel it first."
-            raise ApiRefusal(409, "file_in_use", message, "id")
+            raise ApiRefusalError(409, "file_in_use", message, "id")
         await asyncio.to_thread(self._records.drop_file, record.id)
         await asyncio.to_thread(self._store.delete, record.id)
         return json_answer({"id": record.id, "object": "file", "deleted": True})

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.batch.api_errors import ApiRefusal, invalid
+from holdfast.batch.api_errors import ApiRefusalError, invalid
 
 FIELD_BYTES_MAX: Final = 4_096  # a purpose or a number; a file goes another way
 FIELDS_MAX: Final = 16  # SDKs send two to four
@@ -58,13 +58,13 @@ FormEvent = Field | FileBegun | FileData | FileEnded
 
 
 class FormStream:
-    """Takes one form apart as its bytes come; raises ``ApiRefusal`` where it is malformed."""
+    """Takes one form apart as its bytes come; raises ``ApiRefusalError`` where it is malformed."""
 
     def __init__(self, content_type: str) -> None:
         match = _content_type.match(content_type)
         if match is None:
             message = "Send the file as multipart/form-data with a boundary."
-            raise ApiRefusal(415, "unsupported_media_type", message)
+            raise ApiRefusalError(415, "unsupported_media_type", message)
         self._mark = b"\r\n--" + (match[1] or match[2]).encode()
         self._held = b"\r\n"  # the first boundary may stand at the very beginning
         self._name: str | None = None  # of the part that is being read

@@ -1,7 +1,6 @@
 """Hears from gateways how busy each model is, and adds their reports up."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,7 +31,7 @@ class LoadReports:
         own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         own.setblocking(False)
         own.bind(str(path))
-        os.chmod(path, 0o600)
+        path.chmod(0o600)
         loop.add_reader(own.fileno(), self._read, own)
         self._socket = own
 

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.batch.api_answers import json_answer
-from holdfast.batch.api_errors import ApiRefusal, disk_full
+from holdfast.batch.api_errors import ApiRefusalError, disk_full
 from holdfast.batch.backlog import BacklogApi
 from holdfast.batch.batch_desk import LOOK_S, BatchDesk
 from holdfast.batch.batches_api import BatchesApi
@@ -58,7 +58,7 @@ def build_app(*apis: Any) -> Starlette:
     return Starlette(
         routes=[route for api in apis for route in api.routes()],
         exception_handlers={
-            ApiRefusal: _refused,
+            ApiRefusalError: _refused,
             HTTPException: _unknown,
             QueueFullError: _full,
             RecordsFullError: _full,
@@ -68,7 +68,7 @@ def build_app(*apis: Any) -> Starlette:
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiRefusal)
+    assert isinstance(error, ApiRefusalError)
     return json_answer(error.body(), error.status)
 
 
@@ -77,7 +77,7 @@ async def _unknown(_: Request, error: Exception) -> Response:
     wrong = error.status_code == 405
     code = "method_not_allowed" if wrong else "unknown_url"
     message = "This path has no such method." if wrong else "There is nothing at this path."
-    return json_answer(ApiRefusal(error.status_code, code, message).body(), error.status_code)
+    return json_answer(ApiRefusalError(error.status_code, code, message).body(), error.status_code)
 
 
 async def _full(_: Request, __: Exception) -> Response:
@@ -86,7 +86,7 @@ async def _full(_: Request, __: Exception) -> Response:
 
 async def _away(_: Request, error: Exception) -> Response:
     _log.warning("queue away", reason=str(error)[:200])
-    told = ApiRefusal(503, "overloaded", "The store of batches is away. Try again.")
+    told = ApiRefusalError(503, "overloaded", "The store of batches is away. Try again.")
     answer = json_answer(told.body(), 503)
     answer.headers["retry-after"] = "2"
     return answer
@@ -200,7 +200,7 @@ async def _look(desk: BatchDesk, runner: BatchRunner) -> None:
         await asyncio.sleep(LOOK_S)
         try:
             await desk.look()
-        except (QueueError, RecordsFullError, ApiRefusal, OSError) as error:
+        except (QueueError, RecordsFullError, ApiRefusalError, OSError) as error:
             _log.warning("batches cannot be looked after", reason=str(error)[:200])
         runner.wake()
 
@@ -209,7 +209,7 @@ def _server(app: Starlette, path: Path) -> tuple[uvicorn.Server, socket.socket]:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     listener.bind(str(path))
-    os.chmod(path, 0o600)
+    path.chmod(0o600)
     listener.listen(256)
     config = uvicorn.Config(
         app,

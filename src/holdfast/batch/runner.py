@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from holdfast.batch.api_errors import ApiRefusal
+from holdfast.batch.api_errors import ApiRefusalError
 from holdfast.batch.batch_desk import BatchDesk
 from holdfast.batch.file_store import FileStore
 from holdfast.batch.gateway_client import GatewayAnswer, GatewayClient
@@ -92,7 +92,7 @@ class ModelFeed:
     capacity: SpareCapacity
     turns: Turns
     running: set[RunningItem] = field(default_factory=set)
-    pace: Pace = Pace(0, 0, "not looked yet")
+    pace: Pace = field(default_factory=lambda: Pace(0, 0, "not looked yet"))
     empty_until: dict[str, int] = field(default_factory=dict)  # by queue
     finished: RateWindow = field(default_factory=lambda: RateWindow(60.0))
 
@@ -301,7 +301,7 @@ class BatchRunner:
                 with self._store.open(file_id) as file:
                     file.seek(running.payload.offset)
                     bodies.append(body_of(file.read(running.payload.length)))
-            except (ApiRefusal, OSError, ValueError):
+            except (ApiRefusalError, OSError, ValueError):
                 bodies.append(None)
         return bodies
 
@@ -365,7 +365,9 @@ class BatchRunner:
         while True:
             try:
                 result = await asyncio.to_thread(self._results.put, running.item.id, line)
-            except ApiRefusal:  # the disk is full: its answer waits in memory, and its lease lives
+            except (
+                ApiRefusalError
+            ):  # the disk is full: its answer waits in memory, and its lease lives
                 await asyncio.sleep(1.0)
                 continue
             self.settlements.add(Settlement(running.item.lease, state, result))

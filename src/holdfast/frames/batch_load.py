@@ -11,7 +11,7 @@ import msgspec
 
 LOAD_SOCKET_FILE: Final = "batch-load.sock"  # in the run directory, as the two below
 BATCH_SOCKET_FILE: Final = "batch.sock"
-RUNNER_SECRET_FILE: Final = "batch.secret"
+RUNNER_SECRET_FILE: Final = "batch.secret"  # noqa: S105 - a name of a file
 MODELS_EACH: Final = 200  # rows of one datagram: about 20 KB, far below what the kernel takes
 
 

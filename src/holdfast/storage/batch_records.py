@@ -29,6 +29,11 @@ CREATE INDEX IF NOT EXISTS batches_in ON batches (state);
 """
 
 
+# Conditions are written below; values are bound.
+_FILES_OF: Final = "SELECT id, tenant, purpose, name, bytes, created_at, expires_at FROM files"
+_BATCHES_OF: Final = "SELECT data FROM batches"
+
+
 class RecordsFullError(Exception):
     """The disk has no room for a record; nothing was changed."""
 
@@ -131,7 +136,7 @@ class BatchRecords:
             where, values = f"{where} AND purpose = ?", [*values, purpose]
         if after is not None:
             sign = "<" if newest_first else ">"
-            where = f"{where} AND seq {sign} (SELECT seq FROM files WHERE id = ?)"
+            where += f" AND seq {sign} (SELECT seq FROM files WHERE id = ?)"  # noqa: S608
             values = [*values, after]
         return self._files(where, values, limit, "DESC" if newest_first else "ASC")
 
@@ -158,11 +163,7 @@ class BatchRecords:
             self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
 
     def _files(self, where: str, values: Any, limit: int, order: str = "DESC") -> list[FileRecord]:
-        # Conditions are written here; values are bound.
-        query = (
-            "SELECT id, tenant, purpose, name, bytes, created_at, expires_at FROM files"  # noqa: S608
-            f" WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
-        )
+        query = f"{_FILES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
         with self._lock:
             return [FileRecord(*row) for row in self._db.execute(query, tuple(values))]
 
@@ -205,7 +206,7 @@ class BatchRecords:
     def _batches(
         self, where: str, values: tuple[Any, ...], limit: int, order: str = "DESC"
     ) -> list[BatchRecord]:
-        query = f"SELECT data FROM batches WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"  # noqa: S608 - as above
+        query = f"{_BATCHES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
         with self._lock:
             return [_batch(row[0]) for row in self._db.execute(query, values)]
 

@@ -1,4 +1,4 @@
-"""Whose batch item is next: tenants take turns by what they used, each tenant's batches by deadline.
+"""Whose item is next: tenants take turns by what they used, a tenant's batches go by deadline.
 
     1. a batch that will miss its deadline at the present rate goes first, in every second turn
     2. else the tenant that used least, by its weight

@@ -6,12 +6,12 @@
     429, 503, 504, 500  again: the fleet or the tenant's quota had no room just then
     502 replicas_lost   poison: two replicas were lost with it; no third is tried
     502 else            again: no replica gave a whole answer
-    none                again: the gateway went away in the middle
+    none                wait: the gateway went away in the middle
 
-An item is *received* each time it is sent to the gateway and an outcome is its own fault or unknown.
-While a model is down nothing is received: the runner stops feeding it, and what it had under way is
-given back uncounted. After ``receives_max`` an item that still has no answer goes to the dead
-letters, with the reason of each time.
+An item is *received* each time it is sent and its own fault cannot be ruled out. While a model is
+down nothing is received: the runner stops feeding it, and what it had under way is given back
+uncounted. After ``receives_max`` an item that still has no answer goes to the dead letters, with
+the reason of each time.
 """
 
 from dataclasses import dataclass
