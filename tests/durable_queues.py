@@ -52,7 +52,7 @@ class QueueUnderTest:
             self.clock.monotonic_s += step
             self.clock.wall_s += step
             if self.tick is not None:
-                await self.tick(self.queue)
+                await self.tick(self.opened[-1] if self.opened else self.queue)
             left -= step
 
     async def close(self) -> None:
@@ -74,6 +74,28 @@ def sqlite_queue(path: Path) -> QueueUnderTest:
         )
 
     return QueueUnderTest(opened(), clock, opened)
+
+
+def postgres_queue(url: str) -> QueueUnderTest:
+    from holdfast.storage.queues.postgres import PostgresQueue  # noqa: PLC0415 an extra
+
+    clock = HandClock()
+
+    def opened() -> PostgresQueue:
+        return PostgresQueue(url, monotonic=clock.monotonic, wall=clock.wall)
+
+    return QueueUnderTest(opened(), clock, opened, lambda queue: queue.tick())
+
+
+def redis_queue(url: str) -> QueueUnderTest:
+    from holdfast.storage.queues.redis import RedisQueue  # noqa: PLC0415 an extra
+
+    clock = HandClock()
+
+    def opened() -> RedisQueue:
+        return RedisQueue(url, monotonic=clock.monotonic, wall=clock.wall)
+
+    return QueueUnderTest(opened(), clock, opened, lambda queue: queue.tick())
 
 
 def queue_test(

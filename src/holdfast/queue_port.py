@@ -32,7 +32,8 @@ NAME_CHARACTERS_MAX: Final = 256  # of a queue, id, group, tenant or owner
 STORY_ENTRIES_MAX: Final = 8  # the first and the last seven failed receives of one item
 NOTE_BYTES_MAX: Final = 1_024  # one note of a story, as JSON
 MAX_RECEIVES: Final = 3  # two may be bad luck; a third replica is not put at risk for a fourth
-LEASE_ITEMS_MAX: Final = 10_000  # in one call; more would hold a writer for too long
+CALL_ITEMS_MAX: Final = 10_000  # in one call; more would hold a writer, or a server, for too long
+CALL_BYTES_MAX: Final = 64 << 20  # of all payloads or results in one call, for the same reason
 VISIBILITY_S_MIN: Final = 1.0  # queue time is exact to a fraction of a second across processes
 PAUSE_S: Final = 1.0  # before an item that failed is leased again; doubles each time
 PAUSE_S_MAX: Final = 60.0  # longer waits gain nothing: three receives are soon over
@@ -215,7 +216,7 @@ class QueueTraits:
     inspectable: bool = True  # peek, items and groups can be read without receiving
     release_keeps_receives: bool = True  # ``release`` gives the receive back
     ordered: bool = True  # by priority and deadline
-    lease_items_max: int = LEASE_ITEMS_MAX
+    lease_items_max: int = CALL_ITEMS_MAX
     visibility_s_max: float = math.inf
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
 
@@ -340,6 +341,7 @@ def check_name(field: str, name: str, *, empty: bool = False) -> None:
 
 def check_items(items: Sequence[NewItem], payload_bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
     """Refuse items of which one cannot be kept, with its place in the list."""
+    _check_call("items", len(items), sum(len(item.payload) for item in items))
     for index, item in enumerate(items):
         where = f"items[{index}]"
         check_name(f"{where}.id", item.id)
@@ -353,6 +355,12 @@ def check_items(items: Sequence[NewItem], payload_bytes_max: int = PAYLOAD_BYTES
         if item.deadline is not None and not math.isfinite(item.deadline):
             raise ItemRefusedError(f"{where}.deadline is {item.deadline}; use a time or None")
         check_seconds(f"{where}.delay_s", item.delay_s, 0.0)
+
+
+def _check_call(field: str, count: int, size: int) -> None:
+    if count > CALL_ITEMS_MAX or size > CALL_BYTES_MAX:
+        fix = f"use at most {CALL_ITEMS_MAX} of {CALL_BYTES_MAX} bytes together in one call"
+        raise ItemRefusedError(f"{field} has {count} entries of {size} bytes; {fix}")
 
 
 def check_bytes(field: str, data: bytes, bytes_max: int = PAYLOAD_BYTES_MAX) -> None:
@@ -381,6 +389,7 @@ def check_lease(queue: str, count: int, visibility_s: float, traits: QueueTraits
 
 def check_settlements(settlements: Sequence[Settlement], bytes_max: int) -> None:
     """Refuse settlements that are no end, or whose result is too large."""
+    _check_call("settlements", len(settlements), sum(len(one.result) for one in settlements))
     for index, settlement in enumerate(settlements):
         if settlement.state not in {ItemState.DONE, ItemState.FAILED}:
             problem = f"settlements[{index}].state is {settlement.state.value}"
@@ -394,7 +403,8 @@ def pause_s(receives: int) -> float:
 
 
 __all__ = [
-    "LEASE_ITEMS_MAX",
+    "CALL_BYTES_MAX",
+    "CALL_ITEMS_MAX",
     "MAX_RECEIVES",
     "NAME_CHARACTERS_MAX",
     "NOTE_BYTES_MAX",

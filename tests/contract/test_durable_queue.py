@@ -5,12 +5,20 @@ The servers (PostgreSQL, Valkey) are started by ``make test-stores`` only.
 
 import asyncio
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from durable_queues import QueueUnderTest, memory_queue, queue_test, sqlite_queue
+from durable_queues import (
+    QueueUnderTest,
+    memory_queue,
+    postgres_queue,
+    queue_test,
+    redis_queue,
+    sqlite_queue,
+)
 from holdfast.queue_port import (
     NOTE_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
@@ -23,18 +31,44 @@ from holdfast.queue_port import (
     NewItem,
     Settlement,
 )
+from holdfast.testing.store_servers import PostgresServer, ValkeyServer
 
-KINDS = ["memory", "sqlite"]
+SERVERS = ["postgres", "valkey"] if os.environ.get("HOLDFAST_STORES") else []
+KINDS = ["memory", "sqlite", *SERVERS]
 OK, REPEATED = LeaseAnswer.OK, LeaseAnswer.REPEATED
 FENCED, GONE = LeaseAnswer.FENCED, LeaseAnswer.GONE
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
 @pytest.fixture(params=KINDS)
-def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueUnderTest]:
+def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> QueueUnderTest:
     if request.param == "memory":
-        yield memory_queue()
-    else:
-        yield sqlite_queue(tmp_path / "queue.db")
+        return memory_queue()
+    if request.param == "sqlite":
+        return sqlite_queue(tmp_path / "queue.db")
+    server = request.getfixturevalue(request.param)
+    test = postgres_queue(server.url) if request.param == "postgres" else redis_queue(server.url)
+
+    async def emptied() -> None:
+        queue = test.again()
+        for depth in await queue.depths():
+            await queue.purge(depth.queue)
+        await queue.close()
+
+    asyncio.run(emptied())
+    test.opened.clear()
+    return test
 
 
 def some(count: int, **more: object) -> list[NewItem]:

@@ -20,14 +20,13 @@ from holdfast.queue_port import (
     pause_s,
 )
 from holdfast.storage.queues import story
-from holdfast.storage.queues.sqlite_file import (
+from holdfast.storage.queues.states import (
     CANCELLED,
     DEAD,
     DELAYED,
-    DONE,
-    FAILED,
     NUMBER_OF,
     READY,
+    right_of,
 )
 
 SWEPT_MAX: Final = 10_000  # timed items looked at by one call; the next call goes on
@@ -251,7 +250,8 @@ def purge(
     seqs = f"(SELECT seq FROM items WHERE {where})"  # noqa: S608 placeholders only
     for table in ("payloads", "results"):
         connection.execute(f"DELETE FROM {table} WHERE seq IN {seqs}", values)  # noqa: S608 fixed
-    return connection.execute(f"DELETE FROM items WHERE {where}", values).rowcount  # noqa: S608 as above
+    change = f"DELETE FROM items WHERE {where}"  # noqa: S608 as above
+    return connection.execute(change, values).rowcount
 
 
 def condition(
@@ -294,18 +294,8 @@ def _find(
     answers = []
     for one in leases:
         row = connection.execute(_FIND, (one.queue, one.id)).fetchone()
-        found, answer = None, LeaseAnswer.OK
-        if row is None:
-            answer = LeaseAnswer.GONE
-        elif str(row[2]) != one.token:
-            answer = LeaseAnswer.FENCED
-        elif row[1] in {DONE, FAILED}:
-            answer = LeaseAnswer.REPEATED
-        elif row[1] in {DEAD, CANCELLED}:
-            answer = LeaseAnswer.FENCED
-        else:
-            found = _Held(row[0], row[3], row[4], row[5], row[6])
-        held.append(found)
+        answer = LeaseAnswer.GONE if row is None else right_of(one, row[1], row[2])
+        held.append(_Held(row[0], *row[3:]) if answer is LeaseAnswer.OK else None)
         answers.append(answer)
     return held, answers
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.queue_port import (
-    ItemState,
     QueueError,
     QueueFullError,
     QueueUnavailableError,
@@ -28,18 +27,6 @@ from holdfast.queue_port import (
 VERSION: Final = 1
 BUSY_S: Final = 5.0  # another process may hold the file for a moment
 CHECKED_BYTES_MAX: Final = 256 << 20  # a larger file is not read whole at start: it takes seconds
-
-READY, DELAYED, LEASED, DONE, FAILED, DEAD, CANCELLED = range(7)
-NUMBER_OF: Final = {
-    ItemState.READY: READY,
-    ItemState.DELAYED: DELAYED,
-    ItemState.LEASED: LEASED,
-    ItemState.DONE: DONE,
-    ItemState.FAILED: FAILED,
-    ItemState.DEAD: DEAD,
-    ItemState.CANCELLED: CANCELLED,
-}
-STATE_OF: Final = {number: state for state, number in NUMBER_OF.items()}
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS items (
@@ -70,7 +57,8 @@ def boot_id() -> str:
     """What tells this boot of the machine from every other one."""
     if sys.platform == "darwin":  # no /proc there
         asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        return subprocess.run(asked, capture_output=True, check=True).stdout.decode().strip()  # noqa: S603 fixed
+        told = subprocess.run(asked, capture_output=True, check=True)  # noqa: S603 fixed
+        return told.stdout.decode().strip()
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError as error:
@@ -185,19 +173,4 @@ def translated(path: Path, error: Exception) -> QueueError:
     )
 
 
-__all__ = [
-    "CANCELLED",
-    "DEAD",
-    "DELAYED",
-    "DONE",
-    "FAILED",
-    "LEASED",
-    "NUMBER_OF",
-    "READY",
-    "STATE_OF",
-    "ahead_of_monotonic",
-    "boot_id",
-    "open_file",
-    "room",
-    "translated",
-]
+__all__ = ["BUSY_S", "ahead_of_monotonic", "boot_id", "open_file", "room", "translated"]

