@@ -44,7 +44,7 @@ SIM_MAY_IMPORT: Final = {"sim", "core", "config"}
 PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "core": (
         ("types", "failure", "canary", "messages", "stats", "gpu"),
-        ("deploy", "plan", "intake"),
+        ("deploy", "plan", "intake", "batch"),
         ("request",),
         ("health",),
         ("diagnose",),
