@@ -94,7 +94,7 @@ async def _kill(log: Path, kills: int, chance: random.Random) -> None:
     for _ in range(kills):
         await asyncio.sleep(chance.uniform(0.2, 2.0))
         pids = {}
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in (await asyncio.to_thread(_read, log)).splitlines():
             if '"event":"started"' in line and line.startswith("{"):
                 said = json.loads(line)
                 pids[said.get("child")] = said.get("pid")
@@ -104,6 +104,10 @@ async def _kill(log: Path, kills: int, chance: random.Random) -> None:
             _KILLS[name] += 1
         except (KeyError, ProcessLookupError):
             continue
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
 def _count(base: str, batch: dict[str, Any], items: int) -> dict[str, int]:

@@ -160,6 +160,15 @@ class Tailed(Protocol):
         ...
 
 
+@runtime_checkable
+class Gauged(Protocol):
+    """A source that also gives figures for Prometheus."""
+
+    def gauges(self) -> dict[str, float]:
+        """Its gauges, with their labels, as they are now."""
+        ...
+
+
 class StoreError(Exception):
     """The store cannot be opened, or was given a value that it cannot keep."""
 
@@ -296,6 +305,7 @@ class LeadershipStore(Protocol):
 __all__ = [
     "Adopted",
     "Ended",
+    "Gauged",
     "GpuReader",
     "LaunchError",
     "Launcher",
