@@ -12,6 +12,7 @@ from holdfast.loadtest.statistics import (
     mean,
     per_second,
     quantile,
+    ratio,
     resemblance,
     share,
 )
@@ -115,3 +116,24 @@ def test_a_difference_takes_both_intervals_and_keeps_their_skew():
     assert found.high == pytest.approx(2.0 + sqrt(9 + 1))
     assert difference(a, Estimate()) == Estimate()
     assert difference(a, Estimate(12.0, None, None)).low is None
+
+
+def test_a_ratio_takes_both_intervals():
+    found = ratio(Estimate(10.0, 9.0, 11.0, 9, 9), Estimate(40.0, 36.0, 44.0, 9, 9))
+    assert found.value == pytest.approx(4.0)
+    assert 3.3 < found.low < 3.6
+    assert 4.4 < found.high < 4.8
+    assert ratio(Estimate(0.0), Estimate(1.0)) == Estimate()
+
+
+@pytest.mark.parametrize(
+    ("samples", "t"), [(2, 12.706), (3, 4.303), (4, 3.182), (6, 2.571), (31, 2.042)]
+)
+def test_few_samples_get_the_wide_interval_of_the_t_law(samples, t):
+    series = [1.0, 3.0] if samples == 2 else [float(x % 3) for x in range(samples)]
+    found = mean(series)
+    middle = sum(series) / samples
+    error = sqrt(sum((x - middle) ** 2 for x in series) / (samples - 1) / samples)
+    if samples < 8:  # neighbours are not compared below that
+        assert (found.high - middle) / error == pytest.approx(t, rel=0.01)
+    assert mean(series, 0.99).high > found.high

@@ -1,4 +1,4 @@
-"""Estimates with their 95 % intervals: quantiles, means, shares, and differences of two of them.
+"""Estimates with their intervals: quantiles, means, shares, rates, and differences of two.
 
 Requests of a benchmark are no independent samples: who waits in a queue waits with neighbours. An
 interval that ignores this is too narrow, and calls noise a difference. So every interval here is
@@ -18,12 +18,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import comb, exp, floor, fsum, inf, isfinite, lgamma, log, sqrt
+from math import comb, exp, floor, fsum, inf, isfinite, lgamma, log, pi, sqrt, tan
 from statistics import NormalDist
 from typing import Final
 
 CONFIDENCE: Final = 0.95
-_Z: Final = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0)
 _EXACT_MAX: Final = 2_000  # samples; beyond them the normal law is within a rank of the binomial
 _LAGS_MAX: Final = 400
 _NOISE_Z: Final = 2.0  # an autocorrelation below this many of its own errors is noise
@@ -84,7 +83,7 @@ def _product(a: float, b: float) -> float:
     return a * b
 
 
-def quantile(series: Sequence[float], q: float) -> Estimate:
+def quantile(series: Sequence[float], q: float, confidence: float = CONFIDENCE) -> Estimate:
     """A quantile of samples in order of arrival, with the interval of its order statistics."""
     n = len(series)
     if n == 0:
@@ -93,19 +92,19 @@ def quantile(series: Sequence[float], q: float) -> Estimate:
     value = ordered[min(n - 1, floor(q * n))]
     # What neighbours share is whether they lie above the quantile; their values do not matter.
     worth = n / resemblance([1.0 if x > value else 0.0 for x in series])
-    below, above = _ranks(worth, q)
+    below, above = _ranks(worth, q, confidence)
     scale = n / worth
     low = None if below is None else ordered[min(n - 1, floor(below * scale))]
     high = None if above is None else ordered[min(n - 1, floor(above * scale))]
     return Estimate(value, low, high, n, worth)
 
 
-def _ranks(worth: float, q: float) -> tuple[float | None, float | None]:
+def _ranks(worth: float, q: float, confidence: float) -> tuple[float | None, float | None]:
     """Ranks, of ``worth`` samples, between which the quantile lies; None: beyond the samples."""
     n = max(1, floor(worth))
-    tail = (1.0 - CONFIDENCE) / 2.0
+    tail = (1.0 - confidence) / 2.0
     if n > _EXACT_MAX:
-        middle, spread = n * q, _Z * sqrt(n * q * (1.0 - q))
+        middle, spread = n * q, _z(confidence) * sqrt(n * q * (1.0 - q))
         low: float | None = middle - spread
         high: float | None = middle + spread
         return (low if low and low >= 0 else None), (high if high and high < n else None)
@@ -126,21 +125,22 @@ def _binomial(n: int, k: int, q: float) -> float:
     )
 
 
-def share(hits: Sequence[bool]) -> Estimate:
+def share(hits: Sequence[bool], confidence: float = CONFIDENCE) -> Estimate:
     """A share of successes in order of arrival, with Wilson's interval."""
     n = len(hits)
     if n == 0:
         return Estimate()
     value = sum(hits) / n
     worth = n / resemblance([float(hit) for hit in hits])
-    square = _Z * _Z / worth
+    z = _z(confidence)
+    square = z * z / worth
     middle = (value + square / 2.0) / (1.0 + square)
-    spread = _Z * sqrt(value * (1.0 - value) / worth + square / (4.0 * worth)) / (1.0 + square)
+    spread = z * sqrt(value * (1.0 - value) / worth + square / (4.0 * worth)) / (1.0 + square)
     low, high = max(0.0, middle - spread), min(1.0, middle + spread)
     return Estimate(value, min(low, value), max(high, value), n, worth)
 
 
-def mean(series: Sequence[float]) -> Estimate:
+def mean(series: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """A mean with its t interval; no interval below two samples' worth."""
     n = len(series)
     if n == 0:
@@ -150,23 +150,26 @@ def mean(series: Sequence[float]) -> Estimate:
         return Estimate(value, None, None, n, n)
     worth = n / resemblance(series)
     variance = fsum((x - value) ** 2 for x in series) / (n - 1)
-    spread = _student(worth - 1.0) * sqrt(variance / worth) if worth > 1 else inf
+    spread = _student(worth - 1.0, confidence) * sqrt(variance / worth) if worth > 1 else inf
     if not isfinite(spread):
         return Estimate(value, None, None, n, worth)
     return Estimate(value, value - spread, value + spread, n, worth)
 
 
-def _student(freedom: float) -> float:
-    """The t quantile of 95 % intervals, by Cornish and Fisher's expansion."""
-    if freedom <= 0:
+def _z(confidence: float) -> float:
+    return NormalDist().inv_cdf(0.5 + confidence / 2.0)
+
+
+def _student(freedom: float, confidence: float) -> float:
+    """The two-sided quantile of the t distribution."""
+    if freedom < 1:
         return inf
-    if freedom >= 200:
-        return _Z
-    exact = {1: 12.706, 2: 4.303}  # the expansion is within 0.3 % from 3 degrees on
-    near = exact.get(max(1, floor(freedom)))
-    if near is not None:
-        return near
-    z, n = _Z, freedom
+    tail = (1.0 - confidence) / 2.0
+    if freedom < 3:  # closed forms; in between, the larger one
+        one = tan(pi * (0.5 - tail))
+        two = (1.0 - 2.0 * tail) * sqrt(2.0 / (4.0 * tail * (1.0 - tail)))
+        return one if freedom < 2 else two
+    z, n = _z(confidence), freedom  # Cornish and Fisher's expansion
     return (
         z
         + (z**3 + z) / (4 * n)
@@ -175,7 +178,12 @@ def _student(freedom: float) -> float:
     )
 
 
-def per_second(events: Sequence[tuple[float, float]], begin: float, end: float) -> Estimate:
+def per_second(
+    events: Sequence[tuple[float, float]],
+    begin: float,
+    end: float,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
     """A rate: amounts at moments, summed per slice of a window, with the interval of the slices.
 
     ``events`` are (moment, amount). Slices are so many that each holds several events.
@@ -194,7 +202,7 @@ def per_second(events: Sequence[tuple[float, float]], begin: float, end: float) 
     edges = [bisect_left(moments, begin + number * width) for number in range(slices)]
     edges.append(bisect_right(moments, end))
     rates = [(sums[b] - sums[a]) / width for a, b in pairwise(edges)]
-    of_slices = mean(rates)
+    of_slices = mean(rates, confidence)
     if of_slices.low is None or of_slices.high is None:
         return Estimate(value, None, None, len(inside), of_slices.worth)
     half = (of_slices.high - of_slices.low) / 2.0
@@ -215,6 +223,20 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     return Estimate(value, low, high, samples, min(a.worth, b.worth))
 
 
+def ratio(a: Estimate, b: Estimate) -> Estimate:
+    """``b`` divided by ``a``, both positive, with the interval that follows from both."""
+    if not a.value or not b.value or a.value < 0 or b.value < 0:
+        return Estimate()
+    told = difference(_logarithm(a), _logarithm(b))
+    low, high = (None if end is None else exp(end) for end in (told.low, told.high))
+    return Estimate(b.value / a.value, low, high, told.samples, told.worth)
+
+
+def _logarithm(x: Estimate) -> Estimate:
+    value, low, high = (None if y is None or y <= 0 else log(y) for y in (x.value, x.low, x.high))
+    return Estimate(value, low, high, x.samples, x.worth)
+
+
 __all__ = [
     "CONFIDENCE",
     "Estimate",
@@ -222,6 +244,7 @@ __all__ = [
     "mean",
     "per_second",
     "quantile",
+    "ratio",
     "resemblance",
     "share",
 ]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from holdfast.core.types import ConfigError, require
 from holdfast.loadtest.records import BenchFile, BenchOutcome, BenchRecord, BenchStep
-from holdfast.loadtest.statistics import Estimate, mean, per_second, quantile, share
+from holdfast.loadtest.statistics import CONFIDENCE, Estimate, mean, per_second, quantile, share
 
 QUANTILES: Final = (0.5, 0.95, 0.99)
 LATENCIES: Final = ("ttft", "tpot", "total")
@@ -157,8 +157,13 @@ class StepSummary:
         }
 
 
-def summarise(file: BenchFile, place: int, objective: ServiceObjective) -> StepSummary:
-    """The figures of one step of a benchmark."""
+def summarise(
+    file: BenchFile,
+    place: int,
+    objective: ServiceObjective,
+    confidence: float = CONFIDENCE,
+) -> StepSummary:
+    """The figures of one step of a benchmark, with intervals of this confidence."""
     step = file.steps[place]
     records = file.of_step(place)
     outcomes = Counter(str(record.outcome) for record in records)
@@ -195,13 +200,16 @@ def summarise(file: BenchFile, place: int, objective: ServiceObjective) -> StepS
         summary.succeeded,
         summary.outcomes,
         summary.problems,
-        {name: {q: quantile(series, q) for q in QUANTILES} for name, series in latencies.items()},
-        {name: mean(series) for name, series in latencies.items()},
-        per_second(ended, begin, end),
-        per_second(_token_times(everybody), begin, end),
-        per_second(prompts, begin, end) if prompts else Estimate(),
-        per_second(arrived, begin, end),
-        share(good),
+        {
+            name: {q: quantile(series, q, confidence) for q in QUANTILES}
+            for name, series in latencies.items()
+        },
+        {name: mean(series, confidence) for name, series in latencies.items()},
+        per_second(ended, begin, end, confidence),
+        per_second(_token_times(everybody), begin, end, confidence),
+        per_second(prompts, begin, end, confidence) if prompts else Estimate(),
+        per_second(arrived, begin, end, confidence),
+        share(good, confidence),
         _concurrency(everybody, begin, end) if span > 0 else None,
         _by_replica(file, records, begin, end),
         any(record.output_tokens is None and record.events for record in records),
