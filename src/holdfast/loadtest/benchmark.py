@@ -175,12 +175,17 @@ class Benchmark:
             search.saw(load, summary)
 
     async def _scale(self, client: LoadClient) -> None:
-        """Hold the load for each number of replicas, as much of it as there are replicas."""
+        """Hold the load for each number of replicas, as much of it as there are replicas.
+
+        From many to few: a replica that comes back into service gets its share of requests slowly,
+        and would be measured as a slow one.
+        """
         settings = self._settings
         assert self._fleet is not None, "the command checks that a fleet is there"
-        for count in settings.scale:
-            users = None if settings.users is None else settings.users * count
-            async with self._fleet.only(count):
+        async with self._fleet.changed():
+            for count in reversed(settings.scale):
+                users = None if settings.users is None else settings.users * count
+                await self._fleet.keep(count)
                 await self._hold(client, users, settings.workload.rate * count, replicas=count)
 
     async def _hold(

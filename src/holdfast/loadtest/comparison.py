@@ -168,11 +168,10 @@ def _one(
 ) -> ComparedFigure:
     """``less``: smaller is better. A difference below ``resolution`` cannot be seen."""
     differs = difference(a, b)
-    if differs.value is not None and abs(differs.value) < resolution:
-        change = Change.SAME
-    elif differs.low is not None and differs.low > 0:
+    seen = differs.value is not None and abs(differs.value) >= resolution
+    if seen and differs.low is not None and differs.low > 0:
         change = Change.WORSE if less else Change.BETTER
-    elif differs.high is not None and differs.high < 0:
+    elif seen and differs.high is not None and differs.high < 0:
         change = Change.BETTER if less else Change.WORSE
     elif differs.low is None or differs.high is None:
         change = Change.UNKNOWN

@@ -41,6 +41,7 @@ def findings_of(file: BenchFile, objective: ServiceObjective | None = None) -> F
     summaries = tuple(summarise(file, place, objective) for place in range(len(file.steps)))
     held = [one for one in summaries if not one.step.refused]
     scaled = bool(held) and all(one.step.replicas is not None for one in held)
+    held.sort(key=_replicas if scaled else _load)
     search = None if scaled or len(summaries) < 2 else _search_of(summaries, objective)
     knee = search.knee if search is not None else None
     answer = PlanAnswer(
@@ -62,8 +63,10 @@ def figure(value: Estimate, scale: float = 1.0) -> str:
         return _UNKNOWN
     if value.low is None and value.high is None:
         return f"{_number(value.value * scale)} (?)"
-    ends = ("?" if end is None else _number(end * scale) for end in (value.low, value.high))
-    return f"{_number(value.value * scale)} ({'–'.join(ends)})"
+    ends = ["?" if end is None else _number(end * scale) for end in (value.low, value.high)]
+    signed = any(end.startswith("-") for end in ends)
+    between = " to ".join(ends) if signed else "–".join(ends)
+    return f"{_number(value.value * scale)} ({between})"
 
 
 def _number(value: float) -> str:
@@ -84,6 +87,10 @@ def _search_of(summaries: Sequence[StepSummary], objective: ServiceObjective) ->
     for load, summary in sorted(zip(loads, summaries, strict=True), key=lambda pair: pair[0]):
         search.saw(load, summary)
     return search
+
+
+def _replicas(summary: StepSummary) -> int:
+    return summary.step.replicas or 0
 
 
 def _load(summary: StepSummary) -> float:
@@ -145,7 +152,7 @@ def _knee_verdict(search: KneeSearch, knee: SweepPoint | None, held: Sequence[St
 
 def efficiencies(held: Sequence[StepSummary]) -> list[tuple[int, Estimate, Estimate]]:
     """Of steps with numbers of replicas: (replicas, speed-up, efficiency) against the fewest."""
-    base = min(held, key=lambda one: one.step.replicas or 0)
+    base = min(held, key=_replicas)
     found = []
     for one in held:
         faster = ratio(base.output_tokens_s, one.output_tokens_s)
@@ -174,10 +181,10 @@ def _tables(
     scaled: bool,
 ) -> list[PlanTable]:
     tables: list[PlanTable] = []
-    if len(summaries) > 1 and held:
+    if scaled and len(held) > 1:
+        tables.append(_scaling_table(held))
+    elif len(summaries) > 1 and held:
         tables.append(_steps_table(held, knee))
-        if scaled:
-            tables.append(_scaling_table(held))
     if len(held) == 1:
         tables.append(_latency_table(held[0]))
         tables.append(_rates_table(held[0]))
@@ -218,14 +225,13 @@ def _rates_table(one: StepSummary) -> PlanTable:
 
 def _steps_table(held: Sequence[StepSummary], knee: SweepPoint | None) -> PlanTable:
     rows, marked = [], None
-    for place, one in enumerate(sorted(held, key=_load)):
+    for place, one in enumerate(held):
         ttft, tpot = one.latencies["ttft"], one.latencies["tpot"]
         if knee is not None and _load(one) == knee.load:
             marked = place
         rows.append(
             (
-                one.step.name,
-                plain(one.requests_s),
+                _number(_load(one)),
                 plain(one.output_tokens_s),
                 plain(ttft[0.5], 1000.0),
                 plain(ttft[0.95], 1000.0),
@@ -234,11 +240,9 @@ def _steps_table(held: Sequence[StepSummary], knee: SweepPoint | None) -> PlanTa
                 _percent(one.good_share.value),
             )
         )
-    headings = (
-        *("load", "answers/s", "tokens/s", "TTFT p50 ms", "TTFT p95 ms", "TPOT p95 ms"),
-        *("good/s", "good"),
-    )
-    return PlanTable("Loads", headings, tuple(rows), marked, text_columns=1)
+    load = "users" if held[0].step.users is not None else "offered/s"
+    headings = (load, "tokens/s", "TTFT p50", "p95 ms", "TPOT p95", "good/s", "good")
+    return PlanTable("Loads", headings, tuple(rows), marked)
 
 
 def plain(value: Estimate, scale: float = 1.0) -> str:
@@ -248,10 +252,16 @@ def plain(value: Estimate, scale: float = 1.0) -> str:
 
 def _scaling_table(held: Sequence[StepSummary]) -> PlanTable:
     rows = tuple(
-        (str(count), figure(one.output_tokens_s), figure(faster), figure(efficiency, 100.0))
+        (
+            str(count),
+            figure(one.output_tokens_s),
+            figure(faster),
+            figure(efficiency, 100.0),
+            plain(one.latencies["ttft"][0.95], 1000.0),
+        )
         for one, (count, faster, efficiency) in zip(held, efficiencies(held), strict=True)
     )
-    headings = ("replicas", "tokens/s", "times as fast", "efficiency, %")
+    headings = ("replicas", "tokens/s", "times as fast", "efficiency, %", "TTFT p95 ms")
     return PlanTable("Scaling", headings, rows)
 
 

@@ -111,22 +111,25 @@ class FleetWatch:
         return sorted(str(row["id"]) for row in await self.rows() if row["state"] in _IN_SERVICE)
 
     @asynccontextmanager
-    async def only(self, count: int) -> AsyncIterator[None]:
-        """Keep ``count`` replicas in service while the block runs; drain the others."""
+    async def changed(self) -> AsyncIterator[None]:
+        """Take back into service, at the end of the block, whatever ``keep`` drained in it."""
+        try:
+            yield
+        finally:
+            await asyncio.shield(self._restore())
+
+    async def keep(self, count: int) -> None:
+        """Drain replicas until ``count`` are in service, and wait until those are idle."""
         serving = await self.in_service()
         if len(serving) < count:
             raise FleetError(
                 f"{count} replicas of {self._model} are wanted, and {len(serving)} are in service"
             )
         leaving = serving[count:]
-        try:
-            for name in leaving:
-                self._drained.append(name)
-                await self._order(name, "drain")
-            await self._until(leaving, out=True)
-            yield
-        finally:
-            await asyncio.shield(self._restore())
+        for name in leaving:
+            self._drained.append(name)
+            await self._order(name, "drain")
+        await self._until(leaving, out=True)
 
     async def _restore(self) -> None:
         failed: list[str] = []
