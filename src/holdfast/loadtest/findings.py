@@ -340,7 +340,7 @@ def _figures(
         "began_at": file.began_at,
         "workload": file.workload,
         "slo": objective.to_dict(),
-        "steps": [one.to_dict() for one in summaries],
+        "loads": [one.to_dict() for one in summaries],
         "knee": None if knee is None else {"load": knee.load, "goodput_s": knee.goodput},
         "gpus_why": file.fleet.gpus_why,
         "remarks": _remarks(file, summaries),

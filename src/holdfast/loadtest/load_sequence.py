@@ -25,8 +25,8 @@ class SweepConfig:
 
     good_share_min: float = 0.9  # of answers within the objective; the usual meaning of goodput
     fallen_share: float = 0.9  # goodput below this share of the best so far has fallen
-    # A load twice as high that brings less than a tenth more is past the knee: queues grow instead.
-    gain_min: float = 0.1
+    # Users twice as many who get less than half as much more are past the knee: they wait instead.
+    gain_min: float = 0.5
     growth: float = 2.0  # from one load to the next
     refinements: int = 2  # halvings at the knee: within a fifth of it
     steps_max: int = 16  # an end, whatever the answers
@@ -139,8 +139,8 @@ class KneeSearch:
             if load >= span.high:
                 self.why_ended = "the highest load was still good"
                 return
-            following = next(listed, None) if span.listed else min(span.high, load * config.growth)
-            load = span.high if following is None else self._rounded(following)
+            following = next(listed, None) if span.listed else self._rounded(load * config.growth)
+            load = span.high if following is None else min(span.high, following)
         else:
             self.why_ended = f"{config.steps_max} steps were held"
             return
