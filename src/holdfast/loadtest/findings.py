@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.loadtest.figure_charts import charts_of
-from holdfast.loadtest.load_sequence import KneeSearch, SweepPoint, SweepRange
+from holdfast.loadtest.load_sequence import KneeSearch, SweepPoint, SweepRange, Unit
 from holdfast.loadtest.records import BenchFile
 from holdfast.loadtest.statistics import Estimate, ratio
 from holdfast.loadtest.summary import QUANTILES, ServiceObjective, StepSummary, summarise
@@ -82,7 +82,7 @@ def _percent(value: float | None) -> str:
 def _search_of(summaries: Sequence[StepSummary], objective: ServiceObjective) -> KneeSearch:
     """Judge the steps of a sweep again, from its file."""
     loads = [_load(one) for one in summaries]
-    unit = "users" if summaries[0].step.users is not None else "rate"
+    unit: Unit = "users" if summaries[0].step.users is not None else "rate"
     search = KneeSearch(SweepRange(unit, min(loads), max(loads)), objective)
     for load, summary in sorted(zip(loads, summaries, strict=True), key=lambda pair: pair[0]):
         search.saw(load, summary)

@@ -8,6 +8,7 @@ How many tokens a word is, only the engine knows: two probes of different length
 (``TokenRule``), and what each answer reports as its usage stands in the record.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -76,7 +77,7 @@ class PromptWriter:
             at += len(word) + 1
         self._starts = starts
 
-    def write(self, tokens: int, blocks: tuple[int, ...] = ()) -> str:
+    def write(self, tokens: int, blocks: Sequence[int] = ()) -> str:
         """A prompt of about ``tokens`` tokens; equal ``blocks`` at the front give equal text."""
         wanted = self.rule.words(tokens)
         if not blocks:

@@ -37,15 +37,16 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 class _BenchGroup(click.Group):
     """``bench TARGET`` is ``bench run TARGET``."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments; what names no subcommand is a target or one of its options."""
-        asks_help = bool(args) and args[0] in ctx.help_option_names
-        if args and args[0] not in self.commands and not asks_help:
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand; what names none is a target, or an option before it."""
+        if args and args[0] not in self.commands:
+            return "run", self.commands["run"], args
+        return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_BenchGroup)
+@click.group(cls=_BenchGroup, context_settings={"ignore_unknown_options": True})
 def bench() -> None:
     """Load a gateway or an engine and say how fast it is: bench URL, or bench MODEL.
 
