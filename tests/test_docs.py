@@ -238,7 +238,7 @@ def test_every_command_parses(name, line):
     words = shlex.split(line, comments=True)[1:]
     command: click.Command = main
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        found = command.get_command(click.Context(command), words.pop(0))
+        _, found, words = command.resolve_command(click.Context(command), words)
         assert found is not None
         command = found
     settings = main.context_settings

@@ -32,6 +32,7 @@ LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
+    ("loadtest",),  # its report is drawn with the planner's charts
     ("wire",),
     ("cli",),
     ("__main__",),

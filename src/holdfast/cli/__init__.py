@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "aws": "aws:aws",
     "render": "render:render",
     "keys": "keys:keys",
+    "bench": "bench:bench",
     "plan": "plan:plan",
     "simulate": "simulation:simulate",
     "stand-in": "standin:stand_in",

@@ -53,6 +53,7 @@ class ChartSeries:
 
     name: str
     points: tuple[tuple[float, float], ...]
+    spans: tuple[tuple[float, float, float], ...] = ()  # (x, low, high): how sure a point is
 
 
 @dataclass(slots=True, frozen=True)
