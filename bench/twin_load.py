@@ -12,10 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-WORDS: Final = (
-    "river stone window garden letter bridge winter market candle forest silver harbour "
-    "engine ladder meadow copper island needle orchard pencil quarry ribbon saddle tunnel"
-).split()
+WORDS: Final = ["river", "stone", "window", "garden", "letter", "bridge", "winter", "market", "candle", "forest", "silver", "harbour", "engine", "ladder", "meadow", "copper", "island", "needle", "orchard", "pencil", "quarry", "ribbon", "saddle", "tunnel"]
 SILENCE_S: Final = 120.0  # after which a client gives up
 
 
@@ -58,9 +55,7 @@ def drawn(traffic: Traffic, rng: Random) -> list[tuple[float, str, int]]:
     return asked
 
 
-async def _ask(
-    port: int, model: str, content: str, tokens: int, began: float, seen: Seen
-) -> None:
+async def _ask(port: int, model: str, content: str, tokens: int, began: float, seen: Seen) -> None:
     body = orjson.dumps(
         {
             "model": model,
@@ -111,9 +106,7 @@ async def _ask(
         writer.close()
 
 
-async def run_block(
-    port: int, model: str, traffic: Traffic, rng: Random
-) -> list[dict[str, Any]]:
+async def run_block(port: int, model: str, traffic: Traffic, rng: Random) -> list[dict[str, Any]]:
     """Send a block of requests at their times and wait for all answers."""
     began = time.monotonic()
     tasks, everyone = [], []

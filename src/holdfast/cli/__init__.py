@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "keys": "keys:keys",
     "plan": "plan:plan",
     "simulate": "simulation:simulate",
+    "twin": "twin:twin",
     "stand-in": "standin:stand_in",
     "control-process": "serve:control_process",
     "gateway-process": "serve:gateway_process",

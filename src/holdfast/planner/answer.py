@@ -53,6 +53,8 @@ class ChartSeries:
 
     name: str
     points: tuple[tuple[float, float], ...]
+    marks_only: bool = False  # single points, no line through them
+    point_names: tuple[str, ...] = ()  # written beside each point, where there are any
 
 
 @dataclass(slots=True, frozen=True)

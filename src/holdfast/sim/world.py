@@ -55,10 +55,10 @@ from holdfast.sim.canaries import SimulatedCanaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
 from holdfast.sim.engine import Engine
 from holdfast.sim.experiment import Experiment, Observer
+from holdfast.sim.hosts.shared_host import HostedEngine, SharedHost
 from holdfast.sim.random_streams import stream, streams_of
 from holdfast.sim.request_record import EngineRun, RequestRecord
 from holdfast.sim.results import Detections, Results
-from holdfast.sim.hosts.shared_host import HostedEngine, SharedHost
 from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 from holdfast.sim.weight_store import WeightStore
 from holdfast.sim.workload import arrivals

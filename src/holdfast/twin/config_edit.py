@@ -17,7 +17,6 @@ import yaml
 from holdfast.core.types import ConfigError
 
 
-
 def edit(text: str, changes: Mapping[str, Any]) -> str:
     """The text with each value set; keys are dotted, ``models.NAME.launch.replicas``.
 

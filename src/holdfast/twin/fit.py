@@ -4,9 +4,10 @@
 
 A regression finds where to begin. Then the measured arrivals are replayed through the model at the
 replicas that answered them, and the five numbers, and how much replicas of one host slow each other
-down, are moved until first tokens, times per token and whole answers agree. All three count: a fit of first tokens alone finds a step time
-that is wrong by a tenth and more. The first part of the measurement is fitted, the rest predicted:
-that error is the fit's own. Then all of it is fitted once more from there.
+down, are moved until first tokens, times per token and whole answers agree. All three count: a fit
+of first tokens alone finds a step time that is wrong by a tenth and more. The first part of the
+measurement is fitted, the rest predicted: that error is the fit's own. Then all of it is fitted
+once more from there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -261,10 +262,8 @@ def _limits(
     """The limits of batch and memory, and what of them is not known."""
     seen = load_seen(requests)
     usual = EngineParameters()
-    limits = [
-        f"batches of up to {seen.batch_most} and {seen.tokens_most:,} tokens held were seen; "
-        "beyond, the step time is extrapolated"
-    ]
+    seen_most = f"batches of up to {seen.batch_most} and {seen.tokens_most:,} tokens held were seen"
+    limits = [f"{seen_most}; beyond, the step time is extrapolated"]
     batch = batch_max
     if batch is None and seen.waited_at_most:
         batch = seen.batch_most

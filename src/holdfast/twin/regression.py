@@ -157,7 +157,9 @@ def _least_squares(rows: Sequence[Row], weights: Sequence[float]) -> tuple[float
     best, least = (0.0,) * _TERMS, whole
     for size in range(1, _TERMS + 1):
         for chosen in combinations(range(_TERMS), size):
-            solved = _solve([[matrix[i][j] for j in chosen] for i in chosen], [right[i] for i in chosen])
+            solved = _solve(
+                [[matrix[i][j] for j in chosen] for i in chosen], [right[i] for i in chosen]
+            )
             if solved is None or min(solved) < 0:
                 continue
             # |y - Xb|² = y·y - b·Xᵀy at the minimum of a subset

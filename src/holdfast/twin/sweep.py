@@ -153,7 +153,9 @@ def sweep_fleet(
         rows.append((SweepPoint(values_of, replicas, cost, figures, best=False), edits))
     better = -1 if goal.endswith("_s") else 1
     rows.sort(key=lambda row: (row[0].cost, -better * _value(row[0], goal, better)))
-    points = tuple(replace(p, best=b) for (p, _), b in zip(rows, _best(rows, goal, better), strict=True))
+    points = tuple(
+        replace(p, best=b) for (p, _), b in zip(rows, _best(rows, goal, better), strict=True)
+    )
     currency = baseline.fleet(baseline.text).file.prices.currency
     return SweepAnswer(
         points=points,

@@ -1,4 +1,4 @@
-"""The file ``twin.json``: fitted engines with their traffic, what they were fitted from, and limits.
+"""The file ``twin.json``: fitted engines, their traffic, what they were fitted from, their limits.
 
 Written by ``holdfast twin calibrate``, read by ``what-if``, ``sweep`` and the page. Fields may be
 added, with defaults; none is renamed or removed while ``version`` stays.

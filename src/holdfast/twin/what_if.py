@@ -10,7 +10,7 @@ arm before has none: the question is then what the faults do.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -172,9 +172,7 @@ def what_if(
         Arm("before", before.experiment(duration, faults=early, slo=plan.slo)),
         Arm("after", after.experiment(duration, faults=change.faults, slo=plan.slo)),
     ]
-    ran = run_arms(
-        arms, plan.numbers, jobs=plan.jobs, diagnosis=plan.diagnosis, progress=progress
-    )
+    ran = run_arms(arms, plan.numbers, jobs=plan.jobs, diagnosis=plan.diagnosis, progress=progress)
     return WhatIfAnswer(
         differences=tuple(differences(*ran)),
         before=ran[0],

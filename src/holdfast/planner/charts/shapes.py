@@ -24,6 +24,7 @@ PALE: Final = "#d9d9d9"
 _LEFT, _RIGHT, _BOTTOM = 84.0, 30.0, 70.0
 _TEXT: Final = 14.0
 _TITLE: Final = 18.0
+_SMALL: Final = 12.0
 _TICKS: Final = 6
 _BAR_SHARE: Final = 0.6  # of the room of one bar
 
@@ -177,7 +178,8 @@ def _legend(chart: PlanChart) -> tuple[list[Shape], float]:
             shapes.append(Box(x, y - 10.0, 22.0, 12.0, colour))
         else:
             dashes = DASHES[number % len(DASHES)]
-            shapes.append(Path(((x, y - 5.0), (x + 24.0, y - 5.0)), colour, 2.5, dashes))
+            if not series.marks_only:
+                shapes.append(Path(((x, y - 5.0), (x + 24.0, y - 5.0)), colour, 2.5, dashes))
             shapes.append(Mark(x + 12.0, y - 5.0, number % 4, colour))
         shapes.append(Label(x + 30.0, y, series.name))
         x += room + 14.0
@@ -232,10 +234,15 @@ def _lines(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
             drawn = [points[0]]
             for before, after in itertools.pairwise(points):
                 drawn += [(after[0], before[1]), after]
-        yield Path(tuple(drawn), colour, 2.5, dashes)
-        if len(points) <= 40:
+        if not series.marks_only:
+            yield Path(tuple(drawn), colour, 2.5, dashes)
+        if len(points) <= 40 or series.marks_only:
             for x, y in points:
                 yield Mark(x, y, number % 4, colour)
+        for (x, y), name in zip(points, series.point_names, strict=False):
+            near_end = x + 8.0 + text_width(name, _SMALL) > WIDTH - 4.0
+            side, anchor = (-8.0, "end") if near_end else (8.0, "start")
+            yield Label(x + side, y - 7.0, name, _SMALL, anchor)
 
 
 def _limit(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
