@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "aws": "aws:aws",
     "render": "render:render",
     "keys": "keys:keys",
+    "bench": "bench:bench",
     "plan": "plan:plan",
     "simulate": "simulation:simulate",
     "twin": "twin:twin",

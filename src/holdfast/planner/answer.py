@@ -55,6 +55,7 @@ class ChartSeries:
     points: tuple[tuple[float, float], ...]
     marks_only: bool = False  # single points, no line through them
     point_names: tuple[str, ...] = ()  # written beside each point, where there are any
+    spans: tuple[tuple[float, float, float], ...] = ()  # (x, low, high): how sure a point is
 
 
 @dataclass(slots=True, frozen=True)

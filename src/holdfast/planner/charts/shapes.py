@@ -26,6 +26,7 @@ _TEXT: Final = 14.0
 _TITLE: Final = 18.0
 _SMALL: Final = 12.0
 _TICKS: Final = 6
+_WHISKER: Final = 4.0  # half the width of the bar at the end of an interval
 _BAR_SHARE: Final = 0.6  # of the room of one bar
 
 
@@ -111,6 +112,7 @@ class _Frame:
         xs = [x for series in chart.series for x, _ in series.points]
         highs = _stacked(chart.series) if chart.kind is ChartKind.BARS else []
         ys = highs or [y for series in chart.series for _, y in series.points]
+        ys = [*ys, *(y for series in chart.series for _, *ends in series.spans for y in ends)]
         ys = [*ys, *([chart.limit] if chart.limit is not None else [])]
         low = (
             0.0
@@ -243,6 +245,15 @@ def _lines(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
             near_end = x + 8.0 + text_width(name, _SMALL) > WIDTH - 4.0
             side, anchor = (-8.0, "end") if near_end else (8.0, "start")
             yield Label(x + side, y - 7.0, name, _SMALL, anchor)
+        for value, low, high in series.spans:
+            yield from _whisker(frame.x(value), frame.y(low), frame.y(high), colour)
+
+
+def _whisker(x: float, low: float, high: float, colour: str) -> Iterator[Shape]:
+    """The interval of a point: an upright line with a bar at each end."""
+    yield Path(((x, low), (x, high)), colour, 1.2)
+    for end in (low, high):
+        yield Path(((x - _WHISKER, end), (x + _WHISKER, end)), colour, 1.2)
 
 
 def _limit(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
