@@ -68,6 +68,7 @@ class PlanChart:
     series: tuple[ChartSeries, ...]
     kind: ChartKind = ChartKind.LINE
     labels: tuple[str, ...] = ()  # BARS: below each bar
+    log_y: bool = False  # values above 0 over several powers of ten
     limit: float | None = None  # a level line
     limit_label: str = ""
 

@@ -1,6 +1,7 @@
 """Turns a measurement of one model into its entry of a ``twin.json``: engine, traffic, limits."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import sqrt
 
 from holdfast.core.types import ConfigError
@@ -9,6 +10,8 @@ from holdfast.twin.fit import FitConfig, Progress, fit_engine
 from holdfast.twin.measurement import MeasuredRequest, spans
 from holdfast.twin.twin_file import TwinModel, TwinSource
 
+PAUSE_S = 10.0  # a longer time without arrivals ends a measurement, unless it is usual
+PAUSE_GAPS = 20.0  # times the usual time between arrivals
 LEFT_OUT_MAX = 0.05  # of all requests; above, what failed or was refused was load as well
 
 
@@ -48,7 +51,7 @@ def calibrate(
     if hosts and not found.law.neighbour_share:
         limits.append("replicas of one host did not slow each other down, or always did alike")
     if cold_start_s is None:
-        limits.append("cold starts were not measured")
+        limits.append("cold starts were not measured: usual ones are assumed where replicas start")
     return TwinModel(
         engine=found.law,
         per_host=_crowd(hosts),
@@ -70,8 +73,12 @@ def calibrate(
 
 def traffic_of(requests: Sequence[MeasuredRequest]) -> Workload:
     """The traffic that was measured, as a rate and two distributions of lengths."""
-    span = spans(requests)
-    rate = (len(requests) - 1) / span if span > 0 else 1.0
+    arrivals = sorted(one.arrived_s for one in requests)
+    gaps = [after - before for before, after in pairwise(arrivals)]
+    usual = sorted(gaps)[len(gaps) // 2] if gaps else 1.0
+    # A pause between two benchmarks is no gap of the traffic.
+    held = [gap for gap in gaps if gap <= max(PAUSE_S, PAUSE_GAPS * usual)]
+    rate = len(held) / sum(held) if sum(held) > 0 else 1.0
     return Workload(
         rate=rate,
         prompt=_lengths([one.prompt for one in requests]),

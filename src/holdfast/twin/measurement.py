@@ -11,6 +11,8 @@ from itertools import pairwise
 from holdfast.core.types import SECOND, require
 from holdfast.sim.results import quantiles
 
+_WAIT_STEPS = 3.0  # longer than the steps in which a request is admitted and read anyway
+_WAITED_MIN = 3  # requests; one may have waited for something else
 METRICS = ("first_token_s", "per_token_s", "latency_s")
 
 
@@ -108,12 +110,20 @@ def load_seen(requests: Sequence[MeasuredRequest]) -> LoadSeen:
             continue
         waited = waited and highest == most
         most = highest
-        full = [(start, end) for start, end, running in peaks if running == highest]
-        for one in mine:
-            # It was there for the whole of a time at which the replica was full, and had no token.
-            if any(one.arrived_s < start and end < one.first_s for start, end in full):
-                waited = True
-                break
+        paces = sorted(one.times.per_token_s or 0.0 for one in mine)
+        long = _WAIT_STEPS * paces[len(paces) // 2]
+        full = [
+            (start, end)
+            for start, end, running in peaks
+            if running == highest and end - start > long
+        ]
+        # Whoever came before the replica was full for some steps, and had no token after them.
+        queued = [
+            one
+            for one in mine
+            if any(one.arrived_s < start and end < one.first_s for start, end in full)
+        ]
+        waited = waited or len(queued) >= _WAITED_MIN
     return LoadSeen(most, waited, tokens_most)
 
 

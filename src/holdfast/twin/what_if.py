@@ -229,8 +229,6 @@ def notes_of(baseline: Baseline, fleet: FleetTwin, change: Change) -> list[str]:
                     f"(first token, 95 %) and {whole:+.1%} (whole answer, mean)"
                 )
             notes += [f"{name}: {limit}" for limit in fitted.limits]
-            if name not in fleet.cold_start_s:
-                notes.append(f"{name}: cold starts were not measured; the usual ones are assumed")
     scaling = [model.name for model in fleet.file.models if model.scaling is not None]
     if scaling:
         notes.append(

@@ -121,11 +121,15 @@ def chart_of(answer: SweepAnswer, label: str) -> PlanChart:
         if answer.goal in point.figures
     ]
     title = f"{len(points)} versions of the fleet at {answer.requests_s:.3g} requests/s"
-    return sweep_chart(points, title, f"cost, {answer.cost_label}", label)
+    return sweep_chart(points, title, f"cost, {answer.cost_label}", label, log_service=not share)
 
 
 def _named(point: SweepPoint) -> str:
-    return ", ".join(f"{name} {value}" for name, value in point.values.items())
+    told = {True: "true", False: "false"}
+    return " ".join(
+        f"{name}={told.get(value, value) if isinstance(value, bool) else value}"
+        for name, value in point.values.items()
+    )
 
 
 def _show(answer: SweepAnswer, label: str) -> None:

@@ -95,6 +95,15 @@ def ticks(low: float, high: float, wanted: int = _TICKS) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Values 1, 2 and 5 of each power of ten, from at or below ``low`` to at or above ``high``."""
+    first, last = floor(log10(low)), ceil(log10(high) + 1e-9)
+    steps = [each * 10.0**power for power in range(first, last + 1) for each in (1.0, 2.0, 5.0)]
+    start = max(place for place, value in enumerate(steps) if value <= low * (1 + 1e-9))
+    end = min(place for place, value in enumerate(steps) if value >= high * (1 - 1e-9))
+    return steps[start : max(end, start + 1) + 1]
+
+
 def tick_text(value: float, step: float) -> str:
     """A tick's value with as many digits as its step needs."""
     if value and (abs(value) >= 1e7 or abs(step) < 1e-4):
@@ -119,7 +128,8 @@ class _Frame:
             if min(ys) >= 0 and (chart.kind is ChartKind.BARS or min(ys) < 0.6 * max(ys))
             else min(ys)
         )
-        self.y_ticks = ticks(low, max(ys))
+        self.log_y = chart.log_y and min(ys) > 0
+        self.y_ticks = log_ticks(min(ys), max(ys)) if self.log_y else ticks(low, max(ys))
         if chart.kind is ChartKind.BARS:
             self.x_low, self.x_high = -0.5, len(chart.labels) - 0.5
             self.x_ticks: list[float] = []
@@ -141,6 +151,8 @@ class _Frame:
 
     def y(self, value: float) -> float:
         low, high = self.y_ticks[0], self.y_ticks[-1]
+        if self.log_y:
+            low, high, value = log10(low), log10(high), log10(value)
         return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
 
 
@@ -193,7 +205,8 @@ def _axes(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
     for value in frame.y_ticks:
         y = frame.y(value)
         yield Path(((frame.left, y), (frame.right, y)), PALE, 1.0)
-        yield Label(frame.left - 8.0, y + 5.0, tick_text(value, step), anchor="end")
+        told = f"{value:g}" if frame.log_y else tick_text(value, step)
+        yield Label(frame.left - 8.0, y + 5.0, told, anchor="end")
     if chart.kind is ChartKind.BARS:
         for place, text in enumerate(chart.labels):
             yield Label(frame.x(place), frame.bottom + 20.0, text, anchor="middle")
@@ -241,12 +254,32 @@ def _lines(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
         if len(points) <= 40 or series.marks_only:
             for x, y in points:
                 yield Mark(x, y, number % 4, colour)
-        for (x, y), name in zip(points, series.point_names, strict=False):
-            near_end = x + 8.0 + text_width(name, _SMALL) > WIDTH - 4.0
-            side, anchor = (-8.0, "end") if near_end else (8.0, "start")
-            yield Label(x + side, y - 7.0, name, _SMALL, anchor)
+        yield from _point_names(points, series.point_names, frame)
         for value, low, high in series.spans:
             yield from _whisker(frame.x(value), frame.y(low), frame.y(high), colour)
+
+
+def _point_names(
+    points: Sequence[tuple[float, float]], names: Sequence[str], frame: _Frame
+) -> Iterator[Shape]:
+    """Names beside points, where there is room; one that would cover another is left out."""
+    taken: list[tuple[float, float, float]] = []  # left, right, baseline
+    for (x, y), name in zip(points, names, strict=False):
+        wide = text_width(name, _SMALL)
+        for side, below in ((1, -8.0), (1, 18.0), (-1, -8.0), (-1, 18.0)):
+            left = x + 8.0 if side > 0 else x - 8.0 - wide
+            line = y + below
+            inside = left >= frame.left and left + wide <= WIDTH - 4.0
+            inside = inside and frame.top <= line - _SMALL and line <= frame.bottom
+            free = all(
+                left + wide < start or left > end or abs(line - base) > _SMALL + 2.0
+                for start, end, base in taken
+            )
+            if inside and free:
+                taken.append((left, left + wide, line))
+                anchor = "start" if side > 0 else "end"
+                yield Label(x + 8.0 * side, line, name, _SMALL, anchor)
+                break
 
 
 def _whisker(x: float, low: float, high: float, colour: str) -> Iterator[Shape]:

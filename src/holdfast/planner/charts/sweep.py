@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from holdfast.planner.answer import ChartKind, ChartSeries, PlanChart
 
-_NAMED_MAX = 12  # of the best points; more names would cover each other
-
 
 @dataclass(slots=True, frozen=True)
 class SweptPoint:
@@ -19,27 +17,26 @@ class SweptPoint:
 
 
 def sweep_chart(
-    points: Sequence[SweptPoint], title: str, cost_label: str, service_label: str
+    points: Sequence[SweptPoint],
+    title: str,
+    cost_label: str,
+    service_label: str,
+    *,
+    log_service: bool = False,
 ) -> PlanChart:
     """All versions as points, and a line through those that nothing beats."""
     best = [point for point in points if point.best]
     others = [point for point in points if not point.best]
-    series = [
-        ChartSeries(
-            "nothing serves better for its cost",
-            tuple((point.cost, point.service) for point in best),
-            point_names=tuple(point.name for point in best) if len(best) <= _NAMED_MAX else (),
-        )
-    ]
-    if others:
-        series.append(
-            ChartSeries(
-                "others",
-                tuple((point.cost, point.service) for point in others),
-                marks_only=True,
-            )
-        )
-    return PlanChart(title, cost_label, service_label, tuple(series), ChartKind.LINE)
+    line = ChartSeries(
+        "nothing serves better for its cost",
+        tuple((point.cost, point.service) for point in best),
+        point_names=tuple(point.name for point in best),
+    )
+    series: tuple[ChartSeries, ...] = (line,)
+    if others:  # first, so that the line lies on top
+        marks = tuple((point.cost, point.service) for point in others)
+        series = (ChartSeries("others", marks, marks_only=True), line)
+    return PlanChart(title, cost_label, service_label, series, ChartKind.LINE, log_y=log_service)
 
 
 __all__ = ["SweptPoint", "sweep_chart"]
