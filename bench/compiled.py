@@ -47,6 +47,7 @@ SIM_COMPILED: Final = (
     "engine_parameters",
     "request_record",
     "results",
+    "hosts/shared_host",
     "simulated_replica",
     "workload",
     "world",

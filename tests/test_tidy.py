@@ -31,6 +31,7 @@ LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("config", "ports", "queue_port", "frames", "acceptor"),
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
+    ("twin",),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
     ("loadtest",),  # its report is drawn with the planner's charts
     ("wire",),

@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "bench": "bench:bench",
     "plan": "plan:plan",
     "simulate": "simulation:simulate",
+    "twin": "twin:twin",
     "stand-in": "standin:stand_in",
     "control-process": "serve:control_process",
     "gateway-process": "serve:gateway_process",

@@ -32,6 +32,15 @@ _PORT = click.IntRange(0, 65_535)
 @click.option(
     "--prefill-us-per-token", type=float, default=0.0, show_default=True, help="Per prompt word."
 )
+@click.option(
+    "--step-ms",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Above 0: answers share one batch, and each step of it takes this long.",
+)
+@click.option("--per-sequence-ms", type=float, default=0.0, help="More, for each in the batch.")
+@click.option("--per-kv-token-ms", type=float, default=0.0, help="More, for each token held.")
 @click.option("--slots", type=int, default=0, show_default=True, help="At once; 0 is unlimited.")
 @click.option("--kv-tokens", type=int, default=262_144, show_default=True, help="KV cache size.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the chance in flaky.")

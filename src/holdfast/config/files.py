@@ -20,7 +20,12 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 def load(path: Path, model: type[SectionT]) -> SectionT:
     """Read a YAML file into a section; raises ``ConfigFileError`` with all problems."""
-    document = Document(str(path), _text_of(path))
+    return load_text(str(path), text_of(path), model)
+
+
+def load_text(file: str, text: str, model: type[SectionT]) -> SectionT:
+    """Read the text of a YAML file into a section; ``file`` is its name in error messages."""
+    document = Document(file, text)
     try:
         # Through JSON: there pydantic is strict about types, yet lists become tuples and words
         # become enum members. A strict check of Python values would refuse both.
@@ -31,7 +36,7 @@ def load(path: Path, model: type[SectionT]) -> SectionT:
         raise ConfigFileError(document.problems) from error
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
     """The text of a file; anything that stands in the way is a problem of the file."""
     file = str(path)
     try:
@@ -81,4 +86,4 @@ def json_schema(model: type[Section]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
 
 
-__all__ = ["json_schema", "load", "read_secret"]
+__all__ = ["json_schema", "load", "load_text", "read_secret", "text_of"]

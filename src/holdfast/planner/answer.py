@@ -53,6 +53,8 @@ class ChartSeries:
 
     name: str
     points: tuple[tuple[float, float], ...]
+    marks_only: bool = False  # single points, no line through them
+    point_names: tuple[str, ...] = ()  # written beside each point, where there are any
     spans: tuple[tuple[float, float, float], ...] = ()  # (x, low, high): how sure a point is
 
 
@@ -66,6 +68,7 @@ class PlanChart:
     series: tuple[ChartSeries, ...]
     kind: ChartKind = ChartKind.LINE
     labels: tuple[str, ...] = ()  # BARS: below each bar
+    log_y: bool = False  # values above 0 over several powers of ten
     limit: float | None = None  # a level line
     limit_label: str = ""
 

@@ -16,15 +16,20 @@ class EngineParameters:
     batch_max: int = 128  # requests in a batch
     kv_tokens_max: int = 400_000  # tokens of KV memory; requests wait when it is full
     prefill_tokens_max: int = 32_768  # prompt tokens admitted in one step; the first always fits
+    overhead_ms: float = 0.0  # outside of the engine: gateway, network, tokenizer; delays no other
+    host_room: int = 1  # replicas of one host that run at full speed together
+    neighbour_share: float = 0.0  # each further busy one makes a step longer by this share of it
 
     def __post_init__(self) -> None:
-        for name in ("per_sequence_ms", "per_kv_token_ms", "per_prompt_token_ms"):
+        for name in ("per_sequence_ms", "per_kv_token_ms", "per_prompt_token_ms", "overhead_ms"):
             value = getattr(self, name)
             require(value >= 0, f"engine.{name}", f"is {value}", "use milliseconds, 0 or more")
         positive = self.step_ms > 0 or self.per_sequence_ms > 0
         require(positive, "engine.step_ms", f"is {self.step_ms}", "a step must take time")
         require(self.step_ms >= 0, "engine.step_ms", f"is {self.step_ms}", "use 0 or more")
-        for name in ("batch_max", "kv_tokens_max", "prefill_tokens_max"):
+        share = self.neighbour_share
+        require(share >= 0, "engine.neighbour_share", f"is {share}", "use a share, 0 or more")
+        for name in ("batch_max", "kv_tokens_max", "prefill_tokens_max", "host_room"):
             value = getattr(self, name)
             require(value >= 1, f"engine.{name}", f"is {value}", "use 1 or more")
 

@@ -27,6 +27,7 @@ class Experiment:
     workloads: tuple[tuple[str, Workload], ...] = ()  # (model, its arrivals)
     engine: EngineParameters = field(default_factory=EngineParameters)
     engines: tuple[tuple[str, EngineParameters], ...] = ()  # by model, where it differs
+    hosts: tuple[tuple[str, str], ...] = ()  # (replica, host), of replicas that share a host
     flow: FlowConfig = field(default_factory=FlowConfig)
     fleet: FleetConfig = field(default_factory=FleetConfig)
     loading: LoadingConfig = field(default_factory=LoadingConfig)

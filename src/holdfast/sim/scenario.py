@@ -43,6 +43,7 @@ class ModelSection(Section):
     )
     slots: Annotated[int, Field(ge=0, description="requests at once; 0 = undeclared")] = 0
     engine: Annotated[EngineParameters, Policy()] = EngineParameters()
+    per_host: Annotated[int, Field(ge=1, le=256, description="replicas on one host")] = 1
     workload: Annotated[Workload, Policy()] | None = None
 
     def members(self) -> list[Replica]:
@@ -64,6 +65,15 @@ class ModelSection(Section):
             )
             for index in range(self.replicas)
             for zone in [self.zones[index // len(regions) % len(self.zones)]]
+        ]
+
+    def hosts(self) -> list[tuple[str, str]]:
+        """The replicas that share a host with others, each with the name of its host."""
+        if self.per_host == 1:
+            return []
+        return [
+            (replica.id, f"{self.name}/host-{index // self.per_host}")
+            for index, replica in enumerate(self.members())
         ]
 
 
@@ -241,6 +251,7 @@ def prepare(scenario: Scenario, seed: int) -> PreparedScenario:
             (model.name, model.workload) for model in scenario.models if model.workload is not None
         ),
         engines=tuple((model.name, model.engine) for model in scenario.models),
+        hosts=tuple(pair for model in scenario.models for pair in model.hosts()),
         flow=scenario.flow,
         fleet=scenario.fleet,
         loading=scenario.loading,

@@ -38,6 +38,7 @@ class SimulatedReplica:
         "incarnation",
         "instant",
         "next_check",
+        "overhead",
         "replica",
         "rng",
         "serving",
@@ -71,6 +72,7 @@ class SimulatedReplica:
         self.flaky_tokens = 1  # after so much work, unseen
         self.instant: tuple[Kind, int] | None = None  # answered without the engine
         self.truncates: tuple[Kind, int] | None = None  # ends as that after so many tokens
+        self.overhead = 0  # nanoseconds on the way to the engine and back
         self.next_check = 0  # the pending look for silent streams, 0 = none
         self.tokens_seen = 0  # user tokens out, for telling busy from stalled
 

@@ -55,6 +55,7 @@ from holdfast.sim.canaries import SimulatedCanaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
 from holdfast.sim.engine import Engine
 from holdfast.sim.experiment import Experiment, Observer
+from holdfast.sim.hosts.shared_host import HostedEngine, SharedHost
 from holdfast.sim.random_streams import stream, streams_of
 from holdfast.sim.request_record import EngineRun, RequestRecord
 from holdfast.sim.results import Detections, Results
@@ -88,11 +89,19 @@ class World:
         self._store = WeightStore(setup.loading, self.clock)
         laws = dict(setup.engines)
         self.units: dict[str, SimulatedReplica] = {}
+        shared = dict(setup.hosts)
+        hosts: dict[str, SharedHost] = {}
         for replica in setup.replicas:
             law = laws.get(replica.model, setup.engine)
             told = (self._on_first, self._on_done, self._on_slow_step)
-            engine = Engine(law, self.clock, *told, on_park=self._on_park)
+            if replica.id in shared and law.neighbour_share > 0:
+                host = hosts.setdefault(shared[replica.id], SharedHost(law))
+                hosted = HostedEngine(host, law, self.clock, *told, on_park=self._on_park)
+                engine: Engine = hosted
+            else:
+                engine = Engine(law, self.clock, *told, on_park=self._on_park)
             unit = SimulatedReplica(replica, engine, stream(seed, replica.id, "faults"))
+            unit.overhead = nanos(law.overhead_ms / 1e3)
             self.units[replica.id] = unit
         self._by_engine = {id(unit.engine): unit for unit in self.units.values()}
         self._detections = Detections(self.results.detections)
@@ -253,6 +262,19 @@ class World:
             record.continued += 1
         if action.replica_id in self._detections.open:
             self._detections.sent(action.replica_id)
+        if not unit.serving or unit.touched:
+            self._send_to_troubled(run, unit, now)
+        elif unit.overhead:
+            self.clock.at(now + unit.overhead, TRAFFIC, self._submit, (run, unit))
+        elif not unit.engine.submit(run, now):
+            self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
+
+    def _submit(self, sent: tuple[EngineRun, SimulatedReplica], now: int) -> None:
+        """An attempt has reached its replica, unless it was called back on the way."""
+        run, unit = sent
+        record = run.owner
+        if record is None or record.runs.get(run.attempt) is not run:
+            return
         if not unit.serving or unit.touched:
             self._send_to_troubled(run, unit, now)
         elif not unit.engine.submit(run, now):

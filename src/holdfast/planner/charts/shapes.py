@@ -24,6 +24,7 @@ PALE: Final = "#d9d9d9"
 _LEFT, _RIGHT, _BOTTOM = 84.0, 30.0, 70.0
 _TEXT: Final = 14.0
 _TITLE: Final = 18.0
+_SMALL: Final = 12.0
 _TICKS: Final = 6
 _WHISKER: Final = 4.0  # half the width of the bar at the end of an interval
 _BAR_SHARE: Final = 0.6  # of the room of one bar
@@ -94,6 +95,15 @@ def ticks(low: float, high: float, wanted: int = _TICKS) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Values 1, 2 and 5 of each power of ten, from at or below ``low`` to at or above ``high``."""
+    first, last = floor(log10(low)), ceil(log10(high) + 1e-9)
+    steps = [each * 10.0**power for power in range(first, last + 1) for each in (1.0, 2.0, 5.0)]
+    start = max(place for place, value in enumerate(steps) if value <= low * (1 + 1e-9))
+    end = min(place for place, value in enumerate(steps) if value >= high * (1 - 1e-9))
+    return steps[start : max(end, start + 1) + 1]
+
+
 def tick_text(value: float, step: float) -> str:
     """A tick's value with as many digits as its step needs."""
     if value and (abs(value) >= 1e7 or abs(step) < 1e-4):
@@ -118,7 +128,8 @@ class _Frame:
             if min(ys) >= 0 and (chart.kind is ChartKind.BARS or min(ys) < 0.6 * max(ys))
             else min(ys)
         )
-        self.y_ticks = ticks(low, max(ys))
+        self.log_y = chart.log_y and min(ys) > 0
+        self.y_ticks = log_ticks(min(ys), max(ys)) if self.log_y else ticks(low, max(ys))
         if chart.kind is ChartKind.BARS:
             self.x_low, self.x_high = -0.5, len(chart.labels) - 0.5
             self.x_ticks: list[float] = []
@@ -140,6 +151,8 @@ class _Frame:
 
     def y(self, value: float) -> float:
         low, high = self.y_ticks[0], self.y_ticks[-1]
+        if self.log_y:
+            low, high, value = log10(low), log10(high), log10(value)
         return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
 
 
@@ -179,7 +192,8 @@ def _legend(chart: PlanChart) -> tuple[list[Shape], float]:
             shapes.append(Box(x, y - 10.0, 22.0, 12.0, colour))
         else:
             dashes = DASHES[number % len(DASHES)]
-            shapes.append(Path(((x, y - 5.0), (x + 24.0, y - 5.0)), colour, 2.5, dashes))
+            if not series.marks_only:
+                shapes.append(Path(((x, y - 5.0), (x + 24.0, y - 5.0)), colour, 2.5, dashes))
             shapes.append(Mark(x + 12.0, y - 5.0, number % 4, colour))
         shapes.append(Label(x + 30.0, y, series.name))
         x += room + 14.0
@@ -191,7 +205,8 @@ def _axes(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
     for value in frame.y_ticks:
         y = frame.y(value)
         yield Path(((frame.left, y), (frame.right, y)), PALE, 1.0)
-        yield Label(frame.left - 8.0, y + 5.0, tick_text(value, step), anchor="end")
+        told = f"{value:g}" if frame.log_y else tick_text(value, step)
+        yield Label(frame.left - 8.0, y + 5.0, told, anchor="end")
     if chart.kind is ChartKind.BARS:
         for place, text in enumerate(chart.labels):
             yield Label(frame.x(place), frame.bottom + 20.0, text, anchor="middle")
@@ -234,12 +249,37 @@ def _lines(chart: PlanChart, frame: _Frame) -> Iterator[Shape]:
             drawn = [points[0]]
             for before, after in itertools.pairwise(points):
                 drawn += [(after[0], before[1]), after]
-        yield Path(tuple(drawn), colour, 2.5, dashes)
-        if len(points) <= 40:
+        if not series.marks_only:
+            yield Path(tuple(drawn), colour, 2.5, dashes)
+        if len(points) <= 40 or series.marks_only:
             for x, y in points:
                 yield Mark(x, y, number % 4, colour)
+        yield from _point_names(points, series.point_names, frame)
         for value, low, high in series.spans:
             yield from _whisker(frame.x(value), frame.y(low), frame.y(high), colour)
+
+
+def _point_names(
+    points: Sequence[tuple[float, float]], names: Sequence[str], frame: _Frame
+) -> Iterator[Shape]:
+    """Names beside points, where there is room; one that would cover another is left out."""
+    taken: list[tuple[float, float, float]] = []  # left, right, baseline
+    for (x, y), name in zip(points, names, strict=False):
+        wide = text_width(name, _SMALL)
+        for side, below in ((1, -8.0), (1, 18.0), (-1, -8.0), (-1, 18.0)):
+            left = x + 8.0 if side > 0 else x - 8.0 - wide
+            line = y + below
+            inside = left >= frame.left and left + wide <= WIDTH - 4.0
+            inside = inside and frame.top <= line - _SMALL and line <= frame.bottom
+            free = all(
+                left + wide < start or left > end or abs(line - base) > _SMALL + 2.0
+                for start, end, base in taken
+            )
+            if inside and free:
+                taken.append((left, left + wide, line))
+                anchor = "start" if side > 0 else "end"
+                yield Label(x + 8.0 * side, line, name, _SMALL, anchor)
+                break
 
 
 def _whisker(x: float, low: float, high: float, colour: str) -> Iterator[Shape]:

@@ -18,6 +18,7 @@ import orjson
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import MILLISECOND, nanos
 from holdfast.testing.standin.ballast import Ballast
+from holdfast.testing.standin.batching import BatchLoop
 from holdfast.testing.standin.connection import JSON, TEXT, StandInConnection, StandInRequest
 from holdfast.testing.standin.faults import BREAKING, Ailment, SocketKind, fault
 from holdfast.testing.standin.frames import EVENT_STREAM, Streamed, garbage, stream, whole
@@ -56,6 +57,7 @@ class StandInEngine:
 
     __slots__ = (
         "_ballast",
+        "_batch",
         "_breaking",
         "_die",
         "_factor",
@@ -95,6 +97,7 @@ class StandInEngine:
         self._waiting: OrderedDict[Job, None] = OrderedDict()
         self._parked: dict[Job, None] = {}
         self._pacer = Pacer(asyncio.get_running_loop())
+        self._batch = BatchLoop(options, self) if options.step_ms > 0 else None
         self._plans: dict[tuple[bytes, bytes], tuple[Generate, AnswerPlan]] = {}
         self._rng = Random(options.seed)
         self._timer: asyncio.TimerHandle | None = None
@@ -170,7 +173,9 @@ class StandInEngine:
             return self._whole(conn, plan.prompt_tokens, plan.longest(), rendered)
         per_chunk = self.options.tokens_per_chunk
         made = stream(body, plan, self.options.like, per_chunk)
-        return self._stream(conn, plan.prompt_tokens, made, body.limit())
+        job = self._stream(conn, plan.prompt_tokens, made, body.limit())
+        job.steps = -(-plan.longest() // per_chunk)
+        return job
 
     def _planned(self, asked: StandInRequest) -> tuple[Generate, AnswerPlan]:
         """The answer to a body does not change: load generators repeat theirs, so keep some."""
@@ -245,7 +250,9 @@ class StandInEngine:
             account.generated_tokens += tokens
             conn.respond(200, body, content_type)
             return None
-        return WholeJob(self, conn, wait, prompt, body, tokens=tokens, content_type=content_type)
+        job = WholeJob(self, conn, wait, prompt, body, tokens=tokens, content_type=content_type)
+        job.steps = max(1, tokens)
+        return job
 
     def _failing(self, conn: StandInConnection, status: int) -> WholeJob:
         body = error_body(status, "injected", "InternalServerError")
@@ -282,7 +289,10 @@ class StandInEngine:
         job.breaking = breaking
         job.conn.work = job
         slots = self.options.slots
-        if (not slots or len(self._running) < slots) and not self._starved:
+        if self._batch is not None and len(self._waiting) < WAITING_MAX:
+            self._waiting[job] = None
+            self._batch.wake()
+        elif (not slots or len(self._running) < slots) and not self._starved:
             self._begin(job)
         elif len(self._waiting) < WAITING_MAX:
             self._waiting[job] = None
@@ -316,7 +326,23 @@ class StandInEngine:
         self._waiting.pop(gone, None)
         self._seat()
 
+    def next_waiting(self, running: int) -> Job | None:
+        """The next job for the batch, which now holds a slot; None where none may join."""
+        slots = self.options.slots
+        if not self._waiting or self._starved or (slots and running >= slots):
+            return None
+        job = self._waiting.popitem(last=False)[0]
+        self._running.add(job)
+        return job
+
+    def slowness(self) -> float:
+        """Factor on every step of a batch."""
+        return self._factor
+
     def _seat(self) -> None:
+        if self._batch is not None:
+            self._batch.wake()
+            return
         slots = self.options.slots
         while self._waiting and (not slots or len(self._running) < slots) and not self._starved:
             self._begin(self._waiting.popitem(last=False)[0])
@@ -330,6 +356,8 @@ class StandInEngine:
 
     def again(self, job: Job) -> None:
         """Give a job its next turn as soon as possible."""
+        if self._batch is not None and self._batch.holds(job):
+            return  # it gets one in every step
         job.due = monotonic_ns()
         self._pacer.file(job)
 
@@ -428,6 +456,8 @@ class StandInEngine:
     def stop(self) -> None:
         """Cancel all turns and timers."""
         self._pacer.stop()
+        if self._batch is not None:
+            self._batch.stop()
         self._heal()
 
     def _heal(self) -> None:

@@ -65,6 +65,7 @@ class Job(ABC):
         "over",
         "prompt_tokens",
         "said",
+        "steps",
         "wait",
     )
 
@@ -77,6 +78,7 @@ class Job(ABC):
         self.prompt_tokens = prompt_tokens
         self.due = 0
         self.said = 0  # tokens
+        self.steps = 1  # of a batch until its end, where the engine has one
         self.over = False
         self.held = False  # until the client has read
         self.breaking: Ailment | None = None

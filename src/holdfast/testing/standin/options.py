@@ -25,6 +25,11 @@ class Options:
     tokens: int = 20  # words in a whole answer
     tokens_per_chunk: int = 1  # speculative decoding packs several into one event
     prefill_us_per_token: float = 0.0  # added to the first token for every word of the prompt
+    step_ms: float = (
+        0.0  # above 0: answers advance in one batch, and tpot_ms and ttft_ms are unused
+    )
+    per_sequence_ms: float = 0.0  # in a batch: for each answer in it
+    per_kv_token_ms: float = 0.0  # in a batch: for each token held
     slots: int = 0  # answers at once; further ones wait. 0 = as many as come
     kv_tokens: int = 262_144  # what the KV cache holds: eight 32k prompts
     seed: int = 1  # of the chance in flaky
@@ -32,7 +37,8 @@ class Options:
     def __post_init__(self) -> None:
         named = bool(self.models) and all(self.models)
         require(named, "standin.model", "is empty", "name at least one model")
-        for name in ("ttft_ms", "tpot_ms", "prefill_us_per_token"):
+        times = ("ttft_ms", "tpot_ms", "prefill_us_per_token", "step_ms", "per_sequence_ms")
+        for name in (*times, "per_kv_token_ms"):
             value = getattr(self, name)
             fits = isfinite(value) and 0 <= value <= 3.6e6
             require(fits, f"standin.{name}", f"is {value}", "use 0 up to an hour")

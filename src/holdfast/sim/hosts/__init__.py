@@ -1,0 +1,1 @@
+"""Models of hosts that several simulated replicas share."""

@@ -1,0 +1,100 @@
+"""Models replicas that share one host: each busy one makes the steps of the others longer.
+
+Engines on the same cores, memory bus or device do not run at their own speed. A host carries
+``host_room`` busy replicas at full speed; each further one makes every step of all of them longer
+by ``neighbour_share`` of it:
+
+    factor = 1 + neighbour_share · max(0, busy - host_room)
+
+A replica is busy while its batch is not empty. A change takes effect at the end of the step that
+runs, as every change of an engine's pace does.
+"""
+
+from collections.abc import Callable
+
+from holdfast.core.types import nanos
+from holdfast.sim.clock import Clock
+from holdfast.sim.engine import Engine
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.request_record import EngineRun
+
+
+class SharedHost:
+    """The engines of one host, and how much they slow each other down now."""
+
+    __slots__ = ("_busy", "_engines", "_room", "_share")
+
+    def __init__(self, law: EngineParameters) -> None:
+        self._room = law.host_room
+        self._share = law.neighbour_share
+        self._engines: list[HostedEngine] = []
+        self._busy = 0
+
+    def add(self, engine: "HostedEngine") -> None:
+        """Place an engine on this host."""
+        self._engines.append(engine)
+
+    def changed(self, *, busy: bool, now: int) -> None:
+        """Note that one engine became busy or idle; tells all engines their new factor."""
+        before = self._factor()
+        self._busy += 1 if busy else -1
+        after = self._factor()
+        if after != before:
+            for engine in self._engines:
+                engine.slow_down(after, now)
+
+    def _factor(self) -> float:
+        return 1.0 + self._share * max(0, self._busy - self._room)
+
+
+class HostedEngine(Engine):
+    """An engine whose steps take longer while other engines of its host are busy."""
+
+    __slots__ = ("_busy", "_crowd", "_fault", "_host")
+
+    def __init__(
+        self,
+        host: SharedHost,
+        law: EngineParameters,
+        clock: Clock,
+        on_first: Callable[[EngineRun, int], None],
+        on_done: Callable[[EngineRun, int], None],
+        on_slow_step: Callable[[Engine, int], None],
+        slow_step: int = nanos(1.0),
+        on_park: Callable[[EngineRun, int], None] = lambda _run, _now: None,
+    ) -> None:
+        super().__init__(law, clock, on_first, on_done, on_slow_step, slow_step, on_park)
+        self._host = host
+        self._busy = False
+        self._crowd = 1.0  # by the neighbours
+        self._fault = 1.0  # by a fault
+        host.add(self)
+
+    def pace(self, factor: float, drip: float, now: int) -> None:
+        """Slow steps down by a fault's ``factor``, on top of what neighbours do."""
+        self._fault = factor
+        super().pace(factor * self._crowd, drip, now)
+
+    def slow_down(self, factor: float, now: int) -> None:
+        """Take over the factor that busy neighbours cause."""
+        self._crowd = factor
+        super().pace(self._fault * factor, self._drip, now)
+
+    def crash(self, now: int) -> list[tuple[EngineRun, int]]:
+        """Lose all runs, and make room for the neighbours."""
+        lost = super().crash(now)
+        self._tell(now)
+        return lost
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._tell(self._clock.now)
+
+    def _tell(self, now: int) -> None:
+        busy = self._batch > 0
+        if busy != self._busy:
+            self._busy = busy
+            self._host.changed(busy=busy, now=now)
+
+
+__all__ = ["HostedEngine", "SharedHost"]
