@@ -243,7 +243,7 @@ class World:
             action.replica_id,
             action.attempt,
             request.prompt_tokens + resumed,
-            max(1, output),
+            output if output > 1 else 1,
         )
         run.silence_max = action.silence_max
         run.sent_at = now

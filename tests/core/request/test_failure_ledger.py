@@ -271,7 +271,7 @@ def test_tenants_that_come_after_a_thousand_others_are_active_too():
     assert not desk.lane._ledger.crowd(desk.now)
     crowd(desk)
     assert desk.lane._ledger.crowd(desk.now)
-    assert len(desk.lane._ledger._tenants) == 1_024
+    assert len(desk.lane._ledger.tenants) == 1_024
 
 
 def test_a_tenant_is_active_for_half_a_minute():

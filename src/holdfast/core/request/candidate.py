@@ -204,7 +204,7 @@ class Candidate:
             firsts=tuple(self.firsts),
             paces=tuple(self.paces),
             withdrawn=self.withdrawn,
-            scores={name: tuple(values) for name, values in (self.scores or {}).items()},
+            scores=_tuples(self.scores) if self.scores else {},
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.withdrawn = 0
@@ -223,6 +223,10 @@ class Candidate:
 
     def __repr__(self) -> str:
         return f"Candidate({self.id!r}, inflight={self.inflight}, weight={self.weight})"
+
+
+def _tuples(scores: dict[str, list[float]]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(values) for name, values in scores.items()}
 
 
 __all__ = ["FINISHES_MAX", "OTHER_FINISH", "SAMPLES_MAX", "SCORES_MAX", "UNLIMITED", "Candidate"]
