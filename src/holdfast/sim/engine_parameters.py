@@ -16,6 +16,7 @@ class EngineParameters:
     batch_max: int = 128  # requests in a batch
     kv_tokens_max: int = 400_000  # tokens of KV memory; requests wait when it is full
     prefill_tokens_max: int = 32_768  # prompt tokens admitted in one step; the first always fits
+    kv_block_tokens: int = 0  # tokens of a cached prompt block, as the trace has them; 0 = no cache
 
     def __post_init__(self) -> None:
         for name in ("per_sequence_ms", "per_kv_token_ms", "per_prompt_token_ms"):
@@ -27,6 +28,9 @@ class EngineParameters:
         for name in ("batch_max", "kv_tokens_max", "prefill_tokens_max"):
             value = getattr(self, name)
             require(value >= 1, f"engine.{name}", f"is {value}", "use 1 or more")
+        block, memory = self.kv_block_tokens, self.kv_tokens_max
+        fix = f"use the block size of the trace's prefix hashes, up to {memory}, or 0 for no cache"
+        require(0 <= block <= memory, "engine.kv_block_tokens", f"is {block}", fix)
 
 
 __all__ = ["EngineParameters"]

@@ -172,6 +172,10 @@ class World:
             raise RuntimeError(f"{len(self.records)} requests never ended, among them {stuck}")
         self._account()
         self.results.events = clock.steps
+        for unit in self.units.values():
+            if unit.engine.cache is not None:
+                self.results.prompt_blocks += unit.engine.cache.asked
+                self.results.reused_blocks += unit.engine.cache.hits
         return self.results
 
     def _start(self, unit: SimulatedReplica) -> None:

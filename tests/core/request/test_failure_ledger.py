@@ -291,7 +291,7 @@ def test_its_memory_is_bounded():
         asked = desk.ask(f"t{number}", b"%d" % number)
         desk.fail(asked, "r1", took=1)
     assert len(ledger._charges) <= 4_096
-    assert len(ledger._tenants) <= 1_024
+    assert len(ledger.tenants) <= 1_024
     for number in range(5_000):
         asked = desk.ask(f"t{number}")
         desk.fail(asked, "r1", took=1)

@@ -49,6 +49,7 @@ class Candidate:
         "norms",
         "own_tokens",
         "paces",
+        "prefill_tokens",
         "ready_at",
         "reason",
         "replica",
@@ -92,6 +93,7 @@ class Candidate:
         self.limit = self.slots  # requests allowed at once, from here
         self.inflight = 0  # attempts of this gateway out there now
         self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
+        self.prefill_tokens = 0  # prompts of streams that wait for their first token here
         self.reports = 0  # load reports taken in
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
         self.waiting: int | None = None  # requests queued inside the engine

@@ -160,6 +160,9 @@ class Lane:
         attempt.scale = deadlines.scale
         candidate.inflight += 1
         candidate.own_tokens += tokens
+        if not request.whole:  # of an answer in one piece nobody sees when its prompt is read
+            attempt.prefill = request.prompt_tokens
+            candidate.prefill_tokens += request.prompt_tokens
         self.pool.inflight += 1
         active.attempts = number + 1
         active.live.append(attempt)
@@ -183,6 +186,8 @@ class Lane:
         candidate = attempt.candidate
         request = active.request
         candidate.tokens += request.prompt_tokens
+        candidate.prefill_tokens -= attempt.prefill
+        attempt.prefill = 0
         elapsed = now - attempt.started
         deadlines = self.answers if request.whole else self.deadlines
         typical = deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
@@ -270,6 +275,7 @@ class Lane:
         """End an attempt: free its slot and record its outcome; return the breaker's change."""
         candidate = attempt.candidate
         candidate.inflight -= 1
+        candidate.prefill_tokens -= attempt.prefill
         if attempt.report == candidate.reports:
             candidate.own_tokens -= attempt.tokens
         self.pool.inflight -= 1
