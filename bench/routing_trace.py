@@ -9,7 +9,7 @@ has one KV memory of so many blocks, in which requests run and past prompts stay
 room is needed. Reuse is the share of prompt blocks that were computed before and are still there;
 the ceiling is what one cache without a limit would have. TTFT is from arrival to the first token,
 queueing included. Balance is the most loaded replica's share of the computed blocks, beside an
-even one: 1.00 is even. ``batch`` is left out of nothing: every request of the trace is offered.
+even one: 1.00 is even.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from holdfast.sim.world import World
 BLOCK_TOKENS: Final = 512  # of the blocks that the trace has hashed
 MODEL: Final = "model"
 BASE: Final = "round_robin"  # what the others are compared with
+OPTIONS: Final = {"zone_preference": {"zone": "zone-a"}}  # what a policy cannot do without
 UNBOUNDED: Final = 1 << 40  # tokens: nothing is ever evicted
 
 
@@ -54,9 +55,10 @@ def experiment(
     trace: Path, policy: str, *, replicas: int, blocks: int, seconds: float, speed: float
 ) -> Experiment:
     """One policy in front of so many replicas with so many KV blocks each."""
-    lane = LaneConfig(routing=policy)
+    lane = LaneConfig(routing=policy, routing_options=OPTIONS.get(policy, {}))
+    zones = ("zone-a", "zone-b")
     return Experiment(
-        tuple(Replica(f"r{number}", MODEL) for number in range(replicas)),
+        tuple(Replica(f"r{n}", MODEL, zone=zones[n % 2]) for n in range(replicas)),
         duration_s=seconds / speed + 1.0,
         workloads=((MODEL, Workload(trace=str(trace), speed=speed)),),
         engine=EngineParameters(kv_tokens_max=blocks * BLOCK_TOKENS, kv_block_tokens=BLOCK_TOKENS),
@@ -105,6 +107,8 @@ def run(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures of all policies and sizes."""
     trace = shortened(given.trace, given.requests, folder)
     requests, seconds, ceiling = prompts(trace)
+    if not requests:
+        raise ConfigError("trace", f"{given.trace} has no requests", "use a trace with some")
     table: dict[str, dict[str, dict[str, float]]] = {}
     for blocks in given.blocks:
         rows = table[str(blocks)] = {}
@@ -200,8 +204,6 @@ def main(arguments: Iterable[str] | None = None) -> None:
             figures = run(given, Path(folder))
     except (ConfigError, OSError) as bad:
         parser.error(str(bad))
-    if not figures["requests"]:
-        parser.error(f"{given.trace} has no requests")
     if given.json:
         print(json.dumps(figures))
     else:

@@ -55,8 +55,7 @@ class PrefixCache:
                 idle.pop(block, None)
             used[block] = count + 1
         self._beyond += self._blocks_beyond(prefix, tokens)
-        while idle and len(used) + len(idle) + self._beyond > self._capacity:
-            idle.popitem(last=False)
+        self._make_room()
 
     def release(self, prefix: Sequence[int], tokens: int) -> None:
         """That request is over: its prompt blocks stay cached while nobody needs the room."""
@@ -69,12 +68,18 @@ class PrefixCache:
                 del used[block]
                 idle[block] = None
         self._beyond -= self._blocks_beyond(prefix, tokens)
+        self._make_room()
 
     def clear(self) -> None:
         """The process is gone, and its memory with it; the counts of reuse stay."""
         self._used.clear()
         self._idle.clear()
         self._beyond = 0
+
+    def _make_room(self) -> None:
+        used, idle = self._used, self._idle
+        while idle and len(used) + len(idle) + self._beyond > self._capacity:
+            idle.popitem(last=False)
 
     def _blocks_beyond(self, prefix: Sequence[int], tokens: int) -> int:
         return max(0, -(-tokens // self.block_tokens) - len(prefix))
