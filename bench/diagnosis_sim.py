@@ -138,6 +138,12 @@ _STAND_IN: Final = EngineParameters(
 
 def gauntlet_trial(name: str, seed: int) -> Named:
     """One fault of the gauntlet, simulated."""
+    experiment, model = gauntlet_experiment(name, seed)
+    return diagnose(experiment, seed, experiment.faults.faults[0], model)
+
+
+def gauntlet_experiment(name: str, seed: int) -> tuple[Experiment, ObservationModel]:
+    """The fleet, traffic and fault of one trial of the gauntlet, and what can be seen of it."""
     live = GAUNTLET[name]
     replicas = tuple(Replica(f"m-{index}", "m") for index in range(4))
     sick = stream(seed, name, "sick").choice(replicas).id
@@ -157,7 +163,7 @@ def gauntlet_trial(name: str, seed: int) -> Named:
     model = ObservationModel(
         limit_declared=False, comparison=ComparingConfig() if live.comparison else None
     )
-    return diagnose(experiment, seed, experiment.faults.faults[0], model)
+    return experiment, model
 
 
 # --- schedules of one fault -----------------------------------------------------------------------

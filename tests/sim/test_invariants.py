@@ -226,6 +226,14 @@ def owe_tokens(world: World, _: Auditor) -> None:
     busiest(world).own_tokens = -(10**9)
 
 
+def owe_prompts(world: World, _: Auditor) -> None:
+    busiest(world).prefill_tokens = -(10**9)
+
+
+def keep_a_prompt_waiting(world: World, _: Auditor) -> None:
+    busiest(world).prefill_tokens += 1
+
+
 def declare_fewer_slots(world: World, _: Auditor) -> None:
     candidate = busiest(world)
     assert candidate.inflight > 4
@@ -248,6 +256,8 @@ def eject_three_of_four(world: World, _: Auditor) -> None:
         (forget_a_slot, "every slot has an attempt"),
         (invent_an_attempt, "a replica's slots are its attempts"),
         (owe_tokens, "a replica's slots are its attempts"),
+        (owe_prompts, "a replica's slots are its attempts"),
+        (keep_a_prompt_waiting, "in-flight returns to zero"),
         (declare_fewer_slots, "declared slots are kept"),
         (cook_both_books, "the auditor's own books agree"),
         (eject_three_of_four, "never past half of a pool on suspicion"),

@@ -1,5 +1,6 @@
 """A scenario file becomes setups, or an error that names file, line, field and fix."""
 
+import json
 from pathlib import Path
 from textwrap import dedent
 
@@ -170,6 +171,25 @@ def test_a_trace_is_looked_for_beside_the_file(tmp_path: Path) -> None:
     ((_, workload),) = setup.workloads
     assert workload.trace == str(tmp_path / "trace.jsonl")
     assert run_experiment(setup, 1)["total"]["offered"] == 1
+
+
+def test_engines_with_a_prefix_cache_tell_what_was_reused(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": at, "input_length": 1500, "output_length": 5, "hash_ids": [1, 2, 3 + at]}
+        for at in (0, 3000, 6000)
+    ]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "trace.jsonl").write_text(lines, encoding="utf-8")
+    text = (
+        "name: replay\nduration: 8s\nmodels:\n"
+        "- {replicas: 1, engine: {kv_block_tokens: %d}, workload: {trace: trace.jsonl}}\n"
+    )
+    cached = run_experiment(prepared(tmp_path, text % 512).variants[0][1], 1)
+    assert cached["prefix_reuse"] == pytest.approx(4 / 9)  # two of three blocks, twice
+    plain = run_experiment(prepared(tmp_path, text % 0).variants[0][1], 1)
+    assert plain["prefix_reuse"] is None
+    means = [account["total"]["first_token_s"]["mean"] for account in (cached, plain)]
+    assert means[0] < 0.7 * means[1]
 
 
 def test_a_trace_that_is_not_there_is_named_when_the_run_begins(tmp_path: Path) -> None:

@@ -102,6 +102,13 @@ def test_a_long_list_of_faults_is_cut_and_says_where_the_rest_is(capsys):
     assert "and 8 more (--json has all)" in shown(capsys, account(1, detections=20))
 
 
+def test_reuse_is_told_where_engines_have_a_prefix_cache(capsys):
+    assert "prefix" not in shown(capsys, account(1))
+    assert "prefix" not in shown(capsys, account(1) | {"prefix_reuse": None})
+    out = shown(capsys, account(1) | {"prefix_reuse": 0.285})
+    assert "prompt blocks found in prefix caches: holdfast 28.50 %" in out
+
+
 def test_over_seeds_counts_carry_their_interval(capsys):
     out = shown(capsys, account(1), account(3))
     assert "seeds 1 to 2" in out

@@ -15,6 +15,9 @@ many tokens it has. Stepping token by token gives the same times and costs ten t
 Between events the state is that of the last *boundary* ``_t0``, the end of a step. An arrival in
 the middle of a step takes effect at the next boundary, as it does in a real engine, so ``_t0`` may
 lie in the future; then the step that ends there is still running.
+
+With a prefix cache (``kv_block_tokens``), ``prefill`` counts only the tokens of a prompt that no
+earlier prompt left there. Memory is reserved for a request as if it shared nothing.
 """
 
 from collections import deque
@@ -26,6 +29,7 @@ from typing import Final
 from holdfast.core.types import nanos
 from holdfast.sim.clock import TRAFFIC, Clock
 from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.prefix_cache import PrefixCache
 from holdfast.sim.request_record import ACTIVE, GONE, LEAVING, PARKED, WAITING, EngineRun
 
 _NOBODY: Final[list[EngineRun]] = []
@@ -71,6 +75,7 @@ class Engine:
         "_version",
         "_waiting",
         "batch_max",
+        "cache",
     )
 
     def __init__(
@@ -97,6 +102,8 @@ class Engine:
         self._p = law.per_prompt_token_ms * 1e6
         self.batch_max = law.batch_max
         self._kv_max = law.kv_tokens_max
+        block = law.kv_block_tokens
+        self.cache = PrefixCache(law.kv_tokens_max, block) if block else None
         self._factor = 1.0
         self._drip = 0.0
         self._hung = False
@@ -257,6 +264,8 @@ class Engine:
         self._finish.clear()
         self._fresh = []
         self._gaps.clear()
+        if self.cache is not None:
+            self.cache.clear()
         self._batch = self._kv = self._reserved = self._prefill = self._m = self._leaving = 0
         self._hung = False
         self._version += 1
@@ -356,15 +365,20 @@ class Engine:
             reserved = self._reserved + prompt + output
             if self._batch >= self.batch_max or reserved > self._kv_max:
                 return
-            if fresh and self._prefill + prompt > self._prefill_max:
+            computed = prompt
+            if self.cache is not None:
+                run.computed = computed = prompt - self.cache.cached_tokens(_prefix(run), prompt)
+            if fresh and self._prefill + computed > self._prefill_max:
                 return
             waiting.popleft()
+            if self.cache is not None:
+                self.cache.hold(_prefix(run), prompt + output)
             run.place = ACTIVE
             run.admitted = step
             self._batch += 1
             self._reserved = reserved
             self._kv += prompt
-            self._prefill += prompt
+            self._prefill += computed
             fresh.append(run)
             self._sequence = sequence = self._sequence + 1
             heappush(self._finish, (step + output, sequence, run))
@@ -375,9 +389,11 @@ class Engine:
         self._batch -= 1
         self._reserved -= run.prompt + run.output
         self._kv -= run.prompt + self._step - run.admitted
+        if self.cache is not None:
+            self.cache.release(_prefix(run), run.prompt + run.output)
         if self._fresh and run in self._fresh:
             self._fresh.remove(run)
-            self._prefill -= run.prompt
+            self._prefill -= run.computed
 
     def _sweep(self) -> None:
         """Drop those that were cancelled in the middle of the step that has ended."""
@@ -452,6 +468,8 @@ class Engine:
                 held = run.prompt + run.output
                 self._reserved -= held
                 self._kv -= held
+                if self.cache is not None:
+                    self.cache.release(_prefix(run), held)
                 done.append(run)
             elif run.place == LEAVING:
                 self._drop(run)
@@ -480,6 +498,11 @@ class Engine:
         while gaps and gaps[-1][1] <= duration:
             gaps.pop()
         gaps.append((now, duration))
+
+
+def _prefix(run: EngineRun) -> tuple[int, ...]:
+    """The block hashes of a run's prompt; a canary's prompt is like no other."""
+    return () if run.owner is None else run.owner.request.prefix
 
 
 __all__ = ["Engine"]

@@ -19,6 +19,7 @@ class EngineParameters:
     overhead_ms: float = 0.0  # outside of the engine: gateway, network, tokenizer; delays no other
     host_room: int = 1  # replicas of one host that run at full speed together
     neighbour_share: float = 0.0  # each further busy one makes a step longer by this share of it
+    kv_block_tokens: int = 0  # tokens of a cached prompt block, as the trace has them; 0 = no cache
 
     def __post_init__(self) -> None:
         for name in ("per_sequence_ms", "per_kv_token_ms", "per_prompt_token_ms", "overhead_ms"):
@@ -32,6 +33,9 @@ class EngineParameters:
         for name in ("batch_max", "kv_tokens_max", "prefill_tokens_max", "host_room"):
             value = getattr(self, name)
             require(value >= 1, f"engine.{name}", f"is {value}", "use 1 or more")
+        block, memory = self.kv_block_tokens, self.kv_tokens_max
+        fix = f"use the block size of the trace's prefix hashes, up to {memory}, or 0 for no cache"
+        require(0 <= block <= memory, "engine.kv_block_tokens", f"is {block}", fix)
 
 
 __all__ = ["EngineParameters"]

@@ -216,7 +216,8 @@ class Auditor:
             if candidate is None:
                 continue
             held = self._held.get(replica_id, 0)
-            if candidate.inflight != held or candidate.own_tokens < 0:
+            least = min(candidate.own_tokens, candidate.prefill_tokens)
+            if candidate.inflight != held or least < 0:
                 detail = f"{candidate!r} holds {held} attempts"
                 raise InvariantError("a replica's slots are its attempts", detail, now)
             if held > candidate.slots:
@@ -252,6 +253,10 @@ class Auditor:
             if lane.pool.inflight or len(lane.queue):
                 detail = f"{lane.pool.inflight} in flight, {len(lane.queue)} queued"
                 raise InvariantError("in-flight returns to zero", detail, now)
+            for candidate in lane.pool.candidates.values():
+                if candidate.prefill_tokens:
+                    detail = f"{candidate!r} has {candidate.prefill_tokens} prompt tokens waiting"
+                    raise InvariantError("in-flight returns to zero", detail, now)
 
 
 __all__ = ["Auditor", "InvariantError"]

@@ -23,6 +23,7 @@ class EngineRun:
     __slots__ = (
         "admitted",
         "attempt",
+        "computed",
         "ends_as",
         "first_at",
         "mute",
@@ -45,6 +46,7 @@ class EngineRun:
         self.replica_id = replica_id
         self.attempt = attempt
         self.prompt = prompt
+        self.computed = prompt  # of the prompt: what no cache has
         self.output = output  # tokens it will produce, at least one
         self.place = OUTSIDE
         self.admitted = 0  # step index of its first step

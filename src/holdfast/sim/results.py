@@ -194,6 +194,8 @@ class Results:
     good_over_time: list[int] = field(default_factory=lambda: [0] * SLICES)
     ejected: int = 0  # times a replica was quarantined
     events: int = 0
+    prompt_blocks: int = 0  # of all prompts, where engines have a prefix cache
+    reused_blocks: int = 0  # of those, computed before and still in that engine's memory
     digest: str = ""  # of the event log, where one was kept
 
     def add(self, record: RequestRecord) -> None:
@@ -211,6 +213,11 @@ class Results:
         piece = min(SLICES - 1, arrived * SLICES // self.duration)
         self.offered_over_time[piece] += 1
         self.good_over_time[piece] += phase.good - good
+
+    @property
+    def prefix_reuse(self) -> float | None:
+        """Share of prompt blocks found in a prefix cache; ``None`` where none was modelled."""
+        return self.reused_blocks / self.prompt_blocks if self.prompt_blocks else None
 
     def total(self) -> PhaseAccount:
         """The accounts of all phases added up."""
@@ -235,6 +242,7 @@ class Results:
             "detections": [detection.to_dict() for detection in self.detections],
             "ejected": self.ejected,
             "events": self.events,
+            "prefix_reuse": self.prefix_reuse,
             "digest": self.digest,
         }
 

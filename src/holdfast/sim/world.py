@@ -181,6 +181,10 @@ class World:
             raise RuntimeError(f"{len(self.records)} requests never ended, among them {stuck}")
         self._account()
         self.results.events = clock.steps
+        for unit in self.units.values():
+            if unit.engine.cache is not None:
+                self.results.prompt_blocks += unit.engine.cache.asked
+                self.results.reused_blocks += unit.engine.cache.hits
         return self.results
 
     def _start(self, unit: SimulatedReplica) -> None:
@@ -252,7 +256,7 @@ class World:
             action.replica_id,
             action.attempt,
             request.prompt_tokens + resumed,
-            max(1, output),
+            output if output > 1 else 1,
         )
         run.silence_max = action.silence_max
         run.sent_at = now

@@ -271,7 +271,7 @@ def test_tenants_that_come_after_a_thousand_others_are_active_too():
     assert not desk.lane._ledger.crowd(desk.now)
     crowd(desk)
     assert desk.lane._ledger.crowd(desk.now)
-    assert len(desk.lane._ledger._tenants) == 1_024
+    assert len(desk.lane._ledger.tenants) == 1_024
 
 
 def test_a_tenant_is_active_for_half_a_minute():
@@ -291,7 +291,7 @@ def test_its_memory_is_bounded():
         asked = desk.ask(f"t{number}", b"%d" % number)
         desk.fail(asked, "r1", took=1)
     assert len(ledger._charges) <= 4_096
-    assert len(ledger._tenants) <= 1_024
+    assert len(ledger.tenants) <= 1_024
     for number in range(5_000):
         asked = desk.ask(f"t{number}")
         desk.fail(asked, "r1", took=1)

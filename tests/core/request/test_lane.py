@@ -112,6 +112,20 @@ def test_an_open_attempt_holds_a_slot_and_its_tokens_until_it_is_closed():
     assert started.live == []
 
 
+def test_a_prompt_waits_at_its_replica_until_its_first_token_or_its_end():
+    subject = lane("r1", "r2", slots=4)
+    candidate = subject.pool.candidates["r1"]
+    answered, lost = opened(subject), opened(subject)
+    prompt = answered[0].request.prompt_tokens
+    assert candidate.prefill_tokens == 2 * prompt > 0
+    subject.first_content(*answered, SECOND)
+    assert candidate.prefill_tokens == prompt
+    subject.close(*answered, Outcome.SUCCESS, None, 2 * SECOND)
+    assert candidate.prefill_tokens == prompt
+    subject.close(*lost, Outcome.CANCELLED, Kind.CLIENT_GONE, 2 * SECOND)
+    assert candidate.prefill_tokens == 0
+
+
 def test_tokens_that_an_engine_has_reported_are_not_counted_twice():
     subject = lane()
     candidate = subject.pool.candidates["r1"]

@@ -70,7 +70,16 @@ class LatencyBaseline:
     A relaunched replica gets a new baseline.
     """
 
-    __slots__ = ("_best", "_buckets", "_factor", "_floor", "_present", "_question", "_samples_min")
+    __slots__ = (
+        "_best",
+        "_buckets",
+        "_factor",
+        "_floor",
+        "_median",
+        "_present",
+        "_question",
+        "_samples_min",
+    )
 
     def __init__(self, config: CanaryConfig) -> None:
         self._factor = config.slow_factor
@@ -80,6 +89,7 @@ class LatencyBaseline:
         self._buckets: dict[int, UsualLatency] = {}
         self._present: deque[int] = deque(maxlen=_PRESENT)
         self._best: int | None = None  # its quickest so far, under any load
+        self._median: int | None = None  # of the present ones; None = to be computed
 
     def judge(self, latency: int, running: int | None, peers_median: int | None) -> Decision:
         """Decide whether a canary was in good time. Call it once per answered canary.
@@ -126,6 +136,7 @@ class LatencyBaseline:
         Otherwise a slowdown of all replicas would be blamed on the one that is idle.
         """
         self._present.append(latency)
+        self._median = None
         if self._best is None or latency < self._best:
             self._best = latency
 
@@ -135,7 +146,9 @@ class LatencyBaseline:
 
     def median(self) -> int | None:
         """Median of the latest canaries, slow ones too, for judging peers; ``None`` before any."""
-        return _median(self._present) if self._present else None
+        if self._median is None and self._present:
+            self._median = _median(self._present)  # every view of the fleet asks for it
+        return self._median
 
     def export(self) -> dict[str, object]:
         """The baseline as JSON-ready data."""

@@ -546,10 +546,11 @@ class Fleet:
         without a token, and excuses nothing any more. Where tokens moved meanwhile it is busy, and
         its canary keeps its time.
         """
+        if not member.canary_out:
+            return
         asked_at = member.canary_asked_at
         # A summary covers the second before it: what it tells of earlier is not meant.
-        moved = member.progress_at >= asked_at + SECOND
-        if not member.canary_out or moved or member.health.state not in ROUTABLE:
+        if member.progress_at >= asked_at + SECOND or member.health.state not in ROUTABLE:
             return
         until = max(now, asked_at + round(self._busy_patience(member)))
         if until + SECOND <= member.canary_until:

@@ -273,10 +273,13 @@ class ReplicaHealth:
     @property
     def reason(self) -> str:
         """Why it is in its present state, and how near it is to the end of its probation."""
-        reason, passes = self._reason, self._tally[SignalRow.PASSES]
+        reason = self._reason
         if self._told is Signal.TAKEN_OUT and not self.taken_out:
             reason = "was taken out because of an incident that is over"
-        if self.state not in (State.SUSPECT, State.QUARANTINED) or not passes or self.barred:
+        if self.state not in (State.SUSPECT, State.QUARANTINED):
+            return reason
+        passes = self._tally[SignalRow.PASSES]
+        if not passes or self.barred:
             return reason
         return f"{reason}; {passes} of {self._needed} right answers since"
 

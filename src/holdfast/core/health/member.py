@@ -103,8 +103,9 @@ class Member:
 
     def call_back_canary(self) -> bool:
         """Whether the canary under way gives way to users who need its slot; note that it does."""
-        needed = self.inflight > 0 and not self.has_free_slot
-        if not (self.canary_out and self.canary_yields and needed and self.knows_its_slots):
+        if not (self.canary_out and self.canary_yields and self.knows_its_slots):
+            return False
+        if self.has_free_slot or not self.inflight:
             return False
         self.canary_out, self.called_back = False, True
         return True
@@ -145,8 +146,9 @@ class Member:
 
         A failure calls a canary: where few requests come, a breaker would wait for the fifth.
         """
-        if told.tokens or told.moved or not self.inflight:
-            if self.inflight:
+        before = self.inflight
+        if told.tokens or told.moved or not before:
+            if before:
                 self.stills.append((now, now - self.moved_at))
             self.moved_at = now
         self.progress_at = now if told.progressed else self.progress_at

@@ -73,32 +73,38 @@ class Publisher:
         self._looked_at = now
         self._loads.look(members.values(), now)
         readmitted = self._look_for_panic(members.values(), doubts, actions, now)
-        views = []
         shares: dict[str, float] = {}
         for member in members.values():
-            health = member.health
-            panic = member.replica.id in readmitted.get(member.replica.model, ())
-            share = shares[member.replica.id] = health.share(now, panic=panic)
-            firm = health.never_readmit_by_panic
-            told = (_halt(member), _canary_s(member), self._ready_in_s(member, now))
-            view = ReplicaView(member.replica, health.state, share, firm, health.reason, *told)
-            views.append(view)
-        if shares == self.shares and not moved and self.version:  # the first may well be empty
-            if now - self._published_at < self._heartbeat or self._view is None:
-                return
-            if not _worth_telling(self._view.replicas, views):
-                self._published_at = now
-                actions.append(Publish(self._view))  # nothing new, but control is there
-                return
+            replica = member.replica
+            panic = bool(readmitted) and replica.id in readmitted.get(replica.model, ())
+            shares[replica.id] = member.health.share(now, panic=panic)
+        same = shares == self.shares and not moved and self.version  # the first may well be empty
+        if same and (now - self._published_at < self._heartbeat or self._view is None):
+            return
+        views = [
+            self._replica_view(each, shares[each.replica.id], now) for each in members.values()
+        ]
+        if same and self._view is not None and not _worth_telling(self._view.replicas, views):
+            self._published_at = now
+            actions.append(Publish(self._view))  # nothing new, but control is there
+            return
         self.shares = shares
         self._published_at = now
         self.version += 1
         self._view = FleetView(self.version, tuple(views), tuple(self.panics), self._epoch)
         actions.append(Publish(self._view))
 
+    def _replica_view(self, member: Member, share: float, now: int) -> ReplicaView:
+        health = member.health
+        firm = health.never_readmit_by_panic
+        told = (_halt(member), _canary_s(member), self._ready_in_s(member, now))
+        return ReplicaView(member.replica, health.state, share, firm, health.reason, *told)
+
     def _ready_in_s(self, member: Member, now: int) -> float | None:
         """When a replica that does not serve may do so, as far as that can be told."""
         health = member.health
+        if health.state is State.READY:
+            return None
         if health.state in (State.STARTING, State.LOADING, State.WARMING):
             return self._loads.remaining_s(member, now)
         if health.state is State.QUARANTINED:

@@ -79,6 +79,7 @@ class Attempt:
         "first_due",
         "halt",
         "number",
+        "prefill",
         "report",
         "scale",
         "started",
@@ -99,6 +100,7 @@ class Attempt:
         self.first_at = 0  # 0 = no content yet
         self.halt: Halt | None = None  # its replica will not answer it
         self.tokens = 0  # what its replica was credited with as load
+        self.prefill = 0  # of its prompt: what its replica has not shown to have read
         self.report = candidate.reports  # a later report of the replica includes them
 
 

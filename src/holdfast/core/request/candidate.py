@@ -49,6 +49,7 @@ class Candidate:
         "norms",
         "own_tokens",
         "paces",
+        "prefill_tokens",
         "ready_at",
         "reason",
         "replica",
@@ -92,6 +93,7 @@ class Candidate:
         self.limit = self.slots  # requests allowed at once, from here
         self.inflight = 0  # attempts of this gateway out there now
         self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
+        self.prefill_tokens = 0  # prompts of streams that wait for their first token here
         self.reports = 0  # load reports taken in
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
         self.waiting: int | None = None  # requests queued inside the engine
@@ -204,7 +206,7 @@ class Candidate:
             firsts=tuple(self.firsts),
             paces=tuple(self.paces),
             withdrawn=self.withdrawn,
-            scores={name: tuple(values) for name, values in (self.scores or {}).items()},
+            scores=_tuples(self.scores) if self.scores else {},
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.withdrawn = 0
@@ -223,6 +225,10 @@ class Candidate:
 
     def __repr__(self) -> str:
         return f"Candidate({self.id!r}, inflight={self.inflight}, weight={self.weight})"
+
+
+def _tuples(scores: dict[str, list[float]]) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(values) for name, values in scores.items()}
 
 
 __all__ = ["FINISHES_MAX", "OTHER_FINISH", "SAMPLES_MAX", "SCORES_MAX", "UNLIMITED", "Candidate"]

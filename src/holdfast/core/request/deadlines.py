@@ -242,8 +242,8 @@ class Deadlines:
         ``waiting`` is the chosen engine's own queue, and ``ahead`` are the attempts that this
         gateway has there already.
         """
-        deadline = self.first_token(request.size, waiting, now)
         learned = self._classes[bisect_left(self._bounds, request.size)]
+        deadline = self._first_token(learned, waiting, now)
         if learned.settled or waiting or now < self._early_from:
             return deadline
         early = self._early(request, learned)
@@ -274,6 +274,14 @@ class Deadlines:
             return max(learned.norm, self._doubt_floor)
         return self._doubt_wait + request.prompt_tokens * _DOUBT_PER_TOKEN
 
+    def first_look(self, request: Request) -> int:
+        """After which wait for a first token it is late: beyond what is normal, or in doubt."""
+        learned = self._classes[bisect_left(self._bounds, request.size)]
+        if learned.settled:
+            return learned.norm
+        doubt = self._doubt_wait + request.prompt_tokens * _DOUBT_PER_TOKEN
+        return learned.norm if learned.norm < doubt else doubt
+
     def first_token(self, prompt_tokens: int, waiting: int | None, now: int) -> int:
         """The learned or wide wait for a first token; to be asked once per attempt.
 
@@ -281,6 +289,9 @@ class Deadlines:
         a queue longer than those the samples were learned under asks for more time.
         """
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
+        return self._first_token(learned, waiting, now)
+
+    def _first_token(self, learned: LearnedDeadline, waiting: int | None, now: int) -> int:
         if now >= learned.refresh_at:
             learned.refresh(now, self._rise.settle(now))
         deadline = learned.deadline

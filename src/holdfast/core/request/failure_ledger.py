@@ -93,10 +93,10 @@ class FailureLedger:
         "_own_for",
         "_second_opinion",
         "_second_opinion_max",
-        "_tenants",
         "_upheld",
         "_witness",
         "_witnesses",
+        "tenants",
     )
 
     def __init__(self, config: EvidenceConfig) -> None:
@@ -105,7 +105,7 @@ class FailureLedger:
         self._second_opinion = nanos(config.second_opinion_s)
         self._second_opinion_max = nanos(config.second_opinion_max_s)
         self._witness = nanos(config.witness_s)
-        self._tenants: dict[str, int] = {}  # when an attempt of each last ended
+        self.tenants: dict[str, int] = {}  # when an attempt of each last ended
         # Of each tenant's failures of a kind: withdrawn ones ahead of upheld ones, last changed.
         self._own: dict[tuple[str, Kind], tuple[int, int]] = {}
         self._upheld: dict[str, tuple[int, int]] = {}  # by replica: when the last two were
@@ -113,8 +113,8 @@ class FailureLedger:
         self._witnesses: dict[str, _Witnesses] = {}  # by replica
 
     def saw(self, tenant: str, now: int) -> None:
-        """Note that an attempt of this tenant ended. Hot."""
-        tenants = self._tenants
+        """Note that an attempt of this tenant ended."""
+        tenants = self.tenants
         if tenant not in tenants and len(tenants) >= _TENANTS_MAX:
             del tenants[next(iter(tenants))]  # whoever it is comes back with its next attempt
         tenants[tenant] = now
@@ -122,9 +122,9 @@ class FailureLedger:
     def crowd(self, now: int) -> bool:
         """Whether three tenants or more are active, so that failures weigh by tenants."""
         since = now - self._active
-        if len(self._tenants) < WITNESSES:
+        if len(self.tenants) < WITNESSES:
             return False
-        return sum(at >= since for at in self._tenants.values()) >= WITNESSES
+        return sum(at >= since for at in self.tenants.values()) >= WITNESSES
 
     def is_own(self, tenant: str, kind: Kind, now: int) -> bool:
         """Whether a tenant was lately shown to cause failures of this kind by its own requests."""

@@ -336,7 +336,7 @@ class Flow:
     ) -> None:
         """Believe the earlier failures of a request, because this attempt answers it."""
         lane.uphold(active, attempt.candidate, now)
-        if lane.has_reports:
+        if lane.reports:
             actions.extend(lane.take_reports())
 
     def _close(
@@ -353,7 +353,7 @@ class Flow:
         change = lane.close(active, attempt, outcome, kind, now)
         if change is not None:
             actions.append(self._report(lane, attempt, change))
-        if lane.has_reports:
+        if lane.reports:
             actions.extend(lane.take_reports())
 
     def _report(self, lane: Lane, attempt: Attempt, change: BreakerChange) -> Report:

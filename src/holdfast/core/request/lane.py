@@ -76,10 +76,10 @@ class Lane:
         "_first_late",
         "_ledger",
         "_recent",
-        "_reports",
         "_serves",
         "_slo",
         "_streams",
+        "_tenants",
         "_tokens",
         "_woken_at",
         "answers",
@@ -87,6 +87,7 @@ class Lane:
         "model",
         "pool",
         "queue",
+        "reports",
     )
 
     def __init__(
@@ -103,7 +104,8 @@ class Lane:
             config.routing, streams(f"routing/{model}"), **dict(config.routing_options)
         )
         self._ledger = FailureLedger(config.evidence)
-        self._reports: list[Report] = []  # for control, not taken yet
+        self._tenants = self._ledger.tenants  # when an attempt of each last ended
+        self.reports: list[Report] = []  # for control, not taken yet
         self.pool = Pool(model, policy, FailoverLadder(config.failover), self._candidate)
         self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
         self.deadlines = Deadlines(config.deadlines)
@@ -154,11 +156,13 @@ class Lane:
         number = active.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
-        norm, doubt = deadlines.first_token_norm(request.size), deadlines.doubt_after(request)
-        attempt.doubt_at = now + (norm if norm < doubt else doubt)
+        attempt.doubt_at = now + deadlines.first_look(request)
         attempt.scale = deadlines.scale
         candidate.inflight += 1
         candidate.own_tokens += tokens
+        if not request.whole:  # of an answer in one piece nobody sees when its prompt is read
+            attempt.prefill = request.prompt_tokens
+            candidate.prefill_tokens += request.prompt_tokens
         self.pool.inflight += 1
         active.attempts = number + 1
         active.live.append(attempt)
@@ -182,6 +186,8 @@ class Lane:
         candidate = attempt.candidate
         request = active.request
         candidate.tokens += request.prompt_tokens
+        candidate.prefill_tokens -= attempt.prefill
+        attempt.prefill = 0
         elapsed = now - attempt.started
         deadlines = self.answers if request.whole else self.deadlines
         typical = deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
@@ -269,12 +275,17 @@ class Lane:
         """End an attempt: free its slot and record its outcome; return the breaker's change."""
         candidate = attempt.candidate
         candidate.inflight -= 1
+        candidate.prefill_tokens -= attempt.prefill
         if attempt.report == candidate.reports:
             candidate.own_tokens -= attempt.tokens
         self.pool.inflight -= 1
         active.live.remove(attempt)
         self._ended += 1
-        self._ledger.saw(active.request.tenant, now)
+        tenant = active.request.tenant
+        if tenant in self._tenants:
+            self._tenants[tenant] = now  # written out: every attempt of every request ends here
+        else:
+            self._ledger.saw(tenant, now)
         if outcome is _FAILURE and kind is not None:
             change = self._failed_with(active, attempt, kind, now)
         else:
@@ -314,7 +325,7 @@ class Lane:
         if change is None:  # an opening asks by itself
             doubt = self.doubt(candidate, f"a request failed there: {kind.value}", now)
             if doubt is not None:
-                self._reports.append(doubt)
+                self.reports.append(doubt)
         return change
 
     def uphold(self, active: ActiveRequest, answered: Candidate, now: int) -> None:
@@ -328,17 +339,12 @@ class Lane:
     def _tell_moved(self, candidate: Candidate, change: BreakerChange, now: int) -> None:
         self.pool.changed(now)
         state = change.after.value
-        self._reports.append(Report(self.model, candidate.id, state, change.reason))
+        self.reports.append(Report(self.model, candidate.id, state, change.reason))
 
     def take_reports(self) -> list[Report]:
         """Return and clear what control should hear at once."""
-        reports, self._reports = self._reports, []
+        reports, self.reports = self.reports, []
         return reports
-
-    @property
-    def has_reports(self) -> bool:
-        """Whether control should hear something at once."""
-        return bool(self._reports)
 
     def saturation(self) -> float | None:
         """The share of the pool's capacity in use; at least 1 while requests wait in the queue."""

@@ -54,6 +54,7 @@ def show_simulation(scenario: Scenario, seed: int, outcomes: Sequence[Outcome]) 
         f"{scenario.duration:g} s simulated, {seeds}, {offered:,} requests in the first run"
     )
     console.print(_table(outcomes))
+    _show_reuse(console, outcomes)
     _show_strips(console, outcomes)
     if len(runs) == 1:
         _show_detections(console, outcomes[0])
@@ -114,6 +115,14 @@ def _plain(figure: Interval | None, form: str, scale: float = 1.0) -> str:
 
 def _time(figure: Interval | None) -> str:
     return "–" if figure is None else duration(figure.mean)
+
+
+def _show_reuse(console: Any, outcomes: Sequence[Outcome]) -> None:
+    """The share of prompt blocks that prefix caches had, where engines have one."""
+    found = [(outcome.variant, outcome.figure("prefix_reuse")) for outcome in outcomes]
+    told = [f"{name} {_percent(figure)} %" for name, figure in found if figure is not None]
+    if told:
+        console.print(f"prompt blocks found in prefix caches: {', '.join(told)}")
 
 
 def _show_strips(console: Any, outcomes: Sequence[Outcome]) -> None:

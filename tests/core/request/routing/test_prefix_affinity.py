@@ -165,6 +165,92 @@ def test_an_overloaded_home_passes_a_new_prompt_on_and_keeps_a_returning_one():
     assert chosen(policy_of(), pool, 42) != first
 
 
+# --- what home saves, and what waits there --------------------------------------------------------
+
+
+def ask(policy, pool, tokens, *blocks):
+    wanted = Request(0, "model", arrived=0, prompt_tokens=tokens, prefix=blocks)
+    candidate, reason = policy.choose(wanted, pool, (), now=0)
+    return candidate.id, reason
+
+
+def waits_at(pool, replica_id, tokens):
+    for one in pool:
+        one.prefill_tokens = tokens if one.id == replica_id else 0
+
+
+def test_a_prompt_never_seen_goes_where_no_other_prompt_waits():
+    pool = crowd(8)
+    home, _ = ask(policy_of(), pool, 1_000, 42)
+    waits_at(pool, home, 300)
+    elsewhere, reason = ask(policy_of(), pool, 1_000, 42)
+    assert elsewhere != home
+    assert reason == "less prompt work waits there than its home would save"
+
+
+def test_two_gateways_send_what_leaves_home_to_the_same_replica():
+    pool, mirror = crowd(8), list(reversed(crowd(8)))
+    home, _ = ask(policy_of(), pool, 1_000, 42)
+    waits_at(pool, home, 300)
+    waits_at(mirror, home, 300)
+    assert ask(policy_of(seed=1), pool, 1_000, 42) == ask(policy_of(seed=2), mirror, 1_000, 42)
+
+
+def test_a_prompt_that_comes_back_waits_at_home_for_less_than_it_saves_there():
+    policy, pool = policy_of(), crowd(8)
+    home, _ = ask(policy, pool, 1_000, 42, 43)
+    waits_at(pool, home, 499)  # of 1,000 tokens in four blocks, two are cached there
+    assert ask(policy, pool, 1_000, 42, 43, 44, 45)[0] == home
+    waits_at(pool, home, 1_000)  # now all four are
+    assert ask(policy, pool, 1_000, 42, 43, 44, 45)[0] == home
+
+
+def test_a_prompt_that_comes_back_leaves_for_good_where_the_wait_is_longer():
+    policy, pool = policy_of(), crowd(8)
+    home, _ = ask(policy, pool, 1_000, 42, 43)
+    waits_at(pool, home, 501)
+    second, _ = ask(policy, pool, 1_000, 42, 43, 44, 45)
+    assert second != home
+    waits_at(pool, home, 0)
+    assert ask(policy, pool, 1_000, 42, 43, 44, 45) == (second, "where it was moved to before")
+
+
+def test_where_as_much_waits_everywhere_home_is_as_good_as_any():
+    policy, pool = policy_of(), crowd(8)
+    home, _ = ask(policy, pool, 1_000, 42)
+    for one in pool:
+        one.prefill_tokens = 50_000
+    assert ask(policy_of(), pool, 1_000, 42)[0] == home
+
+
+def test_a_replica_of_twice_the_weight_reads_twice_as_much_meanwhile():
+    pool = crowd(2)
+    home, _ = ask(policy_of(), pool, 1_000, 42)
+    for one in pool:
+        one.weight = 2.0 if one.id == home else 1.0
+        one.prefill_tokens = 1_500 if one.id == home else 800
+    assert ask(policy_of(), pool, 1_000, 42)[0] == home
+
+
+def test_nobody_full_or_overloaded_is_chosen_for_having_read_its_prompts():
+    pool = crowd(3)
+    home, _ = ask(policy_of(), pool, 1_000, 42)
+    waits_at(pool, home, 10_000)
+    for one in pool:
+        one.inflight = 10 if one.id == home else 40
+    assert ask(policy_of(), pool, 1_000, 42)[0] == home
+
+
+def test_the_lengths_it_remembers_are_bounded():
+    policy, pool = policy_of(window=128), crowd(4)
+    for number in range(3000):
+        chosen(policy, pool, mix(number), mix(number + 1))
+        assert len(policy._lengths) <= 2 * 128 + 2
+
+
+# --- tried, full, unfit ---------------------------------------------------------------------------
+
+
 def test_a_tried_home_is_left_for_the_next_in_order():
     pool = crowd(4)
     policy = policy_of()

@@ -10,6 +10,11 @@ of a conversation, however long it grows; a key taken at the end of the prompt w
 every turn. Keys go to homes by rendezvous, so gateways agree without sharing anything, as far as
 they see the same mix of traffic. A prompt with nothing of its own goes by the inner policy.
 
+What is saved at home is weighed against the wait there. At home the blocks of the conversation's
+last turn need no computing; elsewhere they do. So a prompt leaves its home only where the prompts
+that wait there for their first token are longer than those elsewhere by more than it would save;
+one with nothing cached goes wherever least waits. Arrivals in bursts make that difference.
+
 Rejected: a radix tree of every prompt per replica. It finds the longest match, but it is large, it
 is wrong in every gateway that did not route the earlier turns, and it has to guess evictions.
 A fixed depth: one shorter than the system prompt sends the whole world to one replica.
@@ -68,6 +73,7 @@ class PrefixAffinity:
         "_counts",
         "_depth_max",
         "_inner",
+        "_lengths",
         "_rendezvous",
         "_split_share",
         "_total",
@@ -84,6 +90,7 @@ class PrefixAffinity:
         self._depth_max = config.depth_max
         self._window = self._window_left = config.window
         self._total = 0  # prompts counted, halved with the counts
+        self._lengths: dict[int, int] = {}  # by key: the blocks of its last prompt
         self._counts: dict[int, int] = {}  # by block; at most two per prompt of two windows
         self._common: set[int] = set()  # blocks passed over
         self._unplaced = 0
@@ -96,12 +103,20 @@ class PrefixAffinity:
         if prefix:
             key = self._own_block(prefix, len(candidates))
             if key is not None:
-                returning = self._counts[key] > 1
-                choice = self._rendezvous.pick(key, candidates, tried, returning=returning)
+                saved = self._cached_share(key, len(prefix)) * request.prompt_tokens
+                choice = self._rendezvous.pick(
+                    key, candidates, tried, returning=self._counts[key] > 1, saved=saved
+                )
                 if choice is not None:
                     return choice
         self._unplaced += 1
         return self._inner.choose(request, candidates, tried, now)
+
+    def _cached_share(self, key: int, blocks: int) -> float:
+        """The part of a prompt that its home has, if it has kept the last one of this key."""
+        known = self._lengths.get(key, 0)
+        self._lengths[key] = blocks
+        return known / blocks if known < blocks else 1.0
 
     def _own_block(self, prefix: Sequence[int], size: int) -> int | None:
         """The prompt's first block that is not common to most prompts; counts those read."""
@@ -126,6 +141,7 @@ class PrefixAffinity:
         self._counts = {block: n // 2 for block, n in self._counts.items() if n > 1}
         floor = max(_COMMON_MIN, self._split_share * self._total / max(1, size)) / 2
         counts = self._counts
+        self._lengths = {key: n for key, n in self._lengths.items() if key in counts}
         self._common = {block for block in self._common if counts.get(block, 0) >= floor}
 
 

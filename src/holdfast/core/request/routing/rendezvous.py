@@ -15,6 +15,10 @@ load than one that returns: moving it costs nothing. Below ``slack`` nobody over
 requests here and none there is no reason to recompute a prompt. Health acts through the bound: a
 suspect at a tenth of its weight is over it with its first request.
 
+A request count does not see that one prompt takes as long as fifty others. Where the caller says
+how many tokens the home would save, the home is also left for the replica with least prompt work
+waiting, if that is less by more than so much; all are looked at only where the home has more.
+
 Rejected: a ring with virtual nodes. It needs hundreds of points per replica to be even, and its
 overflow lands on one neighbour.
 """
@@ -43,6 +47,7 @@ _MOVED_MAX: Final = 4096  # keys remembered away from home; beyond, the oldest g
 _HOME: Final = "its home"
 _NEXT: Final = "next in its ranking: home busy or tried"
 _STAYS: Final = "where it was moved to before"
+_FREER: Final = "less prompt work waits there than its home would save"
 
 
 def mix(value: int) -> int:
@@ -113,9 +118,19 @@ class Rendezvous:
         self.moved = 0
 
     def pick(
-        self, key: int, candidates: Sequence[Candidate], tried: Collection[str], *, returning: bool
+        self,
+        key: int,
+        candidates: Sequence[Candidate],
+        tried: Collection[str],
+        *,
+        returning: bool,
+        saved: float | None = None,
     ) -> Choice | None:
-        """The first in the key's ranking that is present, has room and is under the bound."""
+        """The first in the key's ranking that is present, has room and is under the bound.
+
+        ``saved``: prompt tokens that the home need not compute; ``None``: the work that waits
+        there does not matter.
+        """
         if candidates is not self._list or len(candidates) != self._size:
             self._adopt(candidates)
         factor = self._return_factor if returning else self._load_factor
@@ -124,8 +139,7 @@ class Rendezvous:
         if moved_to is not None:
             candidate = present[moved_to]
             if candidate is not None and self._takes(candidate, tried, factor):
-                self.kept += 1
-                return candidate, _STAYS
+                return self._keep(key, candidate, _STAYS, tried, saved)
         bucket = mix(key) & (_BUCKETS - 1)
         home = True
         for number in self._rankings[bucket] or self._rank(bucket):
@@ -133,13 +147,42 @@ class Rendezvous:
             if candidate is not None:
                 if self._takes(candidate, tried, factor):
                     if home:
-                        self.kept += 1
-                        return candidate, _HOME
+                        return self._keep(key, candidate, _HOME, tried, saved)
                     self._remember(key, number)
                     return candidate, _NEXT
                 home = False
                 factor = self._load_factor  # nothing of this key is cached further down
         return None
+
+    def _keep(
+        self, key: int, home: Candidate, reason: str, tried: Collection[str], saved: float | None
+    ) -> Choice:
+        """The home, unless the work that waits there costs more than it saves."""
+        if saved is not None and home.prefill_tokens > saved * home.weight:
+            freer = self._freer(key, home, tried, saved)
+            if freer is not None:
+                return freer, _FREER
+        self.kept += 1
+        return home, reason
+
+    def _freer(
+        self, key: int, home: Candidate, tried: Collection[str], saved: float
+    ) -> Candidate | None:
+        """Who has least prompt work waiting, of equals the first in the key's ranking."""
+        least = home.prefill_tokens / home.weight - saved
+        found: tuple[Candidate, int] | None = None
+        bucket = mix(key) & (_BUCKETS - 1)
+        for number in self._rankings[bucket] or self._rank(bucket):
+            candidate = self._present[number]
+            if candidate is None or candidate is home:
+                continue
+            work = candidate.prefill_tokens / candidate.weight
+            if work < least and self._takes(candidate, tried, self._load_factor):
+                least, found = work, (candidate, number)
+        if found is None:
+            return None
+        self._remember(key, found[1])
+        return found[0]
 
     def _takes(self, candidate: Candidate, tried: Collection[str], factor: float) -> bool:
         inflight = candidate.inflight
