@@ -1,7 +1,7 @@
 """What every store of idempotency keys promises; each adapter's tests call these with a store.
 
-Kept apart from the fixtures, so that the stores inside this process (``test_key_store.py``) and real
-servers (``tests/stores_real``) are asked the same questions.
+Kept apart from the fixtures, so that the stores inside this process (``test_key_store.py``) and
+real servers are asked the same questions.
 """
 
 import threading
@@ -10,6 +10,7 @@ from functools import partial
 
 from holdfast.core.request.idempotency.key_policy import (
     AnswerEnd,
+    AnswerPieces,
     IdempotencyConfig,
     KeyChange,
     KeyClaim,
@@ -32,14 +33,16 @@ def claim(execution="e1", owner="g1", fingerprint="f", now=NOW, *, repeatable=Tr
 
 
 def finish(execution="e1", pieces=(b"a", b"b"), status=200, total=0):
-    end = AnswerEnd(status, "x: y\r\n", True, total or len(pieces), True, True)
-    return lambda record, usage: POLICY.finish(record, usage, execution, end, pieces, NOW)
+    total = total or len(pieces)
+    told = AnswerPieces(execution, status, "x: y\r\n", True, total - len(pieces), pieces)
+    end = AnswerEnd(total, whole=True, kept=True)
+    return lambda record, usage: POLICY.finish(record, usage, told, end, NOW)
 
 
 def publish(execution, pieces):
     def decide(record, usage):
-        told = record
-        return POLICY.publish(record, usage, execution, told, pieces, NOW)
+        told = AnswerPieces(execution, 200, "", True, record.stored, pieces)
+        return POLICY.publish(record, usage, told, NOW)
 
     return decide
 

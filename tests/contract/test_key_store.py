@@ -14,7 +14,7 @@ from holdfast.testing.key_store import MemoryKeys
 
 sys.path.append(str(Path(__file__).parent))
 
-import key_store_promises as promises  # noqa: E402
+import key_store_promises as promises
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -41,6 +42,7 @@ from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
 from holdfast.ui.terminal.untrusted_text import escape_json
+from holdfast.wire.key_stores import open_key_store
 from holdfast.wire.own_token import announced, hash_in, keep_token
 from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
 from holdfast.wire.provisions import (
@@ -185,9 +187,13 @@ def serve(
         if state_dir is not None:
             write_running(state_dir, told)
         token_file = _own_token(path, state_dir, told, kept)
+        folder = state_dir or _kept_beside(path, run_dir)
         tree = Tree(
             _control_child(ours, path, run_dir, admin[0].fileno(), state_dir, token_file),
-            [_gateway_child(ours, i, run_dir, sock.fileno()) for i, sock in enumerate(sockets)],
+            [
+                _gateway_child(ours, i, run_dir, sock.fileno(), folder)
+                for i, sock in enumerate(sockets)
+            ],
             sockets,
             admin,
             in_order=not takeover,  # else they listen as their gateways come
@@ -219,6 +225,14 @@ def _own_token(
         _log.warning("no token of its own: orders need admin.token", reason=str(error))
         return None
     return token_file
+
+
+def _kept_beside(path: Path, run_dir: Path) -> Path:
+    """Where gateways of a fleet without a state directory keep what must survive them."""
+    try:
+        return default_state_dir(path, os.environ)
+    except RuntimeError:  # there is no home
+        return run_dir
 
 
 def _provide(file: FleetFile, fetching: Fetching, *, takeover: bool) -> None:
@@ -303,8 +317,11 @@ def _control_child(
     return Child("control", [*command, *arguments, "--admin-fd", str(admin_fd)], (admin_fd,))
 
 
-def _gateway_child(command: Sequence[str], index: int, run_dir: Path, listen_fd: int) -> Child:
+def _gateway_child(
+    command: Sequence[str], index: int, run_dir: Path, listen_fd: int, state_dir: Path
+) -> Child:
     arguments = ["gateway-process", "--index", str(index), "--run-dir", str(run_dir)]
+    arguments += ["--state-dir", str(state_dir.resolve())]
     fds = ["--listen-fd", str(listen_fd)]
     return Child(f"gateway-{index}", [*command, *arguments, *fds], (listen_fd,))
 
@@ -469,16 +486,23 @@ async def _renew(config: Any, tls: AdminTlsSection | None) -> None:
             _log.info("certificate of the admin port renewed")
 
 
-def run_gateway(index: int, run_dir: Path, listen_fd: int, notice_fd: int | None) -> None:
+def run_gateway(
+    index: int, run_dir: Path, state_dir: Path, listen_fd: int, notice_fd: int | None
+) -> None:
     """Run a gateway process until SIGINT, or SIGTERM and a successor; then drain it."""
     configure_logging()
     _keep_from_children(listen_fd, notice_fd)
     _die_with_parent(notice_fd)
-    uvloop.run(_gateway(index, run_dir, socket.socket(fileno=listen_fd), _teller(notice_fd)))
+    listener = socket.socket(fileno=listen_fd)
+    uvloop.run(_gateway(index, run_dir, state_dir, listener, _teller(notice_fd)))
 
 
 async def _gateway(
-    index: int, run_dir: Path, listener: socket.socket, tell: Callable[[bytes], bool]
+    index: int,
+    run_dir: Path,
+    state_dir: Path,
+    listener: socket.socket,
+    tell: Callable[[bytes], bool],
 ) -> None:
     # Control does without.
     from holdfast.gateway.http.hot_path import FAST, PLAIN  # noqa: PLC0415
@@ -492,6 +516,7 @@ async def _gateway(
         run_dir / STATE_FILE,
         hot_path,
         raise_descriptor_limit(GATEWAY_DESCRIPTORS_WANTED),
+        partial(open_key_store, state_dir),
     )
     loop = asyncio.get_running_loop()
     asked = 0

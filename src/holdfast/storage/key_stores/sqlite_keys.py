@@ -82,16 +82,7 @@ class SqliteKeys:
             self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
         try:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version not in {0, _VERSION}:
-                raise KeyStoreError(f"{self._path} is of version {version}, not {_VERSION}")
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA secure_delete = ON")
-            connection.execute(f"PRAGMA journal_size_limit = {8 << 20}")
-            if version != _VERSION:
-                connection.executescript(_SCHEMA)
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
+            _prepare(connection)
         except BaseException:
             connection.close()
             raise
@@ -207,6 +198,19 @@ class SqliteKeys:
         return {tenant: ledger.of(tenant) for tenant, keys, size in rows if keys or size}
 
 
+def _prepare(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in {0, _VERSION}:
+        raise sqlite3.DatabaseError(f"it is of version {version}, not {_VERSION}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {8 << 20}")
+    if version != _VERSION:
+        connection.executescript(_SCHEMA)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
 def _read(connection: sqlite3.Connection, name: KeyName) -> KeyRecord | None:
     query = "SELECT record FROM keys WHERE tenant = ? AND digest = ?"
     row = connection.execute(query, (name.tenant, name.digest)).fetchone()
@@ -214,7 +218,9 @@ def _read(connection: sqlite3.Connection, name: KeyName) -> KeyRecord | None:
 
 
 def _pieces(connection: sqlite3.Connection, key: WatchedKey) -> tuple[bytes, ...]:
-    query = "SELECT data FROM pieces WHERE tenant = ? AND digest = ? AND number >= ? ORDER BY number"
+    query = (
+        "SELECT data FROM pieces WHERE tenant = ? AND digest = ? AND number >= ? ORDER BY number"
+    )
     asked = (key.name.tenant, key.name.digest, key.here)
     return tuple(row[0] for row in connection.execute(query, asked))
 

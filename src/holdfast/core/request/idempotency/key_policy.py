@@ -14,9 +14,9 @@ behind may be repeated: a caller that waits takes over, and the answer of the re
 terminal one. Where engines keep what they answer (``repeatable`` is false), a repetition would keep
 it twice: the key is LOST, and its callers are told that the outcome is unknown.
 
-Rejected: never repeating anything. Clients send a key so that a retry is safe, and a lost gateway is
-just when they retry. Rejected: forgetting the oldest keys where there are too many; their retries
-would execute twice, and nobody would notice. New keys are refused instead.
+Rejected: never repeating anything. Clients send a key so that a retry is safe, and just when a
+gateway was lost they retry. Rejected: forgetting the oldest keys where there are too many; their
+retries would execute twice, and nobody would notice. New keys are refused instead.
 """
 
 from collections.abc import Callable
@@ -133,13 +133,22 @@ class KeyClaim:
 
 
 @dataclass(slots=True, frozen=True)
-class AnswerEnd:
-    """How an execution ended: its status, its size, and whether it came to its end."""
+class AnswerPieces:
+    """What is known of an answer, and pieces of it that are to be stored."""
 
+    execution: str
     status: int
-    head: str
+    head: str  # header lines
     streams: bool
-    pieces: int
+    first: int = 0  # how many pieces are stored before these
+    pieces: tuple[bytes, ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class AnswerEnd:
+    """How an execution ended."""
+
+    pieces: int  # of the whole answer
     whole: bool  # it ended as it should: no error event, no broken connection
     kept: bool  # the gateway still holds all of it
 
@@ -219,30 +228,29 @@ class KeyPolicy:
         self,
         record: KeyRecord | None,
         usage: KeyUsage,
-        execution: str,
-        told: KeyRecord,
-        pieces: tuple[bytes, ...],
+        answer: AnswerPieces,
         now: float,
     ) -> KeyRuling:
-        """Store further pieces of an answer; ``told`` carries its status, head and kind.
+        """Store further pieces of an answer, if they are the next ones; the record tells which are.
 
         Pieces that find no room are not stored, and the answer is then not kept at all.
         """
-        if record is None or record.execution != execution or record.state is KeyState.LOST:
+        if record is None or record.execution != answer.execution:
             return _ruled(record, record, KeyOutcome.FENCED)
-        if record.unkept:
+        if record.state is KeyState.LOST:
+            return _ruled(record, record, KeyOutcome.FENCED)
+        if record.unkept or record.stored != answer.first:
             return _ruled(record, record, KeyOutcome.DONE)
-        return self._with_pieces(record, usage, told, pieces, now)
+        return self._with_pieces(record, usage, answer, now)
 
     def _with_pieces(
         self,
         record: KeyRecord,
         usage: KeyUsage,
-        told: KeyRecord,
-        pieces: tuple[bytes, ...],
+        answer: AnswerPieces,
         now: float,
     ) -> KeyRuling:
-        config = self.config
+        config, pieces = self.config, answer.pieces
         size = sum(map(len, pieces))
         fits = (
             record.bytes + size <= config.answer_bytes_max
@@ -252,53 +260,55 @@ class KeyPolicy:
         if not fits:
             return _ruled(record, replace(_without_pieces(record), unkept=True), KeyOutcome.DONE)
         at_rest = config.answers == "store" and record.state is not KeyState.FAILED
+        stored = record.stored + len(pieces)
+        until = record.expires_at if at_rest else now + config.handover_s
         after = replace(
             record,
-            status=told.status,
-            head=told.head,
-            streams=told.streams,
-            stored=record.stored + len(pieces),
+            status=answer.status,
+            head=answer.head,
+            streams=answer.streams,
+            stored=stored,
             bytes=record.bytes + size,
-            stored_until=0.0,
+            stored_until=until if stored else 0.0,
+            wanted=record.wanted and stored != record.pieces,
         )
-        if after.stored:
-            until = record.expires_at if at_rest else now + config.handover_s
-            after = replace(after, stored_until=until)
         return _ruled(record, after, KeyOutcome.DONE, pieces)
 
     def finish(
         self,
         record: KeyRecord | None,
         usage: KeyUsage,
-        execution: str,
+        answer: AnswerPieces,
         end: AnswerEnd,
-        pieces: tuple[bytes, ...],
         now: float,
     ) -> KeyRuling:
         """Record how an execution ended, with the pieces of its answer that are to be stored.
 
-        Only after this was made may a caller see the end of the answer.
+        Only after this was made may a caller see the end of a final answer. Made twice, since
+        nobody knew whether the first time had worked, it is the same.
         """
-        if record is None or record.execution != execution:
+        if record is None or record.execution != answer.execution:
             return _ruled(record, record, KeyOutcome.FENCED)
         if record.state is not KeyState.EXECUTING:
-            return _ruled(record, record, KeyOutcome.FENCED)
-        final = is_final(end.status, whole=end.whole)
+            lost = record.state is KeyState.LOST
+            return _ruled(record, record, KeyOutcome.FENCED if lost else KeyOutcome.DONE)
+        final = is_final(answer.status, whole=end.whole)
         config = self.config
         ended = replace(
             record,
             state=KeyState.FINISHED if final else KeyState.FAILED,
-            status=end.status,
-            head=end.head,
-            streams=end.streams,
+            status=answer.status,
+            head=answer.head,
+            streams=answer.streams,
             pieces=end.pieces,
             unkept=record.unkept or not end.kept,
             expires_at=now + (config.ttl_s if final else config.handover_s),
         )
         if ended.unkept:
             return _ruled(record, _without_pieces(ended), KeyOutcome.DONE)
-        stored = self._with_pieces(ended, usage, ended, pieces, now)
-        return replace(stored, changed=True)
+        if record.stored != answer.first:
+            answer = replace(answer, pieces=())
+        return replace(self._with_pieces(ended, usage, answer, now), changed=True)
 
     def release(self, record: KeyRecord | None, execution: str, now: float) -> KeyRuling:
         """Give a key up whose execution was broken off: the next caller executes.
@@ -388,6 +398,7 @@ def _without_pieces(record: KeyRecord) -> KeyRecord:
 
 __all__ = [
     "AnswerEnd",
+    "AnswerPieces",
     "Decide",
     "FollowStep",
     "IdempotencyConfig",
