@@ -1,20 +1,15 @@
 """The promises of a key store, asked of the one in memory and of the SQLite file."""
 
 import sqlite3
-import sys
-from pathlib import Path
 
 import pytest
 
+import key_store_promises as promises
 from holdfast.core.request.idempotency.key_policy import KeyChange
 from holdfast.core.request.idempotency.key_record import KeyName
 from holdfast.ports import KeyStoreError
 from holdfast.storage.key_stores.sqlite_keys import SqliteKeys
 from holdfast.testing.key_store import MemoryKeys
-
-sys.path.append(str(Path(__file__).parent))
-
-import key_store_promises as promises
 
 
 @pytest.fixture(params=["memory", "sqlite"])
