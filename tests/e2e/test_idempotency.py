@@ -48,7 +48,7 @@ def gateway_of(stage, client):
             for pid in stage.serve.processes("gateway-process"):
                 for descriptor in Path(f"/proc/{pid}/fd").iterdir():
                     with contextlib.suppress(OSError):
-                        if os.readlink(descriptor) == socket:
+                        if str(descriptor.readlink()) == socket:
                             return pid
     raise AssertionError("the connection is not in the table")
 
