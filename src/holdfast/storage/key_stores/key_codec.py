@@ -43,6 +43,10 @@ class UsageLedger:
         self.bytes = sum(size for _, size in self._held.values())
         self.changes: dict[str, tuple[int, int]] = {}  # by tenant: keys and bytes more, or fewer
 
+    def tenants(self) -> list[str]:
+        """Return the tenants that hold anything."""
+        return [tenant for tenant, held in self._held.items() if any(held)]
+
     def of(self, tenant: str) -> KeyUsage:
         """Return what a tenant holds now, and what all do."""
         keys, size = self._held.get(tenant, (0, 0))

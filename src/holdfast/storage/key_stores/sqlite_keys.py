@@ -195,7 +195,7 @@ class SqliteKeys:
         with self._connected() as connection:
             rows = connection.execute("SELECT tenant, keys, bytes FROM usage").fetchall()
         ledger = UsageLedger(rows)
-        return {tenant: ledger.of(tenant) for tenant, keys, size in rows if keys or size}
+        return {tenant: ledger.of(tenant) for tenant in ledger.tenants()}
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
